@@ -7,7 +7,7 @@ use clap::ArgAction;
 use clap::Parser;
 use samite::config::Bytes;
 use samite::program::{Summary, Units};
-use samite::stage::service::{BlockStoreService, Room};
+use samite::stage::service::{BlockStoreService, Capacity};
 use samite::{Fabric, agent};
 use std::time::Duration;
 
@@ -31,14 +31,17 @@ pub(crate) struct ServerArgs {
 }
 
 pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
-    let room = Room {
+    let room = Capacity {
         memory: args
             .memory
             .map_or_else(|| part_of_domain(fabric), |bytes| Ok(bytes.get()))?,
         disk: args.disk.get(),
         folder: std::env::temp_dir(),
     };
-    let units = args.report.then(|| Units::meet(fabric)).transpose()?;
+    let units = args
+        .report
+        .then(|| Units::wait_for_all(fabric))
+        .transpose()?;
     let mut service =
         BlockStoreService::join(fabric, room).context("this unit cannot be a staging server")?;
     service.run_for_job()?;
@@ -85,5 +88,5 @@ fn part_of_domain(fabric: &Fabric) -> Result<u64> {
         "a staging server is a program of a workflow: start it with `samite run FILE.toml`",
     )?;
     let facts = agent::facts(domain, Duration::from_secs(5))?;
-    Ok(Room::part_of(facts.budget) / u64::from(fabric.identity().size.max(1)))
+    Ok(Capacity::part_of(facts.budget) / u64::from(fabric.identity().size.max(1)))
 }

@@ -5,7 +5,7 @@ use crate::control::Command;
 use anyhow::{Result, ensure};
 use samite::pgas::{Elem, Segment, Source, Sum, Target, Team};
 
-pub(super) fn run(world: &Team, held: &mut Held, command: &Command) -> Result<Option<f64>> {
+pub(super) fn run(world: &Team, held: &mut Cached, command: &Command) -> Result<Option<f64>> {
     let symmetric = match command.word(2) {
         "segment" => true,
         "private" => false,
@@ -30,7 +30,7 @@ pub(super) fn run(world: &Team, held: &mut Held, command: &Command) -> Result<Op
 /// The memory of the last command, which the next one probably uses again, as the peers do with
 /// theirs.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct Cached {
     bytes: Slot<u8>,
     doubles: Slot<f64>,
 }

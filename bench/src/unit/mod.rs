@@ -68,7 +68,7 @@ struct Unit {
     rank: usize,
     /// Begun when it is first needed, so that messages are measured without it.
     pgas: OnceCell<Pgas>,
-    held: RefCell<collectives::Held>,
+    held: RefCell<collectives::Cached>,
     /// How many streams there have been.
     streams: Cell<u64>,
     programs: Programs,
@@ -152,7 +152,7 @@ fn timed(
 mod tests {
     use super::*;
     use samite::Identity;
-    use samite::stage::service::{Room, Staging};
+    use samite::stage::service::{Capacity, Staging};
     use samite_testkit::{Failed, Outcome, full_name, units};
 
     /// Each command checks its data itself; here it has to know it.
@@ -250,7 +250,7 @@ mod tests {
             let agent = Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let mut seen = 0;
             let others = |fabric: &Fabric| fabric.peers().len() - 1;
-            let mut service = Staging::new(&agent, Room::of_memory(64 << 20));
+            let mut service = Staging::new(&agent, Capacity::of_memory(64 << 20));
             service.run(|fabric| {
                 seen = seen.max(others(fabric));
                 seen < 2 || others(fabric) > 0

@@ -21,7 +21,7 @@ pub(super) fn findings(plan: &Plan, programs: &[Program]) -> Vec<Finding> {
         findings.extend(disk(stream, programs));
         findings.extend(unknown(stream));
     }
-    findings.extend(room(plan));
+    findings.extend(capacity(plan));
     findings.push(files(plan));
     findings.extend(libraries(programs));
     findings
@@ -132,7 +132,7 @@ fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     };
     let folder = std::env::temp_dir();
     let there = rustix::fs::statvfs(&folder).map_or(0, |disk| disk.f_bavail * disk.f_frsize);
-    let wanted = samite::stage::service::Room::SPILL.saturating_mul(block_stores);
+    let wanted = samite::stage::service::Capacity::SPILL.saturating_mul(block_stores);
     let state = match there >= wanted {
         true => State::Good,
         false => State::Note,
@@ -165,7 +165,7 @@ fn unknown(stream: &StreamPlan) -> Option<Finding> {
 }
 
 /// Steps against the memory for them.
-fn room(plan: &Plan) -> Vec<Finding> {
+fn capacity(plan: &Plan) -> Vec<Finding> {
     let in_memory = plan.streams.iter().filter(|stream| stream.memory > 0);
     let mut findings = Vec::new();
     for stream in in_memory {
@@ -183,15 +183,15 @@ fn room(plan: &Plan) -> Vec<Finding> {
             );
             let remedy = "raise stage.memory, or put less per step";
             findings.push(Finding::new("memory for steps", State::Bad, found, remedy));
-        } else if step > plan.room {
+        } else if step > plan.capacity {
             let found = format!(
                 "one step of {} needs {}, and there are {} for blocks",
                 stream.name,
                 size(step),
-                size(plan.room)
+                size(plan.capacity)
             );
             findings.push(Finding::new("memory for steps", State::Bad, found, remedy));
-        } else if stream.steps_in_memory < 2 || step.saturating_mul(2) > plan.room {
+        } else if stream.steps_in_memory < 2 || step.saturating_mul(2) > plan.capacity {
             let mut found = format!(
                 "only one step of {} fits ({}): writers and readers take turns",
                 stream.name,
@@ -227,11 +227,11 @@ fn room(plan: &Plan) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        let state = match plan.memory <= plan.room {
+        let state = match plan.memory <= plan.capacity {
             true => State::Good,
             false => State::Note,
         };
-        let found = format!("{} of {}", size(plan.memory), size(plan.room));
+        let found = format!("{} of {}", size(plan.memory), size(plan.capacity));
         let remedy =
             "all streams together do not fit: their writers will wait for each other's readers";
         findings.push(Finding::new("memory for steps", state, found, remedy));
@@ -266,7 +266,7 @@ fn libraries(programs: &[Program]) -> Option<Finding> {
         name.is_some_and(|name| name == "lammps-melt")
     };
     programs.iter().find(needs)?;
-    let places = samite_lammps::library::places();
+    let places = samite_lammps::library::installations();
     Some(match places.iter().find(|place| place.is_there()) {
         Some(place) => Finding::new("LAMMPS", State::Good, place.to_string(), ""),
         None => Finding::new(

@@ -32,7 +32,7 @@ pub(super) fn text(plan: &Plan) -> String {
     text += &format!(
         "shared memory: streams need {} of {} for blocks; the budget is {}\n",
         size(plan.memory),
-        size(plan.room),
+        size(plan.capacity),
         size(plan.budget)
     );
     text

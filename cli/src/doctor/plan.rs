@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use samite::config::{Bytes, Config};
 use samite::stage::Method;
 use samite::stage::method::graph::Edge;
-use samite::stage::service::Room;
+use samite::stage::service::Capacity;
 use samite_launch::Program;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     /// Bytes that the processes may share.
     pub(super) budget: u64,
     /// Bytes of these that blocks of streams may have.
-    pub(super) room: u64,
+    pub(super) capacity: u64,
     /// Bytes that the streams need of that at the same time.
     pub(super) memory: u64,
     pub(super) streams: Vec<StreamPlan>,
@@ -69,7 +69,7 @@ impl Plan {
         let budget = budget.map_or_else(budget_by_rule, |bytes| bytes.get());
         let servers = programs.iter().filter(|program| is_server(program));
         let servers = servers.map(|program| u64::from(program.units)).sum();
-        let room = Room::part_of(budget);
+        let capacity = Capacity::part_of(budget);
         let units = programs
             .iter()
             .map(|program| u64::from(program.units))
@@ -89,8 +89,8 @@ impl Plan {
             // With servers both they and the agent keep blocks, and a quarter of all of it may
             // wait.
             let all = match servers {
-                0 => room,
-                _ => room.saturating_mul(2),
+                0 => capacity,
+                _ => capacity.saturating_mul(2),
             };
             let around = Around {
                 writers: units_of(&edge.from),
@@ -108,7 +108,7 @@ impl Plan {
         let mut plan = Plan {
             units,
             budget,
-            room,
+            capacity,
             memory: streams.iter().map(|stream| stream.memory).sum(),
             streams,
             programs: Vec::new(),

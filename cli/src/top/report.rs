@@ -6,7 +6,7 @@ use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
     BlockStoreFigures, EndOfStream, GroupFigures, Peer, Policy, StreamFigures, Wait,
 };
-use samite::stage::service::Kept;
+use samite::stage::service::Usage;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -243,7 +243,11 @@ fn find(peers: &[PeerInfo], peer: Peer) -> Option<&PeerInfo> {
 }
 
 impl BlockStore {
-    fn new(block_store: &BlockStoreFigures, kept: Option<&Kept>, peers: &[PeerInfo]) -> BlockStore {
+    fn new(
+        block_store: &BlockStoreFigures,
+        kept: Option<&Usage>,
+        peers: &[PeerInfo],
+    ) -> BlockStore {
         let identity = find(peers, block_store.peer).map(|info| &info.identity);
         BlockStore {
             name: match identity {

@@ -20,7 +20,7 @@ pub(super) struct Source {
 }
 
 /// Where the coordinator can be asked.
-pub(super) struct Asking<'f> {
+pub(super) struct Connected<'f> {
     source: &'f Source,
     stage: Stage,
 }
@@ -59,16 +59,16 @@ impl Source {
         })
     }
 
-    pub(super) fn stage(&self) -> Result<Asking<'_>> {
+    pub(super) fn stage(&self) -> Result<Connected<'_>> {
         let stage = Stage::join(&self.fabric)?;
-        Ok(Asking {
+        Ok(Connected {
             source: self,
             stage,
         })
     }
 }
 
-impl Asking<'_> {
+impl Connected<'_> {
     /// Asks everybody.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The live view: the tables of a report, drawn again and again, until a key ends it.
 
 use super::report::Report;
-use super::sample::Asking;
+use super::sample::Connected;
 use super::tables::{Section, headline, sections};
 use anyhow::{Context, Result};
 use ratatui::Frame;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// The terminal cannot be drawn on; the domain is gone.
-pub(super) fn live(stage: &Asking<'_>, first: Report, interval: Duration) -> Result<()> {
+pub(super) fn live(stage: &Connected<'_>, first: Report, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init()
         .context("there is no terminal to draw on: use `samite top --once`, or --json")?;
     let result = turn(&mut terminal, stage, first, interval);
@@ -26,7 +26,7 @@ pub(super) fn live(stage: &Asking<'_>, first: Report, interval: Duration) -> Res
 
 fn turn(
     terminal: &mut ratatui::DefaultTerminal,
-    stage: &Asking<'_>,
+    stage: &Connected<'_>,
     mut report: Report,
     interval: Duration,
 ) -> Result<()> {

@@ -96,7 +96,8 @@ impl Fabric {
                 }
             }
         };
-        let gathered = self.meeting(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
+        let gathered =
+            self.after_announcement(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
         match gathered {
             Err(Error::Timeout { what, after, .. }) => {
                 let whom = Whom::Peer(*others.get(missing).unwrap_or(first));

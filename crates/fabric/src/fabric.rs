@@ -3,7 +3,7 @@
 use crate::engine::{Engine, Offered, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
-use crate::node::agent::client::{self, Held};
+use crate::node::agent::client::{self, ClaimedPiece};
 use crate::node::{self, Membership};
 use crate::ops::Key;
 use crate::transport::shm::Shm;
@@ -104,16 +104,16 @@ impl Core {
     pub(crate) fn gone(&mut self, peer: PeerId) -> Option<Error> {
         match self.engine.gone(peer) {
             None => None,
-            Some(why) => self.met(peer, why),
+            Some(why) => self.look_up(peer, why),
         }
     }
 
     #[cold]
-    fn met(&mut self, peer: PeerId, why: Error) -> Option<Error> {
+    fn look_up(&mut self, peer: PeerId, why: Error) -> Option<Error> {
         if !matches!(why, Error::NoSuchPeer(_)) {
             return Some(why);
         }
-        self.transport.meet(peer, &mut self.engine);
+        self.transport.announce(peer, &mut self.engine);
         self.engine.gone(peer)
     }
 
@@ -278,7 +278,7 @@ impl Fabric {
 
     /// Has the agent end the peers that still copy into buffers of this process long after it gave
     /// their messages up.
-    pub(crate) fn evict(&self, held: &[Held]) {
+    pub(crate) fn evict(&self, held: &[ClaimedPiece]) {
         let Some(seat) = &self.0.seat else { return };
         for held in held {
             let peer = held.holder.0;
@@ -405,7 +405,7 @@ impl Fabric {
             if let Some(error) = engine.gone(to) {
                 return Some(Err(error));
             }
-            let has_room = engine.peer(to).outbox.has_room();
+            let has_room = engine.peer(to).outbox.has_capacity();
             has_room.then(|| {
                 engine.post(to, kind::SIGNAL, key, &[]);
                 Ok(())
@@ -425,12 +425,12 @@ impl Fabric {
             let has_come = engine.take_signal(from, key).then_some(Ok(()));
             has_come.or_else(|| engine.gone(from).map(Err))
         };
-        self.meeting(|| self.wait("a signal", Whom::Peer(from), &mut ended)?)
+        self.after_announcement(|| self.wait("a signal", Whom::Peer(from), &mut ended)?)
     }
 
     /// Does something; and once more if it fails because it names a peer that this process has had
     /// nothing to do with.
-    pub(crate) fn meeting<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
+    pub(crate) fn after_announcement<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match act() {
                 Err(Error::NoSuchPeer(peer)) if self.lost(peer).is_none() => {}

@@ -11,14 +11,14 @@ use crate::fabric::Fabric;
 use crate::ops::{Key, Work};
 use crate::proto::rma::{self, Piece};
 use crate::rpc::{Life, Service};
-use crate::transport::{RemoteKey, RemotePlace, RmaVerb};
-use crate::wire::{Place, Words, kind};
+use crate::transport::{RemoteKey, RmaAddress, RmaVerb};
+use crate::wire::{RemoteAddress, Words, kind};
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, SegmentKey, Whom, Width, WordUpdate};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use std::time::Duration;
 
-fn place(key: SegmentKey, offset: u64) -> Place {
-    Place {
+fn place(key: SegmentKey, offset: u64) -> RemoteAddress {
+    RemoteAddress {
         segment: key.segment,
         generation: key.generation,
         incarnation: key.incarnation,
@@ -26,9 +26,9 @@ fn place(key: SegmentKey, offset: u64) -> Place {
     }
 }
 
-fn remote_place(key: &RemoteKey, offset: u64) -> RemotePlace {
+fn rma_address(key: &RemoteKey, offset: u64) -> RmaAddress {
     let key = key.clone();
-    RemotePlace { key, offset }
+    RmaAddress { key, offset }
 }
 
 fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
@@ -43,12 +43,12 @@ fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
 
 /// An operation whose frames are being posted. If that ends early, by an error or a panic in a
 /// handler, nobody waits for it: what was asked for already is answered to nobody.
-struct Asking<'a> {
+struct Posting<'a> {
     fabric: &'a Fabric,
     request: Option<Key>,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for Posting<'_> {
     fn drop(&mut self) {
         if let Some(request) = self.request {
             self.fabric.0.with(|core| core.engine.ops.forget(request));
@@ -91,7 +91,7 @@ impl Fabric {
             Some(error) => Err(error),
             None if !engine.has_credit_for(peer, bytes.len() as u64)? => Ok(false),
             None if is_own => Ok(request != 0 || engine.takes_own_note(number)),
-            None => Ok(engine.has_room(peer)),
+            None => Ok(engine.has_capacity(peer)),
         };
         self.with_credit(deadline, peer, has_room, |engine| {
             if let Some(op) = engine.ops.get(request) {
@@ -123,15 +123,16 @@ impl Fabric {
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         };
-        let posted =
-            self.meeting(|| self.wait_within(deadline, what, Whom::Peer(to), &mut posted)?)?;
+        let posted = self.after_announcement(|| {
+            self.wait_within(deadline, what, Whom::Peer(to), &mut posted)?
+        })?;
         self.0.lock()?.flush();
         Ok(posted)
     }
 
     /// Starts an operation of `frames` frames, each of which waits for its credit; it ends early
     /// when the operation does.
-    fn ask_far(
+    fn request_far(
         &self,
         key: SegmentKey,
         what: &'static str,
@@ -142,7 +143,7 @@ impl Fabric {
         self.start_far(key, what, work, (frames, Engine::has_credit), post)
     }
 
-    /// As [`Fabric::ask_far`], with credits of another kind.
+    /// As [`Fabric::request_far`], with credits of another kind.
     fn start_far(
         &self,
         key: SegmentKey,
@@ -152,7 +153,7 @@ impl Fabric {
         mut post: impl FnMut(&mut Engine, Key, usize),
     ) -> Result<Key> {
         let mut work = Some(work);
-        let mut asking = Asking {
+        let mut asking = Posting {
             fabric: self,
             request: None,
         };
@@ -186,7 +187,7 @@ impl Fabric {
         let work = Work::Answer {
             left: frames as u64,
         };
-        let request = self.ask_far(key, "put", work, frames, |engine, request, frame| {
+        let request = self.request_far(key, "put", work, frames, |engine, request, frame| {
             let start = frame * limit;
             let part = &from[start..from.len().min(start + limit)];
             engine.post_put(key.peer, request, place(key, offset + start as u64), part);
@@ -195,17 +196,17 @@ impl Fabric {
     }
 
     /// Asks the owner for bytes of a range that was checked; the operation.
-    pub(crate) fn ask_get(&self, key: SegmentKey, offset: u64, into: WriteBuf) -> Result<Key> {
+    pub(crate) fn request_get(&self, key: SegmentKey, offset: u64, into: WriteBuf) -> Result<Key> {
         let len = into.len();
         let work = Work::Get { buf: into, got: 0 };
-        self.ask_far(key, "get", work, 1, |engine, request, _| {
+        self.request_far(key, "get", work, 1, |engine, request, _| {
             engine.post_get(key.peer, request, place(key, offset), len, 0);
         })
     }
 
     /// Asks the owner of a segment for its remote key; `None` where there is no credit for that
     /// now.
-    pub(crate) fn ask_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
+    pub(crate) fn request_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
         let core = &mut *self.0.lock().ok()?;
         let engine = &mut core.engine;
         if self.lives(engine, key).is_err() || !engine.has_credit(key.peer) {
@@ -231,7 +232,7 @@ impl Fabric {
         let pieces = from.len().div_ceil(rma::PIECE as usize).max(1);
         let credits = (
             pieces,
-            Engine::has_rma_room as fn(&mut Engine, PeerId) -> bool,
+            Engine::has_rma_capacity as fn(&mut Engine, PeerId) -> bool,
         );
         let work = Work::Answer { left: 1 };
         let request = self.start_far(key, "put", work, credits, |engine, op, piece| {
@@ -239,7 +240,7 @@ impl Fabric {
             let part = &from[start..from.len().min(start + rma::PIECE as usize)];
             let at = start as u64;
             let verb = RmaVerb::Put(
-                remote_place(remote, offset + at),
+                rma_address(remote, offset + at),
                 ReadBuf::owned(part.to_vec()),
             );
             let of = piece_of(key, op, at, part.len() as u64);
@@ -248,7 +249,7 @@ impl Fabric {
         Ok(Handle::new(self.clone(), request))
     }
 
-    /// As [`Fabric::ask_get`], by RMA.
+    /// As [`Fabric::request_get`], by RMA.
     pub(crate) fn get_rma(
         &self,
         key: SegmentKey,
@@ -260,14 +261,14 @@ impl Fabric {
         let pieces = len.div_ceil(rma::PIECE).max(1) as usize;
         let credits = (
             pieces,
-            Engine::has_rma_room as fn(&mut Engine, PeerId) -> bool,
+            Engine::has_rma_capacity as fn(&mut Engine, PeerId) -> bool,
         );
         let work = Work::Get { buf: into, got: 0 };
         self.start_far(key, "get", work, credits, |engine, op, piece| {
             let at = piece as u64 * rma::PIECE;
             let bytes = rma::PIECE.min(len - at);
             let into = WriteBuf::owned(vec![0; bytes as usize]);
-            let verb = RmaVerb::Get(remote_place(remote, offset + at), into);
+            let verb = RmaVerb::Get(rma_address(remote, offset + at), into);
             engine.queue_piece(piece_of(key, op, at, bytes), verb, piece + 1 == pieces);
         })
     }
@@ -289,7 +290,7 @@ impl Fabric {
         }
         let work = Work::Answer { left: 1 };
         let request = engine.ops.add(Some(key.peer), "atomic", work);
-        let verb = RmaVerb::Atomic(remote_place(remote, offset), op, operands);
+        let verb = RmaVerb::Atomic(rma_address(remote, offset), op, operands);
         engine.queue_piece(piece_of(key, request, 0, op.1.bytes()), verb, true);
         core.flush();
         Ok(Some(Handle::new(self.clone(), request)))
@@ -304,7 +305,7 @@ impl Fabric {
         operands: (u64, u64),
     ) -> Result<Handle<u64>> {
         let work = Work::Answer { left: 1 };
-        let request = self.ask_far(key, "atomic", work, 1, |engine, request, _| {
+        let request = self.request_far(key, "atomic", work, 1, |engine, request, _| {
             engine.post_atomic(key.peer, request, place(key, offset), op, operands);
         })?;
         Ok(Handle::new(self.clone(), request))
@@ -322,11 +323,12 @@ impl Fabric {
         let work = Work::Answer {
             left: frames as u64,
         };
-        let request = self.ask_far(key, "updates", work, frames, |engine, request, frame| {
-            let start = frame * of_frame;
-            let part = &updates[start..updates.len().min(start + of_frame)];
-            engine.post_updates(key.peer, request, place(key, 0), op, part);
-        })?;
+        let request =
+            self.request_far(key, "updates", work, frames, |engine, request, frame| {
+                let start = frame * of_frame;
+                let part = &updates[start..updates.len().min(start + of_frame)];
+                engine.post_updates(key.peer, request, place(key, 0), op, part);
+            })?;
         Ok(Handle::new(self.clone(), request))
     }
 
@@ -342,7 +344,7 @@ impl Fabric {
         let each = of_frame.unwrap_or(1);
         let frames = offsets.len().div_ceil(each);
         let work = Work::Get { buf: into, got: 0 };
-        let request = self.ask_far(key, "get", work, frames, |engine, request, frame| {
+        let request = self.request_far(key, "get", work, frames, |engine, request, frame| {
             let start = frame * each;
             let part = &offsets[start..offsets.len().min(start + each)];
             let at = start as u64 * size;

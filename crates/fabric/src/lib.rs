@@ -17,7 +17,7 @@
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
 //! `waiting/` (the one wait loop), `backoff`, `watch` (words that others store into) ·
 //! `message`, `scope`, `handle`, `view`, `direct` · `rpc/` (requests, responses, services) ·
-//! `segment`, `remote`, `far`, `gated` (one-sided) · `peer`, `config`, `error` ·
+//! `segment`, `remote`, `far`, `phased` (one-sided) · `peer`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
@@ -50,7 +50,6 @@ mod engine;
 mod error;
 mod fabric;
 mod far;
-mod gated;
 mod handle;
 mod layer;
 mod matching;
@@ -59,6 +58,7 @@ mod message;
 mod node;
 mod ops;
 mod peer;
+mod phased;
 mod proto;
 mod remote;
 mod roster;
@@ -77,13 +77,13 @@ pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, Whom};
 pub use fabric::Fabric;
-pub use gated::{Borrowed, Gated, Growing, Owned};
 pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
 pub use node::{Slot, agent};
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo};
+pub use phased::{Borrowed, Growing, Owned, Phased};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::{Atomic, Served, Width};

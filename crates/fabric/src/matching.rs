@@ -75,7 +75,7 @@ struct Unexpected<U> {
 
 /// Where an unexpected message is kept: in the queue of its sender, or with those of the departed.
 #[derive(Debug)]
-enum Place {
+enum Position {
     Of(PeerId, usize),
     Departed(usize),
 }
@@ -134,8 +134,8 @@ impl<P, U> Matcher<P, U> {
     /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
     pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
-            Place::Of(peer, index) => (peer, take(self.unexpected.get_mut(peer)?, index)?),
-            Place::Departed(index) => take(&mut self.departed, index)?,
+            Position::Of(peer, index) => (peer, take(self.unexpected.get_mut(peer)?, index)?),
+            Position::Departed(index) => take(&mut self.departed, index)?,
         };
         self.unexpected_len -= 1;
         Some((peer, found.tag, found.item))
@@ -144,8 +144,8 @@ impl<P, U> Matcher<P, U> {
     /// Looks at the oldest unexpected message that a receive would take.
     pub fn peek_unexpected(&self, wants: Match) -> Option<(PeerId, u64, &U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
-            Place::Of(peer, index) => (peer, self.unexpected.get(peer)?.get(index)?),
-            Place::Departed(index) => {
+            Position::Of(peer, index) => (peer, self.unexpected.get(peer)?.get(index)?),
+            Position::Departed(index) => {
                 let (peer, found) = &self.departed[index];
                 (*peer, found)
             }
@@ -154,18 +154,18 @@ impl<P, U> Matcher<P, U> {
     }
 
     #[inline]
-    fn find_unexpected(&self, wants: Match) -> Option<Place> {
+    fn find_unexpected(&self, wants: Match) -> Option<Position> {
         if self.unexpected_len == 0 {
             return None;
         }
         let in_queue = |(peer, queue): (PeerId, &VecDeque<Unexpected<U>>)| {
             let index = queue.iter().position(|u| wants.accepts_tag(u.tag))?;
-            Some((queue[index].order, Place::Of(peer, index)))
+            Some((queue[index].order, Position::Of(peer, index)))
         };
         let in_departed = || {
             let is_it = |(_, u): &(PeerId, Unexpected<U>)| wants.accepts_tag(u.tag);
             let index = self.departed.iter().position(is_it)?;
-            Some((self.departed[index].1.order, Place::Departed(index)))
+            Some((self.departed[index].1.order, Position::Departed(index)))
         };
         let found = match wants.source {
             Some(peer) => self

@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct Remote {
     fabric: Fabric,
     key: SegmentKey,
-    way: Way,
+    way: AccessPath,
 }
 
 /// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
+pub(crate) enum AccessPath {
     /// Mapped here. The word of the owner's directory says whether it is still offered.
     Mapped {
         bytes: SharedBytes,
@@ -66,7 +66,7 @@ impl ByRma {
                     self.key.get_or_init(|| RemoteKey::of(&answer));
                 }
                 Some(waits) => *asked = Some(waits),
-                None => *asked = fabric.ask_remote_key(of),
+                None => *asked = fabric.request_remote_key(of),
             }
         }
         self.key.get()?.as_ref()
@@ -74,7 +74,7 @@ impl ByRma {
 }
 
 impl Remote {
-    pub(crate) fn new(fabric: Fabric, key: SegmentKey, way: Way) -> Self {
+    pub(crate) fn new(fabric: Fabric, key: SegmentKey, way: AccessPath) -> Self {
         Remote { fabric, key, way }
     }
 
@@ -86,7 +86,7 @@ impl Remote {
     /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
     pub fn mapped(&self) -> Option<&SharedBytes> {
         match &self.way {
-            Way::Mapped { bytes, .. } => Some(bytes),
+            AccessPath::Mapped { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -95,17 +95,19 @@ impl Remote {
     #[inline]
     pub fn is_offered(&self) -> bool {
         match &self.way {
-            Way::Mapped { offered, .. }
-            | Way::Kernel { offered, .. }
-            | Way::Reading { offered, .. } => is_offered(offered.u64(0), self.key.generation),
-            Way::Rma(_) | Way::Messages => true,
+            AccessPath::Mapped { offered, .. }
+            | AccessPath::Kernel { offered, .. }
+            | AccessPath::Reading { offered, .. } => {
+                is_offered(offered.u64(0), self.key.generation)
+            }
+            AccessPath::Rma(_) | AccessPath::Messages => true,
         }
     }
 
     /// The bytes, if they are mapped here and nobody writes them.
     pub fn readable(&self) -> Option<&Readable> {
         match &self.way {
-            Way::Reading { bytes, .. } => Some(bytes),
+            AccessPath::Reading { bytes, .. } => Some(bytes),
             _ => None,
         }
     }
@@ -131,7 +133,7 @@ impl Remote {
     #[inline(always)]
     fn still_offered(&self) -> Result<()> {
         match &self.way {
-            Way::Mapped { offered, .. } | Way::Kernel { offered, .. }
+            AccessPath::Mapped { offered, .. } | AccessPath::Kernel { offered, .. }
                 if !is_offered(offered.u64(0), self.key.generation) =>
             {
                 Err(self.withdrawn())
@@ -165,12 +167,12 @@ impl Remote {
     pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 bytes.write(offset, from);
                 Ok(())
             }
-            Way::Reading { .. } => Err(self.read_only()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
             _ => self.put_far(offset, from)?.wait().map(|_| ()),
         }
     }
@@ -180,19 +182,19 @@ impl Remote {
     pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.check(offset, from.len() as u64)?;
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 bytes.write(offset, from);
                 Ok(Handle::ended())
             }
-            Way::Reading { .. } => Err(self.read_only()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
             _ => self.put_far(offset, from),
         }
     }
 
     fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.still_offered()?;
-        if let Way::Kernel { pid, address, .. } = &self.way
+        if let AccessPath::Kernel { pid, address, .. } = &self.way
             && samite_mem::copy::kernel::write_exact(*pid, address + offset, from).is_ok()
         {
             return Ok(Handle::ended());
@@ -205,16 +207,16 @@ impl Remote {
 
     fn remote_key(&self) -> Option<&RemoteKey> {
         match &self.way {
-            Way::Rma(way) => way.key(&self.fabric, self.key),
+            AccessPath::Rma(way) => way.key(&self.fabric, self.key),
             _ => None,
         }
     }
 
     /// Starts to fill a buffer from a range that was checked; the operation.
-    pub(crate) fn ask_get(&self, offset: u64, into: WriteBuf) -> Result<Key> {
+    pub(crate) fn request_get(&self, offset: u64, into: WriteBuf) -> Result<Key> {
         match self.remote_key() {
             Some(remote) => self.fabric.get_rma(self.key, remote, offset, into),
-            None => self.fabric.ask_get(self.key, offset, into),
+            None => self.fabric.request_get(self.key, offset, into),
         }
     }
 
@@ -233,7 +235,7 @@ impl Remote {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
         if !self.get_at_once(offset, &mut bytes)? {
-            let key = self.ask_get(offset, WriteBuf::owned(bytes))?;
+            let key = self.request_get(offset, WriteBuf::owned(bytes))?;
             return Ok(Handle::new(self.fabric.clone(), key));
         }
         let engine = &mut self.fabric.0.core.lock().engine;
@@ -247,12 +249,12 @@ impl Remote {
     pub(crate) fn get_at_once(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
         self.check(offset, into.len() as u64)?;
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 bytes.read(offset, into);
                 Ok(true)
             }
-            Way::Reading { bytes, .. } => {
+            AccessPath::Reading { bytes, .. } => {
                 // Not the word: a lease outlives the offer.
                 if self.fabric.0.is_of_parent() {
                     return Err(Error::Forked);
@@ -261,11 +263,11 @@ impl Remote {
                 into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
                 Ok(true)
             }
-            Way::Kernel { pid, address, .. } => {
+            AccessPath::Kernel { pid, address, .. } => {
                 self.still_offered()?;
                 Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
             }
-            Way::Rma(_) | Way::Messages => Ok(false),
+            AccessPath::Rma(_) | AccessPath::Messages => Ok(false),
         }
     }
 
@@ -277,11 +279,11 @@ impl Remote {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 Ok(apply(bytes, offset, op, width, a, b))
             }
-            Way::Reading { .. } => Err(self.read_only()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b)?.wait(),
         }
     }
@@ -300,7 +302,7 @@ impl Remote {
             return Err(Error::Misaligned(offset));
         }
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 let old = apply(bytes, offset, op, width, a, b);
                 let engine = &mut self.fabric.0.core.lock().engine;
@@ -308,7 +310,7 @@ impl Remote {
                 engine.ops.finish(key, Ok(Ended::Word(old)));
                 Ok(Handle::new(self.fabric.clone(), key))
             }
-            Way::Reading { .. } => Err(self.read_only()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
             _ => self.atomic_far(offset, op, width, a, b),
         }
     }
@@ -330,14 +332,14 @@ impl Remote {
             }
         }
         match &self.way {
-            Way::Mapped { bytes, .. } => {
+            AccessPath::Mapped { bytes, .. } => {
                 self.still_offered()?;
                 for update in updates {
                     apply(bytes, update.offset, op, width, update.value, 0);
                 }
                 Ok(Handle::ended())
             }
-            Way::Reading { .. } => Err(self.read_only()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
             _ if updates.is_empty() => Ok(Handle::ended()),
             _ => self.fabric.updates_far(self.key, (op, width), updates),
         }

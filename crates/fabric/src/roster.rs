@@ -24,7 +24,7 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::job`].
     pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
-        self.meet("the units of a program", &Wanted::Program(name.to_owned()))
+        self.wait_for_peers("the units of a program", &Wanted::Program(name.to_owned()))
     }
 
     /// Waits until all units of this job have joined; their numbers by unit. Collective: no. It
@@ -35,7 +35,7 @@ impl Fabric {
     /// [`Error::Absent`] names a unit that does not join: at once where its launcher says that it
     /// has ended, else at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
-        self.meet("the units of the job", &Wanted::Job)
+        self.wait_for_peers("the units of the job", &Wanted::Job)
     }
 
     /// Whether a unit of this job may still join that never has: it has not ended either, as far as
@@ -50,8 +50,8 @@ impl Fabric {
         Ok(matches!(self.roster(&Wanted::Coming)?, Roster::Missing(_)))
     }
 
-    fn meet(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
-        let found = self.met(what, wanted)?;
+    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
+        let found = self.joined(what, wanted)?;
         // Whoever of this node the agent spoke of is in the table, unless it has gone already.
         self.progress();
         let mut core = self.0.lock()?;
@@ -65,7 +65,7 @@ impl Fabric {
 
     /// Their numbers and incarnations once all have joined. The agent is asked between two waits:
     /// it may take its time, and other threads use the fabric meanwhile.
-    fn met(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
+    fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
         let (deadline, mut waited) = (self.deadline(), Waited::default());
         let mut asked = None;
         loop {
@@ -79,7 +79,7 @@ impl Fabric {
             });
             let found = match seen {
                 Ok(Some(living)) => Some(living),
-                Ok(None) => self.ask(wanted)?,
+                Ok(None) => self.request_roster(wanted)?,
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
                     return Err(self.absent(wanted, deadline));
                 }
@@ -92,7 +92,7 @@ impl Fabric {
     }
 
     /// What the agent knows of them: their numbers once they have all joined.
-    fn ask(&self, wanted: &Wanted) -> Result<Option<Vec<(PeerId, u32)>>> {
+    fn request_roster(&self, wanted: &Wanted) -> Result<Option<Vec<(PeerId, u32)>>> {
         match self.roster(wanted)? {
             Roster::Complete(lives) => Ok(Some(lives)),
             Roster::Missing(_) => Ok(None),

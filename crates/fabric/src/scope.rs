@@ -3,7 +3,7 @@
 
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
-use crate::node::agent::client::Held;
+use crate::node::agent::client::ClaimedPiece;
 use crate::ops::{Ending, Pull, Work};
 use crate::waiting::Waiting;
 use crate::{Error, Match, PeerId, Result, Whom};
@@ -124,13 +124,13 @@ struct Overdue {
     since: Option<Duration>,
     /// The pieces that were held at that moment. One that was taken later has a grace period of its
     /// own.
-    held: Vec<Held>,
+    held: Vec<ClaimedPiece>,
     /// Their time was over at the last look.
     is_late: bool,
 }
 
 impl Overdue {
-    fn begin(&mut self, now: Duration, held: Vec<Held>) {
+    fn begin(&mut self, now: Duration, held: Vec<ClaimedPiece>) {
         *self = Overdue {
             since: Some(now),
             held,
@@ -144,8 +144,8 @@ impl Overdue {
         &mut self,
         now: Duration,
         grace: Duration,
-        held: impl FnOnce() -> Vec<Held>,
-    ) -> Option<Vec<Held>> {
+        held: impl FnOnce() -> Vec<ClaimedPiece>,
+    ) -> Option<Vec<ClaimedPiece>> {
         let was_late = self.is_late;
         self.is_late = now.saturating_sub(self.since?) > grace;
         if !was_late || !self.is_late {
@@ -154,7 +154,7 @@ impl Overdue {
         let held = held();
         let then = std::mem::take(&mut self.held);
         self.begin(now, held.clone());
-        let still: Vec<Held> = held.into_iter().filter(|one| then.contains(one)).collect();
+        let still: Vec<ClaimedPiece> = held.into_iter().filter(|one| then.contains(one)).collect();
         (!still.is_empty()).then_some(still)
     }
 }
@@ -190,14 +190,14 @@ impl Core {
     }
 
     /// Messages that were given up, and into whose buffers their senders may still be copying.
-    fn held(&self) -> Vec<Held> {
+    fn held(&self) -> Vec<ClaimedPiece> {
         let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
             Work::Pull(pull) => Some(pull),
             _ => None,
         });
         let is_given_up = |pull: &Pull| matches!(pull.ending, Some(Ending::Fail(_)));
         let given_up = pulls.filter(|pull| is_given_up(pull) && pull.helped);
-        let held = given_up.map(|pull| Held {
+        let held = given_up.map(|pull| ClaimedPiece {
             holder: (pull.status.from.slot(), pull.status.incarnation),
             claim: pull.claim_at,
         });
@@ -275,7 +275,7 @@ impl<'env> Scope<'_, 'env, '_> {
         offset: u64,
         into: &'env mut [u8],
     ) -> Result<Scoped<'_, u64>> {
-        let key = remote.ask_get(offset, self.lender.write(into))?;
+        let key = remote.request_get(offset, self.lender.write(into))?;
         self.fabric.0.lock()?.engine.ops.belong(key, self.level);
         Ok(Handle::new(self.fabric, key))
     }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_peer_that_still_copies_is_ended_at_the_second_look() {
         let s = Duration::from_secs;
-        let (grace, held) = (s(10), |peer, claim| Held {
+        let (grace, held) = (s(10), |peer, claim| ClaimedPiece {
             holder: (Slot(peer), 1),
             claim,
         });

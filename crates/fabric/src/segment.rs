@@ -12,10 +12,10 @@
 
 use crate::engine::{Access, Engine, Offered};
 use crate::fabric::Fabric;
-use crate::gated::Gated;
 use crate::node::{Entry, SEGMENTS_MAX, segment_id};
+use crate::phased::Phased;
 use crate::proto::active::LOOK_UP;
-use crate::remote::{Remote, Way};
+use crate::remote::{AccessPath, Remote};
 use crate::transport::Rma;
 use crate::{Error, Handle, PeerId, Result};
 use bytemuck::Pod;
@@ -71,7 +71,7 @@ impl SegmentKey {
 pub struct Segment {
     bytes: SharedBytes,
     /// Dropped last: its own range has ended then.
-    gated: Gated,
+    phased: Phased,
 }
 
 /// The number of a segment to come: no other thread gets it. Given back when dropped.
@@ -85,22 +85,22 @@ pub struct Reserved {
 
 impl Reserved {
     /// Allocates the segment, zeroed and open. Local.
-    pub fn allocate(self, bytes: u64) -> Result<Gated> {
-        let memory = self.fabric.as_ref().map(|fabric| fabric.grow_gated(bytes));
-        memory.ok_or_else(no_number)??.gate_as(self)
+    pub fn allocate(self, bytes: u64) -> Result<Phased> {
+        let memory = self.fabric.as_ref().map(|fabric| fabric.grow_phased(bytes));
+        memory.ok_or_else(no_number)??.publish_as(self)
     }
 
     /// As [`Fabric::register`], with this number.
     pub fn register<T: Pod + Send>(self, elements: Vec<T>) -> Result<Segment> {
         let adopt = |entry| Ok(LeasedBlock::adopt(elements, entry));
-        self.offer(adopt)?.ungated()
+        self.offer(adopt)?.into_segment()
     }
 
     /// The segment, with its memory.
     pub(crate) fn offer(
         mut self,
         block: impl FnOnce(OwnEntry) -> Result<LeasedBlock>,
-    ) -> Result<Gated> {
+    ) -> Result<Phased> {
         let block = block(self.entry.clone())?;
         let fabric = self.fabric.take().ok_or_else(no_number)?;
         fabric.offer(self.segment, block)
@@ -119,8 +119,8 @@ impl Fabric {
     /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with
     /// everything else untouched.
     pub fn allocate(&self, bytes: u64) -> Result<Segment> {
-        let memory = self.grow_gated(bytes)?;
-        memory.gate_as(self.take_number(None)?)?.ungated()
+        let memory = self.grow_phased(bytes)?;
+        memory.publish_as(self.take_number(None)?)?.into_segment()
     }
 
     /// Reserves a number for a segment to come, so that several peers can agree on it. `None` if it
@@ -132,7 +132,7 @@ impl Fabric {
     /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]):
     /// several peers can so agree on one.
     pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment> {
-        self.allocate_gated(segment, bytes)?.ungated()
+        self.allocate_phased(segment, bytes)?.into_segment()
     }
 
     /// Makes private memory of this process a segment: peers reach it through the kernel or by
@@ -236,14 +236,14 @@ impl Fabric {
         let caps = core.engine.caps(key.peer);
         if !caps.shares_node {
             let way = match caps.rma {
-                Rma::None => Way::Messages,
-                _ => Way::Rma(Arc::default()),
+                Rma::None => AccessPath::Messages,
+                _ => AccessPath::Rma(Arc::default()),
             };
             return Ok(Remote::new(self.clone(), key, way));
         }
         let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
         let entry = entry.ok_or_else(|| refused(key))?;
-        let way = self.way(&mut core.engine, key, entry)?;
+        let way = self.access_path(&mut core.engine, key, entry)?;
         Ok(Remote::new(self.clone(), key, way))
     }
 
@@ -267,11 +267,16 @@ impl Fabric {
     /// and none is looked for before. So operations on a segment of a lost peer end with an error
     /// that says so.
     pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
-        Remote::new(self.clone(), key, Way::Messages)
+        Remote::new(self.clone(), key, AccessPath::Messages)
     }
 
     /// How an entry of a directory is reached.
-    fn way(&self, engine: &mut Engine, key: SegmentKey, entry: Entry) -> Result<Way> {
+    fn access_path(
+        &self,
+        engine: &mut Engine,
+        key: SegmentKey,
+        entry: Entry,
+    ) -> Result<AccessPath> {
         let own = key.peer == self.me();
         let seen = entry.look().filter(|seen| is_of(key, *seen));
         let seen = seen.ok_or_else(|| refused(key))?;
@@ -280,7 +285,7 @@ impl Fabric {
             false => !own && !engine.caps(key.peer).map,
         };
         if by_message {
-            return Ok(Way::Messages);
+            return Ok(AccessPath::Messages);
         }
         let holder = &self.0.node.holder;
         let id = segment_id(key.peer.slot(), key.segment);
@@ -288,8 +293,10 @@ impl Fabric {
         let shared = holder.share(&entry, key.generation, id);
         let way = match shared.map_err(&of_memory)? {
             // Registered memory may begin anywhere, and atomics look at the offset alone.
-            Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => Way::Messages,
-            Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => Way::Mapped {
+            Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => {
+                AccessPath::Messages
+            }
+            Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => AccessPath::Mapped {
                 bytes,
                 offered: entry.state(),
             },
@@ -299,7 +306,7 @@ impl Fabric {
                 lease,
             }) if bytes == key.bytes => {
                 let info = engine.peer(key.peer).info.as_ref();
-                Way::Kernel {
+                AccessPath::Kernel {
                     pid: info.map_or(0, |info| info.pid),
                     address,
                     offered: entry.state(),
@@ -308,12 +315,12 @@ impl Fabric {
             }
             Some(_) => return Err(refused(key)),
             // In another mode than open: its owner answers.
-            None if seen.private && !own && entry.offers(key.generation) => Way::Messages,
+            None if seen.private && !own && entry.offers(key.generation) => AccessPath::Messages,
             None => {
                 let read = holder.read(&entry, key.generation, id);
                 let bytes = read.map_err(of_memory)?;
                 let bytes = bytes.filter(|bytes| bytes.len() == key.bytes);
-                Way::Reading {
+                AccessPath::Reading {
                     bytes: bytes.ok_or_else(|| not_now(key, &entry))?,
                     offered: entry.state(),
                 }
@@ -353,14 +360,14 @@ pub(crate) fn no_number() -> Error {
 }
 
 impl Segment {
-    pub(crate) fn of(gated: Gated) -> Result<Segment> {
-        let bytes = gated.bytes()?;
-        Ok(Segment { bytes, gated })
+    pub(crate) fn of(phased: Phased) -> Result<Segment> {
+        let bytes = phased.bytes()?;
+        Ok(Segment { bytes, phased })
     }
 
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
-        self.gated.key()
+        self.phased.key()
     }
 
     /// Its bytes. A clone of them is a use of the segment: the memory is not used for anything else
@@ -370,8 +377,8 @@ impl Segment {
     }
 
     /// As a segment whose mode can be turned: to have it for this process alone, if nobody uses it.
-    pub fn into_gated(self) -> Gated {
-        self.gated
+    pub fn into_phased(self) -> Phased {
+        self.phased
     }
 }
 

@@ -237,10 +237,10 @@ impl Transport for Tampered {
         inner.map_or(0, |inner| inner.poll(&mut listening))
     }
 
-    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
         let (inner, mut listening) = self.listening(sink);
         if let Some(inner) = inner {
-            inner.meet(peer, &mut listening);
+            inner.announce(peer, &mut listening);
         }
     }
 

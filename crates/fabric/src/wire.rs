@@ -37,31 +37,34 @@ macro_rules! kinds {
             /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in
             /// further frames; bytes inline or in the body.
             REPLY = 10, ANSWERS, reply_arrived;
-            /// A put: arg = request, inline = [`super::Place`], body = bytes.
+            /// A put: arg = request, inline = [`super::RemoteAddress`], body = bytes.
             PUT = 11, ASKS, put_arrived;
-            /// A get: arg = request, inline = [`super::Place`], length, offset in the request.
+            /// A get: arg = request, inline = [`super::RemoteAddress`], length, offset in the
+            /// request.
             GET = 12, ASKS, get_arrived;
             /// The reply to a get, or a part of it: arg = request, inline = offset in the request,
             /// bytes that follow in further frames of this answer; body = bytes.
             GET_REPLY = 13, ANSWERS, got_arrived;
-            /// An atomic: arg = request, inline = [`super::Place`], operation, two operands.
+            /// An atomic: arg = request, inline = [`super::RemoteAddress`], operation, two
+            /// operands.
             ATOMIC = 14, ASKS, atomic_arrived;
             /// Answer to a put or atomic: arg = request, inline = status, word.
             ANSWER = 15, ANSWERS, answer_arrived;
             /// Something happened: arg = key.
             SIGNAL = 16, ASKS, signal_arrived;
-            /// Updates of words: arg = request, inline = [`super::Place`], operation, body = pairs
-            /// of offset and operand.
+            /// Updates of words: arg = request, inline = [`super::RemoteAddress`], operation, body
+            /// = pairs of offset and operand.
             UPDATES = 17, ASKS, updates_arrived;
-            /// Gets of elements: arg = request, inline = [`super::Place`], size, offset in the
-            /// request, body = offsets.
+            /// Gets of elements: arg = request, inline = [`super::RemoteAddress`], size, offset in
+            /// the request, body = offsets.
             GATHER = 18, ASKS, gather_arrived;
             /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
-            HOLD = 19, TELLS, pace_told;
+            PACE = 19, TELLS, pace_arrived;
             /// The receive that had matched a message was given up before the message was whole:
             /// arg = send.
             REFUSED = 20, TELLS, taken(false);
-            /// The remote key of a segment is wanted: arg = request, inline = [`super::Place`].
+            /// The remote key of a segment is wanted: arg = request, inline =
+            /// [`super::RemoteAddress`].
             REMOTE_KEY = 21, ASKS, remote_key_wanted;
         }
     };
@@ -245,7 +248,7 @@ impl Help {
 
 /// A place in a segment of the receiver of the frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct RemoteAddress {
     pub(crate) segment: u32,
     pub(crate) generation: u32,
     /// Which life of the owner the segment is of: generations begin anew with each.
@@ -253,7 +256,7 @@ pub(crate) struct Place {
     pub(crate) offset: u64,
 }
 
-impl Place {
+impl RemoteAddress {
     /// What travels, before the words of the frame's own.
     pub(crate) fn words(&self) -> [u64; 3] {
         let segment = self.segment as u64 | (self.generation as u64) << 32;
@@ -261,10 +264,10 @@ impl Place {
     }
 
     /// A place, and the words behind it.
-    pub(crate) fn read<const N: usize>(bytes: &[u8]) -> Option<(Place, [u64; N])> {
+    pub(crate) fn read<const N: usize>(bytes: &[u8]) -> Option<(RemoteAddress, [u64; N])> {
         let Words([segment, incarnation, offset]) = Words::read(bytes)?;
         let Words(rest) = Words::read(bytes.get(24..)?)?;
-        let place = Place {
+        let place = RemoteAddress {
             segment: segment as u32,
             generation: (segment >> 32) as u32,
             incarnation: incarnation.try_into().ok()?,

@@ -1,7 +1,7 @@
 //! One fabric, many threads: each of them sends, receives, asks, puts and waits.
 
 use samite_fabric::{
-    Bell, Error, Fabric, Gated, Growing, Handle, Layer, Match, Owned, PeerId, Received, Remote,
+    Bell, Error, Fabric, Growing, Handle, Layer, Match, Owned, PeerId, Phased, Received, Remote,
     Reserved, Segment, Sent, View,
 };
 use samite_testkit::pattern::{pattern, verify};
@@ -20,7 +20,7 @@ fn everything_goes_to_any_thread() {
         Segment,
         Reserved,
         Remote,
-        Gated,
+        Phased,
         Growing,
         Owned,
         Layer,

@@ -25,7 +25,7 @@ fn this_thread() -> Weak<()> {
 /// A flush of one thread waits for the operations of all, and returns the failures of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Implicit {
-    kept: Mutex<Kept>,
+    kept: Mutex<Tracked>,
     /// Something is kept.
     is_used: AtomicBool,
 }
@@ -40,7 +40,7 @@ struct Pending {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Tracked {
     pending: Vec<Pending>,
     /// The first failure of each living thread's operations to each peer: its next flush returns
     /// it.
@@ -51,7 +51,7 @@ struct Kept {
 
 impl Implicit {
     /// Keeps an operation of this thread that may be in flight.
-    pub(crate) fn keep(&self, to: PeerId, handle: Handle<u64>) {
+    pub(crate) fn track(&self, to: PeerId, handle: Handle<u64>) {
         let mut kept = self.kept.lock();
         let thread = this_thread();
         kept.pending.push(Pending { thread, to, handle });
@@ -108,7 +108,7 @@ impl Implicit {
     }
 }
 
-impl Kept {
+impl Tracked {
     /// Gives up those that have not ended, as every operation whose deadline is over. Errors:
     /// `error`, with the peer.
     #[cold]
@@ -131,7 +131,7 @@ impl Kept {
 
     /// Takes the results of those operations.
     fn take_results(&mut self, which: impl FnMut(&mut Pending) -> bool) {
-        let Kept {
+        let Tracked {
             pending, failed, ..
         } = self;
         for Pending { thread, to, handle } in pending.extract_if(.., which) {
@@ -181,7 +181,7 @@ mod tests {
             None
         });
         fabric.tell(fabric.me(), HANDLER, &[])?;
-        implicit.keep(fabric.me(), remote.put_nb(0, &[7])?);
+        implicit.track(fabric.me(), remote.put_nb(0, &[7])?);
         let flushed = catch_unwind(AssertUnwindSafe(|| implicit.flush(&fabric, None)));
         check!(flushed.is_err(), "the handler did not run in the flush");
         same!(implicit.len(), 1);
@@ -201,7 +201,7 @@ mod tests {
         drop(segment);
         let implicit = Implicit::default();
         let start = || -> Outcome {
-            implicit.keep(fabric.me(), remote.put_nb(0, &[7])?);
+            implicit.track(fabric.me(), remote.put_nb(0, &[7])?);
             Ok(())
         };
         start()?;

@@ -103,7 +103,7 @@ pub use pgas::Pgas;
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
 pub use samite_fabric::{Handle, Scoped, test_all, wait_all};
 pub use segment::{
-    Fetch, Local, Part, Phase, Place, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
+    Fetch, Local, Location, Part, Phase, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
     Unturned, Updates, Wanted,
 };
 pub use team::{Team, TeamId};

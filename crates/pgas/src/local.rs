@@ -99,7 +99,7 @@ impl LocalHeap {
     fn grow(&mut self, fabric: &Fabric, bytes: u64) -> Result<&mut Chunk> {
         let with_generations = (bytes / GRAIN).saturating_mul(GRAIN + 1);
         let segment = number(fabric)?.allocate(with_generations.max(CHUNK))?;
-        let segment = segment.ungated()?;
+        let segment = segment.into_segment()?;
         let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
         // A fresh range that is long enough.
         let _ = free.allocate_range(bytes);

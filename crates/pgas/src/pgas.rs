@@ -9,7 +9,7 @@ use crate::pointer::{Flags, Origin};
 use crate::team::TeamId;
 use crate::unfinished::while_unwinding;
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit, local};
-use samite_fabric::{Fabric, Gated, Handle};
+use samite_fabric::{Fabric, Handle, Phased};
 use std::sync::Arc;
 
 /// Global memory of a job; see the crate's text. Any thread may use it.
@@ -140,9 +140,9 @@ impl Pgas {
         self.job.forget(self.job.me, number);
         let segment = self.job.registered.lock().remove(&number);
         let segment = segment.ok_or_else(|| bad(pointer))?;
-        let shut = segment.into_gated();
+        let shut = segment.into_phased();
         shut.shut();
-        let alone = self.job.wait_alone(shut, Gated::own);
+        let alone = self.job.wait_alone(shut, Phased::own);
         match alone {
             Ok(owned) => {
                 let first = pointer.offset() as usize;
@@ -154,7 +154,7 @@ impl Pgas {
             Err(refused) => {
                 let (shut, error) = *refused;
                 shut.offer_again()?;
-                let segment = shut.ungated()?;
+                let segment = shut.into_segment()?;
                 self.job.registered.lock().insert(number, segment);
                 Err(error.into())
             }
@@ -265,7 +265,7 @@ impl Pgas {
         if let Err(error) = self.job.flush(None) {
             tracing::warn!(%error, "operations that nobody has waited for have failed");
         }
-        let Err(error) = self.world().meet(Kind::End) else {
+        let Err(error) = self.world().exchange(Kind::End) else {
             return;
         };
         tracing::debug!(%error, "not all units end together");

@@ -23,23 +23,23 @@ pub(crate) trait Finish: Debug + Send {
 /// All of it, of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
-    left: Mutex<Left>,
+    pending: Mutex<Pending>,
     /// How much there is, with what a thread has taken out to go on with it.
     count: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Left {
-    left: Vec<Box<dyn Finish>>,
+struct Pending {
+    pending: Vec<Box<dyn Finish>>,
     /// Global memory has ended here.
     is_over: bool,
 }
 
 impl Unfinished {
     pub(crate) fn add(&self, left: impl Finish + 'static) {
-        let mut all = self.left.lock();
+        let mut all = self.pending.lock();
         if !all.is_over {
-            all.left.push(Box::new(left));
+            all.pending.push(Box::new(left));
             // ORDERING: Relaxed, as all of it: a thread that misses it looks again after its next
             // turn.
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +64,7 @@ impl Unfinished {
         // A handler that runs meanwhile may panic; what waits below comes here again.
         let mut turn = Turn::new(self);
         fabric.within(Duration::ZERO, || {
-            turn.left.retain_mut(|left| !left.go_on())
+            turn.pending.retain_mut(|left| !left.go_on())
         });
     }
 
@@ -83,9 +83,9 @@ impl Unfinished {
 
     /// Forgets it: nobody depends on it any more.
     pub(crate) fn end(&self) {
-        let mut all = self.left.lock();
+        let mut all = self.pending.lock();
         all.is_over = true;
-        let left = std::mem::take(&mut all.left);
+        let left = std::mem::take(&mut all.pending);
         self.count.fetch_sub(left.len(), Ordering::Relaxed);
         // What it has may come here once more when it is dropped.
         drop(all);
@@ -95,17 +95,17 @@ impl Unfinished {
 
 /// What is being gone on with; at its end all is as before.
 struct Turn<'u> {
-    left: Vec<Box<dyn Finish>>,
+    pending: Vec<Box<dyn Finish>>,
     taken: usize,
     unfinished: &'u Unfinished,
 }
 
 impl Turn<'_> {
     fn new(unfinished: &Unfinished) -> Turn<'_> {
-        let left = std::mem::take(&mut unfinished.left.lock().left);
+        let pending = std::mem::take(&mut unfinished.pending.lock().pending);
         Turn {
-            taken: left.len(),
-            left,
+            taken: pending.len(),
+            pending,
             unfinished,
         }
     }
@@ -113,11 +113,11 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut all = self.unfinished.left.lock();
+        let mut all = self.unfinished.pending.lock();
         let mut ended = self.taken;
         if !all.is_over {
-            ended -= self.left.len();
-            all.left.append(&mut self.left);
+            ended -= self.pending.len();
+            all.pending.append(&mut self.pending);
         }
         self.unfinished.count.fetch_sub(ended, Ordering::Relaxed);
     }

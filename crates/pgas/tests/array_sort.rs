@@ -152,8 +152,8 @@ everywhere!(a_larger_array, 4, |fabric, _| {
 });
 
 /// The last element of this unit's block.
-fn place(pgas: &Pgas, len: usize) -> samite_pgas::array::Place {
-    samite_pgas::array::Place {
+fn place(pgas: &Pgas, len: usize) -> samite_pgas::array::Location {
+    samite_pgas::array::Location {
         rank: pgas.me().0,
         offset: len as u64 - 1,
     }

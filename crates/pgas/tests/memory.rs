@@ -1,7 +1,7 @@
 //! Teams, allocation, put and get, in real processes, with and without shared memory.
 
 use samite_pgas::{
-    Error, GlobalPtr, Group, Pgas, Place, Signal, SignalOp, Strided, Unit, Update, Wanted,
+    Error, GlobalPtr, Group, Location, Pgas, Signal, SignalOp, Strided, Unit, Update, Wanted,
 };
 use samite_testkit::everywhere;
 
@@ -337,8 +337,8 @@ everywhere!(irregular_access, 3, |fabric, _| {
     }
     or.finish()?;
     world.barrier()?;
-    let places: Vec<Place> = (0..20_000u64)
-        .map(|at| Place {
+    let places: Vec<Location> = (0..20_000u64)
+        .map(|at| Location {
             rank: (at % 3) as u32,
             index: at * 7 % 100,
         })
@@ -358,7 +358,7 @@ everywhere!(irregular_access, 3, |fabric, _| {
         refused,
         Err(samite_pgas::Error::OutOfRange { .. })
     ));
-    let outside = [Place {
+    let outside = [Location {
         rank: 0,
         index: 100,
     }];

@@ -122,7 +122,7 @@ impl Units {
     ///
     /// # Errors
     /// They do not come within the fabric's deadline.
-    pub fn meet(fabric: &Fabric) -> samite_fabric::Result<Units> {
+    pub fn wait_for_all(fabric: &Fabric) -> samite_fabric::Result<Units> {
         let units = fabric.program(&fabric.identity().program)?;
         let fabric = fabric.clone();
         Ok(Units { fabric, units })

@@ -8,7 +8,7 @@ mod stage_reader;
 #[path = "../examples/stage_writer.rs"]
 mod stage_writer;
 
-use samite::stage::service::{Room, Staging};
+use samite::stage::service::{Capacity, Staging};
 use samite::{Fabric, Identity};
 use samite_testkit::{Failed, Outcome, Tracker, Unit, units};
 
@@ -63,7 +63,7 @@ fn the_programs_run() {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
             let mut tracker = Tracker::expect(2);
-            let mut service = Staging::new(&fabric, Room::of_memory(64 << 20));
+            let mut service = Staging::new(&fabric, Capacity::of_memory(64 << 20));
             Ok(service.run(|fabric| tracker.remain(fabric))?)
         }
         1 => stage_writer::write(&as_program(unit, "writer")?).map_err(said),

@@ -1,7 +1,7 @@
 //! One process that writes or reads: its questions, and the answers to them.
 
 use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
-use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Room, Staging, ToStore, life};
+use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, Service as Number};
 use samite_fabric::{Fabric, Identity, Layer};
@@ -42,7 +42,7 @@ impl Client {
         let service = match (fabric.domain(), service::find_coordinator(fabric)) {
             (None, None) => {
                 let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
-                let service = Staging::new(fabric, Room::of_memory(u64::MAX));
+                let service = Staging::new(fabric, Capacity::of_memory(u64::MAX));
                 Some(Mutex::new((service, only)))
             }
             _ => None,
@@ -85,7 +85,7 @@ impl Client {
 
     /// Asks the coordinator a question whose answer is waited for by [`Client::answer`], perhaps
     /// more than once. One that is dropped is forgotten.
-    pub(crate) fn ask_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
+    pub(crate) fn request_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
         let encode = |id| protocol::encode(&question(Ticket(id)));
         self.call(Number::COORDINATOR, self.coordinator, encode)
     }
@@ -103,22 +103,22 @@ impl Client {
     }
 
     /// Asks the coordinator, and waits for the answer. A fault is an error.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &self,
         what: &'static str,
         question: impl FnOnce(Ticket) -> Request,
     ) -> Result<Answer> {
-        self.ask_within(self.fabric.deadline(), what, question)
+        self.request_within(self.fabric.deadline(), what, question)
     }
 
     /// As [`Client::ask`], for a question with another deadline than the fabric's.
-    pub(crate) fn ask_within(
+    pub(crate) fn request_within(
         &self,
         deadline: Duration,
         what: &'static str,
         question: impl FnOnce(Ticket) -> Request,
     ) -> Result<Answer> {
-        let mut call = self.ask_later(question)?;
+        let mut call = self.request_later(question)?;
         self.answer_within(deadline, what, &mut call)
     }
 
@@ -143,7 +143,7 @@ impl Client {
 
     /// Asks a block store, and waits for the bytes. The slot of a block store that died may be that
     /// of another process by now, which knows nothing of the buffer.
-    pub(crate) fn ask_block_store(
+    pub(crate) fn request_block_store(
         &self,
         deadline: Duration,
         block_store: Peer,
@@ -163,7 +163,7 @@ impl Client {
         let begin = Instant::now();
         let deadline = self.fabric.deadline();
         loop {
-            let answer = self.ask("the staging servers", |ticket| Request::BlockStores {
+            let answer = self.request("the staging servers", |ticket| Request::BlockStores {
                 ticket,
             })?;
             let Answer::BlockStores { mut block_stores } = answer else {

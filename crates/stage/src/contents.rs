@@ -3,7 +3,7 @@
 
 use crate::index::Index;
 use crate::protocol::{
-    Attribute, Interest, Layout, LayoutHash, PartRecord, Places, Step, StepRecord,
+    Attribute, BlockOffsets, Interest, Layout, LayoutHash, PartRecord, Step, StepRecord,
 };
 use crate::space::{Dims, first_hole};
 use crate::{Dtype, Error, Region, Result};
@@ -70,8 +70,8 @@ impl Counts {
     pub(crate) fn check(&self, record: &StepRecord) -> Result<()> {
         let fits = |(part, &(blocks, slots)): (&PartRecord, &(usize, usize))| {
             let placed = match &part.places {
-                Places::Packed => blocks,
-                Places::Listed(offsets) => offsets.len(),
+                BlockOffsets::Packed => blocks,
+                BlockOffsets::Listed(offsets) => offsets.len(),
             };
             placed >= blocks && part.slots.len() >= slots
         };

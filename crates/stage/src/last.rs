@@ -27,21 +27,21 @@ use std::sync::Arc;
 
 /// What this rank allocated in the step that it committed last, to be read.
 pub struct LastStep {
-    kept: Arc<KeptStep>,
+    kept: Arc<WrittenStep>,
     /// By slot, where the slot is a buffer.
     buffers: Vec<Option<Remote>>,
 }
 
 /// What was kept of a step, reached or not.
-pub(crate) struct KeptStep {
+pub(crate) struct WrittenStep {
     pub(crate) stream: String,
     pub(crate) number: Step,
-    pub(crate) blocks: Vec<KeptBlock>,
-    pub(crate) slots: Vec<KeptSlot>,
+    pub(crate) blocks: Vec<WrittenBlock>,
+    pub(crate) slots: Vec<WrittenSlot>,
 }
 
 /// A block that was allocated.
-pub(crate) struct KeptBlock {
+pub(crate) struct WrittenBlock {
     pub(crate) variable: String,
     pub(crate) dtype: Dtype,
     /// Of the whole array.
@@ -52,18 +52,18 @@ pub(crate) struct KeptBlock {
 }
 
 /// Memory that blocks were allocated in.
-pub(crate) enum KeptSlot {
+pub(crate) enum WrittenSlot {
     /// A buffer that is mapped here.
     Buffer(BufferAt),
     /// That of this process, by offset. Words, so that every type is aligned.
     Own(Vec<(u64, Vec<u64>)>),
 }
 
-impl KeptStep {
+impl WrittenStep {
     /// Whether something of it lies in buffers, which the coordinator has to hold.
     pub(crate) fn needs_hold(&self) -> bool {
         let mut slots = self.slots.iter();
-        slots.any(|slot| matches!(slot, KeptSlot::Buffer(_)))
+        slots.any(|slot| matches!(slot, WrittenSlot::Buffer(_)))
     }
 }
 
@@ -72,17 +72,17 @@ impl LastStep {
     ///
     /// # Errors
     /// A lost block store; a stream that has ended meanwhile, because another rank was lost.
-    pub(crate) fn reach(fabric: &Fabric, kept: Arc<KeptStep>) -> Result<LastStep> {
-        let reach = |slot: &KeptSlot| match slot {
-            KeptSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
-            KeptSlot::Own(_) => Ok(None),
+    pub(crate) fn reach(fabric: &Fabric, kept: Arc<WrittenStep>) -> Result<LastStep> {
+        let reach = |slot: &WrittenSlot| match slot {
+            WrittenSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
+            WrittenSlot::Own(_) => Ok(None),
         };
         let buffers = kept.slots.iter().map(reach).collect::<Result<_>>()?;
         Ok(LastStep { kept, buffers })
     }
 
     /// Of a stream that no block store has.
-    pub(crate) fn of_own(kept: Arc<KeptStep>) -> LastStep {
+    pub(crate) fn of_own(kept: Arc<WrittenStep>) -> LastStep {
         LastStep {
             kept,
             buffers: Vec::new(),
@@ -135,17 +135,17 @@ impl LastStep {
         Ok(Some(cut(view, block.region.lower(), &region)))
     }
 
-    fn bytes_of(&self, block: &KeptBlock) -> Result<&[u8]> {
+    fn bytes_of(&self, block: &WrittenBlock) -> Result<&[u8]> {
         let bytes = block.region.bytes(block.dtype.bytes())? as usize;
         match &self.kept.slots[block.slot] {
-            KeptSlot::Buffer(_) => {
+            WrittenSlot::Buffer(_) => {
                 let remote = self.buffers.get(block.slot).and_then(Option::as_ref);
                 let readable = remote.and_then(Remote::readable);
                 let none = || Error::Nonsense("a kept buffer that cannot be read".into());
                 let begin = block.offset as usize;
                 Ok(&readable.ok_or_else(none)?.as_slice()[begin..begin + bytes])
             }
-            KeptSlot::Own(parts) => {
+            WrittenSlot::Own(parts) => {
                 let at = parts.iter().find(|(offset, _)| *offset == block.offset);
                 let none = || Error::Nonsense("a kept block without memory".into());
                 let (_, words) = at.ok_or_else(none)?;

@@ -16,8 +16,8 @@
 //!
 //! # Files
 //! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while
-//! the next is written) · `reader`, `step`, `held`, `contents` · `watch` · `client` (asks by
-//! [`samite_fabric::rpc`]) · `service/` (who answers) · `method/` (where blocks go) · `file/` ·
+//! the next is written) · `reader`, `step`, `step_buffers`, `contents` · `watch` · `client` (asks
+//! by [`samite_fabric::rpc`]) · `service/` (who answers) · `method/` (where blocks go) · `file/` ·
 //! `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` ·
 //! `index/{grid, tree}` · `placement/{mod, figures}` ·
 //! `protocol/{message, layout, fault, figures, queue, admission, watch, opening, coordinator, stream/*}`
@@ -46,7 +46,6 @@ mod contents;
 mod element;
 mod error;
 pub mod file;
-mod held;
 pub mod index;
 mod last;
 pub mod method;
@@ -61,6 +60,7 @@ pub mod space;
 mod stage;
 mod staged;
 mod step;
+mod step_buffers;
 mod watch;
 mod writer;
 

@@ -5,7 +5,6 @@
 
 use crate::client::Client;
 use crate::contents::{Contents, Counts};
-use crate::held::Buffers;
 use crate::method::graph::{Link, Passed};
 use crate::method::{FileReading, StoredBytes};
 use crate::protocol::{
@@ -13,6 +12,7 @@ use crate::protocol::{
     ReaderId, Request, Step, StepRecord, Ticket,
 };
 use crate::step::StepReader;
+use crate::step_buffers::Buffers;
 use crate::{Error, Result};
 use samite_fabric::rpc::Call;
 use std::sync::Arc;
@@ -42,18 +42,18 @@ enum Source {
 }
 
 enum Opened {
-    BlockStores(Kept),
+    BlockStores(StoreReader),
     Files(FileReading),
 }
 
 /// A stream whose steps block stores have.
-struct Kept {
+struct StoreReader {
     client: Arc<Client>,
     id: ReaderId,
     stream: String,
     contents: Option<(Arc<Contents>, Counts)>,
     /// A question that was not answered in time.
-    late: Option<(Call, Asked)>,
+    late: Option<(Call, Wanted)>,
     /// What came of it since: what is next.
     ready: Option<Taken>,
     /// How long it waits for a step of writers that live; `None`: as long as they take.
@@ -62,7 +62,7 @@ struct Kept {
 
 /// What was asked for.
 #[derive(Clone, Copy)]
-enum Asked {
+enum Wanted {
     Next,
     At(Step),
 }
@@ -80,9 +80,9 @@ pub(crate) struct Given {
 pub(crate) enum Bytes {
     // Dropped in this order: detached before the release is sent, since the memory may be used
     // again at once.
-    Kept(
+    InStores(
         Buffers,
-        #[allow(dead_code, reason = "it is there to be dropped")] Hold,
+        #[allow(dead_code, reason = "it is there to be dropped")] StepLease,
     ),
     Stored(StoredBytes),
     /// A token has none.
@@ -90,7 +90,7 @@ pub(crate) enum Bytes {
 }
 
 /// Ends with a word to the coordinator.
-pub(crate) struct Hold {
+pub(crate) struct StepLease {
     client: Arc<Client>,
     reader: ReaderId,
     ticket: Ticket,
@@ -108,7 +108,7 @@ impl Reader {
     ) -> Result<Reader> {
         let policy = reader.policy;
         let open = |open_timeout| {
-            Kept::open(
+            StoreReader::open(
                 client.clone(),
                 &stream,
                 reader.clone(),
@@ -208,7 +208,7 @@ impl Reader {
     fn opened(&mut self) -> Result<&mut Opened> {
         if let Source::Later(client, reader, timeout) = &self.source {
             let open_timeout = client.timeout();
-            let (kept, _) = Kept::open(
+            let (kept, _) = StoreReader::open(
                 client.clone(),
                 &self.stream,
                 reader.clone(),
@@ -261,7 +261,7 @@ pub(crate) enum Taken {
     Waiting(Fault),
 }
 
-impl Kept {
+impl StoreReader {
     /// Opens the stream; how many steps this rank has taken in an earlier life.
     fn open(
         client: Arc<Client>,
@@ -269,7 +269,7 @@ impl Kept {
         reader: Options,
         timeout: Option<Duration>,
         open_timeout: u64,
-    ) -> Result<(Kept, u64)> {
+    ) -> Result<(StoreReader, u64)> {
         let question = |ticket| Request::OpenReader {
             ticket,
             stream: stream.to_owned(),
@@ -277,11 +277,11 @@ impl Kept {
             timeout: open_timeout,
             gives_up: timeout.is_some(),
         };
-        let (id, taken) = match client.ask("opening a stream for reading", question)? {
+        let (id, taken) = match client.request("opening a stream for reading", question)? {
             Answer::Reading { reader, taken } => (reader, taken),
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
-        let kept = Kept {
+        let kept = StoreReader {
             client,
             id,
             stream: stream.to_owned(),
@@ -297,13 +297,13 @@ impl Kept {
         self.catch_up()?;
         match self.ready.take() {
             Some(taken) => Ok(taken),
-            None => self.ask(Asked::Next),
+            None => self.ask(Wanted::Next),
         }
     }
 
     fn at(&mut self, step: Step) -> Result<Taken> {
         self.catch_up()?;
-        self.ask(Asked::At(step))
+        self.ask(Wanted::At(step))
     }
 
     /// A question that the coordinator did not answer in time is still open, and its answer may be
@@ -315,16 +315,16 @@ impl Kept {
         };
         match (self.answer(call, asked), asked) {
             (Ok(Taken::Waiting(_)), _) => {}
-            (Ok(taken), Asked::Next) => self.ready = Some(taken),
-            (Ok(_) | Err(Error::Fault(_)), Asked::At(_))
-            | (Err(Error::Fault(Fault::NoStep { .. })), Asked::Next) => {}
+            (Ok(taken), Wanted::Next) => self.ready = Some(taken),
+            (Ok(_) | Err(Error::Fault(_)), Wanted::At(_))
+            | (Err(Error::Fault(Fault::NoStep { .. })), Wanted::Next) => {}
             (Err(error), _) => return Err(error),
         }
         Ok(())
     }
 
     /// Asks again as long as those live that it waits for, up to the reader's own time-out.
-    fn ask(&mut self, asked: Asked) -> Result<Taken> {
+    fn ask(&mut self, asked: Wanted) -> Result<Taken> {
         let begin = Instant::now();
         loop {
             let left = self.timeout.map(|all| all.saturating_sub(begin.elapsed()));
@@ -337,15 +337,15 @@ impl Kept {
     }
 
     /// Waits for `left`, and no longer than the fabric's deadline.
-    fn ask_once(&mut self, asked: Asked, left: Option<Duration>) -> Result<Taken> {
+    fn ask_once(&mut self, asked: Wanted, left: Option<Duration>) -> Result<Taken> {
         let (reader, open_timeout) = (self.id, self.client.timeout_of(left));
-        let call = self.client.ask_later(|ticket| match asked {
-            Asked::Next => Request::Next {
+        let call = self.client.request_later(|ticket| match asked {
+            Wanted::Next => Request::Next {
                 ticket,
                 reader,
                 timeout: open_timeout,
             },
-            Asked::At(step) => Request::At {
+            Wanted::At(step) => Request::At {
                 ticket,
                 reader,
                 step,
@@ -355,7 +355,7 @@ impl Kept {
         self.answer(call, asked)
     }
 
-    fn answer(&mut self, mut call: Call, asked: Asked) -> Result<Taken> {
+    fn answer(&mut self, mut call: Call, asked: Wanted) -> Result<Taken> {
         let ticket = Ticket(call.id());
         match self.client.answer("the next step of a stream", &mut call) {
             Ok(Answer::Step(record)) => self.hold(ticket, record).map(Taken::Step),
@@ -373,7 +373,7 @@ impl Kept {
 
     fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given> {
         // From here on the step is held, whatever comes of it.
-        let hold = Hold {
+        let hold = StepLease {
             client: self.client.clone(),
             reader: self.id,
             ticket,
@@ -404,7 +404,7 @@ impl Kept {
             number: record.step,
             contents,
             attributes,
-            bytes: Bytes::Kept(
+            bytes: Bytes::InStores(
                 Buffers::reach(self.client.clone(), record, self.id.rank)?,
                 hold,
             ),
@@ -435,13 +435,13 @@ impl Iterator for Reader {
     }
 }
 
-impl Drop for Kept {
+impl Drop for StoreReader {
     fn drop(&mut self) {
         let _ = self.client.tell(Request::CloseReader { reader: self.id });
     }
 }
 
-impl Drop for Hold {
+impl Drop for StepLease {
     fn drop(&mut self) {
         let _ = self.client.tell(Request::Release {
             reader: self.reader,

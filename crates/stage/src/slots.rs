@@ -8,7 +8,7 @@
 //! left.
 
 use crate::client::Client;
-use crate::last::KeptSlot;
+use crate::last::WrittenSlot;
 use crate::protocol::{
     ALIGN, Answer, BufferAt, BufferId, Fault, Peer, Request, Slot, Want, WriterId,
 };
@@ -52,7 +52,7 @@ pub(crate) struct Finished {
     pub(crate) needs: Needs,
     pub(crate) names: Vec<Slot<BufferId>>,
     /// For who keeps the step: the memory of the first copy of each slot.
-    pub(crate) memory: Vec<KeptSlot>,
+    pub(crate) memory: Vec<WrittenSlot>,
 }
 
 enum Memory {
@@ -108,7 +108,8 @@ impl Slots {
             None => {
                 let deadline = self.client.fabric.deadline();
                 let ask = BlockStoreRequest::Open(at.buffer);
-                self.client.ask_block_store(deadline, at.block_store, ask)?;
+                self.client
+                    .request_block_store(deadline, at.block_store, ask)?;
                 Ok(Memory::There(self.client.fabric.attach(key)?, Vec::new()))
             }
         }
@@ -156,7 +157,7 @@ impl Slots {
                 wants: wants(&needs),
                 timeout: self.client.timeout_of(left),
             };
-            match self.client.ask("memory for a step", question)? {
+            match self.client.request("memory for a step", question)? {
                 Answer::Begun { buffers } => return self.open(needs, buffers),
                 // Whoever has the memory lives, and lets go of it some time.
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
@@ -236,8 +237,8 @@ impl Slots {
                 .push(copies.map(|(at, _)| at.buffer).collect());
             let first = slot.copies.into_iter().next();
             finished.memory.extend(first.map(|copy| match copy {
-                (at, Memory::Here(_)) => KeptSlot::Buffer(at),
-                (_, Memory::There(_, staged)) => KeptSlot::Own(staged),
+                (at, Memory::Here(_)) => WrittenSlot::Buffer(at),
+                (_, Memory::There(_, staged)) => WrittenSlot::Own(staged),
             }));
         }
         Ok(finished)

@@ -9,7 +9,7 @@ use crate::protocol::{
     Retain, Start, StreamConfig, Unread, decode,
 };
 use crate::reader::Reader;
-use crate::service::{BlockStoreRequest, Kept};
+use crate::service::{BlockStoreRequest, Usage};
 use crate::watch::Watching;
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -30,7 +30,7 @@ pub struct Overview {
     /// What the coordinator says.
     pub figures: Figures,
     /// What each block store of it says of itself; nothing, if it did not in time.
-    pub kept: Vec<Option<Kept>>,
+    pub kept: Vec<Option<Usage>>,
 }
 
 /// How a stream is to be written; see [`Stage::write`].
@@ -125,14 +125,16 @@ impl Stage {
     pub fn overview(&self, timeout: Duration) -> Result<Overview> {
         let what = "how the streams stand";
         let question = |ticket| Request::Figures { ticket };
-        let figures = match self.client.ask_within(timeout, what, question)? {
+        let figures = match self.client.request_within(timeout, what, question)? {
             Answer::Figures(figures) => figures,
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
         let kept = |block_store: &BlockStoreFigures| {
-            let said =
-                self.client
-                    .ask_block_store(timeout, block_store.peer, BlockStoreRequest::Figures);
+            let said = self.client.request_block_store(
+                timeout,
+                block_store.peer,
+                BlockStoreRequest::Figures,
+            );
             said.ok().and_then(|bytes| decode(&bytes))
         };
         let kept = figures.block_stores.iter().map(kept).collect();

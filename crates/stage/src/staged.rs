@@ -2,7 +2,7 @@
 //! where the step is kept.
 
 use crate::Region;
-use crate::last::KeptSlot;
+use crate::last::WrittenSlot;
 
 /// A block in the memory of this process.
 pub(crate) struct Staged {
@@ -27,10 +27,12 @@ impl Staged {
 }
 
 /// The memory of this process that blocks were allocated in, in that order.
-pub(crate) fn own_slots(staged: &mut Vec<Staged>) -> Vec<KeptSlot> {
+pub(crate) fn own_slots(staged: &mut Vec<Staged>) -> Vec<WrittenSlot> {
     let mut allocated: Vec<Staged> = std::mem::take(staged);
     allocated.retain(|staged| staged.kept_as.is_some());
     allocated.sort_by_key(|staged| staged.kept_as);
     let words = allocated.into_iter().map(|staged| staged.words);
-    words.map(|words| KeptSlot::Own(vec![(0, words)])).collect()
+    words
+        .map(|words| WrittenSlot::Own(vec![(0, words)]))
+        .collect()
 }

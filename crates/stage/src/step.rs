@@ -209,7 +209,7 @@ impl StepReader {
         written: &'s Indexed,
         region: &Region,
     ) -> Result<Option<(&'s Region, &'s [u8])>> {
-        let (Some((block, part)), Bytes::Kept(buffers, _)) =
+        let (Some((block, part)), Bytes::InStores(buffers, _)) =
             (written.index.query(region).next(), &self.given.bytes)
         else {
             return Ok(None);
@@ -329,7 +329,7 @@ impl StepReader {
 
     fn copy_written(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
         match &self.given.bytes {
-            Bytes::Kept(buffers, _) => buffers.copy(variable, region, into),
+            Bytes::InStores(buffers, _) => buffers.copy(variable, region, into),
             Bytes::Stored(stored) => stored.copy(self.given.number, variable, region, into),
             Bytes::Nowhere => Err(Error::Nonsense("a token with a variable".into())),
         }

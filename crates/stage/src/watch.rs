@@ -134,7 +134,7 @@ impl Watching {
             most: self.most,
             timeout: client.timeout(),
         };
-        match client.ask("a stream to subscribe to", question)? {
+        match client.request("a stream to subscribe to", question)? {
             Answer::Watching { watch } => Ok(Watch {
                 client,
                 stream,
@@ -189,7 +189,7 @@ impl Watch {
     }
 
     fn ask(&self, deadline: Duration) -> Result<Call> {
-        self.client.ask_later(|ticket| Request::Watch {
+        self.client.request_later(|ticket| Request::Watch {
             ticket,
             watch: self.id,
             timeout: deadline.as_millis() as u64,

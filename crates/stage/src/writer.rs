@@ -18,12 +18,12 @@
 //! of this process for the commit, which writes them.
 
 use crate::client::Client;
-use crate::last::KeptStep;
+use crate::last::WrittenStep;
 use crate::method::graph::Edge;
 use crate::method::{FileWriting, Method, Settings, Spread};
 use crate::protocol::{
-    Answer, BlockStoreInfo, Layout, LayoutHash, Part, Peer, Request, Slot, Step, StreamConfig,
-    Told, WriterId,
+    Answer, BlockStoreInfo, Layout, LayoutHash, LayoutRef, Part, Peer, Request, Slot, Step,
+    StreamConfig, WriterId,
 };
 use crate::put::StepWriter;
 use crate::slots::{Needs, Slots, lost_block_store, wants};
@@ -40,22 +40,22 @@ pub struct Writer {
     /// The edges that begin here, and among how many ranks their promises are kept.
     pub(crate) promised: (Arc<[Edge]>, u32),
     /// The step that was committed last, if this rank goes on reading it.
-    pub(crate) kept: Option<Arc<KeptStep>>,
+    pub(crate) kept: Option<Arc<WrittenStep>>,
 }
 
 /// Where the steps go.
 pub(crate) enum Target {
-    BlockStores(Kept),
+    BlockStores(StoreWriter),
     Files(FileWriting),
 }
 
 /// A stream whose steps block stores get.
-pub(crate) struct Kept {
+pub(crate) struct StoreWriter {
     pub(crate) client: Arc<Client>,
     id: WriterId,
     pub(crate) stream: String,
     next: Step,
-    pub(crate) place: Place,
+    pub(crate) place: Destination,
     /// What the last step needed.
     pub(crate) needs: Needs,
     /// The layout that the coordinator knows.
@@ -66,7 +66,7 @@ pub(crate) struct Kept {
 }
 
 /// Which block stores get the blocks.
-pub(crate) enum Place {
+pub(crate) enum Destination {
     /// This one gets all.
     Near(Slot<Peer>),
     /// All servers get some.
@@ -110,7 +110,7 @@ impl Writer {
             timeout: client.timeout(),
             gives_up: settings.timeout.is_some(),
         };
-        let answer = client.ask("opening a stream for writing", question)?;
+        let answer = client.request("opening a stream for writing", question)?;
         let Answer::Writing {
             writer,
             next,
@@ -121,7 +121,7 @@ impl Writer {
             return Err(Error::Nonsense(format!("{answer:?}")));
         };
         let place = match servers {
-            Some(servers) => Place::Servers {
+            Some(servers) => Destination::Servers {
                 spread: Spread::over(&servers, settings.replicas, (rank, size)),
                 servers,
                 replicas: settings.replicas,
@@ -133,10 +133,10 @@ impl Writer {
                     .iter()
                     .find(|block_store| block_store.peer == client.coordinator);
                 let block_store = near.or(block_stores.first()).ok_or(Error::NoCoordinator)?;
-                Place::Near(Slot::from_slice(&[block_store.peer]))
+                Destination::Near(Slot::from_slice(&[block_store.peer]))
             }
         };
-        let kept = Kept {
+        let kept = StoreWriter {
             client,
             id: writer,
             stream: stream.to_owned(),
@@ -208,7 +208,7 @@ impl Writer {
     }
 }
 
-impl Kept {
+impl StoreWriter {
     fn begin(&mut self) -> Result<Slots> {
         self.forget_lost()?;
         let began = Instant::now();
@@ -221,7 +221,7 @@ impl Kept {
                 wants: wants(&self.needs),
                 timeout: self.client.timeout_of(left),
             };
-            let answer = self.client.ask("a step of a stream to begin", question);
+            let answer = self.client.request("a step of a stream to begin", question);
             let buffers = match answer {
                 Ok(Answer::Begun { buffers }) => buffers,
                 // A commit was taken whose answer did not come in time.
@@ -271,7 +271,7 @@ impl Kept {
         Ok(())
     }
 
-    /// As [`Kept::forget_lost`], for the one whose loss an error tells of; `false` for other
+    /// As [`StoreWriter::forget_lost`], for the one whose loss an error tells of; `false` for other
     /// errors, and for the loss of somebody who is none of the servers: that of the coordinator.
     pub(crate) fn forget(&mut self, error: &Error) -> Result<bool> {
         match lost_block_store(error) {
@@ -282,7 +282,7 @@ impl Kept {
 
     /// Whether there is one less.
     fn keep_servers(&mut self, lives: impl Fn(Peer) -> bool) -> Result<bool> {
-        let Place::Servers {
+        let Destination::Servers {
             servers,
             replicas,
             ranks,
@@ -307,7 +307,7 @@ impl Kept {
 
     /// What a step needed, the next one asks for at its begin: of servers that are left.
     pub(crate) fn remember(&mut self, mut needs: Needs) {
-        if let Place::Servers { servers, .. } = &self.place {
+        if let Destination::Servers { servers, .. } = &self.place {
             let is_left =
                 |block_store: &Peer| servers.iter().any(|server| server.peer == *block_store);
             needs.retain(|(block_stores, _)| block_stores.iter().all(is_left));
@@ -318,7 +318,7 @@ impl Kept {
     pub(crate) fn commit(&mut self, mut part: Part, layout: Layout, keep: bool) -> Result<()> {
         let hash = layout.hash();
         if self.known != Some(hash) {
-            part.layout = Told::New(Arc::new(layout));
+            part.layout = LayoutRef::New(Arc::new(layout));
             // Without an answer it is not known which one the coordinator knows.
             self.known = None;
         }
@@ -328,7 +328,7 @@ impl Kept {
             part,
             keep,
         };
-        match self.client.ask("a step to be committed", question)? {
+        match self.client.request("a step to be committed", question)? {
             Answer::Committed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -340,7 +340,7 @@ impl Kept {
     fn close(mut self) -> Result<()> {
         let writer = self.id;
         let question = |ticket| Request::CloseWriter { ticket, writer };
-        match self.client.ask("a stream to be closed", question)? {
+        match self.client.request("a stream to be closed", question)? {
             Answer::Closed => {}
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         }
@@ -349,7 +349,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for StoreWriter {
     fn drop(&mut self) {
         if !self.is_closed {
             // If the message does not arrive, the coordinator learns of the end of this process.

@@ -16,7 +16,7 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, Match, PeerId};
 use samite_stage::method::Method;
 use samite_stage::protocol::Fault;
-use samite_stage::service::{Room, Staging};
+use samite_stage::service::{Capacity, Staging};
 use samite_stage::{Error, News, Settings};
 use samite_testkit::{Outcome, check, full_name, same, simulate_as, three_nodes, two_nodes};
 use staged::{MEMORY, is_right, next, rows, stage};
@@ -46,7 +46,7 @@ fn settings(method: Method) -> Settings {
 /// Serves until all of these have said that they are done.
 fn serve(fabric: &Fabric, others: &[PeerId]) -> Outcome {
     let mut left: Vec<PeerId> = others.to_vec();
-    let mut staging = Staging::new(fabric, Room::of_memory(MEMORY));
+    let mut staging = Staging::new(fabric, Capacity::of_memory(MEMORY));
     let mut received = Ok(());
     staging.run(|fabric| {
         while received.is_ok() && fabric.probe(Match::any(DONE)).is_some() {

@@ -8,7 +8,7 @@
 use ndarray::{Array2, Array3, ArrayViewD, s};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::protocol::{Attribute, EndOfStream, Start};
-use samite_stage::service::{Room, Staging};
+use samite_stage::service::{Capacity, Staging};
 use samite_stage::{Dtype, Error, Region, Stage};
 use samite_testkit::{MESSAGES_ONLY, Outcome, Tracker, check, maps_host, same, units};
 
@@ -27,7 +27,7 @@ fn staged(name: &str, count: u32, mask: Mask, body: impl Fn(&Fabric, u32) -> Out
             samite_fabric::agent::identity(),
             unit.config.clone(),
         )?;
-        let mut service = Staging::new(&fabric, Room::of_memory(MEMORY));
+        let mut service = Staging::new(&fabric, Capacity::of_memory(MEMORY));
         let mut tracker = Tracker::expect(count);
         service.run(|fabric| tracker.remain(fabric))?;
         check!(

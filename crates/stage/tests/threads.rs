@@ -12,7 +12,7 @@ mod staged;
 use samite_fabric::{Config, Fabric, Identity, Mask};
 use samite_stage::file::{Archive, FileError, StepFile};
 use samite_stage::method::graph::{Edge, GraphError, Input, Tile};
-use samite_stage::service::{BlockStoreService, CoordinatorService, Kept, Room, Staging};
+use samite_stage::service::{BlockStoreService, Capacity, CoordinatorService, Staging, Usage};
 use samite_stage::{
     Configuration, Error, LastStep, News, Overview, Reader, Reading, Region, Result, Settings,
     Stage, StepReader, StepWriter, Variable, Watch, Watching, Writer, Writing,
@@ -32,7 +32,13 @@ fn everything_may_be_used_from_any_thread() {
     any::<(Writing<'_>, Writer, StepWriter<'_>, LastStep)>();
     any::<(Reading<'_>, Reader, StepReader, Variable)>();
     any::<(Watching, Watch, News)>();
-    any::<(Staging, BlockStoreService, CoordinatorService, Room, Kept)>();
+    any::<(
+        Staging,
+        BlockStoreService,
+        CoordinatorService,
+        Capacity,
+        Usage,
+    )>();
     any::<(Archive, StepFile, FileError)>();
     any::<(Edge, GraphError, Input<'_>, Tile)>();
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use samite::pgas::Place;
+use samite::pgas::Location;
 
 /// `total` places over `units` units by contiguous blocks, as equal as can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,12 +38,12 @@ impl Blocks {
 
     /// The unit that has a place, and where in its block.
     #[inline]
-    pub fn locate(&self, place: u64) -> Place {
+    pub fn locate(&self, place: u64) -> Location {
         let (rank, index) = match self.shift {
             Some(shift) => (place >> shift, place & (self.block - 1)),
             None => (place / self.block, place % self.block),
         };
-        Place {
+        Location {
             rank: rank as u32,
             index,
         }
@@ -63,7 +63,7 @@ mod tests {
                 for place in blocks.part(rank) {
                     assert_eq!(place, next);
                     let index = place - blocks.part(rank).start;
-                    assert_eq!(blocks.locate(place), Place { rank, index });
+                    assert_eq!(blocks.locate(place), Location { rank, index });
                     assert!(index < blocks.longest());
                     next += 1;
                 }

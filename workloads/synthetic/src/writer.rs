@@ -20,7 +20,7 @@ pub(crate) const PARTS: [&str; 4] = ["waiting for room", "computing", "filling",
 
 /// How a part gets into the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum Fill {
     /// Copied from an array of the writer.
     Put,
     /// Made in the memory of the step.
@@ -44,8 +44,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Cut::Rows)]
     pub cut: Cut,
     /// How a part gets into the step
-    #[arg(long, value_enum, default_value_t = Way::Put)]
-    pub way: Way,
+    #[arg(long, value_enum, default_value_t = Fill::Put)]
+    pub way: Fill,
     /// Which steps are filled anew; between them the array of before is put again (not with --way
     /// alloc)
     #[arg(long, value_enum, default_value_t = Checked::All)]
@@ -75,8 +75,8 @@ fn write_all<T: Value>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Res
     let shape = &args.shape[..];
     let part = args.cut.part(shape, own.rank, own.size)?;
     let mut array = match args.way {
-        Way::Put => own_array::<T>(&part)?,
-        Way::Alloc => ArrayD::from_elem(vec![0; shape.len()], T::of(0)),
+        Fill::Put => own_array::<T>(&part)?,
+        Fill::Alloc => ArrayD::from_elem(vec![0; shape.len()], T::of(0)),
     };
     let stage = Stage::join(fabric)?;
     let mut writer = stage.writer(STREAM)?;
@@ -91,15 +91,15 @@ fn write_all<T: Value>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Res
         compute(args.compute);
         clock.note(1);
         match args.way {
-            Way::Put => {
+            Fill::Put => {
                 if args.check.has(number, args.steps) {
                     fill(array.view_mut(), shape, &part, number);
                 }
                 clock.note(2);
                 step.put(VARIABLE, shape, part.lower(), array.view())?;
             }
-            Way::Alloc if part.is_empty() => {}
-            Way::Alloc => {
+            Fill::Alloc if part.is_empty() => {}
+            Fill::Alloc => {
                 let memory = step.alloc::<T>(VARIABLE, shape, part.lower(), &part.shape()[..])?;
                 clock.note(3);
                 fill(memory, shape, &part, number);

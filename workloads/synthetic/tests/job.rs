@@ -7,7 +7,7 @@ use clap::Parser;
 use ndarray::Array1;
 use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
-use samite::stage::service::{Room, Staging};
+use samite::stage::service::{Capacity, Staging};
 use samite::{Fabric, Identity};
 use samite_synthetic::{Error, reader, value};
 use samite_testkit::{Outcome, Tracker, Unit, check, units};
@@ -44,7 +44,7 @@ fn read(
         if unit.rank == 0 {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
-            let room = Room {
+            let room = Capacity {
                 memory: 64 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),

@@ -13,25 +13,24 @@
 //! The protocols are in `proto/`, each file an `impl` of this type. The file is long because it has
 //! the state that they all share, and what happens to it when a frame, a loss or an error comes.
 
-mod kept;
 mod leaving;
 mod outbox;
 #[cfg(test)]
 mod tests;
+mod unexpected;
 
 use crate::barrier::Barriers;
-use crate::gated::Deferred;
 use crate::matching::Matcher;
 use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
+use crate::phased::Deferred;
 use crate::proto::rma::Piece;
 use crate::proto::view::Views;
 use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
 use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
-pub(crate) use kept::{Pace, UNPOLLED, weight};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
@@ -40,6 +39,7 @@ use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+pub(crate) use unexpected::{Pace, UNPOLLED, weight};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
 pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send>;
@@ -76,7 +76,7 @@ pub(crate) struct Peer {
     /// How it wants its messages.
     pub(crate) pace: Pace,
     /// Bytes of its messages that are kept here, and what it was told of that.
-    kept: u64,
+    unexpected: u64,
     told: Pace,
     /// Signals that nobody has waited for yet, by key; none at zero.
     signals: HashMap<u64, u64>,
@@ -413,7 +413,7 @@ impl Engine {
         let alive = !matches!(error, Error::PeerLost { .. });
         self.views.part(peer);
         self.matcher.take_directed(peer);
-        self.drop_kept(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
+        self.drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
         for key in self.ops.pending(|op| op.peer == Some(peer)) {
             self.fail(key, error.clone(), alive);
         }
@@ -603,12 +603,12 @@ impl Engine {
     /// Whether one more request that will be answered may be on its way to a peer.
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
-        peer.unanswered < crate::proto::CREDITS && peer.outbox.has_room()
+        peer.unanswered < crate::proto::CREDITS && peer.outbox.has_capacity()
     }
 
     /// Whether one more request that takes no credit may wait for a peer.
-    pub(crate) fn has_room(&mut self, to: PeerId) -> bool {
-        self.peer(to).outbox.has_room()
+    pub(crate) fn has_capacity(&mut self, to: PeerId) -> bool {
+        self.peer(to).outbox.has_capacity()
     }
 
     /// Queues a frame that carries few bytes.

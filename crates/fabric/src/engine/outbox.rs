@@ -19,7 +19,7 @@ use crate::proto::active::Reply;
 use crate::proto::rma::PeerRma;
 use crate::proto::rma_over_am::Serve;
 use crate::transport::{AnyTransport, Class, Push, Transport};
-use crate::wire::{Place, frame, kind};
+use crate::wire::{RemoteAddress, frame, kind};
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
 
@@ -79,7 +79,7 @@ pub(crate) enum Queued {
     /// The reply to an active message, in as many frames as it takes.
     Reply(Reply),
     /// The remote key of a segment, for the one who asked.
-    RemoteKey { request: u64, place: Place },
+    RemoteKey { request: u64, place: RemoteAddress },
     /// What follows leaves when this put by RMA, and those before it, are visible.
     Fence(u64),
 }
@@ -156,14 +156,14 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Whether one more request may wait.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn has_capacity(&self) -> bool {
         self.requests.len() < CREDITS as usize && self.request_bytes < REQUESTS_MAX
     }
 
     /// Whether a service may respond: few responses wait, of one frame each, and few offers of long
     /// ones.
     pub(crate) fn may_respond(&self) -> bool {
-        self.responses < RESPONSES_MAX && self.has_room()
+        self.responses < RESPONSES_MAX && self.has_capacity()
     }
 
     /// Whether a request to a service may be refused: the peer reads what it is told, and what is

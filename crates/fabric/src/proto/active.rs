@@ -13,7 +13,7 @@
 
 use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Key, Op, Outcome, Status, Then, Work};
-use crate::rpc::{Asked, Inbox, Life, Service};
+use crate::rpc::{Inbound, Inbox, Life, Service};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Offer, Words, frame, kind};
 use crate::{Error, PeerId, SegmentKey};
@@ -228,7 +228,7 @@ impl Engine {
             peer: from,
             incarnation: self.incarnation(from),
         };
-        let asked = Asked {
+        let asked = Inbound {
             from: life,
             id: (request != 0).then_some(request),
             bytes,
@@ -250,7 +250,7 @@ impl Engine {
     /// Whether one more note of this process to a service of its own has room.
     pub(crate) fn takes_own_note(&self, service: u16) -> bool {
         let inbox = self.services.get(&service);
-        inbox.is_none_or(|inbox| Inbox::has_room_for_note(inbox, self.me))
+        inbox.is_none_or(|inbox| Inbox::has_capacity_for_note(inbox, self.me))
     }
 
     /// Whether somebody here takes an active message.

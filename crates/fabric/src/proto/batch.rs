@@ -9,7 +9,7 @@ use super::rma_over_am::{NOT_NOW, OK, apply, atomic_code, atomic_of};
 use crate::engine::{Access, Engine};
 use crate::ops::Key;
 use crate::transport::Incoming;
-use crate::wire::{Place, Words, kind};
+use crate::wire::{RemoteAddress, Words, kind};
 use crate::{Atomic, PeerId, Width};
 
 /// One update of a word: where, and the operand.
@@ -39,7 +39,7 @@ impl Engine {
         &mut self,
         to: PeerId,
         request: Key,
-        place: Place,
+        place: RemoteAddress,
         (op, width): (Atomic, Width),
         part: &[WordUpdate],
     ) {
@@ -56,7 +56,7 @@ impl Engine {
         &mut self,
         to: PeerId,
         request: Key,
-        place: Place,
+        place: RemoteAddress,
         (size, at): (u64, u64),
         part: &[u64],
     ) {
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     pub(crate) fn updates_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, [code]) = Place::read(frame.inline).ok_or("updates")?;
+        let (place, [code]) = RemoteAddress::read(frame.inline).ok_or("updates")?;
         let (op, width) = atomic_of(code).ok_or("the operation of updates")?;
         self.may_ask(frame.from)?;
         let body = frame.body.to_vec();
@@ -81,7 +81,7 @@ impl Engine {
         let mut updated = 0;
         for pair in pairs {
             let Words([offset, value]) = Words::<2>::read(pair).ok_or("an update")?;
-            match self.offered_word(Place { offset, ..place }, width) {
+            match self.offered_word(RemoteAddress { offset, ..place }, width) {
                 Ok(bytes) => {
                     apply(bytes, offset, op, width, value, 0);
                     updated += width.bytes();
@@ -98,7 +98,7 @@ impl Engine {
     }
 
     pub(crate) fn gather_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, [size, at]) = Place::read(frame.inline).ok_or("a gather")?;
+        let (place, [size, at]) = RemoteAddress::read(frame.inline).ok_or("a gather")?;
         self.may_ask(frame.from)?;
         let body = frame.body.to_vec();
         let (offsets, []) = body.as_chunks::<8>() else {
@@ -112,7 +112,7 @@ impl Engine {
         let elements = gathered.chunks_exact_mut(size as usize);
         for (element, offset) in elements.zip(offsets) {
             let offset = u64::from_le_bytes(*offset);
-            let status = match self.offered_access(Place { offset, ..place }, size) {
+            let status = match self.offered_access(RemoteAddress { offset, ..place }, size) {
                 Ok(Access::Shared(bytes)) => {
                     bytes.read(offset, element);
                     continue;

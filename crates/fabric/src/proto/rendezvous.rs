@@ -321,7 +321,7 @@ impl Engine {
     /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
     pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let send = frame.arg;
-        self.drop_kept(
+        self.drop_unexpected(
             frame.from,
             |arrived| matches!(arrived, Arrived::Offer(offer) if offer.send == send),
         );

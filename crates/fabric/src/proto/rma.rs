@@ -32,7 +32,7 @@ use crate::ops::{Key, Outcome, Work};
 use crate::transport::{
     AnyTransport, Completed, Incoming, Push, Registration, RemoteKey, RmaError, RmaVerb, Transport,
 };
-use crate::wire::{Place, Words, frame, kind};
+use crate::wire::{RemoteAddress, Words, frame, kind};
 use crate::{Error, PeerId};
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
@@ -103,7 +103,7 @@ impl PeerRma {
 
 impl Engine {
     /// Whether one more piece may wait for its start.
-    pub(crate) fn has_rma_room(&mut self, to: PeerId) -> bool {
+    pub(crate) fn has_rma_capacity(&mut self, to: PeerId) -> bool {
         let rma = &self.peer(to).outbox.rma;
         rma.bytes < BYTES_MAX && rma.pieces < PIECES_MAX
     }
@@ -113,7 +113,7 @@ impl Engine {
     pub(crate) fn may_do_atomic(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         let is_first = peer.outbox.is_empty() && peer.unanswered == 0;
-        peer.caps.atomics && is_first && self.has_rma_room(to)
+        peer.caps.atomics && is_first && self.has_rma_capacity(to)
     }
 
     /// Queues a piece of an operation.
@@ -263,7 +263,7 @@ impl Engine {
 
     /// Owner: a peer asks for the remote key of a segment.
     pub(crate) fn remote_key_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, []) = Place::read(frame.inline).ok_or("a request for a remote key")?;
+        let (place, []) = RemoteAddress::read(frame.inline).ok_or("a request for a remote key")?;
         self.may_ask(frame.from)?;
         let request = frame.arg;
         let wanted = Queued::RemoteKey { request, place };
@@ -275,7 +275,7 @@ impl Engine {
     pub(crate) fn push_remote_key(
         &mut self,
         to: PeerId,
-        (request, place): (u64, Place),
+        (request, place): (u64, RemoteAddress),
         transport: &mut AnyTransport,
     ) -> Push {
         let key = self.remote_key(place, transport);
@@ -286,7 +286,11 @@ impl Engine {
 
     /// The remote key of a segment that is open here. Atomics look at the offset alone, so it
     /// begins at a word.
-    fn remote_key(&mut self, place: Place, transport: &mut AnyTransport) -> Option<RemoteKey> {
+    fn remote_key(
+        &mut self,
+        place: RemoteAddress,
+        transport: &mut AnyTransport,
+    ) -> Option<RemoteKey> {
         let Ok(Access::Shared(bytes)) = self.offered_access(place, 0) else {
             return None;
         };

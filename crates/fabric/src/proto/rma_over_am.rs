@@ -16,7 +16,7 @@
 use crate::engine::{Access, Budget, Engine};
 use crate::ops::{Key, Outcome, Work};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
-use crate::wire::{Place, Words, frame, kind};
+use crate::wire::{RemoteAddress, Words, frame, kind};
 use crate::{Error, PeerId};
 use samite_mem::SharedBytes;
 use samite_mem::ring::Body;
@@ -157,7 +157,7 @@ const WRONG_LIFE: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Serve {
     request: u64,
-    place: Place,
+    place: RemoteAddress,
     len: u64,
     /// Where its bytes belong in the request.
     at: u64,
@@ -182,13 +182,20 @@ pub(super) fn atomic_of(code: u64) -> Option<(Atomic, Width)> {
 
 impl Engine {
     /// Asks for a put of a part; for each one there will be an answer.
-    pub(crate) fn post_put(&mut self, to: PeerId, request: Key, place: Place, part: &[u8]) {
+    pub(crate) fn post_put(&mut self, to: PeerId, request: Key, place: RemoteAddress, part: &[u8]) {
         let inline = Words(place.words()).bytes();
         self.post_request(to, kind::PUT, request, &inline, Some(part.to_vec()));
     }
 
     /// Asks for `len` bytes, which belong at `at` in the request's buffer.
-    pub(crate) fn post_get(&mut self, to: PeerId, request: Key, place: Place, len: u64, at: u64) {
+    pub(crate) fn post_get(
+        &mut self,
+        to: PeerId,
+        request: Key,
+        place: RemoteAddress,
+        len: u64,
+        at: u64,
+    ) {
         let [a, b, c] = place.words();
         let inline = Words([a, b, c, len, at]).bytes();
         self.post_request(to, kind::GET, request, &inline, None);
@@ -199,7 +206,7 @@ impl Engine {
         &mut self,
         to: PeerId,
         request: Key,
-        place: Place,
+        place: RemoteAddress,
         (op, width): (Atomic, Width),
         (x, y): (u64, u64),
     ) {
@@ -209,7 +216,11 @@ impl Engine {
     }
 
     /// Owner: the bytes of a place that somebody names, to be written.
-    pub(super) fn offered_bytes(&self, place: Place, len: u64) -> Result<&SharedBytes, u64> {
+    pub(super) fn offered_bytes(
+        &self,
+        place: RemoteAddress,
+        len: u64,
+    ) -> Result<&SharedBytes, u64> {
         match self.offered_access(place, len)? {
             Access::Shared(bytes) => Ok(bytes),
             Access::Reading(_) | Access::Withdrawn(_) => Err(NOT_NOW),
@@ -218,7 +229,11 @@ impl Engine {
 
     /// Owner: the word of a place that somebody names, to be operated on. What was registered may
     /// begin anywhere, so the address has to be aligned, and not only the offset.
-    pub(super) fn offered_word(&self, place: Place, width: Width) -> Result<&SharedBytes, u64> {
+    pub(super) fn offered_word(
+        &self,
+        place: RemoteAddress,
+        width: Width,
+    ) -> Result<&SharedBytes, u64> {
         let bytes = self.offered_bytes(place, width.bytes())?;
         let address = bytes.address().wrapping_add(place.offset);
         match address.is_multiple_of(width.bytes()) {
@@ -227,7 +242,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn offered_access(&self, place: Place, len: u64) -> Result<&Access, u64> {
+    pub(super) fn offered_access(&self, place: RemoteAddress, len: u64) -> Result<&Access, u64> {
         if place.incarnation != self.node.incarnation {
             return Err(WRONG_LIFE);
         }
@@ -244,7 +259,7 @@ impl Engine {
     }
 
     /// What is refused says which segment; a request to another life, which one that was.
-    pub(super) fn refuse(&mut self, to: PeerId, request: u64, status: u64, place: Place) {
+    pub(super) fn refuse(&mut self, to: PeerId, request: u64, status: u64, place: RemoteAddress) {
         let word = match status {
             WRONG_LIFE => place.incarnation,
             _ => place.segment,
@@ -257,7 +272,7 @@ impl Engine {
     }
 
     pub(crate) fn put_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, []) = Place::read(frame.inline).ok_or("a put")?;
+        let (place, []) = RemoteAddress::read(frame.inline).ok_or("a put")?;
         self.may_ask(frame.from)?;
         match self.offered_bytes(place, frame.body.len()) {
             Ok(bytes) => {
@@ -271,7 +286,7 @@ impl Engine {
     }
 
     pub(crate) fn get_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, [len, at]) = Place::read(frame.inline).ok_or("a get")?;
+        let (place, [len, at]) = RemoteAddress::read(frame.inline).ok_or("a get")?;
         at.checked_add(len).ok_or("the place of a get")?;
         self.may_ask(frame.from)?;
         match self.offered_access(place, len) {
@@ -307,7 +322,7 @@ impl Engine {
             }
             let len = (get.len - get.done).min(body_max.max(1));
             let offset = get.place.offset + get.done;
-            let place = Place {
+            let place = RemoteAddress {
                 offset,
                 ..get.place
             };
@@ -379,7 +394,7 @@ impl Engine {
     }
 
     pub(crate) fn atomic_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (place, [op, a, b]) = Place::read(frame.inline).ok_or("an atomic")?;
+        let (place, [op, a, b]) = RemoteAddress::read(frame.inline).ok_or("an atomic")?;
         let (op, width) = atomic_of(op).ok_or("the operation of an atomic")?;
         self.may_ask(frame.from)?;
         match self.offered_word(place, width) {

@@ -56,7 +56,7 @@ mod tests;
 
 pub use call::Call;
 pub(crate) use server::Inbox;
-pub use server::{Asked, Server};
+pub use server::{Inbound, Server};
 
 use crate::PeerId;
 

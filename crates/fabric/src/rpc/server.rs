@@ -12,7 +12,7 @@ const EACH: u64 = 64;
 
 /// What came: a request, or a note.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Inbound {
     /// Who sent it.
     pub from: Life,
     /// Its id, for [`Server::respond`]; `None` for a note.
@@ -33,7 +33,7 @@ pub struct Server {
 /// What has come and was not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    asked: VecDeque<Asked>,
+    asked: VecDeque<Inbound>,
     /// By peer, where there are any.
     bytes: BTreeMap<PeerId, u64>,
     most: u64,
@@ -65,12 +65,12 @@ impl Server {
     }
 
     /// What came first, if anything has come. Makes no progress.
-    pub fn take(&self) -> Option<Asked> {
+    pub fn take(&self) -> Option<Inbound> {
         locked(&self.inbox).take(|_| true)
     }
 
     /// What came first of one life of a peer.
-    pub fn take_of(&self, from: Life) -> Option<Asked> {
+    pub fn take_of(&self, from: Life) -> Option<Inbound> {
         locked(&self.inbox).take(|asked| asked.from == from)
     }
 
@@ -119,9 +119,9 @@ impl Drop for Server {
 
 impl Inbox {
     /// Whether there was room for it.
-    pub(crate) fn push(inbox: &Mutex<Inbox>, asked: Asked) -> bool {
+    pub(crate) fn push(inbox: &Mutex<Inbox>, asked: Inbound) -> bool {
         let mut inbox = locked(inbox);
-        if !inbox.has_room(asked.from.peer, asked.id.is_some()) {
+        if !inbox.has_capacity(asked.from.peer, asked.id.is_some()) {
             return false;
         }
         *inbox.bytes.entry(asked.from.peer).or_default() += asked.cost();
@@ -130,11 +130,11 @@ impl Inbox {
     }
 
     /// Whether there is room for one more note of a peer.
-    pub(crate) fn has_room_for_note(inbox: &Mutex<Inbox>, from: PeerId) -> bool {
-        locked(inbox).has_room(from, false)
+    pub(crate) fn has_capacity_for_note(inbox: &Mutex<Inbox>, from: PeerId) -> bool {
+        locked(inbox).has_capacity(from, false)
     }
 
-    fn has_room(&self, from: PeerId, is_request: bool) -> bool {
+    fn has_capacity(&self, from: PeerId, is_request: bool) -> bool {
         let most = match is_request {
             true => self.most,
             false => self.most.saturating_mul(2),
@@ -142,7 +142,7 @@ impl Inbox {
         self.bytes.get(&from).is_none_or(|has| *has <= most)
     }
 
-    fn take(&mut self, which: impl Fn(&Asked) -> bool) -> Option<Asked> {
+    fn take(&mut self, which: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
         let at = self.asked.iter().position(which)?;
         let asked = self.asked.remove(at)?;
         if let Some(has) = self.bytes.get_mut(&asked.from.peer) {
@@ -155,7 +155,7 @@ impl Inbox {
     }
 }
 
-impl Asked {
+impl Inbound {
     fn cost(&self) -> u64 {
         self.bytes.len() as u64 + EACH
     }

@@ -80,7 +80,7 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
     let refused = note();
     assert!(matches!(refused, Err(Error::Timeout { .. })), "{refused:?}");
     assert_eq!(server.waiting(), 6);
-    let first: Vec<Asked> = std::iter::from_fn(|| server.take()).collect();
+    let first: Vec<Inbound> = std::iter::from_fn(|| server.take()).collect();
     assert!(
         first[..3]
             .iter()

@@ -38,9 +38,7 @@ pub mod shm;
 pub mod sim;
 
 use crate::{PeerId, PeerInfo};
-pub use rma::{
-    Completed, NotStarted, Registration, RemoteKey, RemotePlace, Rma, RmaError, RmaVerb,
-};
+pub use rma::{Completed, NotStarted, Registration, RemoteKey, Rma, RmaAddress, RmaError, RmaVerb};
 use samite_mem::ring::Body;
 use samite_mem::{Corrupt, Doorbell, SharedBytes};
 use std::time::Duration;
@@ -228,7 +226,7 @@ pub trait Transport {
     /// Delivers what has arrived; how many frames and changes that was.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
     /// Announces a peer of another node that this process asks for, or its loss (T13).
-    fn meet<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
+    fn announce<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
     /// Announces that this process will sleep, and looks once more, also whether what the caller
     /// waits for is there; `None` if something is. The sleep itself needs no access to the
     /// transport (T5).
@@ -325,8 +323,8 @@ impl Transport for AnyTransport {
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         forward!(self.poll(sink))
     }
-    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
-        forward!(self.meet(peer, sink));
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        forward!(self.announce(peer, sink));
     }
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         forward!(self.announce_sleep(there))

@@ -114,9 +114,9 @@ impl Transport for Ordered {
         ordering.go_on() + inner.poll(&mut ordering)
     }
 
-    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
         let (inner, mut ordering) = self.ordering(sink);
-        inner.meet(peer, &mut ordering);
+        inner.announce(peer, &mut ordering);
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {

@@ -67,7 +67,7 @@ pub struct Registration(pub u64);
 
 /// A place in the registered range of a peer.
 #[derive(Clone, Debug)]
-pub struct RemotePlace {
+pub struct RmaAddress {
     /// The range.
     pub key: RemoteKey,
     /// Where in it, in bytes. The operation lies inside the range.
@@ -78,11 +78,11 @@ pub struct RemotePlace {
 #[derive(Debug)]
 pub enum RmaVerb {
     /// Writes the buffer.
-    Put(RemotePlace, ReadBuf),
+    Put(RmaAddress, ReadBuf),
     /// Fills the buffer.
-    Get(RemotePlace, WriteBuf),
+    Get(RmaAddress, WriteBuf),
     /// An operation on an aligned word, with two operands.
-    Atomic(RemotePlace, (Atomic, Width), (u64, u64)),
+    Atomic(RmaAddress, (Atomic, Width), (u64, u64)),
     /// Waits for the effects of what was started before.
     Flush,
 }

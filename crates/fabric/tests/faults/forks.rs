@@ -162,10 +162,10 @@ fn a_fork_writes_to_nobody() {
         if fabric.me() == second {
             let shared = fabric.allocate_as(0, BYTES)?;
             let registered = fabric.register_as(1, vec![5u8; 4096])?;
-            let mut lent = fabric.allocate_gated(2, BYTES)?;
+            let mut lent = fabric.allocate_phased(2, BYTES)?;
             lent.bytes()?.fill(5);
             lent.lend()?;
-            let mut reading = fabric.allocate_gated(3, BYTES)?;
+            let mut reading = fabric.allocate_phased(3, BYTES)?;
             reading.bytes()?.fill(5);
             reading.shut();
             reading.turn(true)?;
@@ -185,11 +185,11 @@ fn a_fork_writes_to_nobody() {
         fabric.barrier(members)?;
         let own = fabric.allocate(BYTES)?;
         own.bytes().fill(6);
-        let exclusive = fabric.allocate_gated(20, 4096)?;
+        let exclusive = fabric.allocate_phased(20, 4096)?;
         exclusive.shut();
         let mut exclusive = exclusive.own().map_err(|failed| Failed::new(failed.1))?;
         exclusive.memory_mut().as_mut_slice::<u8>().fill(6);
-        let closing = fabric.allocate_gated(21, 4096)?;
+        let closing = fabric.allocate_phased(21, 4096)?;
         let keys: Vec<_> = (0..4)
             .map(|segment| fabric.look_up(second, segment))
             .collect::<Result<_, _>>()?;
@@ -277,7 +277,7 @@ fn a_fork_without_the_thread_that_had_the_engine() {
     let held = (
         fabric.irecv(Match::any(5), vec![0; 8]).unwrap(),
         fabric.allocate(4096).unwrap(),
-        fabric.allocate_gated(9, 4096).unwrap(),
+        fabric.allocate_phased(9, 4096).unwrap(),
     );
     let child = |held: &mut Option<_>| -> Outcome {
         try_everything(&fabric, me, &[me, PeerId(1)])?;

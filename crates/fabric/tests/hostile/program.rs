@@ -1,7 +1,7 @@
 //! What the units of these tests do with each other: a bit of everything, with checked contents.
 
 use samite_fabric::{
-    Atomic, Fabric, Gated, Handle, Match, PeerId, Segment, SegmentKey, Width, WordUpdate,
+    Atomic, Fabric, Handle, Match, PeerId, Phased, Segment, SegmentKey, Width, WordUpdate,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, Outcome, check, same};
@@ -22,7 +22,7 @@ const TEXT: usize = 10_000;
 pub(crate) struct Own {
     fabric: Fabric,
     open: Segment,
-    reading: Gated,
+    reading: Phased,
 }
 
 fn tag(round: u64, number: u64) -> u64 {
@@ -46,7 +46,7 @@ impl Own {
         } else {
             fabric.allocate(bytes)?
         };
-        let mut reading = fabric.allocate_gated(READING, TEXT as u64)?;
+        let mut reading = fabric.allocate_phased(READING, TEXT as u64)?;
         reading
             .bytes()?
             .write(0, &pattern(text_of(fabric.me()), TEXT));

@@ -28,10 +28,10 @@ fn read(fabric: &Fabric, key: SegmentKey, random: &mut Rng) {
         let _ = remote.is_offered();
     }
     let _ = fabric.borrow(key);
-    if let Ok(gated) = fabric.allocate_gated(random.u32(10..40), 4096) {
-        let _ = gated.bytes();
-        gated.shut();
-        let _ = gated.own();
+    if let Ok(phased) = fabric.allocate_phased(random.u32(10..40), 4096) {
+        let _ = phased.bytes();
+        phased.shut();
+        let _ = phased.own();
     }
     let _ = fabric.recv_vec(Match::any(1));
     let _ = fabric.is_oversubscribed();

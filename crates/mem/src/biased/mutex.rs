@@ -3,7 +3,7 @@
 //! ```text
 //!   holder:  token of the thread that holds it, or 0 | SLEEPING | STARVED
 //!   next, serving:  tickets; the thread whose ticket is served is the first in line
-//!   gate:  the first in line sleeps here; it counts releases that found SLEEPING
+//!   releases:  the first in line sleeps here; it counts releases that found SLEEPING
 //! ```
 //!
 //! A thread that comes along takes the mutex if it is free, even past a queue: while a sleeper
@@ -17,8 +17,8 @@
 //!    thread: the critical sections of the mutex exclude each other and each sees what those
 //!    before it did.
 //! X2 Only the first in line sets flags, so a set `SLEEPING` means: it sleeps, or looks again.
-//! X3 Whoever clears a token and finds `SLEEPING` counts `gate` up and wakes; the first in line
-//!    read `gate` before it set the flag, so it does not sleep through that.
+//! X3 Whoever clears a token and finds `SLEEPING` counts `releases` up and wakes; the first in line
+//!    read `releases` before it set the flag, so it does not sleep through that.
 //! X4 `serving` is advanced by the first in line, when it has the mutex; it then passes a full
 //!    fence and looks for tickets. A thread takes its ticket, then sleeps on `serving`, which the
 //!    kernel looks at after a full fence: one of the two sees the other.
@@ -40,7 +40,7 @@ pub(super) struct FairMutex {
     holder: AtomicU64,
     next: AtomicU32,
     serving: Futex,
-    gate: Futex,
+    releases: Futex,
     /// For which process the queue is: twice the number of forks that led to it, or one more while
     /// it is emptied.
     process: AtomicU64,
@@ -52,7 +52,7 @@ impl FairMutex {
             holder: AtomicU64::new(0),
             next: AtomicU32::new(0),
             serving: Futex::new(),
-            gate: Futex::new(),
+            releases: Futex::new(),
             process: AtomicU64::new(2 * thread::forks()),
         }
     }
@@ -119,7 +119,7 @@ impl FairMutex {
         let mut backoff = Backoff::new();
         loop {
             // ORDERING: Acquire: whoever counted it up has released the mutex before (X3).
-            let seen = self.gate.load(Ordering::Acquire);
+            let seen = self.releases.load(Ordering::Acquire);
             let now = self.holder.load(Ordering::Relaxed);
             if now & !FLAGS == 0 {
                 let (taken, missed) = (Ordering::Acquire, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl FairMutex {
                     .compare_exchange(now, now | flags, set, missed)
                     .is_ok()
                 {
-                    self.gate.wait(seen, NonZeroU32::MAX);
+                    self.releases.wait(seen, NonZeroU32::MAX);
                     flags = SLEEPING | STARVED;
                 }
             }
@@ -159,8 +159,8 @@ impl FairMutex {
         // ORDERING: AcqRel: Release as above, Acquire for X3.
         let before = self.holder.fetch_and(STARVED, Ordering::AcqRel);
         if before & SLEEPING != 0 {
-            self.gate.advance();
-            self.gate.wake(NonZeroU32::MAX);
+            self.releases.advance();
+            self.releases.wake(NonZeroU32::MAX);
         }
     }
 

@@ -41,7 +41,7 @@ const PART: u64 = 64 << 20;
 const GRANTS: usize = 4;
 
 /// How an extent is asked for.
-type Ask = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
+type Request = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
 
 /// Blocks of shared memory of this process.
 #[derive(Clone)]
@@ -160,7 +160,7 @@ impl Heap {
         self.grow_by(bytes, |source, bytes| source.grant(bytes))
     }
 
-    fn grow_by(&self, bytes: u64, ask: Ask) -> Result<Growing, Error> {
+    fn grow_by(&self, bytes: u64, ask: Request) -> Result<Growing, Error> {
         if !self.owner.is_current() {
             return Err(Error::Forked);
         }
@@ -203,7 +203,7 @@ impl Heap {
     /// An extent that nothing else in this process overlaps (K1 of `claims`). One that is
     /// overlapped is given back only after others were asked for: the same one would be granted
     /// again.
-    fn grant(&self, inner: &mut Inner, bytes: u64, ask: Ask) -> Result<Span, Error> {
+    fn grant(&self, inner: &mut Inner, bytes: u64, ask: Request) -> Result<Span, Error> {
         let mut overlapped = Vec::new();
         let mut why = None;
         let granted = loop {
@@ -244,7 +244,7 @@ impl Heap {
         self.arena.claims().claim(span, Use::Own)
     }
 
-    fn grant_alone(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
+    fn grant_alone(&self, bytes: u64, ask: Request) -> Result<Span, Error> {
         let mut inner = self.lock();
         let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
         let span = self.grant(&mut inner, bytes, ask)?;
@@ -259,7 +259,7 @@ impl Heap {
         Ok(span)
     }
 
-    fn cut(&self, bytes: u64, ask: Ask) -> Result<Span, Error> {
+    fn cut(&self, bytes: u64, ask: Request) -> Result<Span, Error> {
         let mut inner = self.lock();
         for extent in &mut inner.extents {
             if let Ok(range) = extent.free.allocate_range(bytes) {

@@ -156,7 +156,7 @@ impl Holder {
         entry: &Entry<SharedBytes>,
         generation: u32,
         id: u64,
-    ) -> Result<Option<Lent>, Error> {
+    ) -> Result<Option<ExclusiveLease>, Error> {
         let process = &self.0;
         if process.is_of_parent() {
             return Err(Error::Forked);
@@ -184,7 +184,7 @@ impl Holder {
             id,
             lent: Some(claimed),
         };
-        Ok(Some(Lent(process.range(own, seen, lease)?)))
+        Ok(Some(ExclusiveLease(process.range(own, seen, lease)?)))
     }
 
     /// Owner: its memory is that of a segment from now on.
@@ -420,9 +420,9 @@ impl Readable {
 
 /// Bytes that nobody else reads or writes while this value lives.
 #[derive(Debug)]
-pub struct Lent(SharedBytes);
+pub struct ExclusiveLease(SharedBytes);
 
-impl Lent {
+impl ExclusiveLease {
     /// The bytes as elements; what is left over at the end is not part of it.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);

@@ -8,7 +8,7 @@
 //!   Open      everybody copies in and out (SharedBytes); no references
 //!   Reading   everybody may have `&[T]`; nobody writes
 //!   Closed    the owner alone: `&mut [T]`; nobody is inside and nobody gets in
-//!   Lent      one borrower alone, in whatever process: `&mut [T]`; not the owner
+//!   Exclusive one borrower alone, in whatever process: `&mut [T]`; not the owner
 //! ```
 //! It is a `RefCell` that holds across processes. Whoever reaches the bytes has a lease: a bit of
 //! its process in shared memory, counted in the process ([`Holder`]). The owner turns the mode,
@@ -23,7 +23,8 @@
 //! G2 A lease is given in one mode, and no mode is left while a lease is out (W1, W2 of `words`).
 //!    So in `Closed` there is no range at all, and in `Reading` there are only [`Readable`] ones.
 //! G3 Only one [`Exclusive`] exists: it is made by the turn to `Closed`, by the owner, who has the
-//!    only [`LeasedBlock`]. In `Lent` there is one [`Lent`] at most (W5), and it cannot be cloned.
+//!    only [`LeasedBlock`]. In `Exclusive` there is one [`Exclusive`] at most (W5), and it cannot
+//!    be cloned.
 //! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a `Growing` block or a
 //!    vector, which had none, and is not handed out but with a lease.
 //! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and its memory is never
@@ -40,6 +41,6 @@ mod holder;
 mod owner;
 
 #[cfg(not(loom))]
-pub use holder::{Holder, Lease, Lent, Readable, Shared};
+pub use holder::{ExclusiveLease, Holder, Lease, Readable, Shared};
 #[cfg(not(loom))]
 pub use owner::{Exclusive, LeasedBlock, OwnEntry};

@@ -315,7 +315,7 @@ mod tests {
         let generation = block.generation();
         let borrow = || node.user.borrow(&node.entry(), generation, 7).unwrap();
         assert!(borrow().is_none(), "it is open");
-        block.turn(Mode::Lent).unwrap();
+        block.turn(Mode::Exclusive).unwrap();
         let mut lent = borrow().expect("it is lent");
         assert!(borrow().is_none(), "one has it");
         assert!(block.share().unwrap().is_none());

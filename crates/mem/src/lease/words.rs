@@ -26,8 +26,8 @@
 //! W4 Place and length are those of the generation while a bit of it is set, because the number is
 //!    used again only after the words were closed. Without a lease they are read between two looks
 //!    at the state.
-//! W5 In `Lent` nobody can set a bit, and the borrower's word names one process at most: it is set
-//!    by a compare-exchange from "nobody". Outside of `Lent` it says "nobody may".
+//! W5 In `Exclusive` nobody can set a bit, and the borrower's word names one process at most: it is
+//!    set by a compare-exchange from "nobody". Outside of `Exclusive` it says "nobody may".
 
 use crate::PEERS_MAX;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -45,7 +45,7 @@ pub enum Mode {
     /// Read.
     Reading = 2,
     /// One process at a time reads and writes.
-    Lent = 3,
+    Exclusive = 3,
 }
 
 /// Words of users.
@@ -275,7 +275,7 @@ impl<W: Words> Entry<W> {
             return Ok(());
         }
         self.set_users(generation, to);
-        if to == Mode::Lent {
+        if to == Mode::Exclusive {
             // ORDERING: Release pairs with the Acquire of `borrow`.
             let vacant = borrower(generation, VACANT);
             self.0.word(BORROWER).store(vacant, Ordering::Release);
@@ -290,7 +290,7 @@ impl<W: Words> Entry<W> {
         }
         let word = self.0.word(BORROWER);
         let (vacant, shut) = (borrower(generation, VACANT), borrower(generation, SHUT));
-        if from == Mode::Lent {
+        if from == Mode::Exclusive {
             // ORDERING: Acquire pairs with the Release of `give_back`.
             word.compare_exchange(vacant, shut, Ordering::Acquire, Ordering::Relaxed)
                 .map_err(|_| self.who())?;
@@ -307,7 +307,7 @@ impl<W: Words> Entry<W> {
                 // ORDERING: Release, as in `set_users`.
                 users.store(open, Ordering::Release);
             }
-            if from == Mode::Lent {
+            if from == Mode::Exclusive {
                 word.store(vacant, Ordering::Release);
             }
             return Err(who);
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_fresh_entry_lets_nobody_in() {
         let entry = entry();
-        for mode in [Mode::Closed, Mode::Open, Mode::Reading, Mode::Lent] {
+        for mode in [Mode::Closed, Mode::Open, Mode::Reading, Mode::Exclusive] {
             assert!(!entry.take(3, 0, mode));
         }
         assert!(!entry.borrow(3, 0));
@@ -446,12 +446,12 @@ mod tests {
         let entry = entry();
         let generation = entry.offer(0, 8, false);
         assert!(!entry.borrow(4, generation), "it is not lent");
-        entry.turn(generation, Mode::Open, Mode::Lent).unwrap();
+        entry.turn(generation, Mode::Open, Mode::Exclusive).unwrap();
         assert!(entry.borrow(4, generation));
         assert!(!entry.borrow(5, generation), "one has it");
         assert!(!entry.take(5, generation, Mode::Open));
         assert_eq!(
-            entry.turn(generation, Mode::Lent, Mode::Reading),
+            entry.turn(generation, Mode::Exclusive, Mode::Reading),
             Err(vec![4])
         );
         entry.clear(4);
@@ -459,7 +459,10 @@ mod tests {
         entry.give_back(4, generation);
         assert_eq!(entry.who(), [5], "it is not given back by somebody else");
         entry.give_back(5, generation);
-        assert_eq!(entry.turn(generation, Mode::Lent, Mode::Reading), Ok(()));
+        assert_eq!(
+            entry.turn(generation, Mode::Exclusive, Mode::Reading),
+            Ok(())
+        );
         assert!(!entry.borrow(5, generation));
     }
 }

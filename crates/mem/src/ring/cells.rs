@@ -147,7 +147,7 @@ impl<M: Medium> Producer<M> {
     /// The body must then be published by [`Producer::push_bulk`] with the same position.
     pub fn reserve_bulk(&mut self, inline: usize, bytes: u64, reserve: u64) -> Result<u64, Full> {
         let cells = cells_for(BULK_REFERENCE + inline) as u64;
-        if bytes > self.bulk_bytes || !self.room(cells + reserve) {
+        if bytes > self.bulk_bytes || !self.has_capacity(cells + reserve) {
             return Err(Full);
         }
         let start = self.bulk_start(bytes);
@@ -223,7 +223,7 @@ impl<M: Medium> Producer<M> {
     }
 
     #[inline(always)]
-    fn room(&mut self, cells: u64) -> bool {
+    fn has_capacity(&mut self, cells: u64) -> bool {
         if self.tail + cells - self.head_seen <= CELLS {
             return true;
         }
@@ -245,7 +245,7 @@ impl<M: Medium> Producer<M> {
             "{len} bytes do not fit into the cells of one frame"
         );
         let cells = cells_for(len);
-        if !self.room(cells as u64 + reserve) {
+        if !self.has_capacity(cells as u64 + reserve) {
             return Err(Full);
         }
         let first = self.tail;

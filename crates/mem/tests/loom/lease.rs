@@ -155,7 +155,7 @@ fn one_borrower_at_a_time() {
         let (memory, generation) = Memory::offered(1);
         memory
             .entry
-            .turn(generation, Mode::Open, Mode::Lent)
+            .turn(generation, Mode::Open, Mode::Exclusive)
             .unwrap();
         let borrowers: Vec<_> = (0..2)
             .map(|me| {
@@ -173,7 +173,11 @@ fn one_borrower_at_a_time() {
                 })
             })
             .collect();
-        let turn = || memory.entry.turn(generation, Mode::Lent, Mode::Reading);
+        let turn = || {
+            memory
+                .entry
+                .turn(generation, Mode::Exclusive, Mode::Reading)
+        };
         let turned = turn().is_ok();
         if turned {
             assert!(

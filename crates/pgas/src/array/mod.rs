@@ -57,7 +57,7 @@ pub use error::ArrayError;
 pub use grid::Grid;
 pub use halo::Halo;
 pub use map::Map;
-pub use pattern::{Pattern, Place, Run};
+pub use pattern::{Location, Pattern, Run};
 pub use phase::{Own, OwnMut, Reach};
 pub use view::Elements;
 

@@ -46,7 +46,7 @@ pub(crate) type News = Option<(usize, Conflict)>;
 
 /// What the members of a collective tell each other.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct Announcement {
     clock: Clock,
     /// A conflict that was not told yet.
     news: Option<Conflict>,
@@ -227,7 +227,7 @@ impl Checker {
     ) -> Result<News> {
         let first = self.told.load(Ordering::Relaxed);
         let news = self.conflicts.lock().get(first).cloned();
-        let told = Told {
+        let told = Announcement {
             clock: self.clock.lock().clone(),
             news: news.clone(),
         };
@@ -289,7 +289,7 @@ impl Checker {
         let Some((_, bytes)) = alive(self.fabric.recv_vec(Match::from(peer, tag)))? else {
             return Ok(None);
         };
-        let Ok(told) = serde_json::from_slice::<Told>(&bytes) else {
+        let Ok(told) = serde_json::from_slice::<Announcement>(&bytes) else {
             return Ok(None);
         };
         if orders {

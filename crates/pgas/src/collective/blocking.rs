@@ -13,12 +13,12 @@ impl Team {
     /// Waits until all members have called it. What was complete at its target before, or flushed,
     /// is visible to all members after it.
     pub fn barrier(&self) -> Result<()> {
-        self.meet(Kind::Barrier)
+        self.exchange(Kind::Barrier)
     }
 
     /// A barrier of some kind.
     #[inline]
-    pub(crate) fn meet(&self, kind: Kind) -> Result<()> {
+    pub(crate) fn exchange(&self, kind: Kind) -> Result<()> {
         let _turn = self.0.turn()?;
         let call = self.0.next_call(kind);
         let nothing = (Input::NOTHING, Output::nothing());

@@ -34,16 +34,16 @@ use std::sync::Arc;
 const END: u16 = 0xd500;
 
 /// Failures that others told, the oldest first.
-pub(super) type Ends = Arc<Mutex<Told>>;
+pub(super) type Ends = Arc<Mutex<ReportedFailures>>;
 
 /// Of which team and call, by whom, and why.
 #[derive(Debug, Default)]
-pub(super) struct Told(VecDeque<((u64, u64), PeerId, [u64; 4])>);
+pub(super) struct ReportedFailures(VecDeque<((u64, u64), PeerId, [u64; 4])>);
 
-/// Told failures that nobody asked for are kept up to this many.
+/// ReportedFailures failures that nobody asked for are kept up to this many.
 const ENDS_MAX: usize = 1024;
 
-impl Told {
+impl ReportedFailures {
     fn add(&mut self, call: (u64, u64), from: PeerId, why: [u64; 4]) {
         if self.0.iter().all(|(other, ..)| *other != call) {
             self.0.push_back((call, from, why));
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_oldest_failures_are_let_go() {
-        let (mut told, from) = (Told::default(), PeerId(1));
+        let (mut told, from) = (ReportedFailures::default(), PeerId(1));
         // The calls of the first team are the lowest keys, and the latest news.
         for call in 0..ENDS_MAX as u64 {
             told.add((7, call), from, [call; 4]);

@@ -185,7 +185,7 @@ impl<'b> Run<'b> {
         };
         if flags.has_begun() {
             let ends = (&self.input, &mut self.output);
-            return flags.met(job, &self.call, ends, combiner);
+            return flags.exchanged(job, &self.call, ends, combiner);
         }
         let begun = flags.begin(job, &self.input, &self.output)?;
         let may_go_on = begun.is_some();

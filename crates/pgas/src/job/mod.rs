@@ -11,7 +11,7 @@ use crate::check::{AccessKind, Checker, Memory};
 use crate::implicit::Implicit;
 use crate::local::LocalHeap;
 use crate::pointer::Origin;
-use crate::segment::LeftBehind;
+use crate::segment::DeferredFrees;
 use crate::unfinished::Unfinished;
 use crate::waited::Waited;
 use crate::{Elem, Error, GlobalPtr, Result, Unit};
@@ -41,7 +41,7 @@ pub(crate) struct Job {
     pub(crate) implicit: Implicit,
     pub(crate) collectives: crate::collective::State,
     /// Parts that this unit has dropped.
-    pub(crate) left: Arc<LeftBehind>,
+    pub(crate) left: Arc<DeferredFrees>,
     /// What calls have left in the middle.
     pub(crate) unfinished: Unfinished,
     /// Where it is switched off (usually) a check costs one predictable branch.
@@ -222,7 +222,7 @@ impl Job {
 
     pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<u64>) {
         if !handle.is_complete() {
-            self.implicit.keep(self.peers[unit.index()], handle);
+            self.implicit.track(self.peers[unit.index()], handle);
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use thread_local::ThreadLocal;
 
 /// What a pointer names: a unit and the number of a segment there.
-type Place = (Unit, u16);
+type SegmentName = (Unit, u16);
 
 /// See the module's text. The lock of `all` is taken before that of a thread.
 #[derive(Debug, Default)]
@@ -33,11 +33,11 @@ struct OfThread(Vec<Vec<Option<Remote>>>);
 
 #[derive(Debug, Default)]
 struct All {
-    known: HashMap<Place, Known>,
+    known: HashMap<SegmentName, Known>,
     /// Those of them that are no part of a segment that this unit has: each is let go of when the
     /// owner no longer offers the segment. They are looked at in every wait, so without a look into
     /// `known`.
-    found: Vec<(Place, Remote)>,
+    found: Vec<(SegmentName, Remote)>,
 }
 
 #[derive(Debug)]
@@ -49,11 +49,11 @@ struct Known {
 
 impl OfThread {
     #[inline(always)]
-    fn get(&self, (unit, segment): Place) -> Option<&Remote> {
+    fn get(&self, (unit, segment): SegmentName) -> Option<&Remote> {
         self.0.get(unit.index())?.get(segment as usize)?.as_ref()
     }
 
-    fn set(&mut self, (unit, segment): Place, remote: Option<Remote>) {
+    fn set(&mut self, (unit, segment): SegmentName, remote: Option<Remote>) {
         if self.0.len() <= unit.index() {
             self.0.resize_with(unit.index() + 1, Vec::new);
         }
@@ -72,7 +72,7 @@ impl Attached {
     }
 
     /// Keeps a segment for pointers into it.
-    fn add(&self, place: Place, remote: Remote) {
+    fn add(&self, place: SegmentName, remote: Remote) {
         let mut all = self.all.lock();
         self.remove(&mut all, place);
         let is_copied = false;
@@ -80,7 +80,7 @@ impl Attached {
     }
 
     /// As [`Attached::add`], of one that is no part of a segment that this unit has.
-    fn find(&self, place: Place, remote: Remote) {
+    fn find(&self, place: SegmentName, remote: Remote) {
         let mut all = self.all.lock();
         self.remove(&mut all, place);
         let is_copied = true;
@@ -93,7 +93,7 @@ impl Attached {
 
     /// What another thread, or a segment of this unit, has led to; this thread has it from now on.
     #[cold]
-    fn copy(&self, place: Place, is_right: impl Fn(&Remote) -> bool) -> Option<Remote> {
+    fn copy(&self, place: SegmentName, is_right: impl Fn(&Remote) -> bool) -> Option<Remote> {
         let mut all = self.all.lock();
         let known = all.known.get_mut(&place);
         let known = known.filter(|known| is_right(&known.remote))?;
@@ -103,7 +103,7 @@ impl Attached {
         Some(remote)
     }
 
-    fn remove(&self, all: &mut All, place: Place) {
+    fn remove(&self, all: &mut All, place: SegmentName) {
         all.found.retain(|(found, _)| *found != place);
         if all
             .known
@@ -128,8 +128,9 @@ impl Attached {
         if !all.found.is_empty() && all.found.iter().all(|(_, remote)| remote.is_offered()) {
             return;
         }
-        let gone = |(place, remote): &(Place, Remote)| (!remote.is_offered()).then_some(*place);
-        let gone: Vec<Place> = all.found.iter().filter_map(gone).collect();
+        let gone =
+            |(place, remote): &(SegmentName, Remote)| (!remote.is_offered()).then_some(*place);
+        let gone: Vec<SegmentName> = all.found.iter().filter_map(gone).collect();
         for place in gone {
             self.remove(&mut all, place);
         }

@@ -37,7 +37,7 @@ pub(crate) use table::Table;
 
 use crate::unfinished::{at_once_while_unwinding, while_unwinding};
 use crate::{Error, Result, Team, Unit};
-use drive::{Left, Place};
+use drive::{CallState, Interrupted};
 use parking_lot::Mutex;
 use protocol::{End, Ticket, Wish, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,11 +63,11 @@ pub struct Lock {
     team: Team,
     number: u64,
     words: Words,
-    place: Place,
+    call: CallState,
     /// Of this unit's next stay in the queue, or of this one. It is changed by whoever has the
     /// place.
     ticket: AtomicU64,
-    left: Mutex<Option<Left>>,
+    left: Mutex<Option<Interrupted>>,
 }
 
 /// The lock is held as long as this lives; dropping it, in any thread, gives the lock back.
@@ -153,7 +153,7 @@ impl Team {
             team: self.clone(),
             number,
             words: Words::new(page, number),
-            place: Place::new(),
+            call: CallState::new(),
             ticket: AtomicU64::new(Ticket::new(self.rank(), 1).0),
             left: Mutex::default(),
         })

@@ -337,7 +337,7 @@ impl World {
                 return Err("a lock is not busy when everybody else is dead");
             }
             End::Broken | End::Busy => self.units[by].phase = Phase::Idle,
-            End::Released { .. } | End::Left => {
+            End::Released { .. } | End::Interrupted => {
                 return Err("an acquisition gave the lock back");
             }
         }

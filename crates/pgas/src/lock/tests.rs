@@ -299,7 +299,7 @@ struct Calls {
 
 impl Finish for Calls {
     fn go_on(&mut self) -> bool {
-        let waits = self.lock.place.state() == State::Busy;
+        let waits = self.lock.call.state() == State::Busy;
         if waits {
             let mut answers = self.answers.lock();
             answers.push(self.lock.acquire().err());

@@ -24,7 +24,7 @@ const IN_FLIGHT: usize = 8;
 
 /// An element of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Location {
     /// The member.
     pub rank: u32,
     /// The element.
@@ -171,7 +171,7 @@ impl<T: Elem> Segment<T, Shared> {
     /// Copies the elements at `places`, anywhere in the segment, to `into`. One-sided; complete
     /// when it returns.
     #[track_caller]
-    pub fn get_scattered(&self, places: &[Place], into: &mut [T]) -> Result<()> {
+    pub fn get_scattered(&self, places: &[Location], into: &mut [T]) -> Result<()> {
         if places.len() != into.len() {
             return Err(Error::WrongLength {
                 what: "one element for each place",
@@ -200,7 +200,7 @@ impl<T: Elem> Segment<T, Shared> {
     }
 
     #[inline(always)]
-    fn ask_for_line(&self, place: Place) {
+    fn ask_for_line(&self, place: Location) {
         let remote = self.state.remotes.get(place.rank as usize);
         if let Some(bytes) = remote.and_then(Remote::mapped) {
             bytes.prefetch(self.offset(place.index));
@@ -208,7 +208,7 @@ impl<T: Elem> Segment<T, Shared> {
     }
 
     /// The elements `far[rank]` of `places`, in batches that go to all members at once.
-    fn get_far(&self, places: &[Place], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
+    fn get_far(&self, places: &[Location], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
         let size = size_of::<T>() as u64;
         let mut in_flight: VecDeque<(&[usize], Handle<Vec<u8>>)> = VecDeque::new();
         let longest = far.iter().map(Vec::len).max().unwrap_or(0);

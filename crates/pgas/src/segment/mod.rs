@@ -2,8 +2,8 @@
 
 mod aggregate;
 mod atomics;
+mod deferred;
 mod in_phase;
-mod leave;
 mod onesided;
 mod own;
 mod part;
@@ -20,8 +20,8 @@ use samite_fabric::{Remote, SegmentKey};
 use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
-pub use aggregate::{Place, Updates};
-pub(crate) use leave::LeftBehind;
+pub use aggregate::{Location, Updates};
+pub(crate) use deferred::DeferredFrees;
 pub use onesided::Fetch;
 pub use part::Part;
 pub(crate) use phase::Open;
@@ -67,7 +67,7 @@ impl Team {
         let bytes = bytes.map_err(|error| self.0.refuse_next(error))?;
         let segment = self.until_free(|number| {
             let own = self.fabric().reserve(number);
-            let own = own.map(|number| number.allocate(bytes).map(Own::Gated));
+            let own = own.map(|number| number.allocate(bytes).map(Own::Phased));
             self.assemble_segment(own, count, Origin::Collective)
         })?;
         let counts = &segment.parts.counts;

@@ -1,18 +1,18 @@
 //! This unit's part of a segment, as the fabric has it.
 
-use samite_fabric::{Gated, Segment, SegmentKey};
+use samite_fabric::{Phased, Segment, SegmentKey};
 
 /// See the module's text.
 #[derive(Debug)]
 pub(super) enum Own {
-    Gated(Gated),
+    Phased(Phased),
     Registered(Segment),
 }
 
 impl Own {
     pub(super) fn key(&self) -> SegmentKey {
         match self {
-            Own::Gated(own) => own.key(),
+            Own::Phased(own) => own.key(),
             Own::Registered(own) => own.key(),
         }
     }
@@ -21,9 +21,9 @@ impl Own {
         matches!(self, Own::Registered(_))
     }
 
-    pub(super) fn gated(self) -> Option<Gated> {
+    pub(super) fn phased(self) -> Option<Phased> {
         match self {
-            Own::Gated(own) => Some(own),
+            Own::Phased(own) => Some(own),
             Own::Registered(_) => None,
         }
     }

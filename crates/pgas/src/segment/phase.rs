@@ -22,12 +22,12 @@
 //!
 //! Registered memory stays `Shared`: others reach it by the kernel, which knows no phases.
 
-use super::leave::Kept;
+use super::deferred::OwnPart;
 use super::own::Own;
 use super::{Parts, Segment, Unturned};
 use crate::job::Job;
 use crate::{Elem, Error, Result};
-use samite_fabric::{Gated, Owned, Remote};
+use samite_fabric::{Owned, Phased, Remote};
 use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
@@ -77,7 +77,7 @@ pub enum Mode {
 /// This unit's part while the phase changes.
 #[derive(Debug)]
 pub enum Part {
-    Gated(Gated),
+    Phased(Phased),
     Alone(Owned),
 }
 
@@ -120,7 +120,7 @@ impl sealed::Phase for Shared {
             own,
         } = state;
         drop((bytes, remotes, windows));
-        own.take()?.gated().map(Part::Gated)
+        own.take()?.phased().map(Part::Phased)
     }
 
     fn attach(
@@ -129,11 +129,11 @@ impl sealed::Phase for Shared {
         size: u64,
         anyway: bool,
     ) -> Result<Open, Box<(Option<Part>, Failure)>> {
-        let gated = part.gated()?;
-        let opened = Open::attach(parts, Own::Gated(gated), size, anyway);
+        let phased = part.phased()?;
+        let opened = Open::attach(parts, Own::Phased(phased), size, anyway);
         opened.map_err(|refused| {
             let (own, failure) = *refused;
-            Box::new((own.gated().map(Part::Gated), failure))
+            Box::new((own.phased().map(Part::Phased), failure))
         })
     }
 }
@@ -154,7 +154,7 @@ impl sealed::Phase for Local {
     ) -> Result<Owned, Box<(Option<Part>, Failure)>> {
         match part {
             Part::Alone(owned) => Ok(owned),
-            Part::Gated(_) => unreachable!("a part that has turned to local is this unit's alone"),
+            Part::Phased(_) => unreachable!("a part that has turned to local is this unit's alone"),
         }
     }
 }
@@ -169,7 +169,7 @@ impl sealed::Phase for ReadOnly {
 
     fn detach(_: &Parts, state: Reading) -> Option<Part> {
         drop(state.remotes);
-        state.own.take()?.gated().map(Part::Gated)
+        state.own.take()?.phased().map(Part::Phased)
     }
 
     fn attach(
@@ -178,21 +178,21 @@ impl sealed::Phase for ReadOnly {
         _: u64,
         anyway: bool,
     ) -> Result<Reading, Box<(Option<Part>, Failure)>> {
-        let gated = part.gated()?;
+        let phased = part.phased()?;
         match parts.attach(anyway) {
             Ok(remotes) => Ok(Reading {
                 remotes,
-                own: parts.keep(Own::Gated(gated)),
+                own: parts.keep(Own::Phased(phased)),
             }),
-            Err(failure) => Err(Box::new((Some(Part::Gated(gated)), failure))),
+            Err(failure) => Err(Box::new((Some(Part::Phased(phased)), failure))),
         }
     }
 }
 
 impl Part {
-    fn gated(self) -> Result<Gated, Box<(Option<Part>, Failure)>> {
+    fn phased(self) -> Result<Phased, Box<(Option<Part>, Failure)>> {
         match self {
-            Part::Gated(gated) => Ok(gated),
+            Part::Phased(phased) => Ok(phased),
             Part::Alone(_) => unreachable!("a part that has turned to shared is for all"),
         }
     }
@@ -203,30 +203,32 @@ impl Part {
         let turned = match (self, to) {
             (Part::Alone(owned), Mode::Local) => return Ok(Part::Alone(owned)),
             (Part::Alone(owned), _) => {
-                let given = owned.give(reading).map(Part::Gated);
+                let given = owned.give(reading).map(Part::Phased);
                 return given.map_err(|error| Box::new((None, error.into())));
             }
-            (Part::Gated(gated), Mode::Local) => {
-                gated.shut();
-                job.wait_alone(gated, Gated::own).map(Part::Alone)
+            (Part::Phased(phased), Mode::Local) => {
+                phased.shut();
+                job.wait_alone(phased, Phased::own).map(Part::Alone)
             }
             // It did not turn, or need not.
-            (Part::Gated(gated), _) if gated.is_reading() == reading => match gated.offer_again() {
-                Ok(()) => Ok(Part::Gated(gated)),
-                Err(error) => Err(Box::new((gated, error))),
-            },
-            (Part::Gated(gated), _) => {
-                gated.shut();
-                let turn = |mut gated: Gated| match gated.turn(reading) {
-                    Ok(()) => Ok(gated),
-                    Err(error) => Err(Box::new((gated, error))),
+            (Part::Phased(phased), _) if phased.is_reading() == reading => {
+                match phased.offer_again() {
+                    Ok(()) => Ok(Part::Phased(phased)),
+                    Err(error) => Err(Box::new((phased, error))),
+                }
+            }
+            (Part::Phased(phased), _) => {
+                phased.shut();
+                let turn = |mut phased: Phased| match phased.turn(reading) {
+                    Ok(()) => Ok(phased),
+                    Err(error) => Err(Box::new((phased, error))),
                 };
-                job.wait_alone(gated, turn).map(Part::Gated)
+                job.wait_alone(phased, turn).map(Part::Phased)
             }
         };
         turned.map_err(|refused| {
-            let (gated, error) = *refused;
-            Box::new((Some(Part::Gated(gated)), error.into()))
+            let (phased, error) = *refused;
+            Box::new((Some(Part::Phased(phased)), error.into()))
         })
     }
 }
@@ -251,7 +253,7 @@ pub struct Open {
     /// else.
     pub(super) windows: Vec<SharedBytes>,
     /// Dropped last, when this unit itself is not inside any more.
-    pub(crate) own: Kept,
+    pub(crate) own: OwnPart,
 }
 
 /// What a member has of a segment while it is read.
@@ -260,13 +262,13 @@ pub struct Reading {
     /// By rank.
     pub(super) remotes: Vec<Remote>,
     /// Dropped last.
-    own: Kept,
+    own: OwnPart,
 }
 
 impl Parts {
     /// What is left behind when it is dropped.
-    fn keep(&self, own: Own) -> Kept {
-        Kept::new(own, &self.team.0.job.left, &self.team.0.peers)
+    fn keep(&self, own: Own) -> OwnPart {
+        OwnPart::new(own, &self.team.0.job.left, &self.team.0.peers)
     }
 
     /// Whether all members can go on.
@@ -319,7 +321,7 @@ impl Open {
             Err(failure) => return Err(Box::new((own, failure))),
         };
         let bytes = match &own {
-            Own::Gated(own) => own.bytes(),
+            Own::Phased(own) => own.bytes(),
             Own::Registered(own) => Ok(own.bytes().clone()),
         };
         let bytes = match bytes {
@@ -420,8 +422,8 @@ impl<T: Elem, P: Phase> Segment<T, P> {
             Err(refused) => *refused,
         };
         tracing::warn!(%error, "a part is in another phase than its segment was, and is left to those who use it");
-        if let Some(Part::Gated(gated)) = part {
-            drop(parts.keep(Own::Gated(gated)));
+        if let Some(Part::Phased(phased)) = part {
+            drop(parts.keep(Own::Phased(phased)));
         }
         None
     }

@@ -2,7 +2,8 @@
 
 use samite_fabric::Error as Below;
 use samite_pgas::{
-    Error, GlobalPtr, Group, Pgas, Place, Result, Signal, SignalOp, Strided, Unit, Update, Wanted,
+    Error, GlobalPtr, Group, Location, Pgas, Result, Signal, SignalOp, Strided, Unit, Update,
+    Wanted,
 };
 use samite_testkit::{check, everywhere, same};
 
@@ -81,7 +82,7 @@ everywhere!(offsets_beyond, 2, |fabric, _| {
             over(data.put_signal(there, 0, &[5], &data, signal)),
             "{index}"
         );
-        let place = Place {
+        let place = Location {
             rank: there,
             index: *index,
         };

@@ -92,11 +92,11 @@ fn bytes_that_are_read_outlive_their_owner() {
         let fabric = unit.join()?;
         let members = fabric.job()?;
         if unit.rank == 0 {
-            let mut gated = fabric.allocate_gated(9, BYTES)?;
-            gated.bytes()?.fill(3);
-            gated.shut();
-            gated.turn(true)?;
-            send_key(&fabric, members[1], gated.key())?;
+            let mut phased = fabric.allocate_phased(9, BYTES)?;
+            phased.bytes()?.fill(3);
+            phased.shut();
+            phased.turn(true)?;
+            send_key(&fabric, members[1], phased.key())?;
             pause("lent");
             return Ok(());
         }
@@ -143,9 +143,9 @@ fn what_is_borrowed_outlives_the_fabric() {
             pause("done");
             return Ok(());
         }
-        let mut gated = fabric.allocate_gated(9, BYTES)?;
-        let key = gated.key();
-        gated.lend()?;
+        let mut phased = fabric.allocate_phased(9, BYTES)?;
+        let key = phased.key();
+        phased.lend()?;
         send_key(&fabric, members[1], key)?;
         eventually(&fabric, "the other one leaves", || {
             Ok(fabric.lost(members[1]).is_some())
@@ -153,10 +153,12 @@ fn what_is_borrowed_outlives_the_fabric() {
         for _ in 0..3 {
             dying(unit)?;
             let users = vec![members[1]];
-            same!(gated.turn(true), Err(Below::InUse { segment: 9, users }));
+            same!(phased.turn(true), Err(Below::InUse { segment: 9, users }));
         }
         pause("waiting");
-        eventually(&fabric, "it is given back", || Ok(gated.turn(true).is_ok()))?;
+        eventually(&fabric, "it is given back", || {
+            Ok(phased.turn(true).is_ok())
+        })?;
         let remote = fabric.attach(key)?;
         let read = remote
             .readable()
@@ -208,9 +210,9 @@ fn who_dies_with_a_lease_keeps_nothing() {
             fabric.recv(samite_fabric::Match::from(members[0], 2), &mut [])?;
             return Ok(());
         }
-        let mut gated = Vec::new();
+        let mut phased = Vec::new();
         for (segment, kind) in (40..).zip(&KINDS[..3]) {
-            let mut one = fabric.allocate_gated(segment, BYTES)?;
+            let mut one = fabric.allocate_phased(segment, BYTES)?;
             match *kind {
                 "read" => {
                     one.shut();
@@ -219,10 +221,10 @@ fn who_dies_with_a_lease_keeps_nothing() {
                 "borrowed" => one.lend()?,
                 _ => {}
             }
-            gated.push(one);
+            phased.push(one);
         }
-        gated.push(fabric.register_as(43, vec![1_u64; 4096])?.into_gated());
-        for (one, to) in gated.iter().zip(&members[2..]) {
+        phased.push(fabric.register_as(43, vec![1_u64; 4096])?.into_phased());
+        for (one, to) in phased.iter().zip(&members[2..]) {
             send_key(&fabric, *to, one.key())?;
         }
         pause("lent");
@@ -232,7 +234,7 @@ fn who_dies_with_a_lease_keeps_nothing() {
             })?;
         }
         let mut still = Vec::new();
-        for (one, user) in gated.into_iter().zip(&members[2..]) {
+        for (one, user) in phased.into_iter().zip(&members[2..]) {
             dying(unit)?;
             one.shut();
             match one.own() {

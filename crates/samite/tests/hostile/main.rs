@@ -12,7 +12,7 @@ mod honest;
 mod stranger;
 
 use samite::agent::Starter;
-use samite::stage::service::{self, BlockStoreService, Room};
+use samite::stage::service::{self, BlockStoreService, Capacity};
 use samite::{Fabric, Identity};
 use samite_testkit::hostile::Reach;
 use samite_testkit::{Cluster, Outcome, Unit, fuzz, units};
@@ -29,9 +29,9 @@ const FINISHED: &str = "finished";
 /// As `samite agent` has it, with less disk.
 const BLOCK_STORE: Starter = Starter {
     start: |fabric, agent| {
-        let room = Room {
+        let room = Capacity {
             disk: 8 << 20,
-            ..Room::of_agent(agent.budget)
+            ..Capacity::of_agent(agent.budget)
         };
         Box::new(BlockStoreService::beside(fabric, room))
     },

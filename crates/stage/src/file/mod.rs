@@ -80,7 +80,7 @@ pub mod zarr;
 pub use archive::Archive;
 pub(crate) use archive::Writers;
 pub use error::FileError;
-pub(crate) use stored::Told;
+pub(crate) use stored::StepRecords;
 pub use stored::{StoredBlock, StoredStep, StoredVariable};
 pub use writer::{Content, Durability, StepFile};
 

@@ -16,12 +16,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct StoredStep<'a> {
     archive: &'a Archive,
-    told: Arc<Told>,
+    told: Arc<StepRecords>,
 }
 
 /// What the records of all ranks say of a step: read once, kept as long as the step is held.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct StepRecords {
     step: Step,
     variables: Vec<StoredVariable>,
     attributes: Vec<(String, Attribute)>,
@@ -59,7 +59,7 @@ pub struct StoredBlock {
 impl<'a> StoredStep<'a> {
     /// Reads what the ranks say.
     pub(super) fn read_records(archive: &'a Archive, step: Step) -> Result<Self, FileError> {
-        let mut told = Told {
+        let mut told = StepRecords {
             step,
             variables: Vec::new(),
             attributes: Vec::new(),
@@ -71,12 +71,12 @@ impl<'a> StoredStep<'a> {
     }
 
     /// A step whose records were read before, out of this archive.
-    pub(crate) fn known(archive: &'a Archive, told: Arc<Told>) -> Self {
+    pub(crate) fn known(archive: &'a Archive, told: Arc<StepRecords>) -> Self {
         StoredStep { archive, told }
     }
 
     /// What its records say.
-    pub(crate) fn told(&self) -> Arc<Told> {
+    pub(crate) fn told(&self) -> Arc<StepRecords> {
         self.told.clone()
     }
 
@@ -280,7 +280,7 @@ impl<'a> StoredStep<'a> {
     }
 }
 
-impl Told {
+impl StepRecords {
     /// Adds what one rank wrote.
     fn add(&mut self, rank: u32, scan: &Scan) -> Result<(), FileError> {
         let frames = &scan.frames;

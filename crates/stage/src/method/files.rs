@@ -9,7 +9,9 @@ use super::run::run_of;
 use crate::client::Client;
 use crate::clock::Clock;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
-use crate::file::{Archive, Content, Durability, FileError, StepFile, StoredStep, Told, Writers};
+use crate::file::{
+    Archive, Content, Durability, FileError, StepFile, StepRecords, StoredStep, Writers,
+};
 use crate::protocol::{
     Attribute, EndOfStream, Failure, Fault, Interest, Layout, LayoutHash, Policy,
     Reader as Options, Start, Step,
@@ -142,7 +144,7 @@ pub(crate) struct StoredBytes {
     stream: String,
     archive: Arc<RwLock<Archive>>,
     /// What its records say: they are not read again for each box.
-    told: Arc<Told>,
+    told: Arc<StepRecords>,
 }
 
 impl FileReading {

@@ -159,7 +159,7 @@ impl Coordinator {
                 self.streams.values_mut().for_each(Stream::room_on_disk);
             }
             Request::Report(report) => {
-                let (Report::Held { buffer, .. }
+                let (Report::Allocated { buffer, .. }
                 | Report::Refused { buffer, .. }
                 | Report::Sealed { buffer }
                 | Report::Spilled { buffer }
@@ -420,11 +420,11 @@ impl Coordinator {
     }
 
     fn decision(&mut self, decision: Decision) {
-        let (Decision::Granted(ask)
-        | Decision::Wait(ask, _)
-        | Decision::Spill(ask, _)
-        | Decision::Refused(ask, _)) = &decision;
-        if let Some(stream) = self.streams.get_mut(&ask.stream) {
+        let (Decision::Granted(request)
+        | Decision::Wait(request, _)
+        | Decision::Spill(request, _)
+        | Decision::Refused(request, _)) = &decision;
+        if let Some(stream) = self.streams.get_mut(&request.stream) {
             stream.decision(decision);
         }
     }
@@ -450,12 +450,12 @@ impl Coordinator {
     fn carry(&mut self, action: stream::Action) {
         match action {
             stream::Action::Send(to, notice) => self.out.push(Action::Send(to, notice)),
-            stream::Action::Ask(ask) => {
-                if let Some(refused) = self.admission.ask(ask) {
+            stream::Action::Request(request) => {
+                if let Some(refused) = self.admission.request(request) {
                     self.decision(refused);
                 }
             }
-            stream::Action::Withdraw(ask) => self.admission.withdraw(ask),
+            stream::Action::Withdraw(request) => self.admission.withdraw(request),
             stream::Action::Freed(buffer, block_store, bytes) => {
                 self.admission.freed(buffer, block_store, bytes)
             }

@@ -119,7 +119,7 @@ pub type Slot<T> = SmallVec<[T; 2]>;
 
 /// A layout, or the word that it is the last one again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Told {
+pub enum LayoutRef {
     /// Another one than last time.
     New(Arc<Layout>),
     /// The last one that this rank has committed to this stream.
@@ -128,7 +128,7 @@ pub enum Told {
 
 /// Where in the buffers the blocks of a part lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Places {
+pub enum BlockOffsets {
     /// As [`Layout::packing`] says: nothing has to be told.
     Packed,
     /// Offset of each block in its slot's buffer, blocks in the order of the layout (variable by
@@ -142,11 +142,11 @@ pub struct Part {
     /// Which step.
     pub step: Step,
     /// What is in it.
-    pub layout: Told,
+    pub layout: LayoutRef,
     /// The buffers that [`Block::slot`](super::Block::slot) counts; each with its copies.
     pub slots: Vec<Slot<BufferId>>,
     /// Where in them.
-    pub places: Places,
+    pub places: BlockOffsets,
     /// Facts of this step (its time, its number in the simulation).
     pub attributes: Vec<(String, Attribute)>,
     /// Of the content, by a rule that the writers agree on; only compared: a part that is committed
@@ -160,7 +160,7 @@ pub struct PartRecord {
     /// The buffers that its blocks lie in; a copy whose block store died is left out.
     pub slots: Vec<Slot<BufferAt>>,
     /// Where in them.
-    pub places: Places,
+    pub places: BlockOffsets,
     /// Facts of this step.
     pub attributes: Arc<[(String, Attribute)]>,
 }
@@ -352,7 +352,7 @@ pub enum Lack {
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Report {
     /// The buffer is there, as this segment.
-    Held { buffer: BufferId, handle: Handle },
+    Allocated { buffer: BufferId, handle: Handle },
     /// There is no memory for the buffer after all, or no number of a segment; it does not exist.
     Refused { buffer: BufferId, lack: Lack },
     /// Readers may see the buffer; nobody writes it any more.
@@ -377,8 +377,8 @@ pub enum Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Order {
-    /// Have a buffer that `writer` alone may write. -> [`Report::Held`] or [`Report::Refused`],
-    /// maybe after a [`Report::Full`] and some [`Report::Working`]
+    /// Have a buffer that `writer` alone may write. -> [`Report::Allocated`] or
+    /// [`Report::Refused`], maybe after a [`Report::Full`] and some [`Report::Working`]
     Allocate {
         buffer: BufferId,
         bytes: u64,

@@ -8,7 +8,7 @@
 //!                                  Answer::Reading {reader} ----------------------------------->
 //!     Begin {step, wants} ------->   (back-pressure, budget)                                Next, At
 //!                                  Order::Allocate ----------->
-//!                                  <---------- Report::Held {buffer, handle}
+//!                                  <---------- Report::Allocated {buffer, handle}
 //!     <----- Answer::Begun {buffers}
 //!     (puts into the buffers)
 //!     Reserve {wants} ----------->   ... more buffers, as often as it likes
@@ -77,9 +77,9 @@ pub use fault::Fault;
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BlockStoreInfo, BufferAt, BufferId, EndOfStream, Failure, Handle, Lack, Layouts,
-    Notice, Order, Part, PartRecord, Peer, Places, ReaderId, Report, Request, Slot, StepRecord,
-    StreamId, Ticket, Told, Want, WriterId,
+    Answer, BlockOffsets, BlockStoreInfo, BufferAt, BufferId, EndOfStream, Failure, Handle, Lack,
+    LayoutRef, Layouts, Notice, Order, Part, PartRecord, Peer, ReaderId, Report, Request, Slot,
+    StepRecord, StreamId, Ticket, Want, WriterId,
 };
 pub use settings::{
     Expected, LONGEST_LEASE, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread,

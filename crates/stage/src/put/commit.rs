@@ -2,12 +2,12 @@
 
 use super::StepWriter;
 use crate::array::lengths;
-use crate::last::KeptStep;
+use crate::last::WrittenStep;
 use crate::method::graph::check_part;
-use crate::protocol::{Attribute, Layout, Part, Places, Told, encode};
+use crate::protocol::{Attribute, BlockOffsets, Layout, LayoutRef, Part, encode};
 use crate::slots::Finished;
 use crate::staged::{Staged, own_slots};
-use crate::writer::{Place, Target};
+use crate::writer::{Destination, Target};
 use crate::{Error, Result};
 use ndarray::{ArrayViewD, IxDyn};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl StepWriter<'_> {
         // What there is to read after the commit.
         let number = self.number;
         let kept = |stream: &str, blocks, slots| {
-            keep.then(|| KeptStep {
+            keep.then(|| WrittenStep {
                 stream: stream.to_owned(),
                 number,
                 blocks,
@@ -47,27 +47,27 @@ impl StepWriter<'_> {
                 let packed = layout.packing()?.offsets == self.offsets.concat();
                 let part = Part {
                     step: self.number,
-                    layout: Told::Same(layout.hash()),
+                    layout: LayoutRef::Same(layout.hash()),
                     slots: names,
                     places: match packed {
-                        true => Places::Packed,
-                        false => Places::Listed(self.offsets.concat().into()),
+                        true => BlockOffsets::Packed,
+                        false => BlockOffsets::Listed(self.offsets.concat().into()),
                     },
                     checksum: checksum(&attributes),
                     attributes,
                 };
                 let kept = match block_stores.place {
-                    Place::Near(_) => {
+                    Destination::Near(_) => {
                         for block in &mut allocated {
                             block.slot = before(&used, block.slot as u32) as usize;
                         }
                         kept(&block_stores.stream, allocated, memory)
                     }
-                    Place::Servers { .. } => {
+                    Destination::Servers { .. } => {
                         kept(&block_stores.stream, allocated, own_slots(&mut self.staged))
                     }
                 };
-                let hold = kept.as_ref().is_some_and(KeptStep::needs_hold);
+                let hold = kept.as_ref().is_some_and(WrittenStep::needs_hold);
                 block_stores.commit(part, layout, hold)?;
                 self.writer.kept = kept.map(Arc::new);
             }

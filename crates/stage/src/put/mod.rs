@@ -9,11 +9,11 @@
 mod commit;
 
 use crate::array::{Shape, cut, lengths};
-use crate::last::{KeptBlock, KeptStep, LastStep};
+use crate::last::{LastStep, WrittenBlock, WrittenStep};
 use crate::protocol::{Attribute, Block, Layout, Peer, Slot, Step, Variable};
 use crate::slots::{Slots, zeroed_words};
 use crate::staged::Staged;
-use crate::writer::{Kept, Place, Target, Writer};
+use crate::writer::{Destination, StoreWriter, Target, Writer};
 use crate::{Element, Error, Region, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct StepWriter<'w> {
     staged: Vec<Staged>,
     /// Blocks that were allocated: their slots are those of `slots`, else those that `staged`
     /// names.
-    allocated: Vec<KeptBlock>,
+    allocated: Vec<WrittenBlock>,
     /// What this rank kept of the step before.
     last: Option<LastStep>,
     attributes: Vec<(String, Attribute)>,
@@ -66,7 +66,7 @@ impl<'w> StepWriter<'w> {
     }
 
     /// Reaches the step before, which this rank kept.
-    pub(crate) fn reach_last(&mut self, kept: Arc<KeptStep>) -> Result<()> {
+    pub(crate) fn reach_last(&mut self, kept: Arc<WrittenStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
             Target::BlockStores(block_stores) => {
                 LastStep::reach(&block_stores.client.fabric, kept)?
@@ -184,7 +184,7 @@ impl<'w> StepWriter<'w> {
         };
         if let Some((slot, offset)) = place {
             let declared = &self.layout.variables[variable];
-            self.allocated.push(KeptBlock {
+            self.allocated.push(WrittenBlock {
                 variable: declared.name.clone(),
                 dtype: declared.dtype,
                 shape: declared.shape.clone(),
@@ -270,8 +270,8 @@ impl<'w> StepWriter<'w> {
     /// The block store that gets whole blocks, if one does.
     fn near(&self) -> Option<Slot<Peer>> {
         match &self.writer.to {
-            Target::BlockStores(Kept {
-                place: Place::Near(block_stores),
+            Target::BlockStores(StoreWriter {
+                place: Destination::Near(block_stores),
                 ..
             }) => Some(block_stores.clone()),
             _ => None,
@@ -408,7 +408,7 @@ impl<'w> StepWriter<'w> {
             else {
                 return Err(Error::Nonsense("pieces without servers".into()));
             };
-            let Place::Servers {
+            let Destination::Servers {
                 spread: Some(spread),
                 ..
             } = &mut kept.place

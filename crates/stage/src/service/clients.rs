@@ -6,7 +6,7 @@ use super::{SOON, life};
 use crate::protocol::{self, Peer};
 use samite_fabric::Fabric;
 use samite_fabric::agent::Lost;
-use samite_fabric::rpc::{Asked, Server, Service as Number};
+use samite_fabric::rpc::{Inbound, Server, Service as Number};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -79,7 +79,7 @@ impl Clients {
         all
     }
 
-    fn heard<M: DeserializeOwned + Debug>(&mut self, asked: Asked) -> Option<Heard<M>> {
+    fn heard<M: DeserializeOwned + Debug>(&mut self, asked: Inbound) -> Option<Heard<M>> {
         let from = Peer::new(asked.from.peer.0, asked.from.incarnation);
         let Some(message) = protocol::decode::<M>(&asked.bytes) else {
             tracing::warn!(%from, "{} bytes that are no message", asked.bytes.len());

@@ -27,7 +27,7 @@ pub(crate) enum BlockStoreRequest {
     Open(BufferId),
     /// Bytes of a spilled buffer: offset and length.
     Load(BufferId, u64, u64),
-    /// What it has: a [`Kept`](super::Kept), encoded.
+    /// What it has: a [`Usage`](super::Usage), encoded.
     Figures,
 }
 

@@ -33,7 +33,7 @@ use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Starter};
 use std::time::Duration;
 
-pub use block_store::{Kept, Room};
+pub use block_store::{Capacity, Usage};
 pub(crate) use block_store::{LOAD, segment_key};
 pub use coordinator::CoordinatorService;
 pub(crate) use envelope::{BlockStoreAnswer, BlockStoreRequest, ToStore, life, own};
@@ -51,7 +51,7 @@ pub const STARTERS: [Starter; 2] = [
         start: |fabric, agent| {
             Box::new(BlockStoreService::beside(
                 fabric,
-                Room::of_agent(agent.budget),
+                Capacity::of_agent(agent.budget),
             ))
         },
     },
@@ -74,13 +74,13 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Serves from now on, with blocks in `room`.
-    pub fn new(fabric: &Fabric, room: Room) -> Staging {
+    /// Serves from now on, with blocks in `capacity`.
+    pub fn new(fabric: &Fabric, capacity: Capacity) -> Staging {
         Staging {
             fabric: fabric.clone(),
             host: Host::default(),
             coordinator: CoordinatorService::new(fabric),
-            store: BlockStoreService::beside(fabric, room),
+            store: BlockStoreService::beside(fabric, capacity),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The service that owns the memory of streams: a [`BlockStore`], on the fabric.
 
-use super::block_store::{BlockStore, Room};
+use super::block_store::{BlockStore, Capacity};
 use super::clients::{Clients, Heard};
 use super::envelope::{Packed, ToStore};
 use super::units::Units;
@@ -26,27 +26,27 @@ impl BlockStoreService {
     /// What people call it.
     pub(super) const NAME: &str = "block store";
 
-    /// Keeps blocks in `room` for a coordinator that serves in this process already, as in an
+    /// Keeps blocks in `capacity` for a coordinator that serves in this process already, as in an
     /// agent.
-    pub fn beside(fabric: &Fabric, room: Room) -> BlockStoreService {
-        BlockStoreService::new(fabric, own(fabric), room)
+    pub fn beside(fabric: &Fabric, capacity: Capacity) -> BlockStoreService {
+        BlockStoreService::new(fabric, own(fabric), capacity)
     }
 
-    /// Keeps blocks in `room` for the coordinator of the domain, as a staging server does (method
-    /// `server`).
+    /// Keeps blocks in `capacity` for the coordinator of the domain, as a staging server does
+    /// (method `server`).
     ///
     /// # Errors
     /// A domain without a coordinator.
-    pub fn join(fabric: &Fabric, room: Room) -> Result<BlockStoreService> {
+    pub fn join(fabric: &Fabric, capacity: Capacity) -> Result<BlockStoreService> {
         let coordinator = crate::client::await_coordinator(fabric)?;
-        Ok(BlockStoreService::new(fabric, coordinator, room))
+        Ok(BlockStoreService::new(fabric, coordinator, capacity))
     }
 
-    fn new(fabric: &Fabric, coordinator: Peer, room: Room) -> BlockStoreService {
+    fn new(fabric: &Fabric, coordinator: Peer, capacity: Capacity) -> BlockStoreService {
         let mut store = BlockStoreService {
             fabric: fabric.clone(),
             clients: Clients::new(fabric, Number::BLOCK_STORE),
-            block_store: BlockStore::new(fabric, room),
+            block_store: BlockStore::new(fabric, capacity),
             coordinator,
         };
         let introduction = store.block_store.introduction();

@@ -2,7 +2,7 @@
 
 use crate::staged::Play;
 use samite_fabric::{Error, Fabric, Mask};
-use samite_stage::service::{BlockStoreService, Room};
+use samite_stage::service::{BlockStoreService, Capacity};
 use samite_testkit::{Outcome, Unit, check, full_name, matches_or_fail, pause, point};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn serve(unit: &Unit) -> Outcome {
     identity.program = "servers".into();
     (identity.rank, identity.size) = (0, 1);
     let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
-    let mut service = BlockStoreService::join(&fabric, Room::of_memory(16 << 20))?;
+    let mut service = BlockStoreService::join(&fabric, Capacity::of_memory(16 << 20))?;
     point("serving");
     Ok(service.run_for_job()?)
 }

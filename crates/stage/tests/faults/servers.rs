@@ -7,7 +7,7 @@
 use crate::staged::{Play, next, stage};
 use crate::{life_of, random, write_in_life};
 use samite_fabric::{Fabric, Mask};
-use samite_stage::service::{BlockStoreService, Room};
+use samite_stage::service::{BlockStoreService, Capacity};
 use samite_stage::{Method, Settings};
 use samite_testkit::{Cluster, MESSAGES_ONLY, Outcome, Unit, check, full_name, pause, point, same};
 use std::time::Duration;
@@ -46,7 +46,7 @@ pub(crate) fn serve(unit: &Unit, rank: u32) -> Outcome {
     identity.program = "servers".into();
     (identity.rank, identity.size) = (rank, SERVERS);
     let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
-    let mut service = BlockStoreService::join(&fabric, Room::of_memory(16 << 20))?;
+    let mut service = BlockStoreService::join(&fabric, Capacity::of_memory(16 << 20))?;
     let others_are_there = |fabric: &Fabric| {
         let peers = fabric.peers();
         let mut others = peers.iter().map(|info| &info.identity.program);

@@ -3,7 +3,7 @@
 use crate::staged::stage;
 use samite_fabric::{Fabric, PeerId};
 use samite_stage::Settings;
-use samite_stage::service::{Room, Staging};
+use samite_stage::service::{Capacity, Staging};
 use samite_testkit::{Outcome, Unit, Who, check, full_name, pause, point, same, units};
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ fn coordinate(unit: &Unit) -> Outcome {
         samite_fabric::agent::identity(),
         unit.config.clone(),
     )?;
-    let mut service = Staging::new(&fabric, Room::of_memory(1 << 20));
+    let mut service = Staging::new(&fabric, Capacity::of_memory(1 << 20));
     point("coordinator");
     let here = |service: &Staging| {
         let figures = service.figures();

@@ -3,9 +3,9 @@
 
 use crate::growth::{HONEST, LIAR, MOST, reader, said, writer};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Coordinator, Event, Fault, Interest, Layout, Notice, Part, Peer,
-    Places, Reader, ReaderId, Request, Retain, Start, StreamConfig, Ticket, Told, Unread, WriterId,
-    encode,
+    Action, Answer, Attribute, BlockOffsets, Coordinator, Event, Fault, Interest, Layout,
+    LayoutRef, Notice, Part, Peer, Reader, ReaderId, Request, Retain, Start, StreamConfig, Ticket,
+    Unread, WriterId, encode,
 };
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ fn commit(writer: WriterId, step: u64, bytes: usize) -> Request {
         writer,
         part: Part {
             step,
-            layout: Told::New(Arc::new(Layout::default())),
+            layout: LayoutRef::New(Arc::new(Layout::default())),
             slots: Vec::new(),
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: vec![("a".into(), Attribute::Text("x".repeat(bytes)))],
             checksum: 0,
         },

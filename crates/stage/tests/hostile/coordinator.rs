@@ -2,9 +2,9 @@
 //! again, changed.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, Coordinator, Event, Handle, Lack, Layout, Notice, Order, Part, Peer,
-    Places, Policy, Reader, Report, Request, Start, StreamConfig, Ticket, Told, Variable, Want,
-    decode, encode,
+    Action, Answer, Block, BlockOffsets, Coordinator, Event, Handle, Lack, Layout, LayoutRef,
+    Notice, Order, Part, Peer, Policy, Reader, Report, Request, Start, StreamConfig, Ticket,
+    Variable, Want, decode, encode,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -115,7 +115,7 @@ impl World {
         let report = match order {
             Order::Allocate { buffer, .. } if self.random.u32(..20) > 0 => {
                 let handle = Handle::default();
-                Report::Held { buffer, handle }
+                Report::Allocated { buffer, handle }
             }
             Order::Allocate { buffer, .. } => {
                 let lack = match self.random.bool() {
@@ -150,9 +150,9 @@ impl World {
                 let slots = buffers.iter().map(|at| [at.buffer].into_iter().collect());
                 let part = Part {
                     step: self.random.u64(..STEPS),
-                    layout: Told::New(layout().into()),
+                    layout: LayoutRef::New(layout().into()),
                     slots: slots.collect(),
-                    places: Places::Packed,
+                    places: BlockOffsets::Packed,
                     attributes: Vec::new(),
                     checksum: 1,
                 };

@@ -3,9 +3,9 @@
 
 use samite_stage::Dtype;
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Coordinator, Event, Fault, Interest, LONGEST_LEASE, Layout, Limits,
-    MOST_NEWS, Notice, Part, Peer, Places, Policy, Reader, Request, Retain, Start, StreamConfig,
-    Ticket, Told, Unread, Variable, Want,
+    Action, Answer, Attribute, BlockOffsets, Coordinator, Event, Fault, Interest, LONGEST_LEASE,
+    Layout, LayoutRef, Limits, MOST_NEWS, Notice, Part, Peer, Policy, Reader, Request, Retain,
+    Start, StreamConfig, Ticket, Unread, Variable, Want,
 };
 use samite_stage::space::{Dims, MAX_DIMS};
 use std::sync::Arc;
@@ -232,9 +232,9 @@ fn steps_of_attributes(times: u64, config: StreamConfig) -> u64 {
                 writer,
                 part: Part {
                     step,
-                    layout: Told::New(Arc::new(Layout::default())),
+                    layout: LayoutRef::New(Arc::new(Layout::default())),
                     slots: Vec::new(),
-                    places: Places::Packed,
+                    places: BlockOffsets::Packed,
                     attributes: vec![("a".into(), Attribute::Text("x".repeat(10 << 10)))],
                     checksum: 0,
                 },
@@ -441,9 +441,9 @@ fn queues_of_many_steps() {
                 writer,
                 part: Part {
                     step,
-                    layout: Told::New(Arc::new(Layout::default())),
+                    layout: LayoutRef::New(Arc::new(Layout::default())),
                     slots: Vec::new(),
-                    places: Places::Packed,
+                    places: BlockOffsets::Packed,
                     attributes: Vec::new(),
                     checksum: 0,
                 },

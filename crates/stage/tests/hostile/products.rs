@@ -7,9 +7,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, Coordinator, Event, Fault, Handle, Interest, Layout, Limits,
-    Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot,
-    Start, StreamConfig, Ticket, Told, Unread, Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, BlockOffsets, Coordinator, Event, Fault, Handle, Interest,
+    Layout, LayoutRef, Limits, Notice, Order, Part, Peer, Policy, Reader, ReaderId, Report,
+    Request, Retain, Slot, Start, StreamConfig, Ticket, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -128,9 +128,9 @@ fn text(writer: WriterId, step: u64, bytes: u64) -> Request {
         writer,
         part: Part {
             step,
-            layout: Told::New(Arc::new(Layout::default())),
+            layout: LayoutRef::New(Arc::new(Layout::default())),
             slots: Vec::new(),
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: match bytes {
                 0 => Vec::new(),
                 _ => vec![("text".into(), text)],
@@ -272,7 +272,7 @@ fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
         panic!("{ordered:?}");
     };
     let handle = Handle::default();
-    let held = Request::Report(Report::Held { buffer, handle });
+    let held = Request::Report(Report::Allocated { buffer, handle });
     assert!(matches!(say(coordinator, held), Some(Answer::Begun { .. })));
     let block = Block {
         region: Region::at(&[0], &[1]).expect("a box"),
@@ -293,9 +293,9 @@ fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
         writer,
         part: Part {
             step,
-            layout: Told::New(Arc::new(layout)),
+            layout: LayoutRef::New(Arc::new(layout)),
             slots: vec![Slot::from_elem(buffer, 1)],
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 1,
         },

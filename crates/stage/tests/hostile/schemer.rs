@@ -3,9 +3,9 @@
 //! that it has used before, and reports of orders that it may never have got.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, BufferId, Coordinator, Event, Handle, Interest, Lack, Layout, Limits,
-    Notice, Order, Part, Peer, Places, Policy, Reader, ReaderId, Report, Request, Retain, Slot,
-    Start, StreamConfig, Ticket, Told, Unread, Variable, Want, WatchId, WriterId,
+    Action, Answer, Block, BlockOffsets, BufferId, Coordinator, Event, Handle, Interest, Lack,
+    Layout, LayoutRef, Limits, Notice, Order, Part, Peer, Policy, Reader, ReaderId, Report,
+    Request, Retain, Slot, Start, StreamConfig, Ticket, Unread, Variable, Want, WatchId, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -273,14 +273,14 @@ impl World {
         };
         Part {
             step,
-            layout: Told::New(
+            layout: LayoutRef::New(
                 Layout {
                     variables: vec![variable],
                 }
                 .into(),
             ),
             slots,
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 1,
         }
@@ -316,13 +316,13 @@ impl World {
                 buffer,
                 parts: self.number(),
             },
-            _ => Report::Held {
+            _ => Report::Allocated {
                 buffer,
                 handle: Handle::default(),
             },
         };
         let truth = match order {
-            Order::Allocate { .. } => Report::Held {
+            Order::Allocate { .. } => Report::Allocated {
                 buffer,
                 handle: Handle::default(),
             },

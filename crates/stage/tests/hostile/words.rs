@@ -1,9 +1,9 @@
 //! Words that broke the books of the coordinator, one by one.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, Coordinator, Event, Fault, Handle, Layout, Notice, Order, Part, Peer,
-    Places, Policy, Reader, ReaderId, Report, Request, Slot, Start, StreamConfig, Ticket, Told,
-    Unread, Variable, Want, WriterId,
+    Action, Answer, Block, BlockOffsets, Coordinator, Event, Fault, Handle, Layout, LayoutRef,
+    Notice, Order, Part, Peer, Policy, Reader, ReaderId, Report, Request, Slot, Start,
+    StreamConfig, Ticket, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -137,7 +137,7 @@ fn a_ticket_is_of_one_question() {
             panic!("{ordered:?}");
         };
         let handle = Handle::default();
-        let held = Request::Report(Report::Held { buffer, handle });
+        let held = Request::Report(Report::Allocated { buffer, handle });
         said(&mut coordinator, liar, held);
         let block = Block {
             region: Region::at(&[0], &[8]).expect("a box"),
@@ -155,9 +155,9 @@ fn a_ticket_is_of_one_question() {
         };
         let part = Part {
             step,
-            layout: Told::New(layout.into()),
+            layout: LayoutRef::New(layout.into()),
             slots: vec![Slot::from_elem(buffer, 1)],
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 1,
         };

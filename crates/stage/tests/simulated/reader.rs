@@ -4,8 +4,8 @@
 use crate::sequence::Life;
 use crate::world::World;
 use samite_stage::protocol::{
-    Answer, Fault, Layout, LayoutHash, Layouts, Peer, Places, ReaderId, Request, Step, StepRecord,
-    Ticket,
+    Answer, BlockOffsets, Fault, Layout, LayoutHash, Layouts, Peer, ReaderId, Request, Step,
+    StepRecord, Ticket,
 };
 use std::sync::Arc;
 
@@ -237,8 +237,8 @@ impl ReaderRank {
             );
             let packed = layout.packing().unwrap().offsets;
             let offsets = match &part.places {
-                Places::Packed => &packed[..],
-                Places::Listed(offsets) => offsets,
+                BlockOffsets::Packed => &packed[..],
+                BlockOffsets::Listed(offsets) => offsets,
             };
             let mut offsets = offsets.iter();
             for variable in &layout.variables {

@@ -3,8 +3,8 @@
 
 use crate::world::World;
 use samite_stage::protocol::{
-    Answer, BlockStoreInfo, BufferAt, Fault, LayoutHash, Part, Peer, Places, Request, Slot, Step,
-    Ticket, Told, Want, WriterId,
+    Answer, BlockOffsets, BlockStoreInfo, BufferAt, Fault, LayoutHash, LayoutRef, Part, Peer,
+    Request, Slot, Step, Ticket, Want, WriterId,
 };
 use std::sync::Arc;
 
@@ -174,14 +174,14 @@ impl WriterRank {
             .collect();
         let hash = layout.hash();
         let told = if self.told == Some(hash) {
-            Told::Same(hash)
+            LayoutRef::Same(hash)
         } else {
-            Told::New(layout.clone())
+            LayoutRef::New(layout.clone())
         };
         let places = if world.rng.bool() {
-            Places::Packed
+            BlockOffsets::Packed
         } else {
-            Places::Listed(layout.packing().unwrap().offsets.into())
+            BlockOffsets::Listed(layout.packing().unwrap().offsets.into())
         };
         let part = Part {
             step: self.step,

@@ -5,7 +5,7 @@
 
 use ndarray::{Array2, ArrayView2};
 use samite_fabric::{Fabric, Mask};
-use samite_stage::service::{BlockStoreService, Room, Staging};
+use samite_stage::service::{BlockStoreService, Capacity, Staging};
 use samite_stage::{Configuration, Reader, Stage, StepReader};
 use samite_testkit::{Cluster, Outcome, Unit, Units, check, units};
 
@@ -33,8 +33,8 @@ impl Play {
         }
     }
 
-    pub(crate) fn room(&self) -> Room {
-        Room {
+    pub(crate) fn capacity(&self) -> Capacity {
+        Capacity {
             memory: self.memory,
             disk: self.disk,
             folder: std::env::temp_dir(),
@@ -75,7 +75,7 @@ impl Play {
                 identity.program = "servers".into();
                 (identity.rank, identity.size) = (number, self.servers);
                 let fabric = Fabric::join(&unit.domain, identity, unit.config.clone())?;
-                let mut service = BlockStoreService::join(&fabric, self.room())?;
+                let mut service = BlockStoreService::join(&fabric, self.capacity())?;
                 let mut seen = false;
                 Ok(service
                     .run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?)
@@ -91,7 +91,7 @@ impl Play {
             samite_fabric::agent::identity(),
             unit.config.clone(),
         )?;
-        let mut service = Staging::new(&fabric, self.room());
+        let mut service = Staging::new(&fabric, self.capacity());
         samite_testkit::point("coordinator");
         let mut seen = false;
         service.run(|fabric| are_there(fabric, self.servers + self.actors, &mut seen))?;

@@ -177,9 +177,9 @@ impl World {
         let (_, step) = writes.find(|(id, _)| *id == writer).expect("its own");
         let part = Part {
             step: *step,
-            layout: Told::New(Arc::default()),
+            layout: LayoutRef::New(Arc::default()),
             slots: Vec::new(),
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 0,
         };

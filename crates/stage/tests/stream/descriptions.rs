@@ -50,9 +50,9 @@ impl Stage {
     fn commit_text(&mut self, peer: u32, writer: WriterId, step: Step, bytes: usize) {
         let part = Part {
             step,
-            layout: Told::New(Arc::default()),
+            layout: LayoutRef::New(Arc::default()),
             slots: Vec::new(),
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: vec![("text".into(), Attribute::Text("x".repeat(bytes)))],
             checksum: 7,
         };
@@ -85,9 +85,9 @@ fn steps_with_much_to_say_wait_for_readers_that_live() {
         let commit = |stage: &mut Stage, step| {
             let part = Part {
                 step,
-                layout: Told::New(Arc::default()),
+                layout: LayoutRef::New(Arc::default()),
                 slots: Vec::new(),
-                places: Places::Packed,
+                places: BlockOffsets::Packed,
                 attributes: vec![("text".into(), Attribute::Text("x".repeat(10 << 20)))],
                 checksum: 7,
             };
@@ -324,7 +324,7 @@ fn who_was_let_in_waits_for_no_reader() {
     let (buffer, handle) = (stage.asked, Handle::default());
     stage.say(
         BLOCK_STORE,
-        Request::Report(Report::Held { buffer, handle }),
+        Request::Report(Report::Allocated { buffer, handle }),
     );
     assert_eq!(stage.buffers(ticket).len(), 1);
 }

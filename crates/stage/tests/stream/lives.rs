@@ -98,9 +98,9 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
             writer,
             part: Part {
                 step: 0,
-                layout: Told::New(Arc::new(line(&[(0, 16)]))),
+                layout: LayoutRef::New(Arc::new(line(&[(0, 16)]))),
                 slots: vec![],
-                places: Places::Packed,
+                places: BlockOffsets::Packed,
                 attributes: vec![],
                 checksum,
             },
@@ -265,7 +265,7 @@ fn a_replica_survives_its_block_store_and_a_lone_copy_does_not() {
         let ticket = stage.commit_slots(
             writer,
             step,
-            Told::New(Arc::new(line(&[(0, 16)]))),
+            LayoutRef::New(Arc::new(line(&[(0, 16)]))),
             vec![slot],
             7,
         );

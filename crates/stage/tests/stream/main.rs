@@ -12,10 +12,10 @@ mod waits;
 mod watching;
 
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BufferAt, BufferId, Coordinator, EndOfStream, Event, Failure,
-    Fault, Handle, Layout, Layouts, Limits, Notice, Order, Part, Peer, Places, Policy, Reader,
-    ReaderId, Report, Request, Retain, Slot, Start, Step, StepRecord, StreamConfig, StreamId,
-    Ticket, Told, Unread, Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, BlockOffsets, BufferAt, BufferId, Coordinator, EndOfStream,
+    Event, Failure, Fault, Handle, Layout, LayoutRef, Layouts, Limits, Notice, Order, Part, Peer,
+    Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start, Step, StepRecord, StreamConfig,
+    StreamId, Ticket, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -105,7 +105,7 @@ impl Stage {
         match order {
             Order::Allocate { buffer, .. } => {
                 assert!(self.buffers.insert((block_store, buffer)));
-                Some(Report::Held {
+                Some(Report::Allocated {
                     buffer,
                     handle: Handle::default(),
                 })
@@ -276,14 +276,14 @@ impl Stage {
             .iter()
             .map(|at| Slot::from_elem(at.buffer, 1))
             .collect();
-        self.commit_slots(writer, step, Told::New(Arc::new(layout)), slots, 7)
+        self.commit_slots(writer, step, LayoutRef::New(Arc::new(layout)), slots, 7)
     }
 
     fn commit_slots(
         &mut self,
         writer: WriterId,
         step: Step,
-        layout: Told,
+        layout: LayoutRef,
         slots: Vec<Slot<BufferId>>,
         checksum: u64,
     ) -> Ticket {
@@ -291,7 +291,7 @@ impl Stage {
             step,
             layout,
             slots,
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: vec![("time".into(), Attribute::Real(step as f64))],
             checksum,
         };

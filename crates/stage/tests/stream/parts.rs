@@ -16,7 +16,13 @@ fn layouts_travel_once() {
     let ticket = stage.begin(writer, 1, 128);
     let buffers = stage.buffers(ticket);
     let slots = vec![Slot::from_elem(buffers[0].buffer, 1)];
-    let ticket = stage.commit_slots(writer, 1, Told::Same(layouts[0].hash()), slots.clone(), 7);
+    let ticket = stage.commit_slots(
+        writer,
+        1,
+        LayoutRef::Same(layouts[0].hash()),
+        slots.clone(),
+        7,
+    );
     assert_eq!(stage.answer(ticket), Answer::Committed);
     let second = stage.next(10, reader);
     let record = stage.record(second);
@@ -31,7 +37,7 @@ fn layouts_travel_once() {
     let ticket = stage.commit_slots(
         writer,
         2,
-        Told::Same(samite_stage::protocol::LayoutHash(1)),
+        LayoutRef::Same(samite_stage::protocol::LayoutHash(1)),
         slots,
         7,
     );
@@ -124,7 +130,7 @@ fn the_order_of_a_rank_is_checked() {
     let ticket = stage.begin(writer, 0, 128);
     let buffers = stage.buffers(ticket);
     let twice = vec![Slot::from_elem(buffers[0].buffer, 2)];
-    let ticket = stage.commit_slots(writer, 0, Told::New(Arc::new(line(&[]))), twice, 7);
+    let ticket = stage.commit_slots(writer, 0, LayoutRef::New(Arc::new(line(&[]))), twice, 7);
     assert_eq!(stage.fault(ticket), Fault::ForeignBuffer { rank: 0 });
     stage.say(Peer(0), Request::Abort { writer });
     assert!(stage.buffers.is_empty());

@@ -394,9 +394,9 @@ fn a_disk_that_another_stream_had_filled_is_used_again() {
         };
         let part = Part {
             step,
-            layout: Told::New(Arc::new(line(&[(0, 16)]))),
+            layout: LayoutRef::New(Arc::new(line(&[(0, 16)]))),
             slots: vec![Slot::from_elem(buffers[0].buffer, 1)],
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 0,
         };

@@ -256,14 +256,14 @@ fn a_buffer_is_made_across_deadlines() {
     stage.pass(1000);
     stage.still_waits(first);
     let handle = Handle::default();
-    report(&mut stage, Report::Held { buffer, handle });
+    report(&mut stage, Report::Allocated { buffer, handle });
     first = stage.begin_at(zero, 0, want(600));
     assert_eq!(stage.buffers(first)[0].buffer, buffer);
     stage.still_waits(second);
     second = stage.begin_as(1, one, 0, want(500));
     stage.say(Peer(0), Request::Abort { writer: zero });
     let buffer = stage.asked;
-    report(&mut stage, Report::Held { buffer, handle });
+    report(&mut stage, Report::Allocated { buffer, handle });
     assert_eq!(stage.buffers(second)[0].buffer, buffer);
     assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 500);
 }

@@ -41,7 +41,7 @@ fn a_dimension_above_32_bits() {
 /// More bytes than 32 bits count.
 const LONG: u64 = (1 << 32) + 4096;
 
-/// Places on both sides of every border that a narrower number has.
+/// BlockOffsets on both sides of every border that a narrower number has.
 fn places() -> impl Iterator<Item = u64> {
     [0, 1 << 31, 1 << 32].into_iter().flat_map(|border: u64| {
         let first = border.saturating_sub(2);

@@ -228,9 +228,9 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
     drop(remote);
     fabric.barrier(members)?;
     // Also where it may only be read.
-    let mut gated = segment.into_gated();
-    gated.shut();
-    gated.turn(true)?;
+    let mut phased = segment.into_phased();
+    phased.shut();
+    phased.turn(true)?;
     fabric.barrier(members)?;
     let remote = fabric.attach(keys[next])?;
     remote.get(8, &mut bytes[8..])?;

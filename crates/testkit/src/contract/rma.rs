@@ -181,7 +181,7 @@ pub fn nobody_writes_what_the_owner_has_for_itself(fabric: &Fabric, members: &[P
     const BYTES: u64 = 64 << 10;
     let me = index(fabric, members)?;
     let next = (me + 1) % members.len();
-    let mut segment = fabric.allocate_gated(9, BYTES)?;
+    let mut segment = fabric.allocate_phased(9, BYTES)?;
     for round in 0..6u64 {
         let keys = exchange(fabric, members, segment.key())?;
         let remote = fabric.attach(keys[next])?;

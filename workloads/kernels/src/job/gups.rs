@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::Parser;
 use samite::Fabric;
-use samite::pgas::{Pgas, Place, Segment, Sum, Update};
+use samite::pgas::{Location, Pgas, Segment, Sum, Update};
 use samite::program::{Reporter, Summary};
 
-use super::{Way, judge, timed, total};
+use super::{Access, judge, timed, total};
 use crate::Error;
 use crate::sequence::Sequence;
 use crate::spread::Blocks;
@@ -31,7 +31,7 @@ pub struct Args {
     pub updates: Option<u64>,
     /// How updates travel [default: one run of each]
     #[arg(long = "way", value_enum)]
-    pub ways: Vec<Way>,
+    pub ways: Vec<Access>,
 }
 
 /// Runs one unit. Collective over the program.
@@ -49,7 +49,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .row("updates", updates)
         .row("units", pgas.units());
     let mut wrong = 0;
-    for way in Way::chosen(&args.ways) {
+    for way in Access::chosen(&args.ways) {
         table.reset()?;
         let time = timed(&pgas, || table.update(*way, updates, out))?;
         wrong += total(&pgas, table.wrong(updates)?)?;
@@ -100,7 +100,7 @@ impl<'p> Table<'p> {
     }
 
     /// The updates of this unit: a contiguous part of the sequence.
-    fn update(&self, way: Way, updates: u64, out: &mut dyn Write) -> Result<(), Error> {
+    fn update(&self, way: Access, updates: u64, out: &mut dyn Write) -> Result<(), Error> {
         let share = Blocks::new(updates, self.pgas.units()).part(self.pgas.me().0);
         let mut sequence = Sequence::from(share.start);
         let count = share.end - share.start;
@@ -110,8 +110,8 @@ impl<'p> Table<'p> {
             let burst = BURST.min(count - done);
             let numbers = sequence.by_ref().take(burst as usize);
             match way {
-                Way::Plain => self.plain(numbers)?,
-                Way::Aggregated => self.aggregated(numbers)?,
+                Access::Plain => self.plain(numbers)?,
+                Access::Aggregated => self.aggregated(numbers)?,
             }
             done += burst;
             if let Some(reporter) = &mut reporter {
@@ -140,7 +140,7 @@ impl<'p> Table<'p> {
     }
 
     #[inline]
-    fn place(&self, number: u64) -> Place {
+    fn place(&self, number: u64) -> Location {
         self.blocks.locate(number & (self.words - 1))
     }
 

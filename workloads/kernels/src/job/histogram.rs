@@ -7,7 +7,7 @@ use samite::Fabric;
 use samite::pgas::{Pgas, Segment, Update};
 use samite::program::Summary;
 
-use super::{Way, judge, rate, timed, total};
+use super::{Access, judge, rate, timed, total};
 use crate::spread::Blocks;
 use crate::{Error, random_places};
 
@@ -24,7 +24,7 @@ pub struct Args {
     pub updates: u64,
     /// How additions travel [default: one run of each]
     #[arg(long = "way", value_enum)]
-    pub ways: Vec<Way>,
+    pub ways: Vec<Access>,
 }
 
 /// Runs one unit. Collective over the program.
@@ -47,11 +47,11 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .row("additions", updates)
         .row("units", units);
     let mut wrong = 0;
-    for way in Way::chosen(&args.ways) {
+    for way in Access::chosen(&args.ways) {
         segment.write_local(0, &vec![0; args.counters as usize])?;
         let time = timed(&pgas, || match way {
-            Way::Plain => plain(&segment, &blocks, &places),
-            Way::Aggregated => aggregated(&segment, &blocks, &places),
+            Access::Plain => plain(&segment, &blocks, &places),
+            Access::Aggregated => aggregated(&segment, &blocks, &places),
         })?;
         wrong += total(&pgas, wrong_counters(&segment, args)?)?;
         summary = summary.row(way, rate(updates, time));

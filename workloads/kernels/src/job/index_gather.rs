@@ -7,7 +7,7 @@ use samite::Fabric;
 use samite::pgas::{Pgas, Segment};
 use samite::program::Summary;
 
-use super::{Way, judge, rate, timed, total};
+use super::{Access, judge, rate, timed, total};
 use crate::spread::Blocks;
 use crate::{Error, random_places};
 
@@ -23,7 +23,7 @@ pub struct Args {
     pub reads: u64,
     /// How elements travel [default: one run of each]
     #[arg(long = "way", value_enum)]
-    pub ways: Vec<Way>,
+    pub ways: Vec<Access>,
 }
 
 /// Runs one unit. Collective over the program.
@@ -49,11 +49,11 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .row("reads", reads)
         .row("units", units);
     let mut wrong = 0;
-    for way in Way::chosen(&args.ways) {
+    for way in Access::chosen(&args.ways) {
         let mut gathered = vec![0; places.len()];
         let time = timed(&pgas, || match way {
-            Way::Plain => plain(&segment, &blocks, &places, &mut gathered),
-            Way::Aggregated => aggregated(&segment, &blocks, &places, &mut gathered),
+            Access::Plain => plain(&segment, &blocks, &places, &mut gathered),
+            Access::Aggregated => aggregated(&segment, &blocks, &places, &mut gathered),
         })?;
         let own = gathered
             .iter()

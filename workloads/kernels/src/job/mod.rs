@@ -16,28 +16,28 @@ use crate::Error;
 
 /// How single elements are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Way {
+pub enum Access {
     /// Each by an operation of its own.
     Plain,
     /// Collected per unit and sent together.
     Aggregated,
 }
 
-impl Way {
+impl Access {
     /// Those that were asked for; all if none was.
-    fn chosen(ways: &[Way]) -> &[Way] {
+    fn chosen(ways: &[Access]) -> &[Access] {
         match ways {
-            [] => Way::value_variants(),
+            [] => Access::value_variants(),
             ways => ways,
         }
     }
 }
 
-impl Display for Way {
+impl Display for Access {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Way::Plain => "plain",
-            Way::Aggregated => "aggregated",
+            Access::Plain => "plain",
+            Access::Aggregated => "aggregated",
         })
     }
 }

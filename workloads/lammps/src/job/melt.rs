@@ -62,7 +62,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let longer = if args.uneven { u64::from(rank) } else { 0 };
     let melt = Melt::new([args.cells, args.cells, args.cells + longer]);
     lammps.commands(melt.at_temperature(args.temperature).commands())?;
-    let units = Units::meet(fabric)?;
+    let units = Units::wait_for_all(fabric)?;
     let counts = units.share(&postcard::to_stdvec(&lammps.atoms())?)?;
     let counts = counts.iter().map(|count| postcard::from_bytes(count));
     let counts: Vec<u64> = counts.collect::<Result<_, _>>()?;

@@ -58,7 +58,7 @@ type Part = (Vec<Found>, [u64; 2], f64);
 /// is lost, [`Error::Empty`] when it had no step.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
-    let units = Units::meet(fabric)?;
+    let units = Units::wait_for_all(fabric)?;
     let mut analysis = Analysis {
         rank: own.rank,
         size: own.size,
@@ -192,17 +192,17 @@ impl Analysis {
         })
     }
 
-    /// Numbers and unwrapped positions of the atoms at some places.
+    /// Numbers and unwrapped positions of the atoms at some installations.
     fn atoms<'s>(
         &mut self,
         step: &'s StepReader,
-        places: &Region,
+        installations: &Region,
         cell: Cell,
     ) -> Result<Atoms<'s>, Error> {
-        let (from, to) = (places.lower()[0], places.upper()[0]);
+        let (from, to) = (installations.lower()[0], installations.upper()[0]);
         let triples = Region::new(&[from, 0], &[to, 3]).map_err(samite::stage::Error::from)?;
-        let ids = self.take::<i32>(step, "id", places)?;
-        let images = self.take::<i32>(step, "image", places)?;
+        let ids = self.take::<i32>(step, "id", installations)?;
+        let images = self.take::<i32>(step, "image", installations)?;
         let positions = self.take::<f64>(step, "x", &triples)?;
         let positions = positions.as_chunks::<3>().0.iter().zip(images.iter());
         let positions = positions.map(|(position, image)| cell.unwrap(*position, *image));

@@ -66,7 +66,8 @@ pub struct Args {
 /// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Wrong`] (after the report was
 /// written) and [`Error::Figures`] when the result is not that of the sequential solver.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let units = Units::meet(fabric).doing(|| "looking for the units of the analysis".into())?;
+    let units =
+        Units::wait_for_all(fabric).doing(|| "looking for the units of the analysis".into())?;
     let mut analysis = Analysis::new(fabric, args);
     let stage = Stage::join(fabric)?;
     // It lives as long as the last step is held: what a reader that is closed held is given back.

@@ -69,7 +69,7 @@ impl<'p> Ranking<'p> {
     ///
     /// # Errors
     ///
-    /// The budget of shared memory; [`Error::Room`]; a lost unit.
+    /// The budget of shared memory; [`Error::Capacity`]; a lost unit.
     pub fn pass(mut self, pass: u64) -> Result<(Self, u64), Error> {
         for (number, key) in self.problem.marks(pass) {
             if let Some(own) = self.own(number) {
@@ -199,7 +199,7 @@ impl Destination<'_> {
         let place = self.taken.fetch_add(rank, 0, 1)?;
         let chunks = self.arrived.len() / CHUNK as u64;
         if place >= chunks {
-            return Err(Error::Room { rank, chunks });
+            return Err(Error::Capacity { rank, chunks });
         }
         Ok(self
             .arrived
@@ -272,7 +272,7 @@ mod tests {
             }
             // Who is later, or waits, may find the other one's memory gone.
             let refused = ranking.pass(1).map(drop);
-            if let Err(Error::Room { rank: 1, .. }) = refused {
+            if let Err(Error::Capacity { rank: 1, .. }) = refused {
                 say("no room");
                 return Ok(());
             }

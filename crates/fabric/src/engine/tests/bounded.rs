@@ -181,7 +181,7 @@ fn who_is_told_to_stop_does_so() {
         let core = &mut *fabric.0.core.lock();
         core.engine.frame(Incoming {
             from: me,
-            kind: kind::HOLD,
+            kind: kind::PACE,
             arg: pace,
             inline: &[],
             body: Body::Slice(&[]),

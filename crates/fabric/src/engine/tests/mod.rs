@@ -9,7 +9,7 @@ use crate::membership::NodeLife;
 use crate::node::PrivateExtents;
 use crate::node::agent::Node;
 use crate::ops::Outcome;
-use crate::wire::{Place, Words};
+use crate::wire::{RemoteAddress, Words};
 use crate::{Config, Fabric, Identity};
 use samite_mem::SharedBytes;
 use samite_mem::copy::cooperative::Claim;
@@ -159,7 +159,7 @@ impl World {
 }
 
 fn place(incarnation: u32) -> [u64; 3] {
-    let place = Place {
+    let place = RemoteAddress {
         segment: SEGMENT,
         generation: GENERATION,
         incarnation,
@@ -389,9 +389,9 @@ fn barriers_are_bounded() {
 #[test]
 fn nothing_waits_for_who_never_came() {
     let mut world = World::new();
-    world.engine.post(PeerId(40), kind::HOLD, 0, &[]);
+    world.engine.post(PeerId(40), kind::PACE, 0, &[]);
     assert!(!world.engine.has_unsent());
     let peer = world.peer(1);
-    world.engine.post(peer, kind::HOLD, 0, &[]);
+    world.engine.post(peer, kind::PACE, 0, &[]);
     assert!(world.engine.has_unsent());
 }

@@ -172,7 +172,7 @@ pub(crate) fn join<T>(
 
 /// A piece of a message that its receiver gave up, in the hands of who does not end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct ClaimedPiece {
     pub(crate) holder: (Slot, u32),
     /// Where the word is that divides the message.
     pub(crate) claim: u64,
@@ -182,7 +182,7 @@ pub(crate) struct Held {
 pub(crate) fn evict(
     domain: &str,
     (peer, incarnation): (Slot, u32),
-    held: Held,
+    held: ClaimedPiece,
     deadline: Duration,
 ) -> Result<(), Error> {
     let request = Request::Evict {

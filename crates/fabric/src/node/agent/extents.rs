@@ -28,7 +28,7 @@ pub(crate) struct AgentExtents {
     incarnation: u32,
     deadline: Duration,
     /// What was asked for in passing, and is not answered yet.
-    asked: Option<Asked>,
+    asked: Option<PendingExtent>,
     /// What is to be given back.
     to_return: Vec<Span>,
     /// What the agent was asked to take back, and where it answers.
@@ -39,7 +39,7 @@ pub(crate) struct AgentExtents {
 
 /// An extent of so many bytes, about which the agent says something here.
 #[derive(Debug)]
-struct Asked {
+struct PendingExtent {
     bytes: u64,
     answer: OwnedFd,
     /// The answer was there at the last [`ExtentSource::tend`], and nobody has taken it.
@@ -161,7 +161,11 @@ impl AgentExtents {
 
     /// Waits at most so long for the answer to what was asked for in passing; a later call goes on
     /// waiting for it.
-    fn answer(&mut self, asked: Asked, at_most: Duration) -> Result<Span, samite_mem::Error> {
+    fn answer(
+        &mut self,
+        asked: PendingExtent,
+        at_most: Duration,
+    ) -> Result<Span, samite_mem::Error> {
         if !has_come(asked.answer.as_fd(), at_most) {
             self.asked = Some(asked);
             let why = "the agent has not answered yet; is it stopped?";
@@ -220,7 +224,7 @@ impl ExtentSource for AgentExtents {
                 let answer = self.send(&self.extent(bytes), SOON);
                 let answer =
                     answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
-                let asked = Asked {
+                let asked = PendingExtent {
                     bytes,
                     answer,
                     is_stale: false,

@@ -162,7 +162,7 @@ impl Transport for Sim {
         arrived
     }
 
-    fn meet<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
         self.look_at(peer, sink);
         if self.known.contains_key(&peer) {
             return;

@@ -8,7 +8,7 @@
 
 use super::network::{Event, Network, State, UnitEvent};
 use crate::transport::{
-    Completed, NotStarted, Push, Registration, RemoteKey, RemotePlace, Rma, RmaError, RmaVerb,
+    Completed, NotStarted, Push, Registration, RemoteKey, Rma, RmaAddress, RmaError, RmaVerb,
 };
 use samite_mem::SharedBytes;
 use std::collections::BTreeMap;
@@ -284,7 +284,7 @@ impl State {
 fn find<'a>(
     ranges: &'a Ranges,
     unit: u32,
-    place: &RemotePlace,
+    place: &RmaAddress,
     bytes: u64,
 ) -> Result<(u64, &'a SharedBytes), RmaError> {
     let number = place.key.as_bytes().first_chunk().copied();

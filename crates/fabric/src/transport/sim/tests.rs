@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Fabric;
-use crate::transport::{Class, Completed, Incoming, RemotePlace, RmaError};
+use crate::transport::{Class, Completed, Incoming, RmaAddress, RmaError};
 use crate::{Atomic, Width};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
@@ -107,7 +107,7 @@ impl End<'_> {
 }
 
 fn put(key: &RemoteKey, offset: u64, value: u64) -> RmaVerb {
-    let place = RemotePlace {
+    let place = RmaAddress {
         key: key.clone(),
         offset,
     };
@@ -199,7 +199,7 @@ fn what_bypasses_needs_nothing_of_its_target() {
             return 0;
         }
         let key = end.key();
-        let place = |offset| RemotePlace {
+        let place = |offset| RmaAddress {
             key: key.clone(),
             offset,
         };

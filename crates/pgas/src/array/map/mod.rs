@@ -340,12 +340,16 @@ impl<K: Elem, V: Elem> Map<K, V> {
             None => FILL.wrapping_add(RELEASE),
         };
         busy.give_back()?;
-        chain.map_or(Ok(()), Held::give_back)?;
+        chain.map_or(Ok(()), SlotGuard::give_back)?;
         Ok(true)
     }
 
     /// Takes the first free slot of a chain that is held.
-    fn take_free(&self, search: &Search, timeout: &mut Timeout) -> Result<Option<Held<'_, K, V>>> {
+    fn take_free(
+        &self,
+        search: &Search,
+        timeout: &mut Timeout,
+    ) -> Result<Option<SlotGuard<'_, K, V>>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
             while matches!(state.kind(), Kind::Empty | Kind::Gone) {
@@ -396,7 +400,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         from: State,
         to: State,
         undo: u64,
-    ) -> Result<Option<Held<'_, K, V>>> {
+    ) -> Result<Option<SlotGuard<'_, K, V>>> {
         let place = self.place(slot);
         let found = match self.words.is_near(rank) {
             true => self.words.compare_swap(rank, place, from.0, to.0)?,
@@ -405,7 +409,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         // ORDERING: Release: the busy word is visible before the bytes that follow. Pairs with the
         // Acquire in `read`.
         fence(Ordering::Release);
-        Ok((found == from.0).then(|| Held {
+        Ok((found == from.0).then(|| SlotGuard {
             map: self,
             rank,
             slot,
@@ -452,7 +456,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
 
 /// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by
 /// `give_back`, or when this is dropped, by an error or a panic.
-struct Held<'m, K: Elem, V: Elem> {
+struct SlotGuard<'m, K: Elem, V: Elem> {
     map: &'m Map<K, V>,
     rank: u32,
     slot: u64,
@@ -460,7 +464,7 @@ struct Held<'m, K: Elem, V: Elem> {
     change: u64,
 }
 
-impl<K: Elem, V: Elem> Held<'_, K, V> {
+impl<K: Elem, V: Elem> SlotGuard<'_, K, V> {
     fn give_back(self) -> Result<()> {
         let (map, rank, slot, change) = (self.map, self.rank, self.slot, self.change);
         // From here on it is the business of what is called: if that is ended before the change is
@@ -470,7 +474,7 @@ impl<K: Elem, V: Elem> Held<'_, K, V> {
     }
 }
 
-impl<K: Elem, V: Elem> Drop for Held<'_, K, V> {
+impl<K: Elem, V: Elem> Drop for SlotGuard<'_, K, V> {
     #[cold]
     fn drop(&mut self) {
         let give_back = || {

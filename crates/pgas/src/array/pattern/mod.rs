@@ -27,7 +27,7 @@ pub struct Pattern<const D: usize> {
 
 /// Where an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Location {
     /// Whose memory.
     pub rank: u32,
     /// Which element of it.
@@ -207,13 +207,13 @@ impl<const D: usize> Pattern<D> {
 
     /// Where an element is. The index must be inside.
     #[inline]
-    pub fn locate(&self, index: [u64; D]) -> Place {
+    pub fn locate(&self, index: [u64; D]) -> Location {
         let (mut at, mut local) = ([0; D], [0; D]);
         for d in 0..D {
             (at[d], local[d]) = self.axes[d].locate(index[d]);
         }
         let stored = std::array::from_fn(|d| local[d] + self.axes[d].halo);
-        Place {
+        Location {
             rank: self.grid.rank(at),
             offset: self.layout(at).offset(stored),
         }
@@ -221,7 +221,7 @@ impl<const D: usize> Pattern<D> {
 
     /// Which element lies at an offset of a rank's memory; `None` for a ghost cell and beyond the
     /// end. The reverse of [`Pattern::locate`].
-    pub fn index(&self, place: Place) -> Option<[u64; D]> {
+    pub fn index(&self, place: Location) -> Option<[u64; D]> {
         let at = self.grid.coordinates(place.rank);
         let layout = self.layout(at);
         if place.offset >= layout.len() {
@@ -250,7 +250,7 @@ impl<const D: usize> Pattern<D> {
     /// Where a box begins whose elements all follow each other in the memory of one rank; `None`
     /// where it is not plain that they do.
     #[inline]
-    pub(crate) fn in_one_run(&self, bounds: Bounds<D>) -> Option<Place> {
+    pub(crate) fn in_one_run(&self, bounds: Bounds<D>) -> Option<Location> {
         let last = D.checked_sub(1)?;
         let row = (0..last).all(|d| bounds.hi[d] - bounds.lo[d] == 1);
         let len = bounds.hi[last] - bounds.lo[last];

@@ -37,7 +37,7 @@ proptest! {
             prop_assert!(pattern.stored_len(rank) <= pattern.capacity());
             // What is not an element is a ghost cell.
             let offsets = 0..pattern.capacity() + 2;
-            let found = offsets.filter(|offset| pattern.index(Place { rank, offset: *offset }).is_some());
+            let found = offsets.filter(|offset| pattern.index(Location { rank, offset: *offset }).is_some());
             prop_assert_eq!(found.count() as u64, counts[rank as usize]);
             if pattern.halo() == Halo::new([0; 3]) {
                 prop_assert_eq!(pattern.local_len(rank), pattern.stored_len(rank));
@@ -65,7 +65,7 @@ proptest! {
                 for step in 0..run.len {
                     let [i, j, k] = run.index;
                     let index = [i, j, k + step];
-                    prop_assert_eq!(pattern.locate(index), Place { rank, offset: run.offset + step });
+                    prop_assert_eq!(pattern.locate(index), Location { rank, offset: run.offset + step });
                     prop_assert!(left.remove(&index));
                 }
             }

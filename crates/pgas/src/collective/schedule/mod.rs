@@ -30,7 +30,7 @@ mod plan;
 #[cfg(test)]
 mod simulate;
 
-pub(crate) use plan::{Own, Plan, Told};
+pub(crate) use plan::{Announcement, Own, Plan};
 
 use super::shape::Shape;
 
@@ -176,7 +176,7 @@ impl Builder {
         self.step(Step::Fence);
     }
 
-    fn meet(&mut self, touching: bool) {
+    fn exchange(&mut self, touching: bool) {
         self.step(Step::Meet { touching });
     }
 

@@ -1,7 +1,7 @@
 //! Schedules of members that map each other's memory, for more bytes than a slot holds.
 //!
 //! ```text
-//!   stage the first piece | Meet: what everybody has, and where ([`Told`]) | steps, a Meet per piece | Meet
+//!   stage the first piece | Meet: what everybody has, and where ([`Announcement`]) | steps, a Meet per piece | Meet
 //! ```
 //! # Bytes that move
 //! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where
@@ -44,7 +44,7 @@ pub(crate) const STAGING_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 }
 /// What a member tells another one in the first meeting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-pub(crate) struct Told {
+pub(crate) struct Announcement {
     /// Where it is read, see [`Memory::From`]: the words of a pointer.
     pub(crate) from: [u64; 2],
     /// Where it is written, see [`Memory::Into`].
@@ -74,7 +74,7 @@ const STAGED: u64 = 8;
 /// It reads what others give out of their private memory.
 const READS: u64 = 16;
 
-impl Told {
+impl Announcement {
     fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
     }
@@ -98,7 +98,7 @@ pub(crate) struct Own {
 
 /// How this member reads what another one gives.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ReadPath {
     InPlace,
     Private,
     Staged,
@@ -115,7 +115,7 @@ pub(crate) struct Plan {
     reads: bool,
     is_read: bool,
     /// By rank, once all have met.
-    told: Vec<Told>,
+    told: Vec<Announcement>,
     builder: Builder,
     /// A half of the staging memory, or a quarter where results go through it, too.
     part: u64,
@@ -220,7 +220,7 @@ impl Plan {
     }
 
     /// What is for a rank in the first meeting, but for where the memory is.
-    pub(crate) fn tell(&self, to: u32) -> Told {
+    pub(crate) fn tell(&self, to: u32) -> Announcement {
         let (offset, len) = self.shape.gives(self.own.rank, to);
         let take = self.shape.takes(self.own.rank, to);
         let takes = match self.columns() {
@@ -228,7 +228,7 @@ impl Plan {
             None => self.wanted() > 0,
         };
         let flag = |set, flag| if set { flag } else { 0 };
-        Told {
+        Announcement {
             offset,
             len,
             at: take.at,
@@ -239,17 +239,17 @@ impl Plan {
                 | flag(takes, TAKES)
                 | flag(self.is_eager(), STAGED)
                 | flag(self.reads, READS),
-            ..Told::default()
+            ..Announcement::default()
         }
     }
 
     /// What everybody has told, by rank. An error before anything is written anywhere if this
     /// member and another one do not agree on what goes from the one to the other. Only the two
     /// know it.
-    pub(crate) fn learn(&mut self, told: Vec<Told>) -> Result<(), Failure> {
+    pub(crate) fn learn(&mut self, told: Vec<Announcement>) -> Result<(), Failure> {
         self.told = told;
         if let Some((combine, elements)) = self.columns() {
-            let in_place = |(rank, told): (u32, &Told)| {
+            let in_place = |(rank, told): (u32, &Announcement)| {
                 told.has(INPUT_IN_PLACE) && (told.has(OUTPUT_IN_PLACE) || !combine.gives_to(rank))
             };
             if (0..).zip(&self.told).all(in_place) {
@@ -286,10 +286,10 @@ impl Plan {
             let into = combine.gives_to(rank).then(|| bytes(OUTPUT_IN_PLACE));
             return (Some(bytes(INPUT_IN_PLACE)), into);
         }
-        let from = match self.way(rank) {
-            Way::InPlace => Some(told.offset.saturating_add(told.len)),
-            Way::Staged => Some(2 * self.part),
-            Way::Private | Way::Not => None,
+        let from = match self.read_path(rank) {
+            ReadPath::InPlace => Some(told.offset.saturating_add(told.len)),
+            ReadPath::Staged => Some(2 * self.part),
+            ReadPath::Private | ReadPath::Not => None,
         };
         let gives = self.shape.gives(self.own.rank, rank).1;
         let puts = told.has(OUTPUT_IN_PLACE) && gives > 0;
@@ -312,14 +312,14 @@ impl Plan {
 
 /// Blocks that go through staging memory.
 impl Plan {
-    fn way(&self, from: u32) -> Way {
+    fn read_path(&self, from: u32) -> ReadPath {
         let expected = self.shape.takes(self.own.rank, from).len;
         match &self.told[from as usize] {
-            _ if from == self.own.rank || expected == 0 => Way::Not,
-            told if told.has(INPUT_IN_PLACE) => Way::InPlace,
-            _ if self.own.output_in_place => Way::Not,
-            _ if self.reads => Way::Private,
-            _ => Way::Staged,
+            _ if from == self.own.rank || expected == 0 => ReadPath::Not,
+            told if told.has(INPUT_IN_PLACE) => ReadPath::InPlace,
+            _ if self.own.output_in_place => ReadPath::Not,
+            _ if self.reads => ReadPath::Private,
+            _ => ReadPath::Staged,
         }
     }
 
@@ -341,15 +341,15 @@ impl Plan {
             self.is_staged(rank) && told.longest > 0 && !told.has(STAGED)
         };
         if self.rounds > 0 && (round > 0 || (0..self.own.size).any(is_late)) {
-            self.stage(round, Told::wants_pieces);
-            self.builder.meet(true);
+            self.stage(round, Announcement::wants_pieces);
+            self.builder.exchange(true);
         }
         match self.shape {
             Shape::Combines(_, elements) => self.combine_block(elements.bytes),
             _ => self.take(true),
         }
         if round == last {
-            self.builder.meet(false);
+            self.builder.exchange(false);
         }
     }
 
@@ -385,8 +385,8 @@ impl Plan {
     fn take(&mut self, staged: bool) {
         let me = self.own.rank;
         for from in self.others().chain([me]) {
-            let (mut take, way) = (self.shape.takes(me, from), self.way(from));
-            if (way == Way::Staged) != staged || (staged && from == me) {
+            let (mut take, way) = (self.shape.takes(me, from), self.read_path(from));
+            if (way == ReadPath::Staged) != staged || (staged && from == me) {
                 continue;
             }
             let offset = self.told[from as usize].offset;
@@ -394,11 +394,11 @@ impl Plan {
                 take.len = self.cut(take.len);
             }
             let (memory, offset) = match way {
-                Way::InPlace => (Memory::From(from), offset),
-                Way::Private => (Memory::Private(from), offset),
-                Way::Not if from == me => (INPUT, self.shape.gives(me, me).0),
-                Way::Not => continue,
-                Way::Staged => {
+                ReadPath::InPlace => (Memory::From(from), offset),
+                ReadPath::Private => (Memory::Private(from), offset),
+                ReadPath::Not if from == me => (INPUT, self.shape.gives(me, me).0),
+                ReadPath::Not => continue,
+                ReadPath::Staged => {
                     let (start, end) = self.range(self.round, take.len);
                     (take.at, take.len) = (take.at + start, end - start);
                     (Memory::From(from), self.lane(self.round, me))
@@ -426,7 +426,7 @@ impl Plan {
     }
 
     /// Fills a part of the staging memory with the piece of a round, for those who `want` it.
-    fn stage(&mut self, round: u64, want: impl Fn(&Told) -> bool) {
+    fn stage(&mut self, round: u64, want: impl Fn(&Announcement) -> bool) {
         if self.own.input_in_place || self.staging().is_none() {
             return;
         }
@@ -453,10 +453,10 @@ impl Plan {
         };
         let me = self.own.rank;
         let take = |rank: u32| {
-            let (memory, at) = match self.way(rank) {
-                Way::Staged => (Memory::From(rank), self.lane(self.round, me)),
-                Way::InPlace => (Memory::From(rank), self.told[rank as usize].offset + start),
-                Way::Private | Way::Not => (INPUT, self.shape.gives(me, me).0 + start),
+            let (memory, at) = match self.read_path(rank) {
+                ReadPath::Staged => (Memory::From(rank), self.lane(self.round, me)),
+                ReadPath::InPlace => (Memory::From(rank), self.told[rank as usize].offset + start),
+                ReadPath::Private | ReadPath::Not => (INPUT, self.shape.gives(me, me).0 + start),
             };
             Term::Take(span(memory, at, end - start))
         };
@@ -472,7 +472,7 @@ impl Plan {
         let round = self.round;
         if round > 0 {
             self.stage(round, |_| true);
-            self.builder.meet(true);
+            self.builder.exchange(true);
             self.fetch(combine, elements, round - 1);
         }
         let (start, len) = self.share(elements, round, self.own.rank);
@@ -496,7 +496,7 @@ impl Plan {
         }
         self.builder.combine(terms);
         if round + 1 == self.rounds {
-            self.builder.meet(false);
+            self.builder.exchange(false);
             self.fetch(combine, elements, round);
         }
     }

@@ -2,7 +2,7 @@
 //! root, place of the buffers and order of execution, on both links, and look for what is missing,
 //! left over or touched by two at the same time.
 
-use super::plan::{Own, Plan, Told};
+use super::plan::{Announcement, Own, Plan};
 use super::{INPUT, Memory, Schedule, Span, Step, Term, messages};
 use crate::collective::shape::{Blocks, Combine, Elements, Shape};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use std::ops::Range;
 type Combiner = fn(&[u8], &[u8]) -> Vec<u8>;
 
 /// Bytes of a member's memory: whose, which, and where.
-type Place = (u32, Memory, Range<u64>);
+type Location = (u32, Memory, Range<u64>);
 
 /// One member, and on flags what it plans.
 struct Member {
@@ -37,14 +37,14 @@ struct World {
     /// By rank: how many meetings it has come to.
     meetings: Vec<usize>,
     /// By rank, what it has told to each.
-    told: Vec<Vec<Told>>,
+    told: Vec<Vec<Announcement>>,
     /// What was touched since each meeting: by whom, and whether it wrote.
-    touched: Vec<Vec<(Place, u32, bool)>>,
+    touched: Vec<Vec<(Location, u32, bool)>>,
     combiner: Combiner,
 }
 
 impl World {
-    fn place(&self, by: u32, span: Span) -> Place {
+    fn place(&self, by: u32, span: Span) -> Location {
         let in_place = |rank: u32| self.in_place[rank as usize];
         let (whose, memory) = match span.memory {
             Memory::From(rank) if in_place(rank).0 => (rank, Memory::Input),
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// No two touch the same byte between two meetings, unless both read.
-    fn touch(&mut self, member: &Member, span: Span, writes: bool) -> Place {
+    fn touch(&mut self, member: &Member, span: Span, writes: bool) -> Location {
         let by = member.rank;
         let (whose, memory, range) = self.place(by, span);
         assert!(
@@ -132,7 +132,7 @@ impl Member {
     /// Takes a step, unless it has to wait.
     fn step(&mut self, world: &mut World) -> bool {
         if let Some(touching) = self.meeting {
-            return self.meet(world, touching);
+            return self.exchange(world, touching);
         }
         let step = self.schedule.steps.get(self.next).copied();
         let Some(step) = step.or_else(|| (!self.has_ended()).then_some(Step::Fence)) else {
@@ -205,7 +205,7 @@ impl Member {
     }
 
     /// Leaves a meeting, if all are there.
-    fn meet(&mut self, world: &World, touching: bool) -> bool {
+    fn exchange(&mut self, world: &World, touching: bool) -> bool {
         let meetings = world.meetings[self.rank as usize];
         if world.meetings.iter().any(|other| *other < meetings) {
             return false;

@@ -127,7 +127,7 @@ pub(crate) struct Board {
 
 /// A meeting that this member has come to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meeting {
+pub(super) struct Exchange {
     pub(super) sequence: u64,
     touching: bool,
     /// Changes of membership that were looked at.
@@ -281,7 +281,7 @@ impl Board {
         call: &Call,
         touching: bool,
         give: impl Fn(u32) -> &'d [u8],
-    ) -> Result<Meeting, Failure> {
+    ) -> Result<Exchange, Failure> {
         if let Some(failure) = self.broken.get() {
             return Err(failure.clone());
         }
@@ -298,7 +298,7 @@ impl Board {
             // `look` sees that somebody gave up.
             fence(Ordering::SeqCst);
         }
-        Ok(Meeting {
+        Ok(Exchange {
             sequence,
             touching,
             changes: None,
@@ -307,7 +307,7 @@ impl Board {
 
     /// Looks for all members a while, if it pays.
     #[inline]
-    pub(super) fn spin(&self, meeting: &Meeting) -> bool {
+    pub(super) fn spin(&self, meeting: &Exchange) -> bool {
         let all_here = || self.all_here(meeting.sequence);
         let looks = self.looks.load(Ordering::Relaxed);
         all_here() || (0..looks).any(|_| all_here())
@@ -320,7 +320,7 @@ impl Board {
         &self,
         job: &Job,
         call: &Call,
-        meeting: &mut Meeting,
+        meeting: &mut Exchange,
     ) -> Result<bool, Failure> {
         if !self.all_here(meeting.sequence) {
             return match self.in_vain(job, meeting) {
@@ -346,7 +346,7 @@ impl Board {
         &self,
         job: &Job,
         call: &Call,
-        meeting: &mut Meeting,
+        meeting: &mut Exchange,
     ) -> Result<(), Failure> {
         // Asked here, where it costs nothing that anybody waits for.
         let looks = if job.fabric.is_oversubscribed() {
@@ -368,7 +368,7 @@ impl Board {
     }
 
     /// Whether a look would find something new.
-    pub(super) fn is_ready(&self, meeting: &Meeting) -> bool {
+    pub(super) fn is_ready(&self, meeting: &Exchange) -> bool {
         self.all_here(meeting.sequence) || self.somebody_gave_up()
     }
 
@@ -379,7 +379,7 @@ impl Board {
 
     /// Why not all will come, if so.
     #[cold]
-    fn in_vain(&self, job: &Job, meeting: &mut Meeting) -> Option<Failure> {
+    fn in_vain(&self, job: &Job, meeting: &mut Exchange) -> Option<Failure> {
         let gave_up = self.heard();
         let changes = Some(job.fabric.changes());
         let has_changed = std::mem::replace(&mut meeting.changes, changes) != changes;
@@ -395,7 +395,7 @@ impl Board {
     }
 
     /// The first of whom a meeting waits for.
-    pub(super) fn awaited(&self, meeting: &Meeting) -> Option<PeerId> {
+    pub(super) fn awaited(&self, meeting: &Exchange) -> Option<PeerId> {
         let mut others = self.others();
         let missing = others.find(|rank| !self.arrived(*rank, meeting.sequence));
         missing.map(|rank| self.peers[rank as usize])

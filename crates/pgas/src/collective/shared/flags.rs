@@ -1,11 +1,11 @@
 //! A call on flags: what it knows of the others' memory, and what becomes of its meetings.
 
-use super::board::{Board, Meeting, PAYLOAD_MIN};
+use super::board::{Board, Exchange, PAYLOAD_MIN};
 use super::few;
 use super::memory::Staging;
 use crate::collective::call::{Call, Failure};
 use crate::collective::combining::Combiner;
-use crate::collective::schedule::{Memory, Own, Plan, Schedule, Step, Told};
+use crate::collective::schedule::{Announcement, Memory, Own, Plan, Schedule, Step};
 use crate::collective::shape::Shape;
 use crate::collective::{Input, Output};
 use crate::job::Job;
@@ -14,7 +14,7 @@ use samite_mem::SharedBytes;
 use std::sync::Arc;
 
 /// What a member tells fits into every slot.
-const _: () = assert!(size_of::<Told>() <= PAYLOAD_MIN);
+const _: () = assert!(size_of::<Announcement>() <= PAYLOAD_MIN);
 
 /// A system call costs more than copying fewer bytes twice.
 const PRIVATE_MIN: u64 = 16 << 10;
@@ -26,7 +26,7 @@ pub(crate) struct Flags {
     /// Of this call, in the line of calls.
     place: u64,
     /// Once this call has its turn.
-    meeting: Option<Meeting>,
+    meeting: Option<Exchange>,
     phase: Phase,
     staging: Option<Staging>,
     /// By rank: where it is read, and where it is written.
@@ -148,7 +148,7 @@ impl Flags {
                     told.address = input.address();
                     told
                 };
-                let told: Vec<Told> = (0..self.board.size()).map(tell).collect();
+                let told: Vec<Announcement> = (0..self.board.size()).map(tell).collect();
                 let give = |to: u32| bytemuck::bytes_of(&told[to as usize]);
                 self.board.post(call, touching, give)
             }
@@ -165,7 +165,7 @@ impl Flags {
     }
 
     /// Whether all have met; then it takes what they brought.
-    pub(crate) fn met(
+    pub(crate) fn exchanged(
         &mut self,
         job: &Job,
         call: &Call,
@@ -208,7 +208,7 @@ impl Flags {
     /// Takes what everybody has told, and maps what the steps touch.
     fn learn(&mut self, job: &Job, plan: &mut Plan, sequence: u64) -> Result<(), Failure> {
         let (me, size) = (self.board.rank, self.board.size());
-        let mut told: Vec<Told> = (0..size).map(|rank| plan.tell(rank)).collect();
+        let mut told: Vec<Announcement> = (0..size).map(|rank| plan.tell(rank)).collect();
         for from in (0..size).filter(|from| *from != me) {
             let told = bytemuck::bytes_of_mut(&mut told[from as usize]);
             self.board.read(sequence, from, told);

@@ -1,7 +1,7 @@
 //! The way to the end of what a call of a lock has left in the middle, without that lock: out of
 //! the queue, when it is dropped, and of a release.
 
-use super::{Below, Place, Walk};
+use super::{Below, CallState, Walk};
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, End, Release, Settle, Step};
 use crate::unfinished::Finish;
@@ -47,7 +47,7 @@ impl Leaver {
             team: lock.team.clone(),
             number: lock.number,
             words: lock.words.clone(),
-            place: Place::new(),
+            call: CallState::new(),
             ticket: AtomicU64::new(lock.ticket().0),
             left: Mutex::default(),
         };
@@ -64,7 +64,7 @@ impl Leaver {
     pub(super) fn settle(&mut self) -> Result<()> {
         let done = self.walk_out();
         if done.as_ref().is_err_and(|error| !is_late(error)) {
-            (self.step, self.asked) = (Step::Ended(End::Left), None);
+            (self.step, self.asked) = (Step::Ended(End::Interrupted), None);
         }
         done
     }

@@ -1,19 +1,19 @@
 //! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to
 //! the home. A call whose deadline passes, or that is ended by a panic of what runs while it waits,
-//! leaves its state here ([`Left`]), and the next call continues from it. A release is gone on with
-//! ([`Leaver`]) when this unit makes progress, too; so is the way out of the queue if the lock is
-//! dropped.
+//! leaves its state here ([`Interrupted`]), and the next call continues from it. A release is gone
+//! on with ([`Leaver`]) when this unit makes progress, too; so is the way out of the queue if the
+//! lock is dropped.
 
+mod call_state;
 mod leaver;
-mod place;
 mod waiting;
 
-pub(super) use place::Place;
+pub(super) use call_state::CallState;
 #[cfg(not(test))]
-use place::State;
+use call_state::State;
 #[cfg(test)]
-pub(super) use place::State;
-pub(super) use waiting::Left;
+pub(super) use call_state::State;
+pub(super) use waiting::Interrupted;
 
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
 use super::{Holding, Lock};
@@ -246,15 +246,15 @@ impl Lock {
         self.find_home()?;
         let left = self.left.lock().take();
         let (mut machine, step, asked) = match left {
-            Some(Left::Acquire {
+            Some(Interrupted::Acquire {
                 machine,
                 step,
                 asked,
             }) => (machine, step, asked),
-            Some(Left::Release(leaver)) => return self.go_on_giving(leaver).map(|()| None),
+            Some(Interrupted::Release(leaver)) => return self.go_on_giving(leaver).map(|()| None),
             None => return Ok(None),
         };
-        self.place.set(State::Busy);
+        self.call.set(State::Busy);
         machine.wish(wish);
         let step = match asked {
             Some(asked) => {
@@ -273,13 +273,13 @@ impl Lock {
 
     /// Goes on with a release, to its end.
     fn go_on_giving(&self, leaver: Arc<Mutex<Leaver>>) -> Result<()> {
-        *self.left.lock() = Some(Left::Release(leaver.clone()));
+        *self.left.lock() = Some(Interrupted::Release(leaver.clone()));
         let given = leaver.lock().settle();
         if given.as_ref().is_err_and(is_late) {
             return given;
         }
         self.left.lock().take();
-        self.place.set(State::Busy);
+        self.call.set(State::Busy);
         if leaver.lock().has_used_the_ticket() {
             self.use_ticket();
         }
@@ -308,8 +308,8 @@ impl Lock {
             return;
         }
         let leaver = match left {
-            Left::Release(leaver) => leaver,
-            Left::Acquire {
+            Interrupted::Release(leaver) => leaver,
+            Interrupted::Acquire {
                 machine,
                 step,
                 asked,

@@ -1,7 +1,7 @@
 //! Machines whose next step is waited for, and those that a call has left in the middle.
 
+use super::call_state::State;
 use super::leaver::{Leaver, is_late};
-use super::place::State;
 use crate::Result;
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, Release, Step, Ticket, Wait, Wish};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A machine that a call left in the middle.
 #[derive(Debug)]
-pub(in crate::lock) enum Left {
+pub(in crate::lock) enum Interrupted {
     Acquire {
         machine: Acquire,
         /// Its next step.
@@ -86,16 +86,16 @@ impl Lock {
     #[cold]
     pub(super) fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<u64>>) {
         let left = match machine {
-            Machine::Acquire(machine) => Left::Acquire {
+            Machine::Acquire(machine) => Interrupted::Acquire {
                 machine,
                 step,
                 asked,
             },
             Machine::Release(machine) => {
-                Left::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
+                Interrupted::Release(self.add_leaver(Leaver::of(self, machine, step, asked)))
             }
         };
-        self.place.set(State::Leaving);
+        self.call.set(State::Leaving);
         *self.left.lock() = Some(left);
     }
 }

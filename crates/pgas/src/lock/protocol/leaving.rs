@@ -31,7 +31,7 @@ impl Leave {
             Leaving::Begin => self.say(self.me.fresh_link()),
             Leaving::Saying { expected } if answer == expected => match answer & MEMBER {
                 // Whoever comes finds that it has left.
-                0 => Step::Ended(End::Left),
+                0 => Step::Ended(End::Interrupted),
                 next => {
                     self.at = Leaving::Woken;
                     Step::Wake {
@@ -43,7 +43,7 @@ impl Leave {
             },
             // Somebody announced itself meanwhile.
             Leaving::Saying { .. } => self.say(answer),
-            Leaving::Woken => Step::Ended(End::Left),
+            Leaving::Woken => Step::Ended(End::Interrupted),
         }
     }
 
@@ -101,7 +101,7 @@ impl Settle {
                 *self = Settle::Release(release);
                 step
             }
-            (Settle::Acquire(_), Step::Ended(_)) => Step::Ended(End::Left),
+            (Settle::Acquire(_), Step::Ended(_)) => Step::Ended(End::Interrupted),
             (_, step) => step,
         }
     }

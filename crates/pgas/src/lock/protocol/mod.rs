@@ -103,7 +103,7 @@ pub(super) enum End {
     /// It is held by somebody else, and who asked does not wait.
     Busy,
     /// This unit waits no more, and never comes again.
-    Left,
+    Interrupted,
     /// It is given back; whether somebody came after, so that the ticket is used up.
     Released { used: bool },
 }

@@ -6,9 +6,9 @@
 //! # Invariants
 //! * G1 The bytes in use at a block store never exceed its memory, nor the buffers their number
 //!   there; the bytes of a stream never its limit; those spilled never the disk.
-//! * G2 All or nothing: an ask that waits has nothing.
-//! * G3 An ask that has to wait for a block store is not overtaken there by a later one of its
-//!   class, however small. An ask that waits only for its own stream's limit holds up nobody
+//! * G2 All or nothing: a request that waits has nothing.
+//! * G3 A request that has to wait for a block store is not overtaken there by a later one of its
+//!   class, however small. A request that waits only for its own stream's limit holds up nobody
 //!   else's.
 //! * G4 Asks of steps that have memory already (*continuing*) come before those of steps that have
 //!   none: the former free memory when they are whole, the latter would only add to what is
@@ -19,7 +19,7 @@
 //!   [`MOST_BYTES`], whatever it says. So what is granted is what is freed, byte by byte.
 //!
 //! Not guaranteed: two half-written steps of two streams may each wait for what the other has; the
-//! deadline of the asks ends that, with an error that names the block store and what is in use.
+//! deadline of the requests ends that, with an error that names the block store and what is in use.
 
 use super::{BlockStoreFigures, BufferId, Fault, Peer, StreamId, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,42 +31,42 @@ pub const MOST_BYTES: u64 = 1 << 48;
 /// Most buffers that a block store is taken to be able to have.
 pub const MOST_BUFFERS: u64 = 1 << 16;
 
-/// Names an ask.
+/// Names a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AskId {
+pub struct RequestId {
     /// The stream that asks.
     pub stream: StreamId,
-    /// Which ask of the stream.
+    /// Which request of the stream.
     pub number: u64,
 }
 
 /// A stream asks for bytes, for one rank's part of the open step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct MemoryRequest {
     /// Its name.
-    pub ask: AskId,
+    pub id: RequestId,
     /// What is wanted.
     pub wants: Vec<Want>,
     /// What the open step has already, of all ranks.
     pub has: Vec<Want>,
     /// The step that the rank keeps until it commits this one: it stays beside it (G5), and makes
-    /// the ask no continuing one.
+    /// the request no continuing one.
     pub keeps: Vec<Want>,
     /// Whether the stream might make room: drop or spill steps.
     pub yields: bool,
 }
 
-/// What admission control says to an ask.
+/// What admission control says to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The bytes are the asker's.
-    Granted(AskId),
+    Granted(RequestId),
     /// They will come, when others free theirs; why not now.
-    Wait(AskId, Shortage),
+    Wait(RequestId, Shortage),
     /// As `Wait`, and the stream should drop or spill what it can: that many bytes are missing.
-    Spill(AskId, Shortage),
+    Spill(RequestId, Shortage),
     /// They can never come.
-    Refused(AskId, Fault),
+    Refused(RequestId, Fault),
 }
 
 /// What is short, where.
@@ -111,8 +111,8 @@ pub struct Admission {
     accounts: BTreeMap<StreamId, Account>,
     /// Buffers that have a place on a disk.
     spilled: BTreeMap<BufferId, (Peer, u64)>,
-    continuing: VecDeque<Ask>,
-    fresh: VecDeque<Ask>,
+    continuing: VecDeque<MemoryRequest>,
+    fresh: VecDeque<MemoryRequest>,
     changed: bool,
 }
 
@@ -132,7 +132,7 @@ impl Admission {
         pool.most_buffers = buffers.min(MOST_BUFFERS);
     }
 
-    /// A block store is gone and all that it had. Returns the refusals of asks that need it.
+    /// A block store is gone and all that it had. Returns the refusals of requests that need it.
     pub fn block_store_lost(&mut self, block_store: Peer) -> Vec<Decision> {
         self.changed = true;
         self.pools.remove(&block_store);
@@ -140,15 +140,25 @@ impl Admission {
         for account in self.accounts.values_mut() {
             account.used -= account.at.remove(&block_store).unwrap_or(0);
         }
-        let needs = |ask: &Ask| ask.wants.iter().any(|want| want.block_store == block_store);
+        let needs = |request: &MemoryRequest| {
+            request
+                .wants
+                .iter()
+                .any(|want| want.block_store == block_store)
+        };
         let mut refused = Vec::new();
         for queue in [&mut self.continuing, &mut self.fresh] {
-            refused.extend(queue.iter().filter(|ask| needs(ask)).map(|ask| ask.ask));
-            queue.retain(|ask| !needs(ask));
+            refused.extend(
+                queue
+                    .iter()
+                    .filter(|request| needs(request))
+                    .map(|request| request.id),
+            );
+            queue.retain(|request| !needs(request));
         }
         let refused = refused.into_iter();
         refused
-            .map(|ask| Decision::Refused(ask, Fault::NoBlockStore { block_store }))
+            .map(|request| Decision::Refused(request, Fault::NoBlockStore { block_store }))
             .collect()
     }
 
@@ -217,34 +227,34 @@ impl Admission {
     /// more is granted. A step that has nothing yet keeps nobody waiting.
     pub fn half_granted(&self) -> BTreeSet<StreamId> {
         let waiting = self.continuing.iter();
-        waiting.map(|ask| ask.ask.stream).collect()
+        waiting.map(|request| request.id.stream).collect()
     }
 
-    /// An ask comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump)
+    /// A request comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump)
     /// answers it.
-    pub fn ask(&mut self, ask: Ask) -> Option<Decision> {
-        if let Err(fault) = self.possible(&ask) {
-            return Some(Decision::Refused(ask.ask, fault));
+    pub fn request(&mut self, request: MemoryRequest) -> Option<Decision> {
+        if let Err(fault) = self.possible(&request) {
+            return Some(Decision::Refused(request.id, fault));
         }
-        if ask.has.is_empty() {
-            self.fresh.push_back(ask);
+        if request.has.is_empty() {
+            self.fresh.push_back(request);
         } else {
-            self.continuing.push_back(ask);
+            self.continuing.push_back(request);
         }
         None
     }
 
-    /// Whether an ask that waits may be granted now although it was not by the last
+    /// Whether a request that waits may be granted now although it was not by the last
     /// [`pump`](Self::pump).
     pub fn has_changed(&self) -> bool {
         self.changed && self.waiting()
     }
 
     /// The asker does not want it any more.
-    pub fn withdraw(&mut self, ask: AskId) {
+    pub fn withdraw(&mut self, request: RequestId) {
         self.changed = true;
-        self.continuing.retain(|waiting| waiting.ask != ask);
-        self.fresh.retain(|waiting| waiting.ask != ask);
+        self.continuing.retain(|waiting| waiting.id != request);
+        self.fresh.retain(|waiting| waiting.id != request);
     }
 
     /// Bytes of a buffer in memory are free.
@@ -295,15 +305,15 @@ impl Admission {
             let (mut blocked, mut streams) = (BTreeSet::new(), BTreeSet::new());
             let mut granted = Vec::new();
             for queue in [Self::continuing, Self::fresh] {
-                for ask in std::mem::take(queue(self)) {
-                    match self.grant(&ask, &mut blocked, &mut streams) {
-                        None => granted.push(ask),
+                for request in std::mem::take(queue(self)) {
+                    match self.grant(&request, &mut blocked, &mut streams) {
+                        None => granted.push(request),
                         Some(short) => {
-                            decisions.push(match ask.yields {
-                                true => Decision::Spill(ask.ask, short),
-                                false => Decision::Wait(ask.ask, short),
+                            decisions.push(match request.yields {
+                                true => Decision::Spill(request.id, short),
+                                false => Decision::Wait(request.id, short),
                             });
-                            queue(self).push_back(ask);
+                            queue(self).push_back(request);
                         }
                     }
                 }
@@ -311,35 +321,35 @@ impl Admission {
             if granted.is_empty() {
                 return decisions;
             }
-            for ask in granted {
-                decisions.push(Decision::Granted(ask.ask));
-                self.promote(&ask, &mut decisions);
+            for request in granted {
+                decisions.push(Decision::Granted(request.id));
+                self.promote(&request, &mut decisions);
             }
         }
     }
 
-    fn continuing(&mut self) -> &mut VecDeque<Ask> {
+    fn continuing(&mut self) -> &mut VecDeque<MemoryRequest> {
         &mut self.continuing
     }
 
-    fn fresh(&mut self) -> &mut VecDeque<Ask> {
+    fn fresh(&mut self) -> &mut VecDeque<MemoryRequest> {
         &mut self.fresh
     }
 
-    /// The step of a granted ask has memory from now on: the other asks for it come first (G4), or
-    /// cannot be any more (G5).
-    fn promote(&mut self, granted: &Ask, decisions: &mut Vec<Decision>) {
-        let same = |ask: &Ask| ask.ask.stream == granted.ask.stream;
+    /// The step of a granted request has memory from now on: the other requests for it come first
+    /// (G4), or cannot be any more (G5).
+    fn promote(&mut self, granted: &MemoryRequest, decisions: &mut Vec<Decision>) {
+        let same = |request: &MemoryRequest| request.id.stream == granted.id.stream;
         for queue in [Self::continuing, Self::fresh] {
-            for mut ask in std::mem::take(queue(self)) {
-                if !same(&ask) {
-                    queue(self).push_back(ask);
+            for mut request in std::mem::take(queue(self)) {
+                if !same(&request) {
+                    queue(self).push_back(request);
                     continue;
                 }
-                ask.has.extend_from_slice(&granted.wants);
-                match self.possible(&ask) {
-                    Ok(()) => self.continuing.push_back(ask),
-                    Err(fault) => decisions.push(Decision::Refused(ask.ask, fault)),
+                request.has.extend_from_slice(&granted.wants);
+                match self.possible(&request) {
+                    Ok(()) => self.continuing.push_back(request),
+                    Err(fault) => decisions.push(Decision::Refused(request.id, fault)),
                 }
             }
         }
@@ -347,14 +357,14 @@ impl Admission {
 
     fn grant(
         &mut self,
-        ask: &Ask,
+        request: &MemoryRequest,
         blocked: &mut BTreeSet<Peer>,
         streams: &mut BTreeSet<StreamId>,
     ) -> Option<Shortage> {
-        let stream = ask.ask.stream;
+        let stream = request.id.stream;
         let account = self.accounts.get_mut(&stream);
-        let account = account.expect("a stream withdraws its asks before it ends");
-        let total = sum(&ask.wants).expect("an ask that 64 bits do not count was refused");
+        let account = account.expect("a stream withdraws its requests before it ends");
+        let total = sum(&request.wants).expect("a request that 64 bits do not count was refused");
         let missing = missing(account.used, total, account.limit);
         if streams.contains(&stream) || missing > 0 {
             streams.insert(stream);
@@ -366,11 +376,11 @@ impl Admission {
                 counts_buffers: false,
             });
         }
-        let wanted = per_block_store(&ask.wants);
+        let wanted = per_block_store(&request.wants);
         let mut short: Option<Shortage> = None;
         for (&block_store, &(bytes, buffers)) in &wanted {
             let pool = self.pools.get(&block_store);
-            let pool = pool.expect("asks to a lost block store were refused");
+            let pool = pool.expect("requests to a lost block store were refused");
             let missing = self::missing(pool.used, bytes, pool.memory);
             let buffers = self::missing(pool.buffers, buffers, pool.most_buffers);
             if missing == 0 && buffers == 0 && !blocked.contains(&block_store) {
@@ -407,9 +417,9 @@ impl Admission {
         None
     }
 
-    /// Whether an ask could ever be granted.
-    fn possible(&self, ask: &Ask) -> Result<(), Fault> {
-        let Some(account) = self.accounts.get(&ask.ask.stream) else {
+    /// Whether a request could ever be granted.
+    fn possible(&self, request: &MemoryRequest) -> Result<(), Fault> {
+        let Some(account) = self.accounts.get(&request.id.stream) else {
             return Err(Fault::NotOpen);
         };
         let too_large = |bytes, limit, at: String| Fault::TooLarge {
@@ -418,14 +428,14 @@ impl Admission {
             limit,
             at,
         };
-        let mut all = [ask.has.clone(), ask.keeps.clone()].concat();
-        all.extend_from_slice(&ask.wants);
+        let mut all = [request.has.clone(), request.keeps.clone()].concat();
+        all.extend_from_slice(&request.wants);
         let sum = sum(&all);
         if sum.is_none_or(|sum| sum > account.limit) {
             let bytes = sum.unwrap_or(u64::MAX);
             return Err(too_large(bytes, account.limit, "the stream".to_owned()));
         }
-        let wanted = per_block_store(&ask.wants);
+        let wanted = per_block_store(&request.wants);
         for (block_store, (bytes, buffers)) in per_block_store(&all) {
             if !wanted.contains_key(&block_store) {
                 continue;

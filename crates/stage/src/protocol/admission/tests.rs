@@ -3,8 +3,8 @@ use super::*;
 const A: StreamId = StreamId(0);
 const B: StreamId = StreamId(1);
 
-fn id(stream: StreamId, number: u64) -> AskId {
-    AskId { stream, number }
+fn id(stream: StreamId, number: u64) -> RequestId {
+    RequestId { stream, number }
 }
 
 fn want(block_store: u32, bytes: u64) -> Want {
@@ -14,9 +14,9 @@ fn want(block_store: u32, bytes: u64) -> Want {
     }
 }
 
-fn ask(stream: StreamId, number: u64, wants: &[Want], has: &[Want]) -> Ask {
-    Ask {
-        ask: id(stream, number),
+fn request(stream: StreamId, number: u64, wants: &[Want], has: &[Want]) -> MemoryRequest {
+    MemoryRequest {
+        id: id(stream, number),
         wants: wants.to_vec(),
         has: has.to_vec(),
         keeps: Vec::new(),
@@ -33,11 +33,11 @@ fn admission() -> Admission {
     admission
 }
 
-fn granted(admission: &mut Admission) -> Vec<AskId> {
+fn granted(admission: &mut Admission) -> Vec<RequestId> {
     let decisions = admission.pump().into_iter();
     decisions
         .filter_map(|decision| match decision {
-            Decision::Granted(ask) => Some(ask),
+            Decision::Granted(request) => Some(request),
             _ => None,
         })
         .collect()
@@ -55,7 +55,7 @@ fn free(admission: &mut Admission, stream: StreamId, block_store: u32, bytes: u6
 fn grants_stay_within_the_block_store_and_the_stream() {
     let mut admission = admission();
     assert_eq!(
-        admission.ask(ask(A, 0, &[want(1, 60), want(2, 60)], &[])),
+        admission.request(request(A, 0, &[want(1, 60), want(2, 60)], &[])),
         None
     );
     assert_eq!(granted(&mut admission), [id(A, 0)]);
@@ -64,7 +64,7 @@ fn grants_stay_within_the_block_store_and_the_stream() {
         (60, 120)
     );
     // The stream's limit: 30 are left of 150.
-    admission.ask(ask(A, 1, &[want(1, 31)], &[]));
+    admission.request(request(A, 1, &[want(1, 31)], &[]));
     let Decision::Wait(_, short) = &admission.pump()[0] else {
         panic!("it has to wait");
     };
@@ -73,7 +73,7 @@ fn grants_stay_within_the_block_store_and_the_stream() {
         (1, None, 150)
     );
     // Another stream is not held up by that.
-    admission.ask(ask(B, 0, &[want(1, 40)], &[]));
+    admission.request(request(B, 0, &[want(1, 40)], &[]));
     assert_eq!(granted(&mut admission), [id(B, 0)]);
     free(&mut admission, A, 2, 60);
     let Decision::Wait(_, short) = &admission.pump()[0] else {
@@ -86,13 +86,13 @@ fn grants_stay_within_the_block_store_and_the_stream() {
 }
 
 #[test]
-fn a_large_ask_is_not_starved_by_small_ones() {
+fn a_large_request_is_not_starved_by_small_ones() {
     let mut admission = admission();
-    admission.ask(ask(B, 0, &[want(1, 50)], &[]));
+    admission.request(request(B, 0, &[want(1, 50)], &[]));
     assert_eq!(granted(&mut admission), [id(B, 0)]);
-    admission.ask(ask(A, 0, &[want(1, 100), want(2, 10)], &[]));
-    admission.ask(ask(B, 1, &[want(1, 10)], &[]));
-    admission.ask(ask(B, 2, &[want(2, 95)], &[]));
+    admission.request(request(A, 0, &[want(1, 100), want(2, 10)], &[]));
+    admission.request(request(B, 1, &[want(1, 10)], &[]));
+    admission.request(request(B, 2, &[want(2, 95)], &[]));
     assert_eq!(
         granted(&mut admission),
         [],
@@ -112,8 +112,8 @@ fn buffers_are_counted_as_bytes_are() {
     admission.block_store(Peer(1), 100, 3, 0);
     admission.stream(A, "a", u64::MAX);
     admission.stream(B, "b", u64::MAX);
-    admission.ask(ask(A, 0, &[want(1, 1), want(1, 1)], &[]));
-    admission.ask(ask(B, 1, &[want(1, 1), want(1, 1)], &[]));
+    admission.request(request(A, 0, &[want(1, 1), want(1, 1)], &[]));
+    admission.request(request(B, 1, &[want(1, 1), want(1, 1)], &[]));
     assert_eq!(granted(&mut admission), [id(A, 0)]);
     let Decision::Wait(_, short) = &admission.pump()[0] else {
         panic!("it has to wait");
@@ -125,7 +125,7 @@ fn buffers_are_counted_as_bytes_are() {
     assert_eq!(granted(&mut admission), [id(B, 1)]);
     let many = [want(1, 1); 4];
     assert!(matches!(
-        admission.ask(ask(A, 2, &many, &[])),
+        admission.request(request(A, 2, &many, &[])),
         Some(Decision::Refused(
             _,
             Fault::TooManyBuffers {
@@ -144,8 +144,8 @@ fn a_budget_of_everything_is_counted_too() {
     assert_eq!(admission.memory(), MOST_BYTES);
     admission.stream(A, "a", u64::MAX);
     admission.stream(B, "b", u64::MAX);
-    admission.ask(ask(A, 0, &[want(1, 10)], &[]));
-    admission.ask(ask(B, 0, &[want(1, MOST_BYTES)], &[]));
+    admission.request(request(A, 0, &[want(1, 10)], &[]));
+    admission.request(request(B, 0, &[want(1, MOST_BYTES)], &[]));
     assert_eq!(granted(&mut admission), [id(A, 0)]);
     let Decision::Wait(_, short) = &admission.pump()[0] else {
         panic!("10 bytes are missing");
@@ -167,7 +167,7 @@ fn what_64_bits_do_not_count_is_refused() {
         admission.block_store(Peer(1), u64::MAX, 9, 0);
         admission.block_store(Peer(2), u64::MAX, 9, 0);
         admission.stream(A, "a", u64::MAX);
-        let refused = admission.ask(ask(A, 0, &wants, &has));
+        let refused = admission.request(request(A, 0, &wants, &has));
         assert!(
             matches!(
                 refused,
@@ -189,10 +189,10 @@ fn what_64_bits_do_not_count_is_refused() {
 #[test]
 fn half_written_steps_come_first() {
     let mut admission = admission();
-    admission.ask(ask(A, 0, &[want(1, 60)], &[]));
-    admission.ask(ask(B, 0, &[want(1, 60)], &[]));
+    admission.request(request(A, 0, &[want(1, 60)], &[]));
+    admission.request(request(B, 0, &[want(1, 60)], &[]));
     assert_eq!(granted(&mut admission), [id(A, 0)]);
-    admission.ask(ask(A, 1, &[want(1, 40)], &[want(1, 60)]));
+    admission.request(request(A, 1, &[want(1, 40)], &[want(1, 60)]));
     assert_eq!(
         granted(&mut admission),
         [id(A, 1)],
@@ -207,13 +207,13 @@ fn the_impossible_is_refused_at_once_and_by_name() {
         Some(Decision::Refused(_, fault)) => fault,
         other => panic!("not refused: {other:?}"),
     };
-    let large = refusal(admission.ask(ask(B, 0, &[want(1, 101)], &[])));
+    let large = refusal(admission.request(request(B, 0, &[want(1, 101)], &[])));
     assert_eq!(
         large.to_string(),
         "101 bytes for one step of the stream b, and for the last one where its writer keeps it, are more than 100, all that peer 1 may have: \
          write less per step, or give it more memory: memory.budget on its node, or --memory of a staging server"
     );
-    let open = refusal(admission.ask(ask(B, 0, &[want(1, 60)], &[want(1, 60)])));
+    let open = refusal(admission.request(request(B, 0, &[want(1, 60)], &[want(1, 60)])));
     assert!(matches!(
         open,
         Fault::TooLarge {
@@ -222,7 +222,7 @@ fn the_impossible_is_refused_at_once_and_by_name() {
             ..
         }
     ));
-    let stream = refusal(admission.ask(ask(A, 0, &[want(1, 80), want(2, 80)], &[])));
+    let stream = refusal(admission.request(request(A, 0, &[want(1, 80), want(2, 80)], &[])));
     assert!(matches!(
         stream,
         Fault::TooLarge {
@@ -231,14 +231,14 @@ fn the_impossible_is_refused_at_once_and_by_name() {
             ..
         }
     ));
-    let nobody = refusal(admission.ask(ask(B, 0, &[want(7, 1)], &[])));
+    let nobody = refusal(admission.request(request(B, 0, &[want(7, 1)], &[])));
     assert_eq!(
         nobody,
         Fault::NoBlockStore {
             block_store: Peer(7)
         }
     );
-    let huge = refusal(admission.ask(ask(B, 0, &[want(1, u64::MAX), want(1, 2)], &[])));
+    let huge = refusal(admission.request(request(B, 0, &[want(1, u64::MAX), want(1, 2)], &[])));
     assert!(matches!(huge, Fault::TooLarge { .. }));
     assert!(!admission.waiting());
 }
@@ -246,11 +246,11 @@ fn the_impossible_is_refused_at_once_and_by_name() {
 #[test]
 fn a_stream_that_can_is_asked_to_make_room() {
     let mut admission = admission();
-    admission.ask(ask(A, 0, &[want(1, 90)], &[]));
+    admission.request(request(A, 0, &[want(1, 90)], &[]));
     admission.pump();
-    admission.ask(Ask {
+    admission.request(MemoryRequest {
         yields: true,
-        ..ask(A, 1, &[want(1, 30)], &[])
+        ..request(A, 1, &[want(1, 30)], &[])
     });
     assert!(matches!(
         admission.pump()[..],
@@ -281,10 +281,10 @@ fn a_stream_that_can_is_asked_to_make_room() {
 #[test]
 fn a_lost_block_store_takes_its_books_along() {
     let mut admission = admission();
-    admission.ask(ask(A, 0, &[want(1, 70), want(2, 70)], &[]));
+    admission.request(request(A, 0, &[want(1, 70), want(2, 70)], &[]));
     admission.pump();
-    admission.ask(ask(B, 0, &[want(1, 70)], &[]));
-    admission.ask(ask(B, 1, &[want(2, 70)], &[]));
+    admission.request(request(B, 0, &[want(1, 70)], &[]));
+    admission.request(request(B, 1, &[want(2, 70)], &[]));
     assert_eq!(granted(&mut admission), []);
     assert_eq!(
         admission.block_store_lost(Peer(1)),
@@ -303,15 +303,15 @@ fn a_lost_block_store_takes_its_books_along() {
 }
 
 #[test]
-fn other_asks_of_a_step_that_got_memory_are_continuing() {
+fn other_requests_of_a_step_that_got_memory_are_continuing() {
     let mut admission = admission();
-    admission.ask(ask(B, 0, &[want(1, 90)], &[]));
+    admission.request(request(B, 0, &[want(1, 90)], &[]));
     assert_eq!(granted(&mut admission), [id(B, 0)]);
     admission.stream(StreamId(2), "c", u64::MAX);
-    admission.ask(ask(A, 0, &[want(1, 50)], &[]));
-    admission.ask(ask(StreamId(2), 0, &[want(1, 100)], &[]));
-    admission.ask(ask(A, 1, &[want(1, 50)], &[]));
-    admission.ask(ask(A, 2, &[want(1, 1)], &[]));
+    admission.request(request(A, 0, &[want(1, 50)], &[]));
+    admission.request(request(StreamId(2), 0, &[want(1, 100)], &[]));
+    admission.request(request(A, 1, &[want(1, 50)], &[]));
+    admission.request(request(A, 2, &[want(1, 1)], &[]));
     assert_eq!(granted(&mut admission), []);
     free(&mut admission, B, 1, 90);
     let decisions = admission.pump();
@@ -322,19 +322,19 @@ fn other_asks_of_a_step_that_got_memory_are_continuing() {
         "the second part of the step, before a new step"
     );
     assert!(
-        matches!(&decisions[2], Decision::Refused(ask, Fault::TooLarge { .. }) if *ask == id(A, 2)),
+        matches!(&decisions[2], Decision::Refused(request, Fault::TooLarge { .. }) if *request == id(A, 2)),
         "the third can never fit"
     );
 }
 
 #[test]
-fn a_withdrawn_ask_holds_up_nobody() {
+fn a_withdrawn_request_holds_up_nobody() {
     let mut admission = admission();
     let c = StreamId(2);
     admission.stream(c, "c", u64::MAX);
-    admission.ask(ask(B, 0, &[want(1, 60)], &[]));
-    admission.ask(ask(c, 0, &[want(1, 60)], &[]));
-    admission.ask(ask(A, 0, &[want(1, 30)], &[]));
+    admission.request(request(B, 0, &[want(1, 60)], &[]));
+    admission.request(request(c, 0, &[want(1, 60)], &[]));
+    admission.request(request(A, 0, &[want(1, 30)], &[]));
     assert_eq!(granted(&mut admission), [id(B, 0)]);
     admission.withdraw(id(c, 0));
     assert_eq!(granted(&mut admission), [id(A, 0)]);

@@ -98,7 +98,7 @@ impl Stream {
 
     /// A block store reports.
     pub fn report(&mut self, from: Peer, report: Report) {
-        let (Report::Held { buffer, .. }
+        let (Report::Allocated { buffer, .. }
         | Report::Refused { buffer, .. }
         | Report::Sealed { buffer }
         | Report::Spilled { buffer }
@@ -113,7 +113,7 @@ impl Stream {
             return; // nonsense: somebody else's buffer
         }
         match (report, known.state) {
-            (Report::Held { handle, .. }, State::Asked) => {
+            (Report::Allocated { handle, .. }, State::Asked) => {
                 (known.handle, known.state) = (handle, State::Written);
                 self.buffer_held(number, from);
             }

@@ -13,8 +13,8 @@
 //! another size could end, where the writer computes: what it writes next may be smaller.
 
 use super::Stream;
-use super::groups::{Group, Place as ReaderPlace, Rank};
-use super::writers::{Place, Stage};
+use super::groups::{Group, Rank, ReaderState};
+use super::writers::{Stage, WriterState};
 use crate::protocol::{Peer, Policy, Step, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,7 @@ impl Stream {
         for (&number, group) in &self.groups.groups {
             let mut ahead = None;
             for (rank, state) in group.ranks.iter().enumerate() {
-                let ReaderPlace::Here(peer) = state.place else {
+                let ReaderState::Here(peer) = state.place else {
                     continue;
                 };
                 for asked in &state.waiting {
@@ -113,12 +113,12 @@ impl Stream {
         let whom = whom?;
         let peer = match whom {
             Member::Writer(rank) => match self.writers.ranks.get(rank)?.place {
-                Place::Here(peer) => peer,
-                Place::Away(_) | Place::Closed => return None,
+                WriterState::Here(peer) => peer,
+                WriterState::Away(_) | WriterState::Closed => return None,
             },
             Member::Reader(group, rank) => {
                 match self.groups.groups.get(&group)?.ranks.get(rank)?.place {
-                    ReaderPlace::Here(peer) => peer,
+                    ReaderState::Here(peer) => peer,
                     _ => return None,
                 }
             }
@@ -154,7 +154,7 @@ impl Stream {
             let ranks = group.ranks.iter().enumerate();
             let having = ranks.filter(|(_, rank)| group.has(rank));
             having.map(move |(rank, state)| match state.place {
-                ReaderPlace::Here(peer) if blocked.contains(&peer) => Some(Keeping {
+                ReaderState::Here(peer) if blocked.contains(&peer) => Some(Keeping {
                     stream: self.id,
                     member: Member::Reader(number, rank),
                     peer,
@@ -177,13 +177,14 @@ impl Stream {
         }
         let step = self.store.committed;
         let ranks = self.writers.ranks.iter().enumerate();
-        let behind = ranks.filter(|(_, rank)| rank.next == step && rank.place != Place::Closed);
+        let behind =
+            ranks.filter(|(_, rank)| rank.next == step && rank.place != WriterState::Closed);
         let mut first = None;
         for (rank, state) in behind {
             match state.place {
-                Place::Here(peer) if blocked.contains(&peer) => first = first.or(Some(rank)),
-                Place::Here(_) | Place::Closed => {}
-                Place::Away(_) => return None,
+                WriterState::Here(peer) if blocked.contains(&peer) => first = first.or(Some(rank)),
+                WriterState::Here(_) | WriterState::Closed => {}
+                WriterState::Away(_) => return None,
             }
         }
         first.map(Member::Writer)
@@ -255,14 +256,14 @@ impl Group {
         bytes: u64,
         blocked: &BTreeSet<Peer>,
     ) -> Option<usize> {
-        let is_away = |place| matches!(place, ReaderPlace::Away(_));
+        let is_away = |place| matches!(place, ReaderState::Away(_));
         // What spills is let in as soon as there is room on the disk, by whomever.
         let spills = self.queue.policy() == Policy::Spill && store.disk_full;
         if spills || self.ranks.iter().any(|rank| is_away(rank.place)) {
             return None;
         }
         let blocked =
-            |rank: &Rank| matches!(rank.place, ReaderPlace::Here(peer) if blocked.contains(&peer));
+            |rank: &Rank| matches!(rank.place, ReaderState::Here(peer) if blocked.contains(&peer));
         let ranks = || self.ranks.iter().filter(|rank| blocked(rank));
         // What one of them has still to take is the end of what the group has taken.
         let least = ranks().map(|rank| rank.next).min()?;
@@ -292,8 +293,8 @@ impl Group {
         let mut last = None;
         for (number, rank) in self.ranks.iter().enumerate() {
             match rank.place {
-                ReaderPlace::Away(_) => return None,
-                ReaderPlace::Here(peer) if rank.next == self.base && blocked.contains(&peer) => {
+                ReaderState::Away(_) => return None,
+                ReaderState::Here(peer) if rank.next == self.base && blocked.contains(&peer) => {
                     last = last.or(Some(number));
                 }
                 _ => {}

@@ -1,13 +1,13 @@
 //! What a writer rank commits: is it sound, is it the same again, does it fit to the others.
 
 use super::buffers::State;
-use super::store::Part as Kept;
+use super::store::Part as Stored;
 use super::writers::Known;
 use super::{Stream, costs};
 use crate::protocol::ledger::Ledger;
 use crate::protocol::{
-    ALIGN, Answer, Block, BufferId, Fault, LONGEST, Layout, LayoutHash, Order, Part, Peer, Places,
-    Slot, Step, Ticket, Told,
+    ALIGN, Answer, Block, BlockOffsets, BufferId, Fault, LONGEST, Layout, LayoutHash, LayoutRef,
+    Order, Part, Peer, Slot, Step, Ticket,
 };
 use std::collections::HashSet;
 
@@ -40,8 +40,8 @@ impl Stream {
     /// had. What it costs beside its layout.
     fn afford_part(&mut self, from: Peer, part: &Part) -> Result<u64, Fault> {
         let layout = match &part.layout {
-            Told::New(layout) => costs::of_layout(layout),
-            Told::Same(_) => 0,
+            LayoutRef::New(layout) => costs::of_layout(layout),
+            LayoutRef::Same(_) => 0,
         };
         let cost = costs::of_part(part);
         self.afford_begun(from, cost.saturating_add(layout))?;
@@ -98,7 +98,7 @@ impl Stream {
             true => self.store.costs.ledger.charge(from, cost),
             false => self.store.costs.ledger.charge_step(from, self.id, cost),
         };
-        let kept = Kept {
+        let kept = Stored {
             hash,
             layout: layout.clone(),
             slots,
@@ -173,8 +173,8 @@ impl Stream {
     /// A rank commits a step that it has committed: after a restart.
     fn again(&mut self, rank: u32, part: Part) -> Result<(), Fault> {
         let hash = match &part.layout {
-            Told::New(layout) => layout.hash(),
-            Told::Same(hash) => *hash,
+            LayoutRef::New(layout) => layout.hash(),
+            LayoutRef::Same(hash) => *hash,
         };
         let step = part.step;
         let differs = self
@@ -207,9 +207,9 @@ impl Stream {
         }
     }
 
-    fn layout(&self, rank: u32, told: Told) -> Result<Known, Fault> {
+    fn layout(&self, rank: u32, told: LayoutRef) -> Result<Known, Fault> {
         match told {
-            Told::New(layout) => {
+            LayoutRef::New(layout) => {
                 layout.check(rank)?;
                 let (hash, length) = layout.hash_and_length();
                 Ok(Known {
@@ -218,7 +218,7 @@ impl Stream {
                     length,
                 })
             }
-            Told::Same(hash) => {
+            LayoutRef::Same(hash) => {
                 let last = self.writers.ranks[rank as usize].layout.as_ref();
                 let last = last.filter(|known| known.hash == hash);
                 last.cloned().ok_or(Fault::UnknownLayout { rank })
@@ -268,7 +268,7 @@ impl Stream {
         rank: u32,
         layout: &Layout,
         slots: &[Slot<u64>],
-        places: &Places,
+        places: &BlockOffsets,
     ) -> Result<(), Fault> {
         // Before any table of that many slots is made.
         for variable in &layout.variables {
@@ -283,11 +283,11 @@ impl Stream {
         }
         let packed;
         let offsets: &[u64] = match places {
-            Places::Packed => {
+            BlockOffsets::Packed => {
                 packed = layout.packing()?.offsets;
                 &packed
             }
-            Places::Listed(offsets) => offsets,
+            BlockOffsets::Listed(offsets) => offsets,
         };
         let blocks = layout.variables.iter();
         let blocks: usize = blocks.map(|variable| variable.blocks.len()).sum();

@@ -6,7 +6,7 @@
 //! A layout that steps share is counted once.
 
 use crate::protocol::ledger::{Charge, Ledger};
-use crate::protocol::{Attribute, Layout, Part, Peer, Places, encoded_bytes};
+use crate::protocol::{Attribute, BlockOffsets, Layout, Part, Peer, encoded_bytes};
 use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ fn address(layout: &Arc<Layout>) -> usize {
 pub(super) fn of_part(part: &Part) -> u64 {
     let slots = part.slots.iter().map(|slot| 32 + 16 * slot.len() as u64);
     let places = match &part.places {
-        Places::Packed => 0,
-        Places::Listed(offsets) => 8 * offsets.len() as u64,
+        BlockOffsets::Packed => 0,
+        BlockOffsets::Listed(offsets) => 8 * offsets.len() as u64,
     };
     PART + slots.sum::<u64>() + places + of_attributes(&part.attributes)
 }

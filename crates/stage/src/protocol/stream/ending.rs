@@ -1,7 +1,7 @@
 //! How writer ranks close, fail or are lost, and how the stream ends with them.
 
 use super::Stream;
-use super::writers::{Known, Place};
+use super::writers::{Known, WriterState};
 use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
 
 impl Stream {
@@ -38,7 +38,7 @@ impl Stream {
         }
         self.drop_uncommitted(rank as usize);
         self.let_go(rank as usize);
-        self.writers.ranks[rank as usize].place = Place::Closed;
+        self.writers.ranks[rank as usize].place = WriterState::Closed;
         self.settle();
     }
 
@@ -60,7 +60,7 @@ impl Stream {
             .writers
             .ranks
             .iter()
-            .all(|rank| rank.place == Place::Closed);
+            .all(|rank| rank.place == WriterState::Closed);
         if all && !self.is_sealing() && self.end.is_none() {
             self.end_stream(EndOfStream::Closed);
         }
@@ -77,7 +77,7 @@ impl Stream {
     pub(super) fn wake_for_leases(&mut self) {
         let ranks = self.writers.ranks.iter();
         let leases = ranks.filter_map(|rank| match rank.place {
-            Place::Away(until) => Some(until),
+            WriterState::Away(until) => Some(until),
             _ => None,
         });
         if let Some(until) = leases.min() {
@@ -104,7 +104,7 @@ impl Stream {
     /// A process is gone: so is a writer rank, if it was one.
     pub(super) fn writer_lost(&mut self, peer: Peer) {
         for rank in 0..self.writers.ranks.len() {
-            if self.writers.ranks[rank].place == Place::Here(peer) {
+            if self.writers.ranks[rank].place == WriterState::Here(peer) {
                 self.rank_failed(rank, Failure::Died);
             }
         }
@@ -118,7 +118,7 @@ impl Stream {
         self.let_go(rank);
         let until = self.after(self.config.lease);
         let state = &mut self.writers.ranks[rank];
-        (state.place, state.failure) = (Place::Away(until), how);
+        (state.place, state.failure) = (WriterState::Away(until), how);
         // Who comes back does not know what was told.
         if let Some(Known { layout, .. }) = state.layout.take() {
             self.store.costs.let_go(&layout);

@@ -1,9 +1,9 @@
 //! Memory for a step: what a rank asks of admission control, and the buffers that it gets.
 
 use super::buffers::State;
-use super::writers::{Asking, Granted, Rank, Stage};
+use super::writers::{Granted, PendingRequest, Rank, Stage};
 use super::{Action, Stream};
-use crate::protocol::admission::{Ask, AskId, Decision, Shortage};
+use crate::protocol::admission::{Decision, MemoryRequest, RequestId, Shortage};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
 impl Stream {
@@ -17,16 +17,16 @@ impl Stream {
         if asking.wants.is_empty() {
             return self.begun(rank, Vec::new());
         }
-        let ask = AskId {
+        let request = RequestId {
             stream: self.id,
             number,
         };
-        asking.stage = Stage::Asked(ask, None);
+        asking.stage = Stage::Asked(request, None);
         let wants = asking.wants.clone();
         self.writers.next_ask += 1;
         // Whether there is something to yield is found out when it is needed.
-        self.out.push(Action::Ask(Ask {
-            ask,
+        self.out.push(Action::Request(MemoryRequest {
+            id: request,
             wants,
             has,
             keeps,
@@ -37,15 +37,15 @@ impl Stream {
     /// Admission control has decided.
     pub fn decision(&mut self, decision: Decision) {
         match decision {
-            Decision::Granted(ask) => self.granted(ask),
-            Decision::Wait(ask, short) => self.short(ask, short),
-            Decision::Spill(ask, short) => {
+            Decision::Granted(request) => self.granted(request),
+            Decision::Wait(request, short) => self.short(request, short),
+            Decision::Spill(request, short) => {
                 let missing = short.missing;
-                self.short(ask, short);
+                self.short(request, short);
                 self.make_room(missing);
             }
-            Decision::Refused(ask, fault) => {
-                if let Some(rank) = self.rank_of(ask)
+            Decision::Refused(request, fault) => {
+                if let Some(rank) = self.rank_of(request)
                     && let Some(asking) = self.take_asking(rank)
                 {
                     self.fail(asking.peer, asking.ticket, fault);
@@ -55,26 +55,26 @@ impl Stream {
         self.settle();
     }
 
-    fn rank_of(&self, ask: AskId) -> Option<usize> {
+    fn rank_of(&self, request: RequestId) -> Option<usize> {
         let asked = |rank: &Rank| {
             let stage = rank.asking.as_ref().map(|asking| &asking.stage);
-            matches!(stage, Some(Stage::Asked(asked, _)) if *asked == ask)
+            matches!(stage, Some(Stage::Asked(asked, _)) if *asked == request)
         };
         self.writers.ranks.iter().position(asked)
     }
 
-    fn short(&mut self, ask: AskId, short: Shortage) {
-        let rank = self.rank_of(ask);
+    fn short(&mut self, request: RequestId, short: Shortage) {
+        let rank = self.rank_of(request);
         let asking = rank.and_then(|rank| self.writers.ranks[rank].asking.as_mut());
         if let Some(asking) = asking {
-            asking.stage = Stage::Asked(ask, Some(short));
+            asking.stage = Stage::Asked(request, Some(short));
         }
     }
 
-    fn granted(&mut self, ask: AskId) {
-        let rank = self.rank_of(ask);
-        // A withdrawn ask is out of admission control's books before it can be granted.
-        let rank = rank.expect("a grant belongs to an ask");
+    fn granted(&mut self, request: RequestId) {
+        let rank = self.rank_of(request);
+        // A withdrawn request is out of admission control's books before it can be granted.
+        let rank = rank.expect("a grant belongs to a request");
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return;
         };
@@ -114,7 +114,7 @@ impl Stream {
         let Some(rank) = self.rank_allocating(number) else {
             return;
         };
-        let Some(Asking {
+        let Some(PendingRequest {
             stage: Stage::Allocating(buffers, missing),
             since,
             ..
@@ -192,11 +192,11 @@ impl Stream {
     }
 
     /// A rank asks no more: the only place where its question ends.
-    pub(super) fn take_asking(&mut self, rank: usize) -> Option<Asking> {
+    pub(super) fn take_asking(&mut self, rank: usize) -> Option<PendingRequest> {
         self.writers.ranks[rank].asking.take()
     }
 
-    /// A rank will ask again for buffers that its block stores are making: these stay. Whom to
+    /// A rank will request again for buffers that its block stores are making: these stay. Whom to
     /// answer.
     pub(super) fn set_aside(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
@@ -249,7 +249,7 @@ impl Stream {
         let asking = self.take_asking(rank)?;
         match asking.stage {
             Stage::Queued => {}
-            Stage::Asked(ask, _) => self.out.push(Action::Withdraw(ask)),
+            Stage::Asked(request, _) => self.out.push(Action::Withdraw(request)),
             Stage::Allocating(buffers, _) => buffers
                 .into_iter()
                 .for_each(|number| self.free_buffer(number)),

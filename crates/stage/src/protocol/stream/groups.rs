@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ReaderState {
     Here(Peer),
     /// Has not come (back) yet; may until then.
     Away(u64),
@@ -30,7 +30,7 @@ pub(super) struct Waiting {
 
 /// A step that a rank holds.
 #[derive(Debug)]
-pub(super) struct Hold {
+pub(super) struct StepLease {
     pub(super) step: Step,
     /// It was the next one of the group.
     pub(super) in_sequence: bool,
@@ -39,10 +39,10 @@ pub(super) struct Hold {
 
 #[derive(Debug)]
 pub(super) struct Rank {
-    pub(super) place: Place,
+    pub(super) place: ReaderState,
     /// Which one of the group's sequence it takes next.
     pub(super) next: u64,
-    pub(super) holds: BTreeMap<Ticket, Hold>,
+    pub(super) holds: BTreeMap<Ticket, StepLease>,
     pub(super) waiting: VecDeque<Waiting>,
     /// The layouts that it was told last.
     pub(super) told: Option<LayoutHash>,
@@ -53,7 +53,7 @@ pub(super) struct Rank {
 impl Rank {
     /// Whether steps are kept for it.
     pub(super) fn counts(&self) -> bool {
-        matches!(self.place, Place::Here(_) | Place::Away(_))
+        matches!(self.place, ReaderState::Here(_) | ReaderState::Away(_))
     }
 
     /// The steps of its group's sequence that it holds.
@@ -163,7 +163,7 @@ impl Group {
     /// Whether it has come, and nobody of it is away.
     fn is_alive(&self) -> bool {
         let mut ranks = self.ranks.iter();
-        !self.is_expected() && ranks.all(|rank| !matches!(rank.place, Place::Away(_)))
+        !self.is_expected() && ranks.all(|rank| !matches!(rank.place, ReaderState::Away(_)))
     }
 
     /// Whether a rank has steps: still to take, or to let go of.
@@ -177,7 +177,7 @@ impl Group {
     /// or have one still to take, and are none of the `waiting`.
     pub(super) fn moves(&self, waiting: &BTreeSet<Peer>) -> bool {
         let lives =
-            |rank: &Rank| matches!(rank.place, Place::Here(peer) if !waiting.contains(&peer));
+            |rank: &Rank| matches!(rank.place, ReaderState::Here(peer) if !waiting.contains(&peer));
         match self.is_expected() {
             true => self.queue.steps() == 0,
             false => self.ranks.iter().all(|rank| lives(rank) || !self.has(rank)),

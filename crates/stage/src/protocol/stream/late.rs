@@ -2,7 +2,7 @@
 //! it has waited for.
 
 use super::buffers::{Buffer, State};
-use super::writers::{Asking, Place, Stage};
+use super::writers::{PendingRequest, Stage, WriterState};
 use super::{Others, Stream};
 use crate::protocol::admission::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
@@ -50,7 +50,7 @@ impl Stream {
                     self.wake_by(until.max(self.now));
                 }
             }
-            if let Place::Away(until) = self.writers.ranks[rank].place
+            if let WriterState::Away(until) = self.writers.ranks[rank].place
                 && self.end.is_none()
             {
                 if until > self.now {
@@ -94,7 +94,7 @@ impl Stream {
 
     /// Whether those live who have steps of its process still to take or to let go of, or steps of
     /// all processes: whichever it has too many of.
-    fn is_eased(&self, rank: usize, asking: &Asking, others: &Others<'_>) -> bool {
+    fn is_eased(&self, rank: usize, asking: &PendingRequest, others: &Others<'_>) -> bool {
         let ledger = &self.store.costs.ledger;
         let cost = self.cost_to_begin(rank, asking.wants.len());
         let own = ledger.check_own(asking.peer, cost).is_ok();
@@ -123,7 +123,7 @@ impl Stream {
     /// it waits for.
     pub(super) fn too_much(&self, rank: usize) -> Option<Fault> {
         let asking = self.writers.ranks[rank].asking.as_ref();
-        let waits = |asking: &&Asking| {
+        let waits = |asking: &&PendingRequest| {
             let is_next = asking.begin <= Some(self.store.committed);
             asking.is_over && is_next && matches!(asking.stage, Stage::Queued)
         };

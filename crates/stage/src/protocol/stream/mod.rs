@@ -78,7 +78,7 @@ mod waits;
 mod watching;
 mod writers;
 
-use super::admission::{Ask, AskId, Shortage};
+use super::admission::{MemoryRequest, RequestId, Shortage};
 use super::ledger::{Charge, Ledger};
 use super::watch::Watches;
 use super::{
@@ -102,9 +102,9 @@ pub enum Action {
     /// Say this.
     Send(Peer, Notice),
     /// Ask admission control.
-    Ask(Ask),
+    Request(MemoryRequest),
     /// Do not want that any more.
-    Withdraw(AskId),
+    Withdraw(RequestId),
     /// A buffer's memory at a block store is free (its order to free or the report of the spill
     /// came before).
     Freed(BufferId, Peer, u64),

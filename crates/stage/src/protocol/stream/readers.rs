@@ -1,7 +1,7 @@
 //! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in
 //! `taking`.
 
-use super::groups::{Group, Place, Rank, Waiting};
+use super::groups::{Group, Rank, ReaderState, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
@@ -54,17 +54,17 @@ impl Stream {
         let end = group.base + group.taken.len() as u64;
         let state = &mut group.ranks[rank as usize];
         match state.place {
-            Place::Here(peer) => {
+            ReaderState::Here(peer) => {
                 return Err(Fault::RankTaken {
                     program: program(),
                     rank,
                     peer,
                 });
             }
-            Place::Away(_) => {}
-            Place::Gone | Place::Closed => state.next = end,
+            ReaderState::Away(_) => {}
+            ReaderState::Gone | ReaderState::Closed => state.next = end,
         }
-        state.place = Place::Here(from);
+        state.place = ReaderState::Here(from);
         (state.told, state.gives_up) = (None, gives_up);
         let taken = state.next;
         self.settle();
@@ -122,7 +122,7 @@ impl Stream {
         // A process that is still starting is not one that died.
         let until = self.after(lease.max(self.config.linger));
         let rank = |_| Rank {
-            place: Place::Away(until),
+            place: ReaderState::Away(until),
             next: 0,
             holds: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -164,7 +164,7 @@ impl Stream {
     pub(super) fn reader(&mut self, reader: ReaderId, peer: Peer) -> Option<&mut Rank> {
         let group = self.groups.groups.get_mut(&reader.group)?;
         let rank = group.ranks.get_mut(reader.rank as usize)?;
-        (rank.place == Place::Here(peer)).then_some(rank)
+        (rank.place == ReaderState::Here(peer)).then_some(rank)
     }
 
     /// A rank reads no more.
@@ -176,13 +176,13 @@ impl Stream {
         for question in waiting {
             self.fail(from, question.ticket, Fault::NotOpen);
         }
-        self.leave(reader.group, reader.rank as usize, Place::Closed);
+        self.leave(reader.group, reader.rank as usize, ReaderState::Closed);
         self.settle();
     }
 
     /// A rank is not here any more: its holds end; what it would still have to take is kept for it
     /// while it counts.
-    fn leave(&mut self, number: u64, rank: usize, place: Place) {
+    fn leave(&mut self, number: u64, rank: usize, place: ReaderState) {
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return;
         };
@@ -206,13 +206,13 @@ impl Stream {
         let groups = self.groups.groups.iter();
         let ranks = groups.flat_map(|(&number, group)| {
             let ranks = group.ranks.iter().enumerate();
-            let lost = ranks.filter(|(_, rank)| rank.place == Place::Here(peer));
+            let lost = ranks.filter(|(_, rank)| rank.place == ReaderState::Here(peer));
             lost.map(move |(rank, _)| (number, rank, group.lease))
         });
         let lost: Vec<(u64, usize, u64)> = ranks.collect();
         for (number, rank, lease) in lost {
             let until = self.after(lease);
-            self.leave(number, rank, Place::Away(until));
+            self.leave(number, rank, ReaderState::Away(until));
             self.wake_by(until);
         }
     }
@@ -252,14 +252,14 @@ impl Stream {
         let most = self.answers_left();
         for (&number, group) in &mut self.groups.groups {
             for (at, rank) in group.ranks.iter_mut().enumerate() {
-                if let Place::Away(until) = rank.place {
+                if let ReaderState::Away(until) = rank.place {
                     if until <= now {
                         over.push((number, at));
                     } else {
                         wake = wake.min(until);
                     }
                 }
-                let Place::Here(peer) = rank.place else {
+                let ReaderState::Here(peer) = rank.place else {
                     continue;
                 };
                 rank.waiting.retain(|waiting| {
@@ -286,7 +286,7 @@ impl Stream {
             self.late(peer, ticket, fault, is_alive, others);
         }
         for (number, rank) in over {
-            self.leave(number, rank, Place::Gone);
+            self.leave(number, rank, ReaderState::Gone);
         }
         self.forget_expected(now, &mut wake);
         if wake < u64::MAX {

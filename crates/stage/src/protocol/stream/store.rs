@@ -7,8 +7,8 @@ use super::check::Checker;
 use super::costs::{self, Costs};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
-    Attribute, BufferAt, BufferId, Layout, LayoutHash, Layouts, PartRecord, Peer, Places, Slot,
-    Step, StepRecord, StreamConfig, StreamId,
+    Attribute, BlockOffsets, BufferAt, BufferId, Layout, LayoutHash, Layouts, PartRecord, Peer,
+    Slot, Step, StepRecord, StreamConfig, StreamId,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) struct Part {
     pub(super) hash: LayoutHash,
     pub(super) layout: Arc<Layout>,
     pub(super) slots: Vec<Slot<u64>>,
-    pub(super) places: Places,
+    pub(super) places: BlockOffsets,
     pub(super) attributes: Arc<[(String, Attribute)]>,
     pub(super) checksum: u64,
     /// What it costs whoever has committed it, beside its layout.

@@ -1,7 +1,7 @@
 //! How reader ranks take steps, hold them, and release them.
 
 use super::Stream;
-use super::groups::{Group, Hold, Place, Waiting};
+use super::groups::{Group, ReaderState, StepLease, Waiting};
 use crate::protocol::{Answer, Fault, Peer, ReaderId, Step, Ticket};
 
 /// Most questions that a rank may have open, of which an honest one has one or two.
@@ -84,7 +84,8 @@ impl Stream {
         while self.answers_left() > 0 {
             let group = &self.groups.groups[&number];
             let state = &group.ranks[rank];
-            let (Place::Here(peer), Some(waiting)) = (state.place, state.waiting.get(at)) else {
+            let (ReaderState::Here(peer), Some(waiting)) = (state.place, state.waiting.get(at))
+            else {
                 return;
             };
             let (ticket, step) = (waiting.ticket, waiting.at);
@@ -168,8 +169,8 @@ impl Stream {
     }
 
     /// Whether a rank's process takes no more steps for now.
-    pub(super) fn is_slow(&self, place: Place) -> bool {
-        matches!(place, Place::Here(peer) if self.slow.contains(&peer))
+    pub(super) fn is_slow(&self, place: ReaderState) -> bool {
+        matches!(place, ReaderState::Here(peer) if self.slow.contains(&peer))
     }
 
     /// The step for a rank, which holds it from now on; or what is wrong with it.
@@ -193,10 +194,10 @@ impl Stream {
             let state = &mut group.ranks[rank];
             state.told = Some(hash);
             let peer = match state.place {
-                Place::Here(peer) if state.holds.len() >= PAID => Some(peer),
+                ReaderState::Here(peer) if state.holds.len() >= PAID => Some(peer),
                 _ => None,
             };
-            let hold = Hold {
+            let hold = StepLease {
                 step,
                 in_sequence,
                 _charge: peer.map(|peer| self.store.costs.ledger.charge(peer, HOLD)),
@@ -215,7 +216,7 @@ impl Stream {
         let held = self
             .reader(reader, from)
             .and_then(|rank| rank.holds.remove(&hold));
-        if let Some(Hold { step, .. }) = held {
+        if let Some(StepLease { step, .. }) = held {
             self.unhold(step);
             self.settle();
         }

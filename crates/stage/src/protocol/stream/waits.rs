@@ -1,8 +1,8 @@
 //! How a stream stands, for a person: its queues, and who waits for whom since when.
 
 use super::Stream;
-use super::groups::{Group, Place as ReaderPlace};
-use super::writers::{Asking, Place, Stage};
+use super::groups::{Group, ReaderState};
+use super::writers::{PendingRequest, Stage, WriterState};
 use crate::protocol::figures::Lines;
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ impl Stream {
         let ranks = &self.writers.ranks;
         let here = ranks
             .iter()
-            .filter(|rank| matches!(rank.place, Place::Here(_)));
+            .filter(|rank| matches!(rank.place, WriterState::Here(_)));
         let groups = self.groups.groups.values().filter(|_| lines.take());
         let groups = groups.map(|group| self.group_figures(group)).collect();
         let watches = self.watches.watches.values();
@@ -41,7 +41,7 @@ impl Stream {
         let stored = used.iter().filter_map(|step| self.store.steps.get(step));
         let bytes = stored.fold(0u64, |sum, stored| sum.saturating_add(stored.bytes));
         let here = group.ranks.iter();
-        let here = here.filter(|rank| matches!(rank.place, ReaderPlace::Here(_)));
+        let here = here.filter(|rank| matches!(rank.place, ReaderState::Here(_)));
         GroupFigures {
             name: group.name.clone(),
             policy: group.queue.policy(),
@@ -69,7 +69,7 @@ impl Stream {
         }
         for group in self.groups.groups.values() {
             for (rank, state) in group.ranks.iter().enumerate() {
-                let (ReaderPlace::Here(peer), Some(asked)) = (state.place, state.waiting.front())
+                let (ReaderState::Here(peer), Some(asked)) = (state.place, state.waiting.front())
                 else {
                     continue;
                 };
@@ -115,7 +115,7 @@ impl Stream {
                 {
                     let name = group.name.as_deref().unwrap_or("?");
                     let step = group.taken.front().copied().unwrap_or(step);
-                    let is_here = matches!(group.ranks[last].place, ReaderPlace::Here(_));
+                    let is_here = matches!(group.ranks[last].place, ReaderState::Here(_));
                     return (
                         format!("rank {last} of {name} to take step {step}"),
                         is_here,
@@ -149,8 +149,9 @@ impl Stream {
     pub(super) fn next_is_alive(&self) -> bool {
         let step = self.store.committed;
         let ranks = self.writers.ranks.iter();
-        let mut behind = ranks.filter(|rank| rank.next == step && rank.place != Place::Closed);
-        let is_here = |rank: &super::writers::Rank| matches!(rank.place, Place::Here(_));
+        let mut behind =
+            ranks.filter(|rank| rank.next == step && rank.place != WriterState::Closed);
+        let is_here = |rank: &super::writers::Rank| matches!(rank.place, WriterState::Here(_));
         behind.next().is_some_and(is_here) && behind.all(is_here)
     }
 
@@ -178,7 +179,7 @@ impl Stream {
         let readers = groups.flat_map(move |group| {
             let ranks = group.ranks.iter().enumerate();
             ranks.filter_map(move |(at, rank)| match rank.place {
-                ReaderPlace::Here(peer) => {
+                ReaderState::Here(peer) => {
                     let mut asked = rank.waiting.iter();
                     let waits = asked.any(|asked| !self.waits_for_nobody(group, at, asked.at));
                     waits.then_some(peer)
@@ -207,11 +208,11 @@ impl Stream {
         let ranks = &self.writers.ranks;
         let is_busy = |rank: &super::writers::Rank| match rank.place {
             // One that has begun no step has no memory, unless it was granted some.
-            Place::Here(peer) => {
+            WriterState::Here(peer) => {
                 wants || !rank.begun && rank.granted.is_none() || !waiting.contains(&peer)
             }
-            Place::Away(_) => false,
-            Place::Closed => true,
+            WriterState::Away(_) => false,
+            WriterState::Closed => true,
         };
         let writers = self.end.is_some() || ranks.iter().all(is_busy);
         let is_kept = ranks.iter().any(|rank| rank.kept.is_some());
@@ -230,7 +231,7 @@ impl Stream {
     }
 
     /// For whom the question of a writer rank waits.
-    fn whom(&self, asking: &Asking) -> String {
+    fn whom(&self, asking: &PendingRequest) -> String {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
             Stage::Queued if asking.is_over && self.store.open.admitted => {
@@ -279,7 +280,8 @@ impl Stream {
             .ranks
             .iter()
             .filter_map(|rank| rank.asking.as_ref());
-        let first = |asking: &&Asking| asking.begin.is_none_or(|step| step == self.store.committed);
+        let first =
+            |asking: &&PendingRequest| asking.begin.is_none_or(|step| step == self.store.committed);
         match asking.find(first) {
             Some(asking) => self.whom(asking),
             None => self.whom_to_commit(),
@@ -289,7 +291,8 @@ impl Stream {
     /// Who has not committed the open step.
     fn whom_to_commit(&self) -> String {
         let (step, program) = (self.store.committed, self.writers.program());
-        let behind = |rank: &super::writers::Rank| rank.next == step && rank.place != Place::Closed;
+        let behind =
+            |rank: &super::writers::Rank| rank.next == step && rank.place != WriterState::Closed;
         let Some(rank) = self.writers.ranks.iter().position(behind) else {
             return format!("the block store {} to seal step {step}", self.unsealed());
         };
@@ -299,8 +302,10 @@ impl Stream {
             others => format!(", and {others} more"),
         };
         match self.writers.ranks[rank].place {
-            Place::Here(_) => format!("rank {rank} of {program} to commit step {step}{others}"),
-            Place::Away(until) => {
+            WriterState::Here(_) => {
+                format!("rank {rank} of {program} to commit step {step}{others}")
+            }
+            WriterState::Away(until) => {
                 let left = until.saturating_sub(self.now);
                 let away = match self.writers.ranks[rank].failure {
                     Failure::NeverCame => "has not come",
@@ -309,7 +314,7 @@ impl Stream {
                 };
                 format!("rank {rank} of {program}, which {away}, for {left} ms more{others}")
             }
-            Place::Closed => format!("rank {rank} of {program}, which has closed the stream"),
+            WriterState::Closed => format!("rank {rank} of {program}, which has closed the stream"),
         }
     }
 

@@ -2,7 +2,7 @@
 //! they commit in `commit`, how they end in `ending`.
 
 use super::{Stream, costs};
-use crate::protocol::admission::{AskId, Shortage};
+use crate::protocol::admission::{RequestId, Shortage};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{
     Answer, BlockStoreInfo, Failure, Fault, Layout, LayoutHash, Peer, Step, Ticket, Want, WriterId,
@@ -10,7 +10,7 @@ use crate::protocol::{
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WriterState {
     Here(Peer),
     /// Has not come yet, or has failed (died, or gave up); may come (back) until then.
     Away(u64),
@@ -23,14 +23,14 @@ pub(super) enum Stage {
     /// Its step cannot begin yet.
     Queued,
     /// At admission control; why it waits there, if it does.
-    Asked(AskId, Option<Shortage>),
+    Asked(RequestId, Option<Shortage>),
     /// At the block stores; so many have not answered.
     Allocating(Vec<u64>, u32),
 }
 
 /// What a rank has asked and not been answered.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct PendingRequest {
     pub(super) peer: Peer,
     pub(super) ticket: Ticket,
     pub(super) until: u64,
@@ -57,7 +57,7 @@ pub(super) struct Granted {
     _charge: Charge,
 }
 
-impl Asking {
+impl PendingRequest {
     pub(super) fn into_granted(self) -> Option<Granted> {
         let Stage::Allocating(buffers, missing) = self.stage else {
             return None;
@@ -89,7 +89,7 @@ pub(super) struct Known {
 
 #[derive(Debug)]
 pub(super) struct Rank {
-    pub(super) place: Place,
+    pub(super) place: WriterState,
     /// Why it is away, while it is.
     pub(super) failure: Failure,
     /// First step that it has not committed.
@@ -98,7 +98,7 @@ pub(super) struct Rank {
     pub(super) begun: bool,
     /// Its buffers that are not part of a commit.
     pub(super) buffers: Vec<u64>,
-    pub(super) asking: Option<Asking>,
+    pub(super) asking: Option<PendingRequest>,
     pub(super) granted: Option<Granted>,
     /// The layout that it committed last.
     pub(super) layout: Option<Known>,
@@ -122,7 +122,7 @@ impl Writers {
     /// No rank has come; each may until `until`.
     pub(super) fn new(program: &str, size: u32, until: u64) -> Self {
         let rank = |_| Rank {
-            place: Place::Away(until),
+            place: WriterState::Away(until),
             failure: Failure::NeverCame,
             next: 0,
             begun: false,
@@ -210,14 +210,14 @@ impl Stream {
             let stream = self.name.clone();
             return Err(Fault::Over { stream, why });
         }
-        if let Place::Here(peer) = state.place {
+        if let WriterState::Here(peer) = state.place {
             return Err(Fault::RankTaken {
                 program,
                 rank,
                 peer,
             });
         }
-        (state.place, state.gives_up) = (Place::Here(from), gives_up);
+        (state.place, state.gives_up) = (WriterState::Here(from), gives_up);
         let next = state.next;
         if self.store.open.parts.is_empty() {
             self.store.start(there as usize);
@@ -236,7 +236,7 @@ impl Stream {
     /// Whether that process is that rank.
     pub(super) fn writer_is(&self, rank: u32, peer: Peer) -> bool {
         let rank = self.writers.ranks.get(rank as usize);
-        rank.is_some_and(|rank| rank.place == Place::Here(peer))
+        rank.is_some_and(|rank| rank.place == WriterState::Here(peer))
     }
 
     /// A rank begins a step (`begin`), or wants more buffers for the one it has begun.
@@ -272,7 +272,7 @@ impl Stream {
         };
         let until = self.after(timeout);
         let charge = (self.store.costs.ledger).charge(from, costs::of_wants(wants.len()));
-        self.writers.ranks[rank as usize].asking = Some(Asking {
+        self.writers.ranks[rank as usize].asking = Some(PendingRequest {
             peer: from,
             ticket,
             until,
@@ -368,7 +368,7 @@ impl Stream {
         let ranks = self.writers.ranks.iter();
         let closed = ranks
             .enumerate()
-            .find(|(_, rank)| rank.place == Place::Closed && rank.next <= step);
+            .find(|(_, rank)| rank.place == WriterState::Closed && rank.next <= step);
         closed.map(|(rank, state)| Fault::RankClosed {
             stream: self.name.clone(),
             rank: rank as u32,

@@ -40,12 +40,12 @@ pub(super) struct Disk {
 
 /// Where the bytes of a buffer are in the file. Given back by [`Disk::free`].
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Extent {
     range: Range<u64>,
     bytes: u64,
 }
 
-impl Place {
+impl Extent {
     /// Whether a buffer of which so many bytes are written is there.
     pub(super) fn is_whole(&self, written: u64) -> bool {
         written == self.bytes
@@ -66,11 +66,11 @@ impl Disk {
     }
 
     /// Finds a place for so many bytes.
-    pub(super) fn take(&mut self, bytes: u64) -> io::Result<Place> {
+    pub(super) fn take(&mut self, bytes: u64) -> io::Result<Extent> {
         let length = bytes.max(1).checked_next_multiple_of(PAGE);
         let range = length.and_then(|length| self.free.allocate_range(length).ok());
         let range = range.ok_or(io::ErrorKind::FileTooLarge)?;
-        Ok(Place { range, bytes })
+        Ok(Extent { range, bytes })
     }
 
     /// Whether a read of so many bytes can begin.
@@ -81,7 +81,7 @@ impl Disk {
     /// Begins to write a part of a buffer.
     pub(super) fn write(
         &mut self,
-        place: &Place,
+        place: &Extent,
         part: Range<u64>,
         from: Readable,
     ) -> io::Result<JobId> {
@@ -93,7 +93,7 @@ impl Disk {
     ///
     /// # Errors
     /// A part that does not lie inside.
-    pub(super) fn read(&mut self, place: &Place, offset: u64, len: u64) -> io::Result<JobId> {
+    pub(super) fn read(&mut self, place: &Extent, offset: u64, len: u64) -> io::Result<JobId> {
         let inside = offset
             .checked_add(len)
             .is_some_and(|end| end <= place.bytes);
@@ -108,7 +108,7 @@ impl Disk {
     }
 
     /// Gives a place back, and its blocks to the file system.
-    pub(super) fn free(&mut self, place: Place) {
+    pub(super) fn free(&mut self, place: Extent) {
         self.free.free_range(place.range.clone());
         if self.io.is_none() {
             return;

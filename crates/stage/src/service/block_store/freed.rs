@@ -3,7 +3,7 @@
 
 use super::BlockStore;
 use crate::protocol::Peer;
-use samite_fabric::{Fabric, Gated, Owned};
+use samite_fabric::{Fabric, Owned, Phased};
 use std::time::{Duration, Instant};
 
 /// How long freed memory waits for a buffer of its length: longer than most steps take to compute,
@@ -13,7 +13,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Memory of a freed buffer.
 #[derive(Debug)]
 pub(super) struct Freed {
-    pub(super) gated: Gated,
+    pub(super) phased: Phased,
     since: Instant,
     /// Whom it was lent to when it was freed.
     pub(super) lent: Option<Peer>,
@@ -21,31 +21,43 @@ pub(super) struct Freed {
 
 impl BlockStore {
     /// From now on nobody needs it; `lent`: to whom it was lent.
-    pub(super) fn set_free(&mut self, gated: Gated, lent: Option<Peer>) {
+    pub(super) fn set_free(&mut self, phased: Phased, lent: Option<Peer>) {
         let since = Instant::now();
-        self.free.push_back(Freed { gated, since, lent });
+        self.free.push_back(Freed {
+            phased,
+            since,
+            lent,
+        });
     }
 
     /// Freed memory of the same length that nobody reads any more.
-    pub(super) fn reuse(&mut self, bytes: u64) -> Option<Gated> {
+    pub(super) fn reuse(&mut self, bytes: u64) -> Option<Phased> {
         for _ in 0..self.free.len() {
             let freed = self.free.pop_front()?;
-            if freed.gated.key().bytes != bytes {
+            if freed.phased.key().bytes != bytes {
                 self.free.push_back(freed);
                 continue;
             }
-            let Freed { gated, since, lent } = freed;
-            gated.shut();
-            match gated.own().map(Owned::renew) {
-                Ok(Ok(gated)) => return Some(gated),
+            let Freed {
+                phased,
+                since,
+                lent,
+            } = freed;
+            phased.shut();
+            match phased.own().map(Owned::renew) {
+                Ok(Ok(phased)) => return Some(phased),
                 Ok(Err(error)) => {
                     tracing::warn!(%error, "freed memory cannot be used again");
                     self.used -= bytes;
                 }
                 // Somebody still uses it.
                 Err(refused) => {
-                    let gated = refused.0;
-                    self.free.push_back(Freed { gated, since, lent });
+                    let phased = refused.0;
+                    self.free.push_back(Freed {
+                        phased,
+                        since,
+                        lent,
+                    });
                 }
             }
         }
@@ -54,7 +66,7 @@ impl BlockStore {
 
     /// Gives freed memory back until so many bytes more fit.
     pub(super) fn make_room(&mut self, bytes: u64) {
-        let memory = self.room.memory;
+        let memory = self.capacity.memory;
         self.give_back(|used, _| used.saturating_add(bytes) > memory);
     }
 
@@ -81,10 +93,10 @@ impl BlockStore {
                 self.free.push_back(freed);
                 continue;
             }
-            let Freed { gated, lent, .. } = freed;
-            let bytes = gated.key().bytes;
-            gated.shut();
-            match gated.own() {
+            let Freed { phased, lent, .. } = freed;
+            let bytes = phased.key().bytes;
+            phased.shut();
+            match phased.own() {
                 Ok(owned) => {
                     drop(owned);
                     self.used -= bytes;
@@ -98,7 +110,7 @@ impl BlockStore {
 
     /// Bytes that no buffer uses now.
     pub(super) fn free_bytes(&self) -> u64 {
-        self.free.iter().map(|freed| freed.gated.key().bytes).sum()
+        self.free.iter().map(|freed| freed.phased.key().bytes).sum()
     }
 }
 

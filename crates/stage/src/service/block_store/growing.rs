@@ -1,9 +1,9 @@
 //! Memory to come: a buffer's pages are made part by part, the buffers one after another.
 
 use super::freed::free_number;
-use super::{BlockStore, Held};
+use super::{BlockStore, BufferState};
 use crate::protocol::{BufferId, Handle, Lack, Peer, Report};
-use samite_fabric::{Gated, Growing};
+use samite_fabric::{Growing, Phased};
 
 /// A buffer whose memory is not whole yet.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl BlockStore {
         bytes: u64,
         writer: Peer,
     ) -> Option<Report> {
-        if let Some(gated) = self.reuse(bytes) {
-            let lent = self.lend(buffer, gated, writer);
+        if let Some(phased) = self.reuse(bytes) {
+            let lent = self.lend(buffer, phased, writer);
             return Some(self.held(buffer, bytes, lent));
         }
         self.growing.push_back(Unborn {
@@ -78,16 +78,16 @@ impl BlockStore {
     /// room for it: what was freed and is still had by somebody (a reader with a view, a writer of
     /// a stream that has failed) is used, whatever the coordinator's books say.
     fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Part>> {
-        if bytes > self.room.memory {
-            let why = format!("{bytes} bytes of {}", self.room.memory);
+        if bytes > self.capacity.memory {
+            let why = format!("{bytes} bytes of {}", self.capacity.memory);
             return Err(samite_fabric::Error::Memory(why));
         }
         self.make_room(bytes);
-        if self.used > self.room.memory - bytes {
+        if self.used > self.capacity.memory - bytes {
             return Ok(None);
         }
-        let growing = match self.fabric.grow_gated(bytes) {
-            Err(_) if self.give_idle_back() => self.fabric.grow_gated(bytes)?,
+        let growing = match self.fabric.grow_phased(bytes) {
+            Err(_) if self.give_idle_back() => self.fabric.grow_phased(bytes)?,
             other => other?,
         };
         self.used += bytes;
@@ -121,11 +121,11 @@ impl BlockStore {
                 return Some(Report::Working { buffer, parts });
             }
             Ok(true) => {
-                let gated = self.gate(memory.growing);
-                if gated.is_err() {
+                let phased = self.publish(memory.growing);
+                if phased.is_err() {
                     self.used -= bytes;
                 }
-                gated.and_then(|gated| self.lend(buffer, gated, writer))
+                phased.and_then(|phased| self.lend(buffer, phased, writer))
             }
             Err(error) => {
                 self.used -= bytes;
@@ -138,7 +138,7 @@ impl BlockStore {
     /// What is reported of a buffer that is there, or cannot be.
     fn held(&self, buffer: BufferId, bytes: u64, lent: samite_fabric::Result<Handle>) -> Report {
         match lent {
-            Ok(handle) => Report::Held { buffer, handle },
+            Ok(handle) => Report::Allocated { buffer, handle },
             Err(error) => self.refuse(buffer, bytes, &error),
         }
     }
@@ -155,13 +155,13 @@ impl BlockStore {
     }
 
     /// Under a number that is free, or that somebody gives back.
-    fn gate(&mut self, memory: Growing) -> samite_fabric::Result<Gated> {
+    fn publish(&mut self, memory: Growing) -> samite_fabric::Result<Phased> {
         let mut number = free_number(&self.fabric);
         if number.is_none() && self.give_idle_back() {
             number = free_number(&self.fabric);
         }
         let none = || samite_fabric::Error::Memory("no number of a segment is free".into());
-        memory.gate(number.ok_or_else(none)?)
+        memory.publish(number.ok_or_else(none)?)
     }
 
     /// Lends memory that counts as used. When that fails because somebody is attached, it is used
@@ -169,16 +169,17 @@ impl BlockStore {
     pub(super) fn lend(
         &mut self,
         buffer: BufferId,
-        mut gated: Gated,
+        mut phased: Phased,
         writer: Peer,
     ) -> samite_fabric::Result<Handle> {
-        let key = gated.key();
-        if let Err(error) = gated.lend() {
-            gated.shut();
-            self.set_free(gated, None);
+        let key = phased.key();
+        if let Err(error) = phased.lend() {
+            phased.shut();
+            self.set_free(phased, None);
             return Err(error);
         }
-        self.buffers.insert(buffer, Held::Lent(gated, writer));
+        self.buffers
+            .insert(buffer, BufferState::WithWriter(phased, writer));
         Ok(Handle {
             segment: key.segment,
             incarnation: key.incarnation,

@@ -7,8 +7,8 @@
 //! generation: its pages are there, and warm. What nobody had a use for in a few seconds is given
 //! back to the machine, and so is all that is idle when memory or a number of a segment is missing.
 //! Memory that a process had when it died is free when all others have seen its death, and what was
-//! freed while somebody has it when that one lets go; both count as [`Kept::used`] until then, and
-//! a buffer for which they leave no room waits for them: no more than [`Room::memory`] is used.
+//! freed while somebody has it when that one lets go; both count as [`Usage::used`] until then, and
+//! a buffer for which they leave no room waits for them: no more than [`Capacity::memory`] is used.
 //!
 //! What takes long is done part by part ([`BlockStore::work`]), so that a coordinator in the same
 //! process answers meanwhile; the disk is written and read by a thread of its own. After each part
@@ -26,13 +26,13 @@ mod growing;
 mod io;
 mod spill;
 
-use self::disk::{Disk, Place};
+use self::disk::{Disk, Extent};
 use self::freed::Freed;
 use self::growing::Unborn;
 use self::spill::{Load, Loads, Spilling, not_spilled};
 use super::envelope::{BlockStoreAnswer, BlockStoreRequest};
 use crate::protocol::{self, BufferId, Order, Peer, Report, Request};
-use samite_fabric::{Fabric, Gated, SegmentKey};
+use samite_fabric::{Fabric, Phased, SegmentKey};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub(crate) const LOAD: u64 = 4 << 20;
 
 /// What a block store may use.
 #[derive(Clone, Debug)]
-pub struct Room {
+pub struct Capacity {
     /// Bytes of shared memory.
     pub memory: u64,
     /// Bytes of disk, for what is spilled.
@@ -51,16 +51,16 @@ pub struct Room {
     pub folder: PathBuf,
 }
 
-impl Room {
+impl Capacity {
     /// Bytes of disk that streams may spill to at an agent.
     pub const SPILL: u64 = 8 << 30;
 
     /// Of the agent of a domain with this budget of shared memory: three quarters of it, and a part
     /// of the disk.
-    pub fn of_agent(budget: u64) -> Room {
-        Room {
-            disk: Room::SPILL,
-            ..Room::of_memory(Room::part_of(budget))
+    pub fn of_agent(budget: u64) -> Capacity {
+        Capacity {
+            disk: Capacity::SPILL,
+            ..Capacity::of_memory(Capacity::part_of(budget))
         }
     }
 
@@ -71,8 +71,8 @@ impl Room {
     }
 
     /// Memory only.
-    pub fn of_memory(bytes: u64) -> Room {
-        Room {
+    pub fn of_memory(bytes: u64) -> Capacity {
+        Capacity {
             memory: bytes,
             disk: 0,
             folder: std::env::temp_dir(),
@@ -82,7 +82,7 @@ impl Room {
 
 /// What a block store has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct Usage {
     /// Bytes of shared memory that it may have.
     pub memory: u64,
     /// Bytes of shared memory that it has.
@@ -97,19 +97,19 @@ pub struct Kept {
 }
 
 #[derive(Debug)]
-enum Held {
+enum BufferState {
     /// Its writer has it, or may borrow it.
-    Lent(Gated, Peer),
+    WithWriter(Phased, Peer),
     /// Its writer puts by messages.
-    Open(Gated),
-    Reading(Gated),
-    OnDisk(Place),
+    Open(Phased),
+    Reading(Phased),
+    OnDisk(Extent),
 }
 
 pub(super) struct BlockStore {
     fabric: Fabric,
-    room: Room,
-    buffers: HashMap<BufferId, Held>,
+    capacity: Capacity,
+    buffers: HashMap<BufferId, BufferState>,
     /// The first of them grows.
     growing: VecDeque<Unborn>,
     /// The first of them cannot begin: freed memory that somebody still has leaves no room for it.
@@ -127,12 +127,12 @@ pub(super) struct BlockStore {
 }
 
 impl BlockStore {
-    pub(super) fn new(fabric: &Fabric, room: Room) -> BlockStore {
+    pub(super) fn new(fabric: &Fabric, capacity: Capacity) -> BlockStore {
         BlockStore {
             fabric: fabric.clone(),
-            disk: Disk::new(room.folder.clone(), fabric.bell(fabric.me())),
+            disk: Disk::new(capacity.folder.clone(), fabric.bell(fabric.me())),
             loads: Loads::default(),
-            room,
+            capacity,
             buffers: HashMap::new(),
             growing: VecDeque::new(),
             is_full: false,
@@ -151,11 +151,11 @@ impl BlockStore {
             .map(|word| u64::from(word.count_ones()))
             .sum();
         Request::Keep {
-            memory: self.room.memory,
+            memory: self.capacity.memory,
             // Some are left for what else this process has, and for memory of freed buffers that is
             // still being read.
             buffers: numbers - numbers / 8,
-            disk: self.room.disk,
+            disk: self.capacity.disk,
         }
     }
 
@@ -184,9 +184,11 @@ impl BlockStore {
         self.stop_spilling(buffer);
         self.unsealed.retain(|unsealed| *unsealed != buffer);
         match self.buffers.remove(&buffer) {
-            Some(Held::Lent(gated, writer)) => self.set_free(gated, Some(writer)),
-            Some(Held::Open(gated) | Held::Reading(gated)) => self.set_free(gated, None),
-            Some(Held::OnDisk(place)) => self.disk.free(place),
+            Some(BufferState::WithWriter(phased, writer)) => self.set_free(phased, Some(writer)),
+            Some(BufferState::Open(phased) | BufferState::Reading(phased)) => {
+                self.set_free(phased, None)
+            }
+            Some(BufferState::OnDisk(place)) => self.disk.free(place),
             None => {}
         }
     }
@@ -223,17 +225,19 @@ impl BlockStore {
     /// writer still has: then it is tried again.
     fn seal(&mut self, buffer: BufferId) -> Option<Report> {
         let held = self.buffers.get_mut(&buffer)?;
-        let (Held::Lent(gated, _) | Held::Open(gated)) = held else {
+        let (BufferState::WithWriter(phased, _) | BufferState::Open(phased)) = held else {
             return None;
         };
-        gated.shut();
-        if let Err(error) = gated.turn(true) {
+        phased.shut();
+        if let Err(error) = phased.turn(true) {
             tracing::debug!(%error, "a buffer was committed that its writer still has");
             self.unsealed.push(buffer);
             return None;
         }
-        if let Some(Held::Lent(gated, _) | Held::Open(gated)) = self.buffers.remove(&buffer) {
-            self.buffers.insert(buffer, Held::Reading(gated));
+        if let Some(BufferState::WithWriter(phased, _) | BufferState::Open(phased)) =
+            self.buffers.remove(&buffer)
+        {
+            self.buffers.insert(buffer, BufferState::Reading(phased));
         }
         Some(Report::Sealed { buffer })
     }
@@ -262,11 +266,11 @@ impl BlockStore {
         }
     }
 
-    pub(super) fn figures(&self) -> Kept {
-        let on_disk = |held: &&Held| matches!(held, Held::OnDisk(_));
+    pub(super) fn figures(&self) -> Usage {
+        let on_disk = |held: &&BufferState| matches!(held, BufferState::OnDisk(_));
         let files = self.buffers.values().filter(on_disk).count();
-        Kept {
-            memory: self.room.memory,
+        Usage {
+            memory: self.capacity.memory,
             used: self.used,
             free: self.free_bytes(),
             buffers: self.buffers.len() as u64,
@@ -275,20 +279,22 @@ impl BlockStore {
     }
 
     fn open(&mut self, from: Peer, buffer: BufferId) -> Result<(), String> {
-        let is_its_own = |held: &&mut Held| matches!(held, Held::Lent(_, to) if *to == from);
+        let is_its_own =
+            |held: &&mut BufferState| matches!(held, BufferState::WithWriter(_, to) if *to == from);
         if self.buffers.get_mut(&buffer).filter(is_its_own).is_none() {
             return Err("the buffer is not lent to this process".into());
         }
-        let Some(Held::Lent(gated, writer)) = self.buffers.remove(&buffer) else {
+        let Some(BufferState::WithWriter(phased, writer)) = self.buffers.remove(&buffer) else {
             return Ok(());
         };
-        let bytes = gated.key().bytes;
-        gated.shut();
-        let opened = match gated.own() {
+        let bytes = phased.key().bytes;
+        phased.shut();
+        let opened = match phased.own() {
             Ok(owned) => owned.give(false),
             Err(refused) => {
-                let (gated, error) = *refused;
-                self.buffers.insert(buffer, Held::Lent(gated, writer));
+                let (phased, error) = *refused;
+                self.buffers
+                    .insert(buffer, BufferState::WithWriter(phased, writer));
                 return Err(error.to_string());
             }
         };
@@ -296,7 +302,7 @@ impl BlockStore {
             self.used -= bytes;
             error.to_string()
         })?;
-        self.buffers.insert(buffer, Held::Open(opened));
+        self.buffers.insert(buffer, BufferState::Open(opened));
         Ok(())
     }
 }

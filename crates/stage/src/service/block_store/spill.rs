@@ -1,9 +1,9 @@
 //! Buffers go to disk part by part, and come back in messages. The thread of the
 //! [`disk`](super::disk) does it; here is what it is asked for, and what is made of its results.
 
-use super::disk::Place;
+use super::disk::Extent;
 use super::io::{Done, JobId};
-use super::{BlockStore, Held, LOAD};
+use super::{BlockStore, BufferState, LOAD};
 use crate::protocol::{BufferId, Peer, Report};
 use crate::service::envelope::BlockStoreAnswer;
 use samite_mem::lease::Readable;
@@ -20,7 +20,7 @@ const WAITING: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Spilling {
     pub(super) buffer: BufferId,
-    place: Place,
+    place: Extent,
     done: u64,
     /// The part that is being written, and where it ends.
     writing: Option<(JobId, u64)>,
@@ -49,12 +49,13 @@ pub(super) struct Loads {
 impl BlockStore {
     pub(super) fn begin_spill(&mut self, buffer: BufferId) -> std::io::Result<()> {
         let begun = self.spilling.iter().any(|one| one.buffer == buffer);
-        let Some(Held::Reading(gated)) = self.buffers.get(&buffer).filter(|_| !begun) else {
+        let Some(BufferState::Reading(phased)) = self.buffers.get(&buffer).filter(|_| !begun)
+        else {
             return Err(std::io::Error::other(
                 "the buffer is not here to be spilled",
             ));
         };
-        let place = self.disk.take(gated.key().bytes)?;
+        let place = self.disk.take(phased.key().bytes)?;
         self.spilling.push_back(Spilling {
             buffer,
             place,
@@ -80,10 +81,10 @@ impl BlockStore {
     fn write_part(&mut self) -> std::io::Result<()> {
         let gone = || std::io::Error::other("the buffer is not readable");
         let first = self.spilling.front_mut().ok_or_else(gone)?;
-        let Some(Held::Reading(gated)) = self.buffers.get(&first.buffer) else {
+        let Some(BufferState::Reading(phased)) = self.buffers.get(&first.buffer) else {
             return Err(gone());
         };
-        let remote = self.fabric.attach(gated.key());
+        let remote = self.fabric.attach(phased.key());
         let remote = remote.map_err(std::io::Error::other)?;
         let readable: &Readable = remote.readable().ok_or_else(gone)?;
         let end = readable.len().min(first.done + PART);
@@ -107,9 +108,9 @@ impl BlockStore {
             return Some(Report::Working { buffer, parts });
         }
         let spilled = self.spilling.pop_front()?;
-        let on_disk = Held::OnDisk(spilled.place);
-        if let Some(Held::Reading(gated)) = self.buffers.insert(buffer, on_disk) {
-            self.set_free(gated, None);
+        let on_disk = BufferState::OnDisk(spilled.place);
+        if let Some(BufferState::Reading(phased)) = self.buffers.insert(buffer, on_disk) {
+            self.set_free(phased, None);
         }
         Some(Report::Spilled { buffer })
     }
@@ -141,7 +142,7 @@ impl BlockStore {
     }
 
     fn read(&mut self, load: &Load) -> Result<(), String> {
-        let Some(Held::OnDisk(place)) = self.buffers.get(&load.buffer) else {
+        let Some(BufferState::OnDisk(place)) = self.buffers.get(&load.buffer) else {
             return Err("the buffer is not on this block store's disk".into());
         };
         let job = self.disk.read(place, load.offset, load.len);

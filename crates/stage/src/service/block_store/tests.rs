@@ -23,7 +23,7 @@ fn allocate(number: u64, bytes: u64) -> Order {
 #[test]
 fn a_large_buffer_grows_between_other_work() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(4 * LARGE));
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(4 * LARGE));
     let working = |parts| Report::Working {
         buffer: buffer(1),
         parts,
@@ -40,7 +40,7 @@ fn a_large_buffer_grows_between_other_work() {
     let held: Vec<_> = reports
         .iter()
         .filter_map(|report| match report {
-            Report::Held { buffer, .. } => Some(buffer.number),
+            Report::Allocated { buffer, .. } => Some(buffer.number),
             _ => None,
         })
         .collect();
@@ -57,7 +57,7 @@ fn a_large_buffer_grows_between_other_work() {
 #[test]
 fn what_is_freed_while_it_grows_is_given_back() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(LARGE));
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(LARGE));
     for number in [1, 2] {
         let working = Report::Working {
             buffer: buffer(number),
@@ -98,7 +98,7 @@ pub(in crate::service) fn commit(
     number: u64,
     bytes: u64,
 ) {
-    let Some(Report::Held { handle, .. }) = block_store.obey(allocate(number, bytes)) else {
+    let Some(Report::Allocated { handle, .. }) = block_store.obey(allocate(number, bytes)) else {
         panic!("a small buffer is there at once");
     };
     let key = key_of(fabric, handle, bytes);
@@ -181,8 +181,8 @@ fn spill(block_store: &mut BlockStore, number: u64) {
     );
 }
 
-pub(in crate::service) fn room(folder: &tempfile::TempDir) -> Room {
-    Room {
+pub(in crate::service) fn capacity(folder: &tempfile::TempDir) -> Capacity {
+    Capacity {
         memory: 64 << 20,
         disk: 64 << 20,
         folder: folder.path().to_owned(),
@@ -193,10 +193,10 @@ pub(in crate::service) fn room(folder: &tempfile::TempDir) -> Room {
 fn only_its_writer_opens_a_buffer_and_only_while_it_is_lent() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     assert!(matches!(
         block_store.obey(allocate(1, 100)),
-        Some(Report::Held { .. })
+        Some(Report::Allocated { .. })
     ));
     assert!(block_store.open(Peer(7), buffer(1)).is_err(), "another's");
     block_store.open(Peer(0), buffer(1)).unwrap();
@@ -225,7 +225,7 @@ fn what_is_spilled_costs_one_descriptor() {
     const BUFFERS: u64 = 300;
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     for number in 0..BUFFERS {
         commit(&fabric, &mut block_store, number, 6000);
         spill(&mut block_store, number);
@@ -251,7 +251,7 @@ fn what_is_spilled_costs_one_descriptor() {
 fn a_large_buffer_is_spilled_between_other_work_and_may_be_freed_meanwhile() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     commit(&fabric, &mut block_store, 1, 2 * PART + 1);
     assert_eq!(block_store.obey(Order::Spill { buffer: buffer(1) }), None);
     let working = Report::Working {
@@ -288,7 +288,7 @@ fn what_is_freed_is_given_back_and_used_again() {
     const BYTES: u64 = 3 * 4096 - 5;
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     for number in 0..4 {
         commit(&fabric, &mut block_store, number, BYTES);
         spill(&mut block_store, number);
@@ -326,7 +326,7 @@ fn what_is_asked_of_a_stuck_disk_is_bounded() {
     const LEN: u64 = 16 << 10;
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     commit(&fabric, &mut block_store, 1, LEN);
     spill(&mut block_store, 1);
     let go_on = stall(&mut block_store);
@@ -371,7 +371,7 @@ fn what_is_asked_of_a_stuck_disk_is_bounded() {
 fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     for number in [1, 2, 3] {
         commit(&fabric, &mut block_store, number, 6000);
     }
@@ -382,7 +382,10 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
         let said = block_store.obey(Order::Spill { buffer });
         let said = said.map_or_else(|| spilled(&mut block_store), |said| vec![said]);
         assert_eq!(said, [Report::SpillFailed { buffer }]);
-        assert!(matches!(block_store.buffers[&buffer], Held::Reading(_)));
+        assert!(matches!(
+            block_store.buffers[&buffer],
+            BufferState::Reading(_)
+        ));
         let why = load(&mut block_store, 1, 0, 1).unwrap_err();
         assert!(why.contains("has ended"), "{why}");
     }
@@ -393,12 +396,12 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
 fn memory_that_somebody_still_has_stays_used() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut block_store = BlockStore::new(&fabric, room(&folder));
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
     commit(&fabric, &mut block_store, 1, 6000);
-    let Some(Held::Reading(gated)) = block_store.buffers.get(&buffer(1)) else {
+    let Some(BufferState::Reading(phased)) = block_store.buffers.get(&buffer(1)) else {
         panic!("it is committed");
     };
-    let inside = fabric.attach(gated.key()).unwrap();
+    let inside = fabric.attach(phased.key()).unwrap();
     assert_eq!(block_store.obey(Order::Free { buffer: buffer(1) }), None);
     assert!(!block_store.give_idle_back());
     assert_eq!(
@@ -418,12 +421,12 @@ fn memory_that_somebody_still_has_stays_used() {
 #[test]
 fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(8000));
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
     commit(&fabric, &mut block_store, 1, 6000);
-    let Some(Held::Reading(gated)) = block_store.buffers.get(&buffer(1)) else {
+    let Some(BufferState::Reading(phased)) = block_store.buffers.get(&buffer(1)) else {
         panic!("it is committed");
     };
-    let inside = fabric.attach(gated.key()).unwrap();
+    let inside = fabric.attach(phased.key()).unwrap();
     assert_eq!(block_store.obey(Order::Free { buffer: buffer(1) }), None);
     for number in [2, 3] {
         let buffer = buffer(number);
@@ -445,7 +448,7 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     drop(inside);
     let held = block_store.work();
     let is_held =
-        |report: &Report| matches!(report, Report::Held { buffer, .. } if buffer.number == 3);
+        |report: &Report| matches!(report, Report::Allocated { buffer, .. } if buffer.number == 3);
     assert!(held.len() == 1 && is_held(&held[0]), "{held:?}");
     assert_eq!(block_store.figures().used, 5000);
     assert!(!block_store.is_waiting());
@@ -457,13 +460,13 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
 #[test]
 fn memory_that_cannot_be_lent_stays_used() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(8000));
-    let gated = fabric
-        .allocate_gated(free_number(&fabric).unwrap(), 6000)
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
+    let phased = fabric
+        .allocate_phased(free_number(&fabric).unwrap(), 6000)
         .unwrap();
     block_store.used += 6000;
-    let inside = fabric.attach(gated.key()).unwrap();
-    assert!(block_store.lend(buffer(1), gated, Peer(0)).is_err());
+    let inside = fabric.attach(phased.key()).unwrap();
+    assert!(block_store.lend(buffer(1), phased, Peer(0)).is_err());
     assert_eq!(
         (block_store.figures().used, block_store.figures().free),
         (6000, 6000)
@@ -474,7 +477,7 @@ fn memory_that_cannot_be_lent_stays_used() {
     };
     assert_eq!(block_store.obey(allocate(2, 5000)), Some(full));
     drop(inside);
-    assert!(matches!(block_store.work()[..], [Report::Held { .. }]));
+    assert!(matches!(block_store.work()[..], [Report::Allocated { .. }]));
     assert_eq!(block_store.figures().used, 5000);
 }
 
@@ -483,8 +486,8 @@ fn memory_that_cannot_be_lent_stays_used() {
 #[test]
 fn who_has_freed_memory_is_named() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(8000));
-    let Some(Report::Held { handle, .. }) = block_store.obey(allocate(1, 6000)) else {
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
+    let Some(Report::Allocated { handle, .. }) = block_store.obey(allocate(1, 6000)) else {
         panic!("a small buffer is there at once");
     };
     let borrowed = fabric.borrow(key_of(&fabric, handle, 6000)).unwrap();
@@ -495,13 +498,13 @@ fn who_has_freed_memory_is_named() {
     };
     assert_eq!(block_store.obey(allocate(2, 5000)), Some(full));
     drop(borrowed);
-    assert!(matches!(block_store.work()[..], [Report::Held { .. }]));
+    assert!(matches!(block_store.work()[..], [Report::Allocated { .. }]));
 }
 
 #[test]
 fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
-    let mut block_store = BlockStore::new(&fabric, Room::of_memory(u64::MAX));
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(u64::MAX));
     let numbers = fabric
         .free_segments()
         .into_iter()
@@ -510,7 +513,7 @@ fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
     for number in 0..numbers {
         let held = block_store.obey(allocate(number, 64));
         assert!(
-            matches!(held, Some(Report::Held { .. })),
+            matches!(held, Some(Report::Allocated { .. })),
             "{number} of {numbers}"
         );
     }
@@ -530,6 +533,6 @@ fn idle_memory_gives_its_numbers_to_buffers_of_other_lengths() {
         });
     }
     let other = block_store.obey(allocate(numbers + 1, 128));
-    assert!(matches!(other, Some(Report::Held { .. })), "{other:?}");
+    assert!(matches!(other, Some(Report::Allocated { .. })), "{other:?}");
     assert_eq!(block_store.figures().used, 128);
 }

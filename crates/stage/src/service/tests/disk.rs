@@ -2,7 +2,7 @@
 
 use super::alone;
 use crate::protocol::{self, Answer, Order, Request, Ticket};
-use crate::service::block_store::tests::{buffer, commit, pattern, room, stall};
+use crate::service::block_store::tests::{buffer, capacity, commit, pattern, stall};
 use crate::service::{BlockStoreAnswer, BlockStoreRequest, Staging, ToStore, life, own};
 use samite_fabric::agent::Service;
 use samite_fabric::rpc::{Call, Service as Number};
@@ -16,7 +16,7 @@ const BYTES: u64 = (16 << 20) + 5;
 fn a_disk_that_stands_still_delays_no_other_answer() {
     let fabric = alone();
     let folder = tempfile::tempdir().expect("a folder");
-    let mut service = Staging::new(&fabric, room(&folder));
+    let mut service = Staging::new(&fabric, capacity(&folder));
     let call = |service, encode: &dyn Fn(u64) -> Vec<u8>| {
         let call = fabric.call(service, life(own(&fabric)), fabric.deadline(), encode);
         call.expect("it serves")

@@ -4,8 +4,9 @@ mod stopped;
 use super::clients::Clients;
 use super::*;
 use crate::protocol::{
-    self, Action, Answer, BlockStoreInfo, Event, Fault, LONGEST, Layout, Notice, Part, Places,
-    Policy, Reader, ReaderId, Request, Start, StepRecord, StreamConfig, Ticket, Told, WriterId,
+    self, Action, Answer, BlockOffsets, BlockStoreInfo, Event, Fault, LONGEST, Layout, LayoutRef,
+    Notice, Part, Policy, Reader, ReaderId, Request, Start, StepRecord, StreamConfig, Ticket,
+    WriterId,
 };
 use envelope::Packed;
 use samite_fabric::rpc::Service as Number;
@@ -119,11 +120,11 @@ impl Waited {
         self.coordinator.happened(Event::Said(solver, begin));
         let part = Part {
             step: 0,
-            layout: Told::New(Arc::new(Layout {
+            layout: LayoutRef::New(Arc::new(Layout {
                 variables: Vec::new(),
             })),
             slots: Vec::new(),
-            places: Places::Packed,
+            places: BlockOffsets::Packed,
             attributes: Vec::new(),
             checksum: 0,
         };

@@ -3,7 +3,7 @@
 use super::{next, open_reader};
 use crate::client::Client;
 use crate::protocol::{Answer, Attribute, Request, Ticket};
-use crate::service::{Room, Staging};
+use crate::service::{Capacity, Staging};
 use crate::{Configuration, Settings, Stage};
 use samite_fabric::Fabric;
 use samite_testkit::{Outcome, Unit, Who, check, full_name, pause, same, units};
@@ -22,7 +22,7 @@ fn fact(step: u64) -> Attribute {
 fn coordinate(unit: &Unit) -> Outcome {
     let agent = samite_fabric::agent::identity();
     let fabric = Fabric::join(&unit.domain, agent, unit.config.clone())?;
-    let mut service = Staging::new(&fabric, Room::of_memory(64 << 20));
+    let mut service = Staging::new(&fabric, Capacity::of_memory(64 << 20));
     let mut most = 0;
     service.run(|fabric| {
         let there = fabric.peers().len();
@@ -58,7 +58,7 @@ fn read(unit: &Unit) -> Outcome {
     let mut ranks = Vec::new();
     for rank in 0..RANKS {
         let question = |ticket: Ticket| open_reader(ticket.0, "field", (rank, RANKS));
-        let opened = client.ask("a reader", question)?;
+        let opened = client.request("a reader", question)?;
         check!(matches!(opened, Answer::Reading { .. }), "{opened:?}");
         if let Answer::Reading { reader, .. } = opened {
             ranks.push(reader);
@@ -67,14 +67,14 @@ fn read(unit: &Unit) -> Outcome {
     let mut asked = Vec::new();
     for &reader in &ranks {
         for step in 0..STEPS {
-            let call = client.ask_later(|ticket| next(ticket.0, reader))?;
+            let call = client.request_later(|ticket| next(ticket.0, reader))?;
             asked.push((step, call));
         }
     }
     // By steps, of all ranks.
     asked.sort_by_key(|(step, _)| *step);
     // When this is answered, the questions before it have been heard.
-    client.ask("figures", |ticket| Request::Figures { ticket })?;
+    client.request("figures", |ticket| Request::Figures { ticket })?;
     pause("asked");
     for (step, call) in &mut asked {
         let given = client.answer("a step", call)?;

@@ -148,7 +148,7 @@ impl World {
                         segment: buffer.number as u32,
                         ..Handle::default()
                     };
-                    Some(Report::Held { buffer, handle })
+                    Some(Report::Allocated { buffer, handle })
                 }
             }
             Order::Seal { buffer } => {

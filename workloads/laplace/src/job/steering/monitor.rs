@@ -31,7 +31,8 @@ pub struct Args {
 /// [`Error::Stage`] when a stream is lost, or is not linked, [`Error::Ended`] when the field ends
 /// before that.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
-    let units = Units::meet(fabric).doing(|| "looking for the units of the monitor".into())?;
+    let units =
+        Units::wait_for_all(fabric).doing(|| "looking for the units of the monitor".into())?;
     let stage = Stage::join(fabric)?;
     let mut coarse = stage.reader(COARSE)?;
     let own = fabric.identity();

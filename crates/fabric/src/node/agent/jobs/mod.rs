@@ -98,10 +98,10 @@ impl Jobs {
                  and its rank one of its program"
             ));
         }
-        self.has_room(&identity.job, unit)
+        self.has_capacity(&identity.job, unit)
     }
 
-    fn has_room(&self, job: &str, unit: u32) -> Result<(), String> {
+    fn has_capacity(&self, job: &str, unit: u32) -> Result<(), String> {
         let job = self.jobs.get(job);
         let is_known = job.is_some_and(|job| job.units.contains_key(&unit));
         let known: usize = self.jobs.values().map(|job| job.units.len()).sum();
@@ -185,7 +185,7 @@ impl Jobs {
             Some(_) => {}
             None => self.make_room_for(by),
         }
-        self.has_room(job, unit)?;
+        self.has_capacity(job, unit)?;
         let job = self.job(job);
         if unit >= job.wanted {
             let wanted = job.wanted;

@@ -1,7 +1,7 @@
 //! What is kept of a peer until a receive asks for it, and what the peer hears of that.
 //!
 //! A message that nobody has posted a receive for is copied to private memory. A receiver that
-//! keeps [`OFFER_AT`] bytes of a peer says so (HOLD): from then on that peer offers its messages,
+//! keeps [`OFFER_AT`] bytes of a peer says so (PACE): from then on that peer offers its messages,
 //! however short, and their bytes stay with it until they are received. With [`STOP_AT`] bytes of
 //! offers it sends no more of them. When receives have taken half of what there was, the peer hears
 //! of that, too.
@@ -97,8 +97,8 @@ impl Engine {
     ) -> Result<(), &'static str> {
         if from != self.me {
             let peer = self.peer(from);
-            peer.kept += arrived.weight();
-            if peer.kept > MOST {
+            peer.unexpected += arrived.weight();
+            if peer.unexpected > MOST {
                 return Err("more messages than are kept of a peer that was told to stop");
             }
             self.tell_pace(from);
@@ -111,7 +111,7 @@ impl Engine {
     pub(crate) fn unkeep(&mut self, from: PeerId, arrived: &Arrived) {
         match arrived {
             Arrived::Departed(..) => self.departed -= arrived.weight(),
-            _ => self.kept_less(from, arrived.weight()),
+            _ => self.unexpected_less(from, arrived.weight()),
         }
     }
 
@@ -148,32 +148,32 @@ impl Engine {
     }
 
     /// Drops the kept messages of a peer that `which` says.
-    pub(crate) fn drop_kept(&mut self, from: PeerId, which: impl Fn(&Arrived) -> bool) {
+    pub(crate) fn drop_unexpected(&mut self, from: PeerId, which: impl Fn(&Arrived) -> bool) {
         let mut bytes = 0;
         self.matcher.drop_unexpected(from, |arrived| {
             let drops = which(arrived);
             bytes += u64::from(drops) * arrived.weight();
             drops
         });
-        self.kept_less(from, bytes);
+        self.unexpected_less(from, bytes);
     }
 
-    fn kept_less(&mut self, from: PeerId, bytes: u64) {
+    fn unexpected_less(&mut self, from: PeerId, bytes: u64) {
         let peer = self.peer(from);
-        peer.kept = peer.kept.saturating_sub(bytes);
+        peer.unexpected = peer.unexpected.saturating_sub(bytes);
         self.tell_pace(from);
     }
 
     fn tell_pace(&mut self, to: PeerId) {
         let peer = self.peer(to);
-        let pace = peer.told.after(peer.kept);
+        let pace = peer.told.after(peer.unexpected);
         if std::mem::replace(&mut peer.told, pace) != pace {
-            self.post(to, kind::HOLD, pace as u64, &[]);
+            self.post(to, kind::PACE, pace as u64, &[]);
         }
     }
 
     /// Sender: how a peer wants its messages from now on.
-    pub(super) fn pace_told(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+    pub(super) fn pace_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         self.peer(frame.from).pace = Pace::of(frame.arg).ok_or("a pace")?;
         Ok(())
     }

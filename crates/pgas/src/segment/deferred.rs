@@ -20,18 +20,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// This unit's part of a segment whose other parts may be used by others. Dropped it is left
 /// behind.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct OwnPart {
     own: Option<Own>,
     /// The members.
     peers: Arc<[PeerId]>,
-    left: Arc<LeftBehind>,
+    left: Arc<DeferredFrees>,
     /// Nobody uses it any more.
     unused: AtomicBool,
 }
 
-impl Kept {
-    pub(super) fn new(own: Own, left: &Arc<LeftBehind>, peers: &Arc<[PeerId]>) -> Kept {
-        Kept {
+impl OwnPart {
+    pub(super) fn new(own: Own, left: &Arc<DeferredFrees>, peers: &Arc<[PeerId]>) -> OwnPart {
+        OwnPart {
             own: Some(own),
             peers: peers.clone(),
             left: left.clone(),
@@ -56,7 +56,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for OwnPart {
     fn drop(&mut self) {
         if let Some(own) = self.own.take().filter(|_| !*self.unused.get_mut()) {
             self.left.add(own, &self.peers);
@@ -66,10 +66,10 @@ impl Drop for Kept {
 
 /// What this unit has left behind.
 #[derive(Debug, Default)]
-pub(crate) struct LeftBehind(Mutex<Left>);
+pub(crate) struct DeferredFrees(Mutex<Deferred>);
 
 #[derive(Debug, Default)]
-struct Left {
+struct Deferred {
     parts: Vec<Part>,
     /// All units have ended.
     is_over: bool,
@@ -86,7 +86,7 @@ struct Part {
     is_unused: bool,
 }
 
-impl LeftBehind {
+impl DeferredFrees {
     fn add(&self, own: Own, peers: &Arc<[PeerId]>) {
         let mut left = self.0.lock();
         if peers.len() > 1 && !left.is_over {
@@ -165,10 +165,10 @@ mod tests {
     fn a_number_is_not_used_again_while_it_is_told() -> Outcome {
         let fabric = Fabric::alone(Identity::by_hand("leave"), Config::default())?;
         let is_free = |number: u32| fabric.free_segments()[0] >> number & 1 == 1;
-        let left = LeftBehind::default();
+        let left = DeferredFrees::default();
         let peers: Arc<[PeerId]> = [fabric.me(), PeerId(7)].into();
         for number in [3, 4] {
-            left.add(Own::Gated(fabric.allocate_gated(number, 64)?), &peers);
+            left.add(Own::Phased(fabric.allocate_phased(number, 64)?), &peers);
         }
         let words = fabric.free_segments().len();
         let exchange = |has_left: &dyn Fn(PeerId, u32) -> bool| {

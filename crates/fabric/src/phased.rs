@@ -4,7 +4,7 @@
 //!   open      attached by anybody: put, get, atomics
 //!   reading   attached by anybody: get, and `&[T]` where it is mapped
 //!   closed    nobody is attached; the owner has `&mut [T]`
-//!   lent      one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
+//!   exclusive one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
 //! The mode turns only when nobody is attached: those who use a segment agree on when they detach
 //! (drop their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
@@ -23,48 +23,48 @@ use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
 use samite_mem::copy::aside::copy_aside;
-use samite_mem::lease::{Exclusive, LeasedBlock, Lent, Mode};
+use samite_mem::lease::{Exclusive, ExclusiveLease, LeasedBlock, Mode};
 
-/// A segment of this process, open, reading or lent; withdrawn when dropped, and freed when nobody
-/// uses it any more.
+/// A segment of this process, open, reading or exclusive; withdrawn when dropped, and freed when
+/// nobody uses it any more.
 #[derive(Debug)]
-pub struct Gated {
+pub struct Phased {
     fabric: Fabric,
     key: SegmentKey,
     /// `None` only while the owner takes it.
     block: Option<LeasedBlock>,
 }
 
-/// A gated segment to come, whose memory is allocated part by part; given back when dropped.
+/// A phased segment to come, whose memory is allocated part by part; given back when dropped.
 #[derive(Debug)]
 pub struct Growing {
     fabric: Fabric,
     memory: samite_mem::Growing,
 }
 
-/// A gated segment that this process has for itself.
+/// A phased segment that this process has for itself.
 #[derive(Debug)]
 pub struct Owned {
     exclusive: Exclusive,
-    gated: Gated,
+    phased: Phased,
 }
 
-/// A lent segment of a peer that this process has for itself; its owner gets it back when it is
+/// A segment of a peer that this process has for itself; its owner gets it back when it is
 /// dropped.
 #[derive(Debug)]
 pub struct Borrowed {
-    lent: Lent,
+    lease: ExclusiveLease,
 }
 
 impl Borrowed {
     /// The memory.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
-        self.lent.as_slice()
+        self.lease.as_slice()
     }
 
     /// The memory, to be changed.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
-        self.lent.as_mut_slice()
+        self.lease.as_mut_slice()
     }
 
     /// Puts `from` at byte `offset`, large blocks past the caches ([`copy_aside`]): they are for
@@ -106,12 +106,12 @@ impl Fabric {
         }
     }
 
-    /// Has a segment that its owner lends ([`Gated::lend`]). `None` where it is not mapped here.
+    /// Has a segment that its owner lends ([`Phased::lend`]). `None` where it is not mapped here.
     /// Local.
     ///
     /// # Errors
-    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not lent,
-    /// or somebody else has it.
+    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not
+    /// exclusive, or somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
         let core = self.0.lock()?;
         let own = key.peer == self.me();
@@ -125,22 +125,22 @@ impl Fabric {
         let entry = entry.filter(|entry| entry.look().is_some_and(|seen| is_of(key, seen)));
         let entry = entry.ok_or_else(|| refused(key))?;
         let id = segment_id(key.peer.slot(), key.segment);
-        let lent = self.0.node.holder.borrow(&entry, key.generation, id);
-        let lent = lent.map_err(Error::of_memory_of(key.peer))?;
-        let lent = lent.filter(|lent| lent.as_slice::<u8>().len() as u64 == key.bytes);
+        let lease = self.0.node.holder.borrow(&entry, key.generation, id);
+        let lease = lease.map_err(Error::of_memory_of(key.peer))?;
+        let lease = lease.filter(|lease| lease.as_slice::<u8>().len() as u64 == key.bytes);
         Ok(Some(Borrowed {
-            lent: lent.ok_or_else(|| not_now(key, &entry))?,
+            lease: lease.ok_or_else(|| not_now(key, &entry))?,
         }))
     }
 
     /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not
     /// in use. Local.
-    pub fn allocate_gated(&self, segment: u32, bytes: u64) -> Result<Gated> {
-        self.grow_gated(bytes)?.gate(segment)
+    pub fn allocate_phased(&self, segment: u32, bytes: u64) -> Result<Phased> {
+        self.grow_phased(bytes)?.publish(segment)
     }
 
-    /// As [`Fabric::allocate_gated`], part by part.
-    pub fn grow_gated(&self, bytes: u64) -> Result<Growing> {
+    /// As [`Fabric::allocate_phased`], part by part.
+    pub fn grow_phased(&self, bytes: u64) -> Result<Growing> {
         self.sweep();
         Ok(Growing {
             fabric: self.clone(),
@@ -149,15 +149,15 @@ impl Fabric {
     }
 
     /// Lets the engine know of a block that is offered.
-    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Gated> {
+    pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Phased> {
         let generation = block.generation();
-        let gated = Gated {
+        let phased = Phased {
             fabric: self.clone(),
             key: self.own_key(segment, generation, block.len()),
             block: Some(block),
         };
-        gated.let_in()?;
-        Ok(gated)
+        phased.let_in()?;
+        Ok(phased)
     }
 }
 
@@ -169,17 +169,17 @@ impl Growing {
     }
 
     /// The segment, open, with all of its memory. `segment`: a number that is not in use.
-    pub fn gate(self, segment: u32) -> Result<Gated> {
+    pub fn publish(self, segment: u32) -> Result<Phased> {
         let number = self.fabric.take_number(Some(segment))?;
-        self.gate_as(number)
+        self.publish_as(number)
     }
 
-    pub(crate) fn gate_as(self, number: Reserved) -> Result<Gated> {
+    pub(crate) fn publish_as(self, number: Reserved) -> Result<Phased> {
         number.offer(|entry| Ok(LeasedBlock::new(self.memory, entry)?))
     }
 }
 
-impl Gated {
+impl Phased {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
         self.key
@@ -198,7 +198,7 @@ impl Gated {
     }
 
     /// As a segment whose mode is not turned. It is open.
-    pub fn ungated(self) -> Result<Segment> {
+    pub fn into_segment(self) -> Result<Segment> {
         Segment::of(self)
     }
 
@@ -242,11 +242,11 @@ impl Gated {
         }
     }
 
-    /// Has it for this process alone. After [`Gated::shut`], and when everybody has detached.
+    /// Has it for this process alone. After [`Phased::shut`], and when everybody has detached.
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment shut as before.
-    pub fn own(mut self) -> Result<Owned, Box<(Gated, Error)>> {
+    pub fn own(mut self) -> Result<Owned, Box<(Phased, Error)>> {
         let Some(block) = self.block.take() else {
             let error = self.wrong_phase();
             return Err(Box::new((self, error)));
@@ -254,7 +254,7 @@ impl Gated {
         match block.close() {
             Ok(exclusive) => Ok(Owned {
                 exclusive,
-                gated: self,
+                phased: self,
             }),
             Err((block, users)) => {
                 self.block = Some(block);
@@ -264,8 +264,8 @@ impl Gated {
         }
     }
 
-    /// From open (or lent) to reading or back, without having it in between. Conditions and errors
-    /// as [`Gated::own`].
+    /// From open (or exclusive) to reading or back, without having it in between. Conditions and
+    /// errors as [`Phased::own`].
     pub fn turn(&mut self, reading: bool) -> Result<()> {
         self.turn_to(if reading { Mode::Reading } else { Mode::Open })?;
         self.offer_again()
@@ -279,14 +279,14 @@ impl Gated {
     }
 
     /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is
-    /// attached. [`Gated::turn`] takes it back when the borrower has dropped it.
+    /// attached. [`Phased::turn`] takes it back when the borrower has dropped it.
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment as it was.
     pub fn lend(&mut self) -> Result<()> {
         // The engine itself is attached for those who come by messages.
         self.set_access(Access::Withdrawn(self.key.bytes));
-        let lent = self.turn_to(Mode::Lent);
+        let lent = self.turn_to(Mode::Exclusive);
         if lent.is_err() {
             // As before: those who come by messages get in, too.
             let _ = self.let_in();
@@ -307,7 +307,7 @@ impl Gated {
         }
     }
 
-    /// Lets others attach again, after [`Gated::shut`], in the mode that it has.
+    /// Lets others attach again, after [`Phased::shut`], in the mode that it has.
     pub fn offer_again(&self) -> Result<()> {
         self.let_in()?;
         if let Some(block) = &self.block {
@@ -317,7 +317,7 @@ impl Gated {
     }
 }
 
-impl Drop for Gated {
+impl Drop for Phased {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else {
             return self.fabric.withdraw(self.key.segment);
@@ -330,7 +330,7 @@ impl Drop for Gated {
 impl Owned {
     /// What names it to others.
     pub fn key(&self) -> SegmentKey {
-        self.gated.key
+        self.phased.key
     }
 
     /// The memory.
@@ -345,26 +345,26 @@ impl Owned {
 
     /// A segment of another generation in the same memory, open, with the bytes as they are: keys
     /// of the last one do not fit any more.
-    pub fn renew(self) -> Result<Gated> {
+    pub fn renew(self) -> Result<Phased> {
         let Owned {
             exclusive,
-            mut gated,
+            mut phased,
         } = self;
         // The number stays this segment's all the time: another thread may be looking for one.
         let block = exclusive.renew();
-        gated.key.generation = block.generation();
-        gated.block = Some(block);
-        gated.let_in()?;
-        Ok(gated)
+        phased.key.generation = block.generation();
+        phased.block = Some(block);
+        phased.let_in()?;
+        Ok(phased)
     }
 
     /// Lets others in again, to write or only to read.
-    pub fn give(self, reading: bool) -> Result<Gated> {
+    pub fn give(self, reading: bool) -> Result<Phased> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
-        let mut gated = self.gated;
-        gated.block = Some(self.exclusive.open(mode));
-        gated.offer_again()?;
-        Ok(gated)
+        let mut phased = self.phased;
+        phased.block = Some(self.exclusive.open(mode));
+        phased.offer_again()?;
+        Ok(phased)
     }
 }
 
@@ -375,39 +375,39 @@ mod tests {
     #[test]
     fn a_segment_is_lent_to_one() {
         let fabric = Fabric::alone(Identity::by_hand("lent"), Config::default()).unwrap();
-        let mut gated = fabric.allocate_gated(5, 4096).unwrap();
-        let key = gated.key();
+        let mut phased = fabric.allocate_phased(5, 4096).unwrap();
+        let key = phased.key();
         assert!(fabric.borrow(key).is_err(), "it is not lent yet");
         let attached = fabric.attach(key).unwrap();
-        assert!(gated.lend().is_err(), "somebody is attached");
+        assert!(phased.lend().is_err(), "somebody is attached");
         drop(attached);
         let by_messages = fabric.attach_unseen(key);
         by_messages.put(8, &[2]).unwrap();
-        gated.lend().unwrap();
+        phased.lend().unwrap();
         assert!(by_messages.put(8, &[3]).is_err(), "it is lent");
         let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
         assert!(fabric.borrow(key).is_err(), "one has it");
         assert!(fabric.attach(key).is_err());
         borrowed.as_mut_slice::<u8>()[4095] = 3;
-        assert!(gated.turn(true).is_err(), "the borrower still has it");
+        assert!(phased.turn(true).is_err(), "the borrower still has it");
         drop(borrowed);
-        gated.turn(true).unwrap();
+        phased.turn(true).unwrap();
         let remote = fabric.attach(key).unwrap();
         assert_eq!(remote.readable().unwrap().as_slice::<u8>()[4095], 3);
         assert!(fabric.borrow(key).is_err(), "it is read");
-        gated.shut();
-        assert!(gated.own().is_err(), "somebody reads it");
+        phased.shut();
+        assert!(phased.own().is_err(), "somebody reads it");
         drop(remote);
     }
 
     #[test]
     fn memory_is_used_again_under_another_key() {
         let fabric = Fabric::alone(Identity::by_hand("again"), Config::default()).unwrap();
-        let gated = fabric.allocate_gated(5, 4096).unwrap();
-        let (key, place) = (gated.key(), gated.bytes().unwrap().address());
-        gated.bytes().unwrap().write(7, &[1]);
-        gated.shut();
-        let again = gated.own().unwrap().renew().unwrap();
+        let phased = fabric.allocate_phased(5, 4096).unwrap();
+        let (key, place) = (phased.key(), phased.bytes().unwrap().address());
+        phased.bytes().unwrap().write(7, &[1]);
+        phased.shut();
+        let again = phased.own().unwrap().renew().unwrap();
         assert!(fabric.attach(key).is_err());
         assert_eq!(again.bytes().unwrap().address(), place);
         let mut found = [0];
@@ -423,14 +423,14 @@ mod tests {
     #[test]
     fn a_number_is_kept_while_its_memory_is_used_again() {
         let fabric = Fabric::alone(Identity::by_hand("kept"), Config::default()).unwrap();
-        let mut gated = fabric.allocate_gated(0, 4096).unwrap();
+        let mut phased = fabric.allocate_phased(0, 4096).unwrap();
         std::thread::scope(|scope| {
             let renews = scope.spawn(|| {
                 for _ in 0..2000 {
-                    gated.shut();
-                    gated = gated.own().unwrap().renew().unwrap();
+                    phased.shut();
+                    phased = phased.own().unwrap().renew().unwrap();
                 }
-                gated // Not dropped before the others have stopped asking for a number.
+                phased // Not dropped before the others have stopped asking for a number.
             });
             while !renews.is_finished() {
                 let other = fabric.allocate(4096).unwrap();
@@ -444,7 +444,7 @@ mod tests {
     fn memory_stays_while_somebody_is_inside() {
         let fabric = Fabric::alone(Identity::by_hand("inside"), Config::default()).unwrap();
         let is_free = || fabric.free_segments()[0] & 1 << 5 != 0;
-        let first = fabric.allocate_gated(5, 4096).unwrap();
+        let first = fabric.allocate_phased(5, 4096).unwrap();
         let inside = fabric.attach(first.key()).unwrap();
         drop(first);
         assert!(!is_free(), "the number is used by who is inside");
@@ -454,7 +454,7 @@ mod tests {
         );
         let window = inside.mapped().unwrap().clone();
         drop(inside);
-        let next = fabric.allocate_gated(6, 4096).unwrap();
+        let next = fabric.allocate_phased(6, 4096).unwrap();
         assert!(window.try_write(0, &[7; 4096]));
         let mut found = [1; 4096];
         next.bytes().unwrap().read(0, &mut found);

@@ -10,7 +10,7 @@
 
 use crate::client::Client;
 use crate::contents::{BlockAt, Indexed};
-use crate::protocol::{BufferAt, Fault, Peer, Places, Slot, Step, StepRecord};
+use crate::protocol::{BlockOffsets, BufferAt, Fault, Peer, Slot, Step, StepRecord};
 use crate::service::{BlockStoreRequest, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
@@ -34,7 +34,7 @@ pub(crate) struct Buffers {
     /// Where requests begin: another block store at every reader rank.
     turn: u32,
     buffers: Vec<Vec<Buffer>>,
-    places: Vec<Places>,
+    places: Vec<BlockOffsets>,
 }
 
 /// One buffer.
@@ -139,8 +139,8 @@ impl Buffers {
 
     fn offset(&self, block: &BlockAt) -> u64 {
         match &self.places[block.rank as usize] {
-            Places::Packed => block.packed,
-            Places::Listed(offsets) => offsets[block.number],
+            BlockOffsets::Packed => block.packed,
+            BlockOffsets::Listed(offsets) => offsets[block.number],
         }
     }
 
@@ -341,7 +341,9 @@ impl Buffers {
     fn load_some(&self, at: &BufferAt, offset: u64, len: u64) -> Result<Vec<u8>> {
         let deadline = self.client.fabric.deadline();
         let ask = BlockStoreRequest::Load(at.buffer, offset, len);
-        let bytes = self.client.ask_block_store(deadline, at.block_store, ask)?;
+        let bytes = self
+            .client
+            .request_block_store(deadline, at.block_store, ask)?;
         if bytes.len() as u64 != len {
             let there = bytes.len();
             return Err(Error::BlockStore(format!("{there} bytes for {len}")));

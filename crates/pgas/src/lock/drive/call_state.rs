@@ -4,7 +4,7 @@
 //!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
 //!                   | left something in the middle
 //!                   v
-//!   Left --call--> Leaving --call ends--> Left         Leaving --goes on with it--> Busy
+//!   Interrupted --call--> Leaving --call ends--> Interrupted         Leaving --goes on with it--> Busy
 //! ```
 //! In `Busy`, `Leaving` and `Held` the place belongs to one thread (of a guard: to whoever has
 //! that), and only that one changes the state, the ticket and what is left.
@@ -24,15 +24,15 @@ pub(in crate::lock) enum State {
     /// A call is under way, and something is left in the middle.
     Leaving,
     /// A call ended before it had its answer.
-    Left,
+    Interrupted,
 }
 
 #[derive(Debug)]
-pub(in crate::lock) struct Place(AtomicU8);
+pub(in crate::lock) struct CallState(AtomicU8);
 
-impl Place {
+impl CallState {
     pub(in crate::lock) fn new() -> Self {
-        Place(AtomicU8::new(State::Idle as u8))
+        CallState(AtomicU8::new(State::Idle as u8))
     }
 
     #[inline(always)]
@@ -43,7 +43,7 @@ impl Place {
             1 => State::Held,
             2 => State::Busy,
             3 => State::Leaving,
-            _ => State::Left,
+            _ => State::Interrupted,
         }
     }
 
@@ -63,14 +63,14 @@ impl Lock {
     /// Begins a call. Errors: the unit holds the lock, or another call is under way.
     #[inline(always)]
     pub(super) fn begin(&self) -> Result<Call<'_>> {
-        let was = self.place.state();
+        let was = self.call.state();
         let (from, to) = match was {
             State::Idle => (was, State::Busy),
-            State::Left => (was, State::Leaving),
+            State::Interrupted => (was, State::Leaving),
             State::Held | State::Busy | State::Leaving => return Err(Error::AlreadyHeld),
         };
-        // ORDERING: Acquire pairs with the Release in `Place::set`.
-        let word = &self.place.0;
+        // ORDERING: Acquire pairs with the Release in `CallState::set`.
+        let word = &self.call.0;
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         match word.compare_exchange(from as u8, to as u8, acquire, relaxed) {
             Ok(_) => Ok(Call(self)),
@@ -81,7 +81,7 @@ impl Lock {
     /// Begins to give a lock back that is held.
     #[inline(always)]
     pub(super) fn begin_giving(&self) -> Call<'_> {
-        self.place.set(State::Busy);
+        self.call.set(State::Busy);
         Call(self)
     }
 }
@@ -90,20 +90,20 @@ impl Call<'_> {
     /// Ends with the lock.
     #[inline(always)]
     pub(super) fn hold(self) {
-        self.0.place.set(State::Held);
+        self.0.call.set(State::Held);
         std::mem::forget(self);
     }
 
     pub(super) fn has_left(&self) -> bool {
-        self.0.place.state() == State::Leaving
+        self.0.call.state() == State::Leaving
     }
 }
 
 impl Drop for Call<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.place.set(match self.has_left() {
-            true => State::Left,
+        self.0.call.set(match self.has_left() {
+            true => State::Interrupted,
             false => State::Idle,
         });
     }
