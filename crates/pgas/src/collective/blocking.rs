@@ -6,7 +6,7 @@ use super::call::Kind;
 use super::combining::{Combiner, NONE, Typed};
 use super::op::Operator;
 use super::shape::{Combine, Shape};
-use super::{Input, Output};
+use super::{Ends, Input, Output};
 use crate::{Elem, Result, Team};
 
 impl Team {
@@ -21,8 +21,8 @@ impl Team {
     pub(crate) fn exchange(&self, kind: Kind) -> Result<()> {
         let _turn = self.0.turn()?;
         let call = self.0.next_call(kind);
-        let nothing = (Input::NOTHING, Output::nothing());
-        self.0.run(call, Shape::Barrier, nothing, NONE)
+        self.0
+            .run(&call, Shape::Barrier, &mut Ends::nothing(), NONE)
     }
 
     /// The elements of `root` to everybody: `buffer` is read there and written everywhere else. The
@@ -37,11 +37,11 @@ impl Team {
         let count = buffer.len();
         let (call, shape) = self.call::<T>(&What::Broadcast(root), count, count);
         let shape = shape.map_err(|error| self.0.refuse(call, error))?;
-        let ends = match root == self.rank() {
+        let (input, output) = match root == self.rank() {
             true => (buffer.into_input(self), Output::nothing()),
             false => (Input::NOTHING, buffer.output(self)),
         };
-        self.0.run(call, shape, ends, NONE)
+        self.0.run(&call, shape, &mut Ends { input, output }, NONE)
     }
 
     /// Block `r` of `from` at `root` to the member of rank `r`. `into` has the same length
@@ -227,7 +227,7 @@ impl Team {
         let _turn = self.0.turn()?;
         let (call, shape) = self.call::<T>(what, from.len(), into.len());
         let shape = shape.map_err(|error| self.0.refuse(call, error))?;
-        let ends = buffer::ends(self, from, into);
-        self.0.run(call, shape, ends, combiner)
+        let mut ends = buffer::ends(self, from, into);
+        self.0.run(&call, shape, &mut ends, combiner)
     }
 }

@@ -94,18 +94,15 @@ impl<'a, T: Elem> Target<'a, T> {
 }
 
 /// Both ends of a call; a source that overlaps its target is copied first.
-pub(super) fn ends<'a, T: Elem>(
-    team: &Team,
-    from: Source<'a, T>,
-    into: Target<'a, T>,
-) -> (Input<'a>, Output<'a>) {
+pub(super) fn ends<'a, T: Elem>(team: &Team, from: Source<'a, T>, into: Target<'a, T>) -> Ends<'a> {
     let overlap = match (&from, &into) {
         (Source::Part(from), Target::Part(into)) => from.overlaps(into),
         _ => false,
     };
     let input = from.input(team);
     let input = if overlap { input.copied() } else { input };
-    (input, into.output(team))
+    let output = into.output(team);
+    Ends { input, output }
 }
 
 impl<T: Elem> Part<'_, T> {
@@ -205,6 +202,22 @@ pub(super) fn nothing() -> SharedBytes {
     SharedBytes::adopt(Vec::<u8>::new())
 }
 
+/// Both ends of a call at a member.
+#[derive(Debug)]
+pub(crate) struct Ends<'a> {
+    pub(crate) input: Input<'a>,
+    pub(crate) output: Output<'a>,
+}
+
+impl Ends<'_> {
+    pub(crate) fn nothing() -> Ends<'static> {
+        Ends {
+            input: Input::NOTHING,
+            output: Output::nothing(),
+        }
+    }
+}
+
 /// The bytes that a member gives.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
@@ -235,7 +248,7 @@ impl Input<'_> {
 
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
         match self {
-            Input::Private(bytes) => into.copy_from_slice(&bytes[offset as usize..][..into.len()]),
+            Input::Private(bytes) => copy(&bytes[offset as usize..][..into.len()], into),
             Input::Shared(bytes, _) => bytes.read(offset, into),
         }
     }
@@ -244,14 +257,6 @@ impl Input<'_> {
         match self {
             Input::Private(own) => into.write(at, &own[offset as usize..][..bytes as usize]),
             Input::Shared(own, _) => into.copy_from(at, own, offset, bytes),
-        }
-    }
-
-    /// All of it, for the few bytes that fit into a slot.
-    pub(crate) fn bytes(&self) -> Cow<'_, [u8]> {
-        match self {
-            Input::Private(bytes) => Cow::Borrowed(bytes),
-            Input::Shared(bytes, _) => Cow::Owned(to_vec(bytes)),
         }
     }
 
@@ -273,7 +278,14 @@ impl Input<'_> {
 
     /// A copy, which does not change with what it is a copy of.
     fn copied(&self) -> Input<'static> {
-        Input::Private(Cow::Owned(self.bytes().into_owned()))
+        Input::Private(Cow::Owned(match self {
+            Input::Private(bytes) => bytes.to_vec(),
+            Input::Shared(bytes, _) => {
+                let mut copy = vec![0; bytes.len() as usize];
+                bytes.read(0, &mut copy);
+                copy
+            }
+        }))
     }
 }
 
@@ -300,7 +312,7 @@ impl Output<'_> {
 
     pub(crate) fn write(&mut self, at: u64, from: &[u8]) {
         match self {
-            Output::Private(bytes) => bytes[at as usize..][..from.len()].copy_from_slice(from),
+            Output::Private(bytes) => copy(from, &mut bytes[at as usize..][..from.len()]),
             Output::Shared(bytes, _) => bytes.write(at, from),
         }
     }
@@ -371,9 +383,11 @@ impl Output<'_> {
     }
 }
 
-/// A private copy.
-pub(super) fn to_vec(bytes: &SharedBytes) -> Vec<u8> {
-    let mut copy = vec![0; bytes.len() as usize];
-    bytes.read(0, &mut copy);
-    copy
+/// Copies between private slices; a word, as most results are, without a call of `memmove`.
+#[inline(always)]
+fn copy(from: &[u8], into: &mut [u8]) {
+    match (from.as_chunks::<8>(), into.as_chunks_mut::<8>()) {
+        (([from], []), ([into], [])) => *into = *from,
+        _ => into.copy_from_slice(from),
+    }
 }

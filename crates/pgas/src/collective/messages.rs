@@ -34,7 +34,7 @@ use std::sync::Arc;
 const END: u16 = 0xd500;
 
 /// Failures that others told, the oldest first.
-pub(super) type Ends = Arc<Mutex<ReportedFailures>>;
+pub(super) type Reports = Arc<Mutex<ReportedFailures>>;
 
 /// Of which team and call, by whom, and why.
 #[derive(Debug, Default)]
@@ -62,8 +62,8 @@ impl ReportedFailures {
 }
 
 /// Listens to what others tell of failures in this life.
-pub(super) fn listen(fabric: &Fabric, life: u32) -> Ends {
-    let ends = Ends::default();
+pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
+    let ends = Reports::default();
     let kept = ends.clone();
     fabric.on(END, move |from, bytes| {
         let (words, []) = bytes.as_chunks::<8>() else {
@@ -98,7 +98,7 @@ pub(super) struct Messages {
     rank: u32,
     peers: Arc<[PeerId]>,
     tag: u64,
-    ends: Ends,
+    ends: Reports,
     sends: Vec<(Handle<Sent>, u32)>,
     receives: Vec<Expected>,
     /// The descriptor of the rank before.
@@ -222,7 +222,7 @@ impl Messages {
         self.receives.is_empty() && self.sends.is_empty() && self.descriptor.is_none()
     }
 
-    /// Ends early: tells the others, unless they know, and takes back what is in flight.
+    /// Reports early: tells the others, unless they know, and takes back what is in flight.
     pub(super) fn fail(&mut self, call: &Call, failure: &Failure) {
         let mut telling = vec![self.life.into(), self.team, call.number];
         telling.extend(failure.words(self.rank));

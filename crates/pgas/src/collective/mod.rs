@@ -77,7 +77,7 @@ mod shared;
 
 pub use arguments::Counts;
 pub use buffer::{Buffers, Source, Target};
-pub(crate) use buffer::{Input, Output};
+pub(crate) use buffer::{Ends, Input, Output};
 pub(crate) use call::Kind;
 pub use op::{
     BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
@@ -87,7 +87,7 @@ pub use pending::Pending;
 pub(crate) use shared::{Block, Board};
 
 use crate::job::Job;
-use messages::Ends;
+use messages::Reports;
 use parking_lot::Mutex;
 use pending::{Flying, InFlight};
 use samite_fabric::Fabric;
@@ -101,7 +101,7 @@ use crate::Error;
 /// What the collectives of a job share.
 #[derive(Debug)]
 pub(crate) struct State {
-    ends: Ends,
+    ends: Reports,
     /// The calls of a team are in their order.
     in_flight: Mutex<Vec<InFlight>>,
     /// How many are in flight: waits ask for it all the time.

@@ -2,6 +2,7 @@
 //! keeps until it has ended; counts that vectors do not say are arguments. What they give is empty
 //! where the target is a part.
 
+use super::Ends;
 use super::arguments::{Counts, What};
 use super::buffer::{self, Buffers};
 use super::call::Kind;
@@ -10,7 +11,6 @@ use super::op::Operator;
 use super::pending::{Flying, Pending};
 use super::run::Run;
 use super::shape::{Combine, Shape};
-use super::{Input, Output};
 use crate::{Elem, Result, Team};
 use samite_mem::SharedBytes;
 
@@ -19,8 +19,7 @@ impl Team {
     pub fn ibarrier(&self) -> Result<Pending<()>> {
         let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::Barrier);
-        let nothing = (Input::NOTHING, Output::nothing());
-        let run = Run::new(&self.0, call, Ok(Shape::Barrier), nothing);
+        let run = Run::new(&self.0, call, Ok(Shape::Barrier), Ends::nothing());
         let result = (no_result as fn(&_, _), buffer::nothing(), 0);
         Ok(Pending::start(self, Flying::new(run, None), result))
     }
@@ -216,7 +215,7 @@ impl Team {
         let (call, shape) = self.call::<T>(what, from, into);
         let ready = shape.and_then(|shape| Ok((shape, ends()?)));
         let (shape, (input, output, result)) = ready.map_err(|error| self.0.refuse(call, error))?;
-        let run = Run::new(&self.0, call, Ok(shape), (input, output));
+        let run = Run::new(&self.0, call, Ok(shape), Ends { input, output });
         let count = result.len().checked_div(size_of::<T>() as u64);
         let count = count.unwrap_or(into);
         let result = (elements as fn(&SharedBytes, u64) -> Vec<T>, result, count);

@@ -12,7 +12,8 @@ use super::pending::Flying;
 use super::schedule::{self, Memory, Schedule, Span, Step, Term};
 use super::shape::Shape;
 use super::shared::{self, Board, Flags};
-use super::{Input, Output};
+use super::{Ends, Input, Output};
+use crate::check::Checker;
 use crate::job::Job;
 use crate::team::Inner;
 use crate::{Error, Result};
@@ -61,7 +62,7 @@ impl<'b> Run<'b> {
         team: &Inner,
         call: Call,
         shape: std::result::Result<Shape, Failure>,
-        (input, output): (Input<'b>, Output<'b>),
+        Ends { input, output }: Ends<'b>,
     ) -> Run<'b> {
         let element = match &shape {
             Ok(Shape::Combines(_, elements)) => elements.size,
@@ -392,48 +393,78 @@ impl Inner {
         self.board.get()
     }
 
-    /// Runs a blocking collective, which the checking mode follows.
-    #[inline(always)]
-    fn watched(&self, call: Call, run: impl FnOnce() -> Result<()>) -> Result<()> {
-        let Some(check) = &self.job.check else {
-            return run();
-        };
-        let news = check.begin(self.members(), call.number, |_| true)?;
-        run()?;
-        let connects = |from| call.connects(from, self.rank);
-        check.end_all(self.members(), call.number, news, connects)
-    }
-
-    /// Runs a collective to its end.
+    /// Runs a collective to its end; the checking mode follows it.
     #[inline]
     pub(super) fn run<C: Combiner>(
         &self,
-        call: Call,
+        call: &Call,
         shape: Shape,
-        (input, mut output): (Input<'_>, Output<'_>),
+        ends: &mut Ends<'_>,
         combiner: Option<&C>,
     ) -> Result<()> {
-        self.watched(call, || {
-            let what = call.kind.name();
-            if let Some(board) = self.board() {
-                if !board.is_free() {
-                    let free = || board.is_free().then_some(());
-                    let waited = self.job.wait_stepping(what, &[], free, || false);
-                    waited.map_err(|error| self.refuse(call, error.into()))?;
-                }
-                let (place, ends) = ((&*self.job, &**board), (&input, &mut output));
-                if let Some(ended) = shared::at_once(place, &call, &shape, ends, combiner) {
-                    return ended.map_err(|failure| failure.error(self, what));
-                }
-            }
-            let run = RefCell::new(Run::new(self, call, Ok(shape), (input, output)));
-            let drive = || self.drive(&run, combiner.map(|combiner| combiner as &dyn Combiner));
-            let ended = catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
-                // The user's operator: the others do not wait for what does not come.
-                let _ = drive();
-                resume_unwind(panic)
-            });
-            ended.map_err(|failure| failure.error(self, what))
+        let check = self.job.check.as_ref();
+        let begin = |check: &Checker| check.begin(self.members(), call.number, |_| true);
+        let news = check.map(begin).transpose()?;
+        let ended = match self.at_once(call, &shape, ends, combiner)? {
+            Some(ended) => ended,
+            None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
+        };
+        ended.map_err(|failure| failure.error(self, call.kind.name()))?;
+        if let (Some(check), Some(news)) = (check, news) {
+            let connects = |from| call.connects(from, self.rank);
+            check.end_all(self.members(), call.number, news, connects)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a call of few bytes, if it is one, once those before it have ended.
+    #[inline(always)]
+    fn at_once<C: Combiner>(
+        &self,
+        call: &Call,
+        shape: &Shape,
+        ends: &mut Ends<'_>,
+        combiner: Option<&C>,
+    ) -> Result<Option<Ended>> {
+        let Some(board) = self.board() else {
+            return Ok(None);
+        };
+        if !board.is_free() {
+            self.wait_free(board, call)?;
+        }
+        Ok(shared::at_once(
+            (&self.job, board),
+            call,
+            shape,
+            ends,
+            combiner,
+        ))
+    }
+
+    #[cold]
+    fn wait_free(&self, board: &Board, call: &Call) -> Result<()> {
+        let free = || board.is_free().then_some(());
+        let waited = self
+            .job
+            .wait_stepping(call.kind.name(), &[], free, || false);
+        waited.map_err(|error| self.refuse(*call, error.into()))
+    }
+
+    #[inline(never)]
+    fn in_steps(
+        &self,
+        call: &Call,
+        shape: Shape,
+        ends: &mut Ends<'_>,
+        combiner: Option<&dyn Combiner>,
+    ) -> Ended {
+        let ends = std::mem::replace(ends, Ends::nothing());
+        let run = RefCell::new(Run::new(self, *call, Ok(shape), ends));
+        let drive = || self.drive(&run, combiner);
+        catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
+            // The user's operator: the others do not wait for what does not come.
+            let _ = drive();
+            resume_unwind(panic)
         })
     }
 
@@ -468,8 +499,8 @@ impl Inner {
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
         if self.size() > 1 {
-            let nothing = (Input::NOTHING, Output::nothing());
-            let run = Run::new(self, call, Err(Failure::Own(error.clone())), nothing);
+            let failure = Err(Failure::Own(error.clone()));
+            let run = Run::new(self, call, failure, Ends::nothing());
             self.job.collectives.fly(&self.job, Flying::new(run, None));
         }
         error

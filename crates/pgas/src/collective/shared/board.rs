@@ -273,14 +273,14 @@ impl Board {
         self.ended.store(place + 1, Ordering::Release);
     }
 
-    /// Comes to the next meeting. `give`: the payload for a rank. `touching`: after it members
+    /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it members
     /// touch each other's memory. A failure is that of the board, which has been given up.
     #[inline]
-    pub(super) fn post<'d>(
+    pub(super) fn post(
         &self,
         call: &Call,
         touching: bool,
-        give: impl Fn(u32) -> &'d [u8],
+        give: impl Fn(u32, &SharedBytes, u64),
     ) -> Result<Exchange, Failure> {
         if let Some(failure) = self.broken.get() {
             return Err(failure.clone());
@@ -291,7 +291,7 @@ impl Board {
         self.will_touch.store(touching, Ordering::Relaxed);
         let (me, size) = (self.rank, self.size());
         for to in (me + 1..size).chain(0..me) {
-            self.write(to, sequence, call, give(to));
+            self.write(to, sequence, call, &give);
         }
         if touching {
             // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or
@@ -401,12 +401,11 @@ impl Board {
         missing.map(|rank| self.peers[rank as usize])
     }
 
-    fn write(&self, to: u32, sequence: u64, call: &Call, payload: &[u8]) {
+    #[inline(always)]
+    fn write(&self, to: u32, sequence: u64, call: &Call, give: &impl Fn(u32, &SharedBytes, u64)) {
         let there = &self.theirs[to as usize];
         let slot = (sequence & 1) * self.slot;
-        if !payload.is_empty() {
-            there.write(slot + DATA, payload);
-        }
+        give(to, there, slot + DATA);
         for (at, word) in (CALL..).step_by(8).zip(call.words()) {
             // ORDERING: Relaxed; ordered by the sequence.
             there.u64(slot + at).store(word, Ordering::Relaxed);

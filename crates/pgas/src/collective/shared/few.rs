@@ -4,7 +4,7 @@ use super::board::Board;
 use crate::collective::combining::Combiner;
 use crate::collective::shape::{Combine, Shape};
 use crate::collective::{Input, Output};
-use smallvec::SmallVec;
+use samite_mem::SharedBytes;
 
 /// Whether a collective is one: all members decide alike.
 #[inline]
@@ -14,22 +14,21 @@ pub(super) fn fits(shape: &Shape, board: &Board) -> bool {
         .is_some_and(|longest| longest <= board.payload())
 }
 
-/// What a member gives to a rank.
+/// Writes what a member gives to a rank.
 #[inline]
-pub(super) fn give<'d>(shape: &Shape, rank: u32, data: &'d [u8]) -> impl Fn(u32) -> &'d [u8] {
-    move |to| {
-        let (at, len) = shape.gives(rank, to);
-        &data[at as usize..][..len as usize]
+pub(super) fn give(shape: &Shape, rank: u32, input: &Input<'_>) -> impl Fn(u32, &SharedBytes, u64) {
+    move |to, slot, at| {
+        let (from, len) = shape.gives(rank, to);
+        input.copy_to(from, slot, at, len);
     }
 }
 
-/// After the meeting: the result.
+/// After the exchange: the result.
 #[inline]
 pub(super) fn finish<C: Combiner + ?Sized>(
     shape: &Shape,
     (board, sequence): (&Board, u64),
-    input: &Input<'_>,
-    output: &mut Output<'_>,
+    (input, output): (&Input<'_>, &mut Output<'_>),
     combiner: Option<&C>,
 ) {
     let (me, size) = (board.rank, board.size());
@@ -51,8 +50,16 @@ pub(super) fn finish<C: Combiner + ?Sized>(
         _ => 0..size,
     };
     // On the stack, unless they are many.
-    let room = || SmallVec::<[u8; 128]>::from_elem(0, elements.bytes as usize);
-    let (sum, more) = (&mut room()[..], &mut room()[..]);
+    let (bytes, mut few, mut many) = (elements.bytes as usize, [0; 256], Vec::new());
+    if 2 * bytes > few.len() {
+        many.resize(2 * bytes, 0);
+    }
+    let both = if many.is_empty() {
+        &mut few[..2 * bytes]
+    } else {
+        &mut many[..]
+    };
+    let (sum, more) = both.split_at_mut(bytes);
     for rank in ranks {
         let with = if rank == 0 { &mut *sum } else { &mut *more };
         match rank == me {

@@ -134,25 +134,22 @@ impl Flags {
     ) -> Result<(), Failure> {
         let posted = match &self.phase {
             Phase::Few(shape) => {
-                let data = input.bytes();
-                let give = few::give(shape, self.board.rank, &data);
+                let give = few::give(shape, self.board.rank, input);
                 self.board.post(call, touching, give)
             }
             Phase::Entering(plan) => {
                 let staging = self.staging.as_ref();
                 let staging = staging.map_or(GlobalPtr::NULL, |staging| staging.pointer);
-                let tell = |to| {
-                    let mut told = plan.tell(to);
-                    told.from = input.pointer().unwrap_or(staging).to_words();
-                    told.into = output.pointer().unwrap_or(staging).to_words();
-                    told.address = input.address();
-                    told
+                let give = |to: u32, slot: &SharedBytes, at: u64| {
+                    let mut announcement = plan.tell(to);
+                    announcement.from = input.pointer().unwrap_or(staging).to_words();
+                    announcement.into = output.pointer().unwrap_or(staging).to_words();
+                    announcement.address = input.address();
+                    slot.write(at, bytemuck::bytes_of(&announcement));
                 };
-                let told: Vec<Announcement> = (0..self.board.size()).map(tell).collect();
-                let give = |to: u32| bytemuck::bytes_of(&told[to as usize]);
                 self.board.post(call, touching, give)
             }
-            _ => self.board.post(call, touching, |_| &[]),
+            _ => self.board.post(call, touching, |_, _, _| {}),
         };
         self.meeting = Some(posted.map_err(|failure| self.over(failure))?);
         Ok(())
@@ -192,7 +189,7 @@ impl Flags {
         let sequence = meeting.sequence;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Few(shape) => {
-                few::finish(&shape, (&self.board, sequence), input, output, combiner);
+                few::finish(&shape, (&self.board, sequence), (input, output), combiner);
                 Phase::Over
             }
             Phase::Entering(mut plan) => {
@@ -271,7 +268,7 @@ impl Flags {
         if let Phase::Over = self.phase {
             return Err(failure);
         }
-        let posted = self.board.post(&call.refused(), false, |_| &[]);
+        let posted = self.board.post(&call.refused(), false, |_, _, _| {});
         self.meeting = Some(posted.map_err(|_| failure.clone())?);
         self.phase = Phase::Refusing(failure);
         Ok(())

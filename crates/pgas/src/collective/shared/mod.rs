@@ -27,10 +27,10 @@ pub(crate) use board::{Block, Board};
 pub(crate) use flags::Flags;
 pub(crate) use memory::Pool;
 
+use super::Ends;
 use super::call::{Call, Failure};
 use super::combining::Combiner;
 use super::shape::Shape;
-use super::{Input, Output};
 use crate::job::Job;
 
 /// A blocking call of few bytes, if it is one: nothing is allocated for it. No other one is in
@@ -40,20 +40,21 @@ pub(super) fn at_once<C: Combiner + ?Sized>(
     (job, board): (&Job, &Board),
     call: &Call,
     shape: &Shape,
-    (input, output): (&Input<'_>, &mut Output<'_>),
+    ends: &mut Ends<'_>,
     combiner: Option<&C>,
 ) -> Option<Result<(), Failure>> {
     if !few::fits(shape, board) {
         return None;
     }
-    let meet = || {
-        let data = input.bytes();
-        let give = few::give(shape, board.rank, &data);
-        let mut meeting = board.post(call, false, give)?;
-        if !board.spin(&meeting) || !board.look(job, call, &mut meeting)? {
-            board.wait(job, call, &mut meeting)?;
+    let exchange = || {
+        let give = few::give(shape, board.rank, &ends.input);
+        let mut exchange = board.post(call, false, give)?;
+        if !board.spin(&exchange) || !board.look(job, call, &mut exchange)? {
+            board.wait(job, call, &mut exchange)?;
         }
-        Ok(meeting.sequence)
+        Ok(exchange.sequence)
     };
-    Some(meet().map(|met| few::finish(shape, (board, met), input, output, combiner)))
+    let ended = exchange();
+    let ends = (&ends.input, &mut ends.output);
+    Some(ended.map(|sequence| few::finish(shape, (board, sequence), ends, combiner)))
 }
