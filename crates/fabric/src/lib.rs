@@ -17,7 +17,7 @@
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
 //! `waiting/` (the one wait loop), `backoff`, `watch` (words that others store into) ·
 //! `message`, `scope`, `handle`, `view`, `direct` · `rpc/` (requests, responses, services) ·
-//! `segment`, `remote`, `far`, `phased` (one-sided) · `peer`, `config`, `error` ·
+//! `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`, `key`, `config`, `error` ·
 //! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
 //! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
 //! `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
@@ -42,6 +42,7 @@
 
 #![forbid(unsafe_code)]
 
+mod atomic;
 mod backoff;
 mod barrier;
 mod config;
@@ -51,6 +52,7 @@ mod error;
 mod fabric;
 mod far;
 mod handle;
+mod key;
 mod layer;
 mod matching;
 mod membership;
@@ -73,11 +75,13 @@ mod waiting;
 mod watch;
 mod wire;
 
+pub use atomic::{Atomic, Width};
 pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, Whom};
 pub use fabric::Fabric;
 pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
+pub use key::SegmentKey;
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
 pub use node::{Slot, agent};
@@ -86,11 +90,11 @@ pub use peer::{Identity, PeerId, PeerInfo};
 pub use phased::{Borrowed, Growing, Owned, Phased};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
-pub use proto::rma_over_am::{Atomic, Served, Width};
+pub use proto::rma_over_am::Served;
 pub use remote::Remote;
 pub use samite_mem::ErrorCode;
 pub use scope::Scope;
-pub use segment::{Reserved, Segment, SegmentKey};
+pub use segment::{Reserved, Segment};
 pub use view::View;
 pub use watch::Bell;
 

@@ -1,8 +1,8 @@
 //! One-sided operations on a segment, whoever's it is.
 
+use crate::atomic::apply;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Outcome as Ended};
-use crate::proto::rma_over_am::apply;
 use crate::transport::RemoteKey;
 use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;

@@ -13,7 +13,7 @@
 
 use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Key, Op, Outcome, Status, Then, Work};
-use crate::rpc::{Inbound, Inbox, Life, Service};
+use crate::rpc::{Inbound, Inbox, LOOK_UP, Life, Service};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Offer, Words, frame, kind};
 use crate::{Error, PeerId, SegmentKey};
@@ -89,9 +89,6 @@ fn is_long(op: &Op) -> bool {
     op.what == LONG
 }
 const LONG: &str = "long active message";
-
-/// The handler that every process has: it tells the key of a segment ([`crate::Fabric::look_up`]).
-pub(crate) const LOOK_UP: u16 = u16::MAX;
 
 /// What a long response of a service is sent to.
 const RESPONSE: u16 = u16::MAX - 1;

@@ -5,7 +5,8 @@
 //! memory each access is made at once. The owner checks every place for itself. Source: the
 //! aggregation of conveyors (Maley and DeVinney, IA^3 2019), with one hop.
 
-use super::rma_over_am::{NOT_NOW, OK, apply, atomic_code, atomic_of};
+use super::rma_over_am::{NOT_NOW, OK};
+use crate::atomic::{apply, atomic_code, atomic_of};
 use crate::engine::{Access, Engine};
 use crate::ops::Key;
 use crate::transport::Incoming;

@@ -62,6 +62,8 @@ use crate::PeerId;
 
 /// The numbers of handlers from here on are those of services, and of the fabric itself.
 pub const KEPT: u16 = 0xff00;
+/// The handler that looks up the key of a segment by its number.
+pub(crate) const LOOK_UP: u16 = u16::MAX;
 
 /// A service that peers ask, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +83,7 @@ impl Service {
 
     /// Whether an active message of this number is for a service.
     pub(crate) fn is(number: u16) -> bool {
-        (KEPT..crate::proto::active::LOOK_UP).contains(&number)
+        (KEPT..LOOK_UP).contains(&number)
     }
 }
 

@@ -29,13 +29,15 @@
 //! T7 to T12, of RMA: [`rma`].
 //! T13 A peer is announced ([`Change::Joined`]) before its first frame. Those of this node are
 //!    announced when they join; one of another node when this process has to do with it: at its
-//!    first frame, or when it is [asked for](Transport::meet). Of others a process hears nothing,
+//!    first frame, or when it is [asked for](Transport::announce). Of others a process hears nothing,
 //!    however many there are.
 
 pub(crate) mod ordered;
 pub mod rma;
 pub mod shm;
 pub mod sim;
+#[cfg(feature = "testing")]
+pub(crate) mod tampered;
 
 use crate::{PeerId, PeerInfo};
 pub use rma::{Completed, NotStarted, Registration, RemoteKey, Rma, RmaAddress, RmaError, RmaVerb};
@@ -278,7 +280,7 @@ pub(crate) enum AnyTransport {
     Sim(Box<sim::Sim>),
     Ordered(ordered::Ordered),
     #[cfg(feature = "testing")]
-    Tampered(Box<crate::testing::Tampered>),
+    Tampered(Box<tampered::Tampered>),
 }
 
 impl AnyTransport {

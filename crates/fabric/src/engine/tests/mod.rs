@@ -208,7 +208,7 @@ fn another_life_is_refused_by_the_owner() {
         let [a, b, c] = place(asked);
         let nine = 9u64.to_le_bytes();
         world.say(kind::PUT, 1, &Words([a, b, c]).bytes(), &nine);
-        let swap = crate::proto::rma_over_am::atomic_code(crate::Atomic::Swap, crate::Width::W64);
+        let swap = crate::atomic::atomic_code(crate::Atomic::Swap, crate::Width::W64);
         let inline = Words([a, b, c + 8, swap, 9, 0]).bytes();
         world.say(kind::ATOMIC, 1, &inline, &[]);
         let pair: Vec<u8> = [16u64, 9].into_iter().flat_map(u64::to_le_bytes).collect();
@@ -239,7 +239,7 @@ fn another_life_is_refused_by_the_owner() {
 fn who_asks_beyond_its_credits_is_turned_away() {
     let [a, b, c] = place(1);
     let pair = [0; 16];
-    let add = crate::proto::rma_over_am::atomic_code(crate::Atomic::Add, crate::Width::W64);
+    let add = crate::atomic::atomic_code(crate::Atomic::Add, crate::Width::W64);
     let requests: [(u8, Vec<u64>, &[u8]); 5] = [
         (kind::GET, vec![a, b, c, 8, 0], &[]),
         (kind::PUT, vec![a, b, c], &pair[..8]),
