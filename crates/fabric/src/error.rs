@@ -37,7 +37,7 @@ pub enum Error {
         incarnation: u32,
     },
     /// Nobody with this number is in the domain.
-    #[error("{0} is not in the domain; `samite info` lists who is")]
+    #[error("{0} is not in the domain; `samite info --domain NAME` lists its processes")]
     NoSuchPeer(PeerId),
     /// A wait went on beyond its deadline.
     #[error("{what}: no answer from {whom} within {after:?}; is it stopped, or waiting for us?")]
@@ -63,15 +63,13 @@ pub enum Error {
     },
     /// The receive that had matched the message was given up (cancelled, or its deadline was over)
     /// before the message was whole: what had come of it is dropped.
-    #[error(
-        "{0} gave up the receive that had matched the message before all of it was there; send it again"
-    )]
+    #[error("{0} gave up the matching receive before the whole message had arrived; send it again")]
     NotReceived(PeerId),
     /// The operation was cancelled before it was matched, or its sender gave it up.
     #[error("the operation was cancelled")]
     Cancelled,
     /// What a peer wrote into shared memory makes no sense; nothing more is taken from it.
-    #[error("{peer} wrote nonsense into shared memory: {what}; its connection is closed")]
+    #[error("{peer} sent invalid data ({what}); the connection to it is closed")]
     PeerCorrupt {
         /// Who.
         peer: PeerId,
@@ -89,7 +87,7 @@ pub enum Error {
         bytes: u64,
     },
     /// The segment does not exist (any more), or is misaligned for the operation.
-    #[error("{peer} has no segment {segment} (any more)")]
+    #[error("{peer} has no segment {segment}; was it freed?")]
     NoSuchSegment {
         /// The owner.
         peer: PeerId,
@@ -97,7 +95,7 @@ pub enum Error {
         segment: u32,
     },
     /// The owner has the segment for itself, or lets it be read only.
-    #[error("{peer} does not let segment {segment} be used like this now")]
+    #[error("segment {segment} of {peer} is in a phase that does not allow this access")]
     WrongPhase {
         /// The owner.
         peer: PeerId,
@@ -106,7 +104,7 @@ pub enum Error {
     },
     /// The segment cannot change its phase, or be taken back, while somebody uses it.
     #[error(
-        "segment {segment} is still used by {}; drop what is attached to it, and ranges of it, first",
+        "segment {segment} is still in use by {}; drop all attachments to it, and ranges of it, first",
         names(users)
     )]
     InUse {
@@ -119,7 +117,7 @@ pub enum Error {
     #[error("offset {0} is not aligned for an atomic of this size")]
     Misaligned(u64),
     /// The key of a signal is 2^63 or above.
-    #[error("{0} is no key of a signal: the keys are below 2^63")]
+    #[error("{0} is not a valid signal key: keys are below 2^63")]
     NoSuchKey(u64),
     /// An active message names a handler that its receiver did not register.
     #[error("{peer} has no handler {handler}")]
@@ -138,7 +136,7 @@ pub enum Error {
         handler: u16,
     },
     /// A service that this process hosts panicked.
-    #[error("its service \"{service}\" has panicked, which is a defect of Samite")]
+    #[error("the agent's service \"{service}\" panicked, which is a defect of Samite")]
     ServicePanicked {
         /// Its name.
         service: &'static str,
@@ -160,7 +158,7 @@ pub enum Error {
     Memory(String),
     /// The budget of shared memory is reached.
     #[error(
-        "shared memory: {asked} bytes asked, {used} of the budget of {budget} are in use; \
+        "shared memory: {asked} bytes were requested, and {used} of the budget of {budget} bytes are in use; \
          free segments or raise memory.budget"
     )]
     Budget {
@@ -172,7 +170,7 @@ pub enum Error {
         budget: u64,
     },
     /// The domain could not be joined.
-    #[error("domain \"{domain}\" could not be joined: {why}")]
+    #[error("cannot join domain \"{domain}\": {why}")]
     Join {
         /// Its name.
         domain: String,
@@ -194,7 +192,7 @@ pub enum Error {
     AgentLost(String),
     /// This process is a fork of the one that joined: what it has is a copy, and not its own.
     #[error(
-        "this process is a fork of one that joined a domain, which alone can use what it has there; join here again"
+        "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again in this process"
     )]
     Forked,
 }

@@ -128,7 +128,7 @@ impl Span {
 
 /// What another process wrote makes no sense (rule M5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} is {value}, which cannot be")]
+#[error("{what} has the impossible value {value}")]
 pub struct Corrupt {
     /// Which field.
     pub what: &'static str,
@@ -142,7 +142,7 @@ pub struct Corrupt {
 pub enum Error {
     /// The budget of the domain is reached.
     #[error(
-        "{asked} bytes asked, but {used} of the budget of {budget} bytes are in use; \
+        "{asked} bytes were requested, and {used} of the budget of {budget} bytes are in use; \
          free segments or raise memory.budget"
     )]
     Budget {
@@ -175,10 +175,10 @@ pub enum Error {
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     /// Whoever grants extents could not be asked.
-    #[error("no extent could be had: {0}")]
+    #[error("the agent granted no more shared memory: {0}")]
     NoGrant(String),
     /// This process is a fork of the one that the memory belongs to.
-    #[error("this is a fork of the process that the memory belongs to, and cannot use it")]
+    #[error("this process is a fork of the one that owns the memory, and cannot use it")]
     Forked,
 }
 

@@ -18,7 +18,7 @@ pub enum Error {
         what: &'static str,
     },
     /// Elements outside of the memory.
-    #[error("elements {first}..{end} lie outside of {len} elements of {unit}")]
+    #[error("elements {first}..{end} lie outside the {len} elements of {unit}")]
     OutOfRange {
         /// Whose memory.
         unit: Unit,
@@ -30,7 +30,7 @@ pub enum Error {
         len: u64,
     },
     /// A rank that the team does not have.
-    #[error("rank {rank} is outside of a team of {size}")]
+    #[error("rank {rank} is outside a team of {size}")]
     NoSuchRank {
         /// The rank.
         rank: u32,
@@ -41,7 +41,7 @@ pub enum Error {
     #[error("{0} is not a member")]
     NotAMember(Unit),
     /// A pointer to memory that was freed, or that never was.
-    #[error("the pointer ({pointer}) names memory that is freed or was never allocated")]
+    #[error("the pointer ({pointer}) refers to memory that was freed or never allocated")]
     BadPointer {
         /// The pointer in words.
         pointer: String,
@@ -55,22 +55,22 @@ pub enum Error {
         size: u64,
     },
     /// Private memory for a result that could not be had.
-    #[error("{bytes} bytes of private memory for a result could not be had")]
+    #[error("no private memory for a result of {bytes} bytes")]
     OutOfMemory {
         /// How many bytes.
         bytes: u64,
     },
     /// There is global memory on this fabric already.
     #[error(
-        "this fabric has global memory already; use the `Pgas` that there is (a library gets a team of its \
-         own by `Team::duplicate`), or drop it with all its teams and segments first"
+        "this fabric already has global memory; use the existing `Pgas` (a library makes a team of its \
+         own with `Team::duplicate`), or drop it with all its teams and segments first"
     )]
     AlreadyBegun,
     /// An update that the type of the elements does not have.
-    #[error("elements of type {0} have no such update (bitwise ones are for integers)")]
+    #[error("elements of type {0} do not support this update (bitwise updates need integers)")]
     NoSuchUpdate(&'static str),
     /// Buffers of one call that do not fit together.
-    #[error("{what}: {expected} elements are expected and {found} were given")]
+    #[error("{what}: expected {expected} elements, found {found}")]
     WrongLength {
         /// Which buffer.
         what: &'static str,
@@ -81,7 +81,7 @@ pub enum Error {
     },
     /// The members of a team called different collectives, or one with different arguments.
     #[error(
-        "{unit} called a collective with other arguments: {what} ({theirs} there, {ours} here)"
+        "{unit} called the collective with different arguments: {what} ({theirs} there, {ours} here)"
     )]
     Mismatch {
         /// Who differs from this unit.
@@ -94,7 +94,7 @@ pub enum Error {
         ours: u64,
     },
     /// A member could not get the memory for its part.
-    #[error("{0} could not get the memory for its part; its own error says why")]
+    #[error("{0} could not allocate its part; its own error says why")]
     NoMemory(Unit),
     /// A member could not take part in a collective, which therefore ended at all others.
     #[error("{0} could not take part in a collective; its own error says why")]
@@ -103,15 +103,15 @@ pub enum Error {
     #[error("the part of {0} could not change its phase; its own error says why")]
     NoPhase(Unit),
     /// Registered memory has no phases.
-    #[error("registered memory stays shared; allocate memory that is to change its phase")]
+    #[error("registered memory is always shared; to change phases, allocate the memory")]
     AlwaysShared,
     /// The checking mode found two accesses without order.
     #[error("a data race: {0}")]
     Conflict(Box<crate::Conflict>),
     /// A unit died while it held a lock.
     #[error(
-        "{unit} died while it held the lock, and may have left half changed what the lock guards; \
-         `recover` takes the lock, to repair it"
+        "{unit} died while holding the lock, and may have left the data that it guards half changed; \
+         take the lock with `recover` to repair it"
     )]
     HolderLost {
         /// Who.
@@ -119,7 +119,7 @@ pub enum Error {
     },
     /// A lock was asked for by the unit that holds it, or by a thread, an operator or a handler
     /// while this unit waits for it: locks are not recursive.
-    #[error("this unit holds the lock already, or is waiting for it; locks are not recursive")]
+    #[error("this unit already holds the lock, or is waiting for it; locks are not recursive")]
     AlreadyHeld,
     /// A collective of a team that another thread of this unit is calling one of, or whose operator
     /// this is. This one did not begin.
@@ -130,7 +130,7 @@ pub enum Error {
     TeamInUse,
     /// No number is free at all members of the team at once.
     #[error(
-        "no number of a segment is free at all members; free some segments or allocate larger ones"
+        "no segment number is free at all members; free some segments, or allocate fewer, larger ones"
     )]
     NoSegment,
     /// A distributed array or map.

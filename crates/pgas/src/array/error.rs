@@ -7,7 +7,9 @@ use crate::Unit;
 #[non_exhaustive]
 pub enum ArrayError {
     /// A grid without ranks, or with more than 2^32 - 1.
-    #[error("a grid of {0:?} ranks: every dimension needs one, and there can be 2^32 - 1 in all")]
+    #[error(
+        "a grid of {0:?} ranks is impossible: every dimension needs at least one, and at most 2^32 - 1 are allowed in total"
+    )]
     Grid(Vec<u32>),
     /// Several ranks along dimensions that are not cut.
     #[error(
@@ -26,24 +28,24 @@ pub enum ArrayError {
         team: u32,
     },
     /// Blocks or tiles of length 0.
-    #[error("blocks of length 0 along dimension {dimension}")]
+    #[error("the blocks along dimension {dimension} have length 0")]
     EmptyBlock {
         /// Which dimension.
         dimension: usize,
     },
     /// More elements than 2^64.
-    #[error("an array of {0:?} elements has more than 2^64, with its ghost cells")]
+    #[error("an array of {0:?} elements, with its ghost cells, has more than 2^64")]
     TooLarge(Vec<u64>),
     /// Ghost cells around blocks that are dealt out.
-    #[error("ghost cells along dimension {dimension} need a distribution `Block` or `Whole`")]
+    #[error("ghost cells along dimension {dimension} need the distribution `Block` or `Whole`")]
     ScatteredHalo {
         /// Which dimension.
         dimension: usize,
     },
     /// More ghost cells than the neighbour has elements.
     #[error(
-        "ghost cells of width {width} along dimension {dimension}, where a rank has {block} elements; \
-         use fewer ranks or narrower ones"
+        "ghost cells of width {width} along dimension {dimension} are wider than the {block} elements of a rank; \
+         use fewer ranks or narrower ghost cells"
     )]
     WideHalo {
         /// Which dimension.
@@ -68,7 +70,7 @@ pub enum ArrayError {
     #[error("the arrays lie over different units; copy boxes with `get` and `put`")]
     OtherUnits,
     /// Boxes of a copy that do not fit together.
-    #[error("a box of {to:?} elements cannot take one of {from:?}")]
+    #[error("a box of {from:?} elements cannot be copied into one of {to:?}")]
     OtherShape {
         /// Extents of the box that is written.
         to: Vec<u64>,
@@ -80,8 +82,8 @@ pub enum ArrayError {
     NotInBlocks,
     /// A comparison by which elements cannot be sorted.
     #[error(
-        "the comparison is no total order, or not the same at all members (for floats there is `total_cmp`); \
-         the blocks are sorted one by one at best"
+        "the comparison is not a total order, or differs between members (for floats, use `total_cmp`); \
+         at best, each block is sorted on its own"
     )]
     NoOrder,
     /// An exchange of ghost cells was started and not finished, or finished and not started.
