@@ -7,7 +7,7 @@
 //! The byte is 0 where nothing is allocated. Debug builds of any unit compare it with the
 //! generation in the pointer, and so notice the use of freed memory.
 
-use crate::pointer::{Flags, Origin};
+use crate::pointer::Flags;
 use crate::{Error, GlobalPtr, Result, Unit};
 use range_alloc::RangeAllocator;
 use samite_fabric::{Fabric, Reserved, Segment};
@@ -40,8 +40,8 @@ pub(crate) fn number(fabric: &Fabric) -> Result<Reserved> {
 #[derive(Debug, Default)]
 pub(crate) struct LocalHeap {
     chunks: Vec<Chunk>,
-    /// Length by (segment, offset).
-    pieces: HashMap<(u16, u64), u64>,
+    /// Length, by the pointer that was given out.
+    pieces: HashMap<GlobalPtr<u8>, u64>,
     /// 1 to 255, of the last piece.
     generation: u8,
 }
@@ -73,13 +73,15 @@ impl LocalHeap {
             Some(found) => found,
             None => (0, self.grow(fabric, rounded)?),
         };
-        let segment = chunk.segment.key().segment as u16;
+        let key = chunk.segment.key();
+        let segment = key.segment as u16;
         chunk.segment.bytes().slice(offset, rounded).fill(0);
         self.generation = self.generation.checked_add(1).unwrap_or(1);
-        self.pieces.insert((segment, offset), rounded);
         self.mark(segment, offset, rounded, self.generation);
-        let flags = Flags::of(Origin::Local, self.generation.into());
-        Ok(GlobalPtr::new(me, segment, flags, offset))
+        let flags = Flags::of_piece(self.generation, key.generation);
+        let pointer = GlobalPtr::new(me, segment, flags, offset);
+        self.pieces.insert(pointer, rounded);
+        Ok(pointer)
     }
 
     /// Writes the generation of a piece; 0 for none.
@@ -111,17 +113,17 @@ impl LocalHeap {
     /// Frees a piece; whether it was one. A chunk that is empty then is given back, unless it is
     /// the last.
     pub(crate) fn free(&mut self, pointer: GlobalPtr<u8>) -> bool {
-        let place = (pointer.segment(), pointer.offset());
-        let Some(bytes) = self.pieces.remove(&place) else {
+        let Some(bytes) = self.pieces.remove(&pointer) else {
             return false;
         };
-        let of = |chunk: &Chunk| chunk.segment.key().segment == u32::from(place.0);
+        let (segment, offset) = (pointer.segment(), pointer.offset());
+        let of = |chunk: &Chunk| chunk.segment.key().segment == u32::from(segment);
         let Some(at) = self.chunks.iter().position(of) else {
             return false;
         };
-        self.mark(place.0, place.1, bytes, 0);
+        self.mark(segment, offset, bytes, 0);
         let chunk = &mut self.chunks[at];
-        chunk.free.free_range(place.1..place.1 + bytes);
+        chunk.free.free_range(offset..offset + bytes);
         if chunk.free.is_empty() && self.chunks.len() > 1 {
             self.chunks.swap_remove(at);
         }

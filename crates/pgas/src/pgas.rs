@@ -102,12 +102,10 @@ impl Pgas {
         let number = local::number(&self.job.fabric)?;
         let segment = number.register(crate::segment::whole_words(elements))?;
         let key = segment.key();
-        let (number, flags) = (
-            key.segment as u16,
-            Flags::of(Origin::Registered, key.generation),
-        );
-        self.job.registered.lock().insert(number, segment);
-        Ok(GlobalPtr::new(self.job.me, number, flags, 0))
+        let flags = Flags::of(Origin::Registered, key.generation);
+        let pointer = GlobalPtr::new(self.job.me, key.segment as u16, flags, 0);
+        self.job.registered.lock().insert(pointer, segment);
+        Ok(pointer.cast())
     }
 
     /// Ends a registration; the first `count` elements as they are now. Others must not use it any
@@ -119,10 +117,10 @@ impl Pgas {
     /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`],
     /// [`samite_fabric::Error::InUse`] by units that do not let go: the registration stays.
     pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
-        let number = pointer.segment();
-        let len = match self.job.registered.lock().get(&number) {
-            Some(own) if pointer.unit() == self.job.me => own.key().bytes,
-            _ => return Err(bad(pointer)),
+        let registered = pointer.at_offset(0).cast();
+        let len = match self.job.registered.lock().get(&registered) {
+            Some(own) => own.key().bytes,
+            None => return Err(bad(pointer)),
         };
         let size = size_of::<T>() as u64;
         let bytes = count
@@ -137,8 +135,8 @@ impl Pgas {
             });
         }
         let mut elements = crate::zeros::<T>(count)?;
-        self.job.forget(self.job.me, number);
-        let segment = self.job.registered.lock().remove(&number);
+        self.job.forget(self.job.me, pointer.segment());
+        let segment = self.job.registered.lock().remove(&registered);
         let segment = segment.ok_or_else(|| bad(pointer))?;
         let shut = segment.into_phased();
         shut.shut();
@@ -155,7 +153,7 @@ impl Pgas {
                 let (shut, error) = *refused;
                 shut.offer_again()?;
                 let segment = shut.into_segment()?;
-                self.job.registered.lock().insert(number, segment);
+                self.job.registered.lock().insert(registered, segment);
                 Err(error.into())
             }
         }

@@ -6,7 +6,8 @@
 //! ```
 //! The layout of the DART paper (Zhou et al., PGAS 2014, section III). The flags hold how the
 //! memory was had and eight bits of its generation, so that a pointer to freed memory is
-//! recognised.
+//! recognised. Pieces of a unit's own heap have generations of their own; there the flags hold six
+//! bits of the generation of the segment, too.
 
 use crate::Unit;
 use std::marker::PhantomData;
@@ -24,6 +25,7 @@ pub enum Origin {
 }
 
 const ORIGIN: u16 = 0x3;
+const CHUNK_SHIFT: u32 = 2;
 const GENERATION_SHIFT: u32 = 8;
 
 /// Names an element of type `T` somewhere in the job. A value: it can be copied, compared, sent and
@@ -140,6 +142,19 @@ pub struct Flags(pub u16);
 impl Flags {
     pub(crate) const fn of(origin: Origin, generation: u32) -> Flags {
         Flags(origin as u16 | ((generation as u16) & 0xff) << GENERATION_SHIFT)
+    }
+
+    /// Of a piece of a unit's own heap, in a segment of the generation `chunk`.
+    pub(crate) const fn of_piece(generation: u8, chunk: u32) -> Flags {
+        Flags(Flags::of(Origin::Local, generation as u32).0 | (chunk as u16 & 0x3f) << CHUNK_SHIFT)
+    }
+
+    /// Whether it is the segment with this generation, as far as can be told.
+    pub(crate) const fn is_of(self, segment: u32) -> bool {
+        match self.origin() {
+            Origin::Local => self.0 >> CHUNK_SHIFT & 0x3f == segment as u16 & 0x3f,
+            _ => self.generation() == segment as u8,
+        }
     }
 
     /// How the memory was had.

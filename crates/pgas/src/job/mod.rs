@@ -34,8 +34,8 @@ pub(crate) struct Job {
     /// By unit.
     pub(crate) bells: Vec<Bell>,
     pub(crate) heap: Mutex<LocalHeap>,
-    /// This unit's registered memory, by number.
-    pub(crate) registered: Mutex<HashMap<u16, Segment>>,
+    /// This unit's registered memory, by the pointer that was given out.
+    pub(crate) registered: Mutex<HashMap<GlobalPtr<u8>, Segment>>,
     /// Segments that pointers lead to.
     attached: Attached,
     pub(crate) implicit: Implicit,
@@ -86,8 +86,8 @@ impl Job {
     }
 
     pub(crate) fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
-        let mine = pointer.unit() == self.me && self.heap.lock().free(pointer.cast());
-        mine.then_some(()).ok_or_else(|| bad(pointer))
+        let was_one = self.heap.lock().free(pointer.cast());
+        was_one.then_some(()).ok_or_else(|| bad(pointer))
     }
 
     /// As the fabric's wait. What this unit has in flight meanwhile goes on, if there is any:

@@ -227,12 +227,10 @@ impl Job {
     }
 }
 
-/// Whether a segment is the one that a pointer was made for: numbers are used again. What lies in a
-/// chunk of a unit's own heap says so itself ([`check`]).
+/// Whether a segment is the one that a pointer was made for: numbers are used again.
 #[inline]
 fn is_of<T>(remote: &Remote, pointer: GlobalPtr<T>) -> bool {
-    let flags = pointer.flags();
-    flags.origin() == Origin::Local || remote.key().generation as u8 == flags.generation()
+    pointer.flags().is_of(remote.key().generation)
 }
 
 /// Whether a piece of a unit's own heap is still that of the pointer's allocation. That is

@@ -208,6 +208,16 @@ everywhere!(freed_and_foreign_pointers, 2, |fabric, _| {
     check!(bad(pgas.unregister(kept, 2).map(drop)));
     pgas.free(mine)?;
     check!(bad(pgas.free(mine)));
+    // Nor what has its place now.
+    let (other, anew) = (pgas.register(vec![3_u64])?, pgas.allocate::<u64>(3)?);
+    same!(
+        (other.segment(), anew.offset()),
+        (kept.segment(), mine.offset())
+    );
+    check!(bad(pgas.unregister(kept, 1).map(drop)));
+    check!(bad(pgas.free(mine)));
+    same!(pgas.unregister(other, 1)?, [3]);
+    pgas.free(anew)?;
     world.barrier()?;
     check!(bad(pgas.get(theirs(1), &mut [0])));
     Ok(world.barrier()?)

@@ -73,15 +73,13 @@ fn a_signal_that_came_before_the_death() {
         let words = world.allocate::<u64>(2)?;
         let own = pgas.allocate::<u64>(1)?;
         pgas.put(own, &[70 + u64::from(world.rank())])?;
-        let bits = own.to_bits();
-        let mut all = [0; 6];
-        world.all_gather(&[bits as u64, (bits >> 64) as u64], &mut all[..])?;
-        let third = u128::from(all[5]) << 64 | u128::from(all[4]);
+        let mut all = [0; 3];
+        world.all_gather(&[own.to_bits()], &mut all)?;
         world.barrier()?;
         match world.rank() {
             0 => {
                 let mut found = [0];
-                pgas.get(GlobalPtr::<u64>::from_bits(third), &mut found)?;
+                pgas.get(GlobalPtr::<u64>::from_bits(all[2]), &mut found)?;
                 check!(found == [72]);
                 world.barrier()?;
                 pause("waits");

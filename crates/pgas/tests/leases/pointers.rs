@@ -31,16 +31,15 @@ fn puts_that_come_too_late(
     let world = pgas.world();
     let team = world.split_by(u64::from(world.rank()))?;
     for _ in 0..20 {
-        let mut bits = [0_u64; 2];
+        let mut bits = [0];
         let mut end: Option<End> = None;
         if world.rank() == 0 {
             let (pointer, freed) = free(&pgas)?;
-            let whole = pointer.to_bits();
-            bits = [whole as u64, (whole >> 64) as u64];
+            bits = [pointer.to_bits()];
             end = Some(freed);
         }
-        world.broadcast(0, &mut bits[..])?;
-        let pointer = GlobalPtr::from_bits(u128::from(bits[1]) << 64 | u128::from(bits[0]));
+        world.broadcast(0, &mut bits)?;
+        let pointer = GlobalPtr::from_bits(bits[0]);
         match end {
             None => put_until_it_ends(&pgas, pointer)?,
             Some(end) => {
@@ -86,18 +85,25 @@ fn puts_to_memory_whose_registration_ends() {
 
 #[test]
 fn puts_to_the_last_piece_of_a_chunk() {
-    let body = |fabric: &Fabric, _: &[PeerId]| {
-        puts_that_come_too_late(fabric, |pgas| {
-            // More than a chunk: it has one of its own, beside the one that stays.
-            pgas.allocate::<u64>(1)?;
-            let pointer = pgas.allocate::<u64>(1 << 18)?;
-            Ok((
-                pointer,
-                Box::new(move |pgas: &Pgas| Ok(pgas.free(pointer)?)),
-            ))
-        })
-    };
-    units(2).run("pointers::puts_to_the_last_piece_of_a_chunk", body);
+    let name = "pointers::puts_to_the_last_piece_of_a_chunk";
+    units(2).run(name, puts_to_a_chunk);
+}
+
+#[test]
+fn puts_to_the_last_piece_of_a_chunk_by_messages() {
+    let units = units(2).mask(samite_testkit::MESSAGES_ONLY);
+    let name = "pointers::puts_to_the_last_piece_of_a_chunk_by_messages";
+    units.run(name, puts_to_a_chunk);
+}
+
+fn puts_to_a_chunk(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    puts_that_come_too_late(fabric, |pgas| {
+        // More than a chunk: it has one of its own, beside the one that stays.
+        pgas.allocate::<u64>(1)?;
+        let pointer = pgas.allocate::<u64>(1 << 18)?;
+        let end = move |pgas: &Pgas| Ok(pgas.free(pointer)?);
+        Ok((pointer, Box::new(end)))
+    })
 }
 
 /// A registration whose memory is in use otherwise goes on.
@@ -130,10 +136,9 @@ fn free_numbers(fabric: &Fabric) -> u32 {
 fn pointers(world: &Team, segment: Option<&Segment<u64>>) -> Outcome<Vec<GlobalPtr<u64>>> {
     let own = segment.map(|segment| segment.pointer(0, 0)).transpose()?;
     let bits = own.unwrap_or(GlobalPtr::NULL).to_bits();
-    let mut all = vec![0; 2 * world.size() as usize];
-    world.all_gather(&[bits as u64, (bits >> 64) as u64][..], &mut all[..])?;
-    let pointer = |of: &[u64]| GlobalPtr::from_bits(u128::from(of[1]) << 64 | u128::from(of[0]));
-    Ok(all.chunks(2).map(pointer).collect())
+    let mut all = vec![0; world.size() as usize];
+    world.all_gather(&[bits], &mut all[..])?;
+    Ok(all.into_iter().map(GlobalPtr::from_bits).collect())
 }
 
 /// A unit that is no member reads by a pointer, and then only waits in collectives: the members
