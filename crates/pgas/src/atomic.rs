@@ -6,8 +6,9 @@
 //! and its answer. The rest (products, floats, signed minima, 8 and 16 bits) exchange the word that
 //! the element lies in until nobody came between.
 
+use crate::waited::Attempts;
 use crate::{Elem, Result};
-use samite_fabric::{Atomic, Error as Below, Remote, Width};
+use samite_fabric::{Atomic, Error as Below, Fabric, Remote, Whom, Width};
 
 /// What an update does to an element: `new = old op value`.
 ///
@@ -136,6 +137,7 @@ floats! { f32; f64; }
 /// `old op value` at a byte offset of a segment; the old value.
 #[inline]
 pub(crate) fn fetch_op<T: AtomicElem>(
+    fabric: &Fabric,
     remote: &Remote,
     offset: u64,
     update: Update,
@@ -145,12 +147,13 @@ pub(crate) fn fetch_op<T: AtomicElem>(
         let old = remote.atomic(offset, op, width::<T>(), value.to_word(), 0)?;
         return Ok(T::from_word(old));
     }
-    exchange(remote, offset, |old: T| old.apply(update, value))
+    exchange(fabric, remote, offset, |old: T| old.apply(update, value))
 }
 
 /// Replaces an element that is bitwise `expected`; the old value.
 #[inline]
 pub(crate) fn compare_swap<T: AtomicElem>(
+    fabric: &Fabric,
     remote: &Remote,
     offset: u64,
     expected: T,
@@ -162,7 +165,7 @@ pub(crate) fn compare_swap<T: AtomicElem>(
         let old = remote.atomic(offset, op, width::<T>(), expected, new)?;
         return Ok(T::from_word(old));
     }
-    exchange(remote, offset, |old: T| {
+    exchange(fabric, remote, offset, |old: T| {
         Some(if old.to_word() == expected {
             T::from_word(new)
         } else {
@@ -180,7 +183,9 @@ pub(crate) fn load<T: AtomicElem>(remote: &Remote, offset: u64) -> Result<T> {
 }
 
 /// Replaces the element by what `change` makes of it, until nobody came between; the old value.
+/// Errors: the deadline, as others that are nearer may come between each time.
 fn exchange<T: AtomicElem>(
+    fabric: &Fabric,
     remote: &Remote,
     offset: u64,
     change: impl Fn(T) -> Option<T>,
@@ -189,6 +194,7 @@ fn exchange<T: AtomicElem>(
     let width = width::<T>();
     let mask = u64::MAX >> (64 - 8 * size_of::<T>()) << shift;
     let mut word = remote.atomic(at, Atomic::Load, width, 0, 0)?;
+    let mut attempts = Attempts::default();
     loop {
         let old = T::from_word(word >> shift);
         let new = change(old).ok_or(crate::Error::NoSuchUpdate(std::any::type_name::<T>()))?;
@@ -198,6 +204,8 @@ fn exchange<T: AtomicElem>(
             return Ok(old);
         }
         word = found;
+        let whom = || Whom::Peer(remote.key().peer);
+        attempts.again(fabric, "an element that others change", whom)?;
     }
 }
 
@@ -220,5 +228,39 @@ pub(crate) fn width<T>() -> Width {
         Width::W64
     } else {
         Width::W32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::tampered::Lies;
+    use crate::{Error, Pgas};
+    use samite_fabric::Error as Below;
+    use samite_testkit::{check, simulate};
+    use std::time::Duration;
+
+    /// The element is another one at each look.
+    #[test]
+    fn an_element_that_changes_all_the_time() {
+        let lies = &Lies::new();
+        let name = "atomic::tests::an_element_that_changes_all_the_time";
+        simulate(name, 2, 0..1, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let numbers = world.allocate::<f64>(1)?;
+            if world.rank() == 1 {
+                lies.tell(fabric, |count, _| count);
+            }
+            world.barrier()?;
+            if world.rank() == 0 {
+                let short = Duration::from_millis(20);
+                lies.begin();
+                let ended = fabric.within(short, || numbers.fetch_add(1, 0, 1.0));
+                check!(!lies.end(), "it has no deadline");
+                let is_late = matches!(ended, Err(Error::Fabric(Below::Timeout { .. })));
+                check!(is_late, "{ended:?}");
+            }
+            Ok(world.barrier()?)
+        });
     }
 }

@@ -94,7 +94,8 @@ impl<T: AtomicElem> Updates<'_, T> {
             .watched_part(rank, index, 1, AccessKind::Update)?;
         let Some(op) = self.native else {
             // Not one operation anywhere: there is nothing that could travel together.
-            atomic::fetch_op(remote, word.offset, self.update, value)?;
+            let fabric = self.segment.team().fabric();
+            atomic::fetch_op(fabric, remote, word.offset, self.update, value)?;
             return Ok(());
         };
         self.segment.check_range(rank, index, 1)?;
@@ -210,6 +211,9 @@ impl<T: Elem> Segment<T, Shared> {
     /// The elements `far[rank]` of `places`, in batches that go to all members at once.
     fn get_far(&self, places: &[Location], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
         let size = size_of::<T>() as u64;
+        if size == 0 {
+            return Ok(());
+        }
         let mut in_flight: VecDeque<(&[usize], Handle<Vec<u8>>)> = VecDeque::new();
         let longest = far.iter().map(Vec::len).max().unwrap_or(0);
         let mut take = |which: &[usize], handle: Handle<Vec<u8>>| -> Result<()> {

@@ -35,7 +35,7 @@ impl<T: AtomicElem> Segment<T, Shared> {
     fn fetch_op_slowly(&self, rank: u32, index: u64, update: Update, value: T) -> Result<T> {
         let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
-        let old = atomic::fetch_op(remote, offset, update, value)
+        let old = atomic::fetch_op(self.team().fabric(), remote, offset, update, value)
             .map_err(|error| self.say_one(error, rank, index))?;
         self.seen(rank, index)?;
         Ok(old)
@@ -74,7 +74,7 @@ impl<T: AtomicElem> Segment<T, Shared> {
     fn compare_swap_slowly(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
         let remote = self.watched_part(rank, index, 1, AccessKind::Update)?;
         let offset = self.offset(index);
-        let old = atomic::compare_swap(remote, offset, expected, new)
+        let old = atomic::compare_swap(self.team().fabric(), remote, offset, expected, new)
             .map_err(|error| self.say_one(error, rank, index))?;
         self.seen(rank, index)?;
         Ok(old)
@@ -103,7 +103,7 @@ impl<T: AtomicElem> Segment<T, Shared> {
         let native = T::native(update).filter(|_| remote.mapped().is_none());
         let Some(op) = native else {
             for (at, value) in values.iter().enumerate() {
-                atomic::fetch_op(remote, offset(at), update, *value)
+                atomic::fetch_op(self.team().fabric(), remote, offset(at), update, *value)
                     .map_err(|error| self.say_one(error, rank, index.saturating_add(at as u64)))?;
             }
             return Ok(());
@@ -146,7 +146,7 @@ impl Pgas {
     #[track_caller]
     pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
         self.watched(at, AccessKind::Update, |remote| {
-            atomic::fetch_op(remote, at.offset(), update, value)
+            atomic::fetch_op(self.fabric(), remote, at.offset(), update, value)
         })
     }
 
@@ -155,7 +155,7 @@ impl Pgas {
     #[track_caller]
     pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
         self.watched(at, AccessKind::Update, |remote| {
-            atomic::compare_swap(remote, at.offset(), expected, new)
+            atomic::compare_swap(self.fabric(), remote, at.offset(), expected, new)
         })
     }
 

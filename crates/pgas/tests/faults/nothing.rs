@@ -1,6 +1,6 @@
 //! Zero elements, elements of zero bytes, blocks of nothing, teams of nobody.
 
-use samite_pgas::{Group, Pgas, Strided, Sum, Update};
+use samite_pgas::{Group, Location, Pgas, Strided, Sum, Update};
 use samite_testkit::{check, everywhere, same};
 
 everywhere!(nothing_at_all, 2, |fabric, _| {
@@ -33,6 +33,11 @@ everywhere!(nothing_at_all, 2, |fabric, _| {
     empty.put_value(there, (1 << 40) - 1, ())?;
     empty.get(there, 0, &mut [(); 3])?;
     empty.put_nb(there, 0, &[(); 3])?.wait()?;
+    let place = Location {
+        rank: there,
+        index: 7,
+    };
+    empty.get_scattered(&[place], &mut [()])?;
     same!(empty.get_nb(there, 0, 4)?.wait()?.len(), 4);
     empty.free()?;
     world.allocate::<[u64; 0]>(3)?.free()?;

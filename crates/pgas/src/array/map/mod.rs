@@ -35,7 +35,7 @@ mod tests;
 
 use super::ArrayError;
 use crate::unfinished::at_once_while_unwinding;
-use crate::waited::Waited;
+use crate::waited::Attempts;
 use crate::whole_words::{Words, from_words, to_words};
 use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
 use samite_fabric::Whom;
@@ -121,7 +121,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
-        let found = self.find(&search, &mut Timeout::default())?;
+        let found = self.find(&search, &mut Attempts::default())?;
         Ok(found.map(|found| Self::value(&found.entry)))
     }
 
@@ -151,15 +151,15 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// Removes a key; the value that it had.
     pub fn remove(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
-        let mut timeout = Timeout::default();
+        let mut attempts = Attempts::default();
         loop {
-            let Some(found) = self.find(&search, &mut timeout)? else {
+            let Some(found) = self.find(&search, &mut attempts)? else {
                 return Ok(None);
             };
             if self.change(&search, &found, |_| None)? {
                 return Ok(Some(Self::value(&found.entry)));
             }
-            timeout.rest(self)?;
+            self.rest(&mut attempts)?;
         }
     }
 
@@ -168,15 +168,15 @@ impl<K: Elem, V: Elem> Map<K, V> {
     pub fn for_each_local(&self, mut see: impl FnMut(K, V)) -> Result<()> {
         let rank = self.team().rank();
         for slot in 0..self.slots {
-            let mut timeout = Timeout::default();
+            let mut attempts = Attempts::default();
             loop {
                 let state = self.state(rank, slot)?;
                 match state.kind() {
                     Kind::Empty | Kind::Gone => break,
-                    Kind::Busy => timeout.rest(self)?,
+                    Kind::Busy => self.rest(&mut attempts)?,
                     Kind::Full => {
                         let Some(entry) = self.read(rank, slot, state)? else {
-                            timeout.rest(self)?;
+                            self.rest(&mut attempts)?;
                             continue;
                         };
                         see(from_words(&entry[..Self::KEY]), Self::value(&entry));
@@ -231,21 +231,21 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// Adds a key, or changes its value; the old one. `of` is called once.
     fn alter(&self, key: &K, mut of: impl FnMut(Option<V>) -> V) -> Result<Option<V>> {
         let search = self.search(key);
-        let mut timeout = Timeout::default();
+        let mut attempts = Attempts::default();
         loop {
-            if let Some(found) = self.find(&search, &mut timeout)? {
+            if let Some(found) = self.find(&search, &mut attempts)? {
                 if self.change(&search, &found, |old| Some(of(Some(old))))? {
                     return Ok(Some(Self::value(&found.entry)));
                 }
-                timeout.rest(self)?;
-            } else if self.add(&search, || of(None), &mut timeout)? {
+                self.rest(&mut attempts)?;
+            } else if self.add(&search, || of(None), &mut attempts)? {
                 return Ok(None);
             }
         }
     }
 
     /// Searches a key.
-    fn find(&self, search: &Search, timeout: &mut Timeout) -> Result<Option<Found>> {
+    fn find(&self, search: &Search, attempts: &mut Attempts) -> Result<Option<Found>> {
         for slot in self.chain(search) {
             loop {
                 let state = self.state(search.rank, slot)?;
@@ -253,10 +253,10 @@ impl<K: Elem, V: Elem> Map<K, V> {
                     Kind::Empty => return Ok(None),
                     Kind::Gone => break,
                     _ if !state.has_tag(search.tag) => break,
-                    Kind::Busy => timeout.rest(self)?,
+                    Kind::Busy => self.rest(attempts)?,
                     Kind::Full => {
                         let Some(entry) = self.read(search.rank, slot, state)? else {
-                            timeout.rest(self)?;
+                            self.rest(attempts)?;
                             continue;
                         };
                         if entry[..Self::KEY] == search.key[..] {
@@ -300,14 +300,19 @@ impl<K: Elem, V: Elem> Map<K, V> {
 
     /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is
     /// settled. `of` is called if so.
-    fn add(&self, search: &Search, of: impl FnOnce() -> V, timeout: &mut Timeout) -> Result<bool> {
+    fn add(
+        &self,
+        search: &Search,
+        of: impl FnOnce() -> V,
+        attempts: &mut Attempts,
+    ) -> Result<bool> {
         let rank = search.rank;
         if self.slots == 0 {
             return Err(self.full(rank));
         }
         let home = self.state(rank, search.home)?;
         if home.is_held() {
-            timeout.rest(self)?;
+            self.rest(attempts)?;
             return Ok(false);
         }
         // Nothing is behind an empty home.
@@ -320,16 +325,16 @@ impl<K: Elem, V: Elem> Map<K, V> {
             false => (home.held(), RELEASE),
         };
         let Some(home) = self.take((rank, search.home), home, wanted, undo)? else {
-            timeout.rest(self)?;
+            self.rest(attempts)?;
             return Ok(false);
         };
         let (mut busy, chain) = if is_first {
             (home, None)
         } else {
-            if self.find(search, timeout)?.is_some() {
+            if self.find(search, attempts)?.is_some() {
                 return home.give_back().map(|()| false);
             }
-            let free = self.take_free(search, timeout)?;
+            let free = self.take_free(search, attempts)?;
             (free.ok_or_else(|| self.full(rank))?, Some(home))
         };
         let mut entry = search.key.clone();
@@ -348,7 +353,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     fn take_free(
         &self,
         search: &Search,
-        timeout: &mut Timeout,
+        attempts: &mut Attempts,
     ) -> Result<Option<SlotGuard<'_, K, V>>> {
         for slot in self.chain(search) {
             let mut state = self.state(search.rank, slot)?;
@@ -358,7 +363,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
                 if taken.is_some() {
                     return Ok(taken);
                 }
-                timeout.rest(self)?;
+                self.rest(attempts)?;
                 state = self.state(search.rank, slot)?;
             }
         }
@@ -389,6 +394,17 @@ impl<K: Elem, V: Elem> Map<K, V> {
         fence(Ordering::Acquire);
         let later = self.state(rank, slot)?;
         Ok(state.is_unchanged(later).then_some(entry))
+    }
+
+    /// Lets others get on, where somebody else has a slot or changes it all the time: a few
+    /// operations long, as a rule. Errors: the deadline.
+    #[cold]
+    fn rest(&self, attempts: &mut Attempts) -> Result<()> {
+        let fabric = self.team().fabric();
+        fabric.progress();
+        // Perhaps the slot is busy by this unit.
+        self.team().0.job.unfinished.step(fabric);
+        attempts.again(fabric, "a busy slot of a map", || Whom::Any)
     }
 
     /// Changes the word of a slot, if it is still `from`: then this unit has the slot, or its
@@ -486,37 +502,5 @@ impl<K: Elem, V: Elem> Drop for SlotGuard<'_, K, V> {
             true => at_once_while_unwinding(self.map.team().fabric(), give_back),
             false => give_back(),
         }
-    }
-}
-
-/// Waits for a slot that somebody else has, or changes all the time: a few operations long, as a
-/// rule.
-#[derive(Default)]
-struct Timeout {
-    turns: u32,
-    waited: Waited,
-}
-
-impl Timeout {
-    /// Lets others get on. Errors: the fabric's deadline, counted from the first rest.
-    #[cold]
-    fn rest<K: Elem, V: Elem>(&mut self, map: &Map<K, V>) -> Result<()> {
-        const SPINS: u32 = 64;
-        let fabric = map.team().fabric();
-        fabric.progress();
-        // Perhaps the slot is busy by this unit.
-        map.team().0.job.unfinished.step(fabric);
-        if self.turns < SPINS {
-            self.turns += 1;
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        std::thread::yield_now();
-        let after = fabric.deadline();
-        if !self.waited.is_over(after) {
-            return Ok(());
-        }
-        let (what, whom) = ("a busy slot of a map", Whom::Any);
-        Err(samite_fabric::Error::Timeout { what, whom, after }.into())
     }
 }

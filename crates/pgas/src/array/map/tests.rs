@@ -26,7 +26,7 @@ fn a_search_that_fails_leaves_no_chain_held() {
     map.insert(7, 1).expect("there is room");
     let search = map.search(&7);
     let updated = map.update(7, |_| {
-        let added = map.add(&search, || 3, &mut Timeout::default());
+        let added = map.add(&search, || 3, &mut Attempts::default());
         assert!(
             matches!(added, Err(Error::Fabric(Below::Timeout { .. }))),
             "{added:?}"

@@ -1,7 +1,7 @@
 //! The way to the end of what a call of a lock has left in the middle, without that lock: out of
 //! the queue, when it is dropped, and of a release.
 
-use super::{Below, CallState, Walk};
+use super::{Attempts, Below, CallState};
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, End, Release, Settle, Step};
 use crate::unfinished::Finish;
@@ -70,12 +70,12 @@ impl Leaver {
     }
 
     fn walk_out(&mut self) -> Result<()> {
-        let mut walk = Walk::default();
+        let mut walk = Attempts::default();
         while !matches!(self.step, Step::Ended(_)) {
             let near = match &self.asked {
                 Some(_) => None,
                 None => {
-                    walk.step(&self.lock)?;
+                    self.lock.walk(&mut walk)?;
                     self.lock.carry_out(self.step)?
                 }
             };

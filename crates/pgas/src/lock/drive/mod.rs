@@ -18,7 +18,7 @@ pub(super) use waiting::Interrupted;
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
 use super::{Holding, Lock};
 use crate::unfinished::at_once_while_unwinding;
-use crate::waited::Waited;
+use crate::waited::Attempts;
 use crate::{Error, Result, Unit};
 use leaver::{Leaver, is_late};
 use parking_lot::Mutex;
@@ -102,7 +102,7 @@ impl Lock {
     /// Goes through the queue, to its end or as far as the wish allows.
     #[inline(always)]
     fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
-        let mut walk = Walk::default();
+        let mut walk = Attempts::default();
         loop {
             let answer = match step {
                 Step::Ended(end) => return Ok(end),
@@ -115,7 +115,7 @@ impl Lock {
                     wait.answer()
                 }
                 step => {
-                    if let Err(error) = walk.step(self) {
+                    if let Err(error) = self.walk(&mut walk) {
                         self.leave(Machine::Acquire(machine), step, None);
                         return Err(error);
                     }
@@ -394,15 +394,20 @@ impl Lock {
         self.team.unit(self.words.home())
     }
 
+    /// A step in a queue whose words somebody may be changing all the time, or that goes in
+    /// circles. Errors: the deadline.
+    #[inline(always)]
+    fn walk(&self, walk: &mut Attempts) -> Result<()> {
+        let whom = || Whom::Peer(self.home_peer());
+        walk.again(self.team.fabric(), "the queue of a lock", whom)
+    }
+
     /// The loss of the home, in the words of this crate.
     #[cold]
     fn say(&self, error: Error) -> Error {
-        match (error, self.home_unit()) {
-            (Error::Fabric(Below::PeerLost { peer, .. }), Ok(unit)) if peer == self.home_peer() => {
-                let what = "it was the home of a lock";
-                Error::UnitLost { unit, what }
-            }
-            (error, _) => error,
+        match error {
+            Error::Fabric(Below::PeerLost { peer, .. }) if peer == self.home_peer() => self.gone(),
+            error => error,
         }
     }
 
@@ -414,39 +419,5 @@ impl Lock {
             Ok(unit) => Error::UnitLost { unit, what },
             Err(error) => error,
         }
-    }
-}
-
-/// Steps in a queue whose words somebody may be changing all the time, or that goes in circles: of
-/// those there is no end.
-#[derive(Default)]
-struct Walk {
-    steps: u32,
-    waited: Waited,
-}
-
-/// So many are nothing to speak of: nobody looks at the clock.
-const STEPS: u32 = 64;
-
-impl Walk {
-    /// One step that is no wait. Errors: the deadline.
-    #[inline(always)]
-    fn step(&mut self, lock: &Lock) -> Result<()> {
-        if self.steps < STEPS {
-            self.steps += 1;
-            return Ok(());
-        }
-        self.look(lock)
-    }
-
-    #[cold]
-    fn look(&mut self, lock: &Lock) -> Result<()> {
-        let fabric = lock.team.fabric();
-        let (what, after) = ("the queue of a lock", fabric.deadline());
-        if !self.waited.is_over(after) {
-            return Ok(());
-        }
-        let whom = Whom::Peer(lock.home_peer());
-        Err(Below::Timeout { what, whom, after }.into())
     }
 }
