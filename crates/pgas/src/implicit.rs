@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 use samite_fabric::{Error, Fabric, Handle, PeerId, Whom};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 /// As many are kept before those that have ended are sorted out.
 const SWEEP: usize = 256;
@@ -22,7 +21,8 @@ fn this_thread() -> Weak<()> {
 /// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is
 /// kept here is bounded, too, however long nobody flushes.
 ///
-/// A flush of one thread waits for the operations of all, and returns the failures of its own.
+/// A flush of one thread waits for the operations that all have started before it, and returns the
+/// failures of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Implicit {
     kept: Mutex<Tracked>,
@@ -36,11 +36,14 @@ struct Pending {
     /// The thread that started it.
     thread: Weak<()>,
     to: PeerId,
+    number: u64,
     handle: Handle<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Tracked {
+    /// The number of the next operation.
+    next: u64,
     pending: Vec<Pending>,
     /// The first failure of each living thread's operations to each peer: its next flush returns
     /// it.
@@ -53,8 +56,14 @@ impl Implicit {
     /// Keeps an operation of this thread that may be in flight.
     pub(crate) fn track(&self, to: PeerId, handle: Handle<u64>) {
         let mut kept = self.kept.lock();
-        let thread = this_thread();
-        kept.pending.push(Pending { thread, to, handle });
+        let number = kept.next;
+        kept.next += 1;
+        kept.pending.push(Pending {
+            thread: this_thread(),
+            to,
+            number,
+            handle,
+        });
         // ORDERING: Relaxed: this thread sees it, and so does every thread that learns from it what
         // it did.
         self.is_used.store(true, Ordering::Relaxed);
@@ -70,20 +79,24 @@ impl Implicit {
         !self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Waits for all operations, or those to one peer. Errors: the first failure of this thread's;
+    /// Waits for all operations, or those to one peer, that were started before. Errors: the first failure of this thread's;
     /// the deadline.
     pub(crate) fn flush(&self, fabric: &Fabric, to: Option<PeerId>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
-        let is_wanted = |peer| to.is_none_or(|to| to == peer);
+        let is_for = |peer| to.is_none_or(|to| to == peer);
+        // Without those that other threads start from now on: they may start them faster than they
+        // end.
+        let next = self.kept.lock().next;
+        let is_wanted = |op: &Pending| op.number < next && is_for(op.to);
         // Whatever runs while this thread waits, and may panic, finds the operations where they
         // are.
         let step = || {
             let mut kept = self.kept.lock();
             let mut all_over = true;
             kept.take_results(|op| {
-                let is_wanted = is_wanted(op.to);
+                let is_wanted = is_wanted(op);
                 all_over = all_over && (!is_wanted || op.handle.is_over());
                 all_over && is_wanted
             });
@@ -91,9 +104,9 @@ impl Implicit {
         };
         let waited = fabric.wait_stepping("a flush", to.as_slice(), step, || false);
         let mut kept = self.kept.lock();
-        let waited = waited.or_else(|error| kept.give_up(fabric, is_wanted, error));
+        let waited = waited.or_else(|error| kept.give_up(is_wanted, error));
         let me = this_thread();
-        let own = |(thread, to, _): &mut (Weak<()>, _, _)| thread.ptr_eq(&me) && is_wanted(*to);
+        let own = |(thread, to, _): &mut (Weak<()>, _, _)| thread.ptr_eq(&me) && is_for(*to);
         let failed: Vec<_> = kept.failed.extract_if(.., own).collect();
         kept.failed.retain(|(thread, ..)| thread.strong_count() > 0);
         let is_used = !kept.pending.is_empty() || !kept.failed.is_empty();
@@ -109,20 +122,22 @@ impl Implicit {
 }
 
 impl Tracked {
-    /// Gives up those that have not ended, as every operation whose deadline is over. Errors:
-    /// `error`, with the peer.
+    /// Gives up what this thread and those that have ended have started: the others flush
+    /// themselves, perhaps with a longer deadline. Errors: `error`, with the peer.
     #[cold]
-    fn give_up(
-        &mut self,
-        fabric: &Fabric,
-        is_wanted: impl Fn(PeerId) -> bool,
-        error: Error,
-    ) -> Result<(), Error> {
-        let first = self.pending.iter().find(|op| is_wanted(op.to));
+    fn give_up(&mut self, is_wanted: impl Fn(&Pending) -> bool, error: Error) -> Result<(), Error> {
+        let first = self.pending.iter().find(|op| is_wanted(op));
         let Some(whom) = first.map(|op| Whom::Peer(op.to)) else {
             return Ok(());
         };
-        fabric.within(Duration::ZERO, || self.take_results(|op| is_wanted(op.to)));
+        let me = this_thread();
+        let is_left = |op: &mut Pending| {
+            let nobody_flushes = op.thread.ptr_eq(&me) || op.thread.strong_count() == 0;
+            is_wanted(op) && nobody_flushes
+        };
+        for mut op in self.pending.extract_if(.., is_left) {
+            op.handle.cancel();
+        }
         Err(match error {
             Error::Timeout { what, after, .. } => Error::Timeout { what, whom, after },
             error => error,
@@ -134,7 +149,10 @@ impl Tracked {
         let Tracked {
             pending, failed, ..
         } = self;
-        for Pending { thread, to, handle } in pending.extract_if(.., which) {
+        for Pending {
+            thread, to, handle, ..
+        } in pending.extract_if(.., which)
+        {
             let is_known = |(of, peer, _): &(Weak<()>, _, _)| of.ptr_eq(&thread) && *peer == to;
             if let Err(error) = handle.wait()
                 && !failed.iter().any(is_known)
@@ -148,11 +166,14 @@ impl Tracked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tampered::{PUT, lose};
     use crate::{Pgas, Signal, SignalOp, Wanted};
     use samite_fabric::{Config, Identity, Remote, Segment};
     use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, same, simulate, units};
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::AtomicU64;
     use std::thread::ScopedJoinHandle;
+    use std::time::Duration;
 
     /// A fabric, and a segment of it that is reached by messages: a put ends with the next turn of
     /// the engine.
@@ -244,6 +265,56 @@ mod tests {
                 };
                 threads.into_iter().try_for_each(join)
             })?;
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// A flush does not wait for what is started during it, and gives up what its own thread has
+    /// started, or one that has ended.
+    #[test]
+    fn a_flush_is_of_what_was_started_before() {
+        let name = "implicit::tests::a_flush_is_of_what_was_started_before";
+        units(2).mask(MESSAGES_ONLY).run(name, |fabric, peers| {
+            let pgas = Pgas::new(fabric)?;
+            let (world, implicit) = (pgas.world(), &pgas.job.implicit);
+            let words = world.allocate::<u64>(1)?;
+            if world.rank() == 0 {
+                let lost = Arc::new(AtomicU64::new(PUT.into()));
+                lose(fabric, &lost);
+                let endless = || words.put_nb(1, 0, &[1]);
+                let (first, second) = (endless()?, Mutex::new(Some(endless()?)));
+                fabric.progress();
+                lost.store(0, Ordering::Relaxed);
+                // During the flush.
+                let (job, peer) = (Arc::downgrade(&pgas.job), peers[1]);
+                fabric.on(HANDLER, move |_, _| {
+                    let (job, late) = (job.upgrade()?, second.lock().take()?);
+                    job.implicit.track(peer, late);
+                    None
+                });
+                words.put_implicit(1, 0, &[2])?;
+                fabric.tell(fabric.me(), HANDLER, &[])?;
+                pgas.flush_all()?;
+                same!(implicit.len(), 1);
+                let short = || fabric.within(Duration::from_millis(5), || pgas.flush_all());
+                check!(short().is_err());
+                same!(implicit.len(), 0);
+                let turns = std::sync::Barrier::new(2);
+                std::thread::scope(|scope| -> Outcome {
+                    scope.spawn(|| {
+                        implicit.track(peer, first);
+                        turns.wait();
+                        turns.wait();
+                    });
+                    turns.wait();
+                    let flushed = (short().is_err(), implicit.len());
+                    turns.wait();
+                    same!(flushed, (true, 1));
+                    Ok(())
+                })?;
+                check!(short().is_err());
+                same!(implicit.len(), 0);
+            }
             Ok(world.barrier()?)
         });
     }

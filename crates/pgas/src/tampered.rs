@@ -188,6 +188,8 @@ struct Starving {
     kept: Vec<(PeerId, RawFrame)>,
 }
 
+/// A request.
+pub(crate) const ACTIVE: u8 = 8;
 pub(crate) const PUT: u8 = 11;
 pub(crate) const GET: u8 = 12;
 const ANSWER: u8 = 15;
