@@ -37,7 +37,6 @@ struct Teams {
 }
 
 /// What the clones of a team share.
-#[derive(Debug)]
 pub(crate) struct Inner {
     pub(crate) job: Arc<Job>,
     teams: Arc<Teams>,
@@ -121,6 +120,15 @@ impl Inner {
     /// What names the team, and its members, for the checking mode.
     pub(crate) fn members(&self) -> (u64, &[PeerId]) {
         (self.id.0, &self.peers)
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    /// Without `turns`, which would be held meanwhile: another thread would be turned away.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut team = f.debug_struct("Team");
+        team.field("id", &self.id).field("rank", &self.rank);
+        team.field("group", &self.group).finish_non_exhaustive()
     }
 }
 

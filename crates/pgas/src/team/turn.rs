@@ -78,10 +78,30 @@ pub(crate) fn stepping<R>(step: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Error, Op, Pgas};
+    use crate::{Error, Op, Pgas, Team};
     use parking_lot::Mutex;
-    use samite_testkit::{same, simulate};
+    use samite_fabric::{Config, Fabric, Identity};
+    use samite_testkit::{Outcome, check, same, simulate};
+    use std::fmt::Write;
     use std::sync::Arc;
+
+    /// A team that is being printed can be used meanwhile.
+    #[test]
+    fn printing_takes_no_turn() -> Outcome {
+        struct Printer<'t>(&'t Team, bool);
+        impl Write for Printer<'_> {
+            fn write_str(&mut self, _: &str) -> std::fmt::Result {
+                self.1 &= self.0.0.turn().is_ok();
+                Ok(())
+            }
+        }
+        let fabric = Fabric::alone(Identity::by_hand("printing"), Config::default())?;
+        let pgas = Pgas::new(&fabric)?;
+        let mut printer = Printer(pgas.world(), true);
+        write!(printer, "{:?}", pgas.world().lock()?)?;
+        check!(printer.1, "it had the turn");
+        Ok(())
+    }
 
     /// An operator is not a part of what its thread has the turn for.
     #[test]
