@@ -332,9 +332,10 @@ fn tag(team: (u64, &[PeerId]), number: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::Pgas;
-    use crate::check::AccessKind::{ImplicitPut, Put};
+    use crate::check::AccessKind::Put;
+    use crate::tampered::{ACTIVE, lose, simulate_checked};
     use samite_fabric::{Config, Identity};
-    use samite_testkit::{Outcome, check, same, units};
+    use samite_testkit::{Outcome, check, same};
     use std::time::Duration;
 
     fn conflict() -> Conflict {
@@ -381,31 +382,33 @@ mod tests {
         Ok(())
     }
 
-    /// What the owner of the memory has not heard of is still to be told.
+    /// What the owner of the memory has not heard of is still to be told, and of what it was not
+    /// told it need not hear.
     #[test]
     fn puts_are_incomplete_until_their_owner_knows() {
-        let name = "check::tests::puts_are_incomplete_until_their_owner_knows";
-        units(2)
-            .config(|config| config.check = true)
-            .run(name, |fabric, _| {
-                let pgas = Pgas::new(fabric)?;
-                let world = pgas.world();
-                let words = world.allocate::<u64>(1)?;
-                if let (0, Some(check)) = (world.rank(), &pgas.job.check) {
-                    words.put_implicit(1, 0, &[7])?;
-                    let put = Memory {
-                        owner: Unit(1),
-                        segment: 0,
-                        generation: 0,
-                        element_bytes: 8,
-                    };
-                    check.access(put, std::iter::once(0..1), ImplicitPut, Location::caller())?;
-                    let late = fabric.within(Duration::ZERO, || check.complete(None));
-                    same!(check.incomplete.lock().is_empty(), late.is_ok());
-                    check.complete(None)?;
-                    same!(check.incomplete.lock().len(), 0);
-                }
-                Ok(world.barrier()?)
-            });
+        let lost = &Arc::new(AtomicU64::new(0));
+        simulate_checked(2, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let words = world.allocate::<u64>(1)?;
+            if let (0, Some(check)) = (world.rank(), &pgas.job.check) {
+                lose(fabric, lost);
+                // Long enough for an answer.
+                let asking = |ask: &dyn Fn() -> Result<()>| {
+                    lost.store(u64::from(ACTIVE), Ordering::Relaxed);
+                    let asked = fabric.within(Duration::from_millis(20), ask);
+                    lost.store(0, Ordering::Relaxed);
+                    asked
+                };
+                check!(asking(&|| words.put_implicit(1, 0, &[7])).is_err());
+                same!(check.incomplete.lock().len(), 0);
+                words.put_implicit(1, 0, &[7])?;
+                check!(asking(&|| check.complete(None)).is_err());
+                same!(check.incomplete.lock().len(), 1);
+                check.complete(None)?;
+                same!(check.incomplete.lock().len(), 0);
+            }
+            Ok(world.barrier()?)
+        });
     }
 }
