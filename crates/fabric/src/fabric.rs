@@ -485,6 +485,7 @@ impl Shared {
         Duration::from_nanos(self.grace.load(Ordering::Relaxed))
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn set_grace(&self, grace: Duration) {
         self.grace.store(nanos(grace), Ordering::Relaxed);
     }

@@ -20,7 +20,15 @@
 //! by [`samite_fabric::rpc`]) · `service/` (who answers) · `method/` (where blocks go) · `file/` ·
 //! `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` ·
 //! `index/{grid, tree}` · `placement/{mod, figures}` ·
-//! `protocol/{message, layout, fault, figures, queue, admission, watch, opening, coordinator, stream/*}`
+//! `protocol/{ids, interest, message, layout, fault, figures, queue, admission, watch, opening,
+//! coordinator, stream/*}`
+//!
+//! Files import each other only where one type fills several files: a writer and its step (`put`),
+//! a reader, its steps and those of files (`reader`, `step`, `method/files`), an archive and its
+//! steps (`file/{archive, stored}`), the block store, the coordinator (`opening`), and a stream:
+//! its steps and their check (`stream/{store, check}`), and the subscriptions whose boxes it
+//! matches (`watch`, `stream/matching`). `graph/operator` finds the operators of `graph/builtin` by
+//! name, which are operators.
 //!
 //! # Rules
 //! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an

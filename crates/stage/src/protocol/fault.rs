@@ -1,8 +1,9 @@
 //! Every error that the coordinator can answer, as a sentence for a person.
 
-use super::{EndOfStream, Failure, Interest, Peer, Step};
+use super::{Interest, Peer, Step};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// Why a question to the coordinator failed.
@@ -358,5 +359,61 @@ fn raise(at: &str) -> &'static str {
     match at.starts_with("peer ") {
         true => "give it more memory: memory.budget on its node, or --memory of a staging server",
         false => "raise stage.memory, its limit",
+    }
+}
+
+/// Why a stream has no more steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndOfStream {
+    /// Every writer rank has closed it.
+    Closed,
+    /// A writer rank has not closed it; every committed step was delivered before this, and more
+    /// may be missing.
+    WriterFailed {
+        /// Which one.
+        rank: u32,
+        /// What became of it.
+        how: Failure,
+    },
+}
+
+impl EndOfStream {
+    /// What is wrong with a stream that has ended so; nothing where it was closed.
+    pub fn fault(self, stream: &str) -> Option<Fault> {
+        match self {
+            EndOfStream::Closed => None,
+            EndOfStream::WriterFailed { rank, how } => Some(Fault::WriterFailed {
+                stream: stream.to_owned(),
+                rank,
+                how,
+            }),
+        }
+    }
+}
+
+/// How a writer rank ends a stream that it has not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// It has not come in time after the first rank of its program.
+    NeverCame,
+    /// Its process died, and no other one came back as this rank while its lease ran.
+    Died,
+    /// Its writer was dropped without `close`, by an error or a panic, and did not come back while
+    /// its lease ran. With the method `file`, where nobody knows more: its process may have died as
+    /// well.
+    GaveUp,
+    /// With the method `file`: it has ended its file with fewer steps than another rank, which
+    /// nobody could tell it.
+    ClosedEarly,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::NeverCame => "never came",
+            Failure::Died => "died and did not come back",
+            Failure::GaveUp => "stopped without closing it and did not come back",
+            Failure::ClosedEarly => "closed it with fewer steps than another rank has written",
+        })
     }
 }

@@ -13,7 +13,7 @@
 //!     (puts into the buffers)
 //!     Reserve {wants} ----------->   ... more buffers, as often as it likes
 //!     Commit {part} ------------->
-//!     <----- Answer::Committed     Order::Seal --------------->  turns the gates to reading
+//!     <----- Answer::Committed     Order::Seal --------------->  turns the buffers to reading
 //!                                  <---------- Report::Sealed
 //!            all ranks have committed, all buffers are sealed: the step is there
 //!                                  Answer::Step {record} -------------------------------------->
@@ -48,8 +48,8 @@
 //!   what nobody holds.
 //!
 //! # Files
-//! * `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them. `settings`:
-//!   [`StreamConfig`], [`Reader`].
+//! * `ids`, `interest`: the names of peers, streams, buffers, boxes. `settings`: [`StreamConfig`],
+//!   [`Reader`]. `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them.
 //! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
 //! * `fault`: [`Fault`], every error that the coordinator can answer.
 //! * `queue`: which steps a reader group gets. `admission`: who gets memory. `ledger`: who takes
@@ -63,6 +63,8 @@ mod coordinator;
 mod deadlines;
 mod fault;
 mod figures;
+mod ids;
+mod interest;
 mod layout;
 mod ledger;
 mod message;
@@ -73,18 +75,21 @@ pub mod stream;
 mod watch;
 
 pub use coordinator::{Action, Coordinator, Event};
-pub use fault::Fault;
+pub use fault::{EndOfStream, Failure, Fault};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
+pub use ids::{
+    BufferAt, BufferId, Handle, Peer, ReaderId, Slot, StreamId, Ticket, Want, WatchId, WriterId,
+};
+pub use interest::{Interest, News, Written};
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
-    Answer, BlockOffsets, BlockStoreInfo, BufferAt, BufferId, EndOfStream, Failure, Handle, Lack,
-    LayoutRef, Layouts, Notice, Order, Part, PartRecord, Peer, ReaderId, Report, Request, Slot,
-    StepRecord, StreamId, Ticket, Want, WriterId,
+    Answer, BlockOffsets, BlockStoreInfo, Lack, LayoutRef, Layouts, Notice, Order, Part,
+    PartRecord, Report, Request, StepRecord,
 };
 pub use settings::{
     Expected, LONGEST_LEASE, Limits, Policy, Reader, Retain, Start, StreamConfig, Unread,
 };
-pub use watch::{Interest, MOST_NEWS, News, WatchId, Written};
+pub use watch::MOST_NEWS;
 
 /// Number of a step of a stream, from 0.
 pub type Step = u64;
