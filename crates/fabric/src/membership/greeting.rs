@@ -1,4 +1,5 @@
-//! How two agents begin to speak: who calls, whom they mean, and what each knows already.
+//! The first messages on a connection of two agents: the caller, the agent it means, and what each
+//! of them already knows.
 
 use super::id::{NodeId, NodeLife};
 use super::links::{Holder, Line, Up};
@@ -6,7 +7,7 @@ use super::message::{Message, Nonsense, VERSION};
 use super::{Action, Link, Membership, Refusal, send};
 
 impl Membership {
-    /// A call was answered: say who calls.
+    /// A connection of this agent is established: send the greeting.
     pub(super) fn connected(&mut self, link: Link) {
         let Some(Holder::Node(id)) = self.links.get(&link).copied() else {
             return;
@@ -38,7 +39,7 @@ impl Membership {
         }
     }
 
-    /// The first word of a caller.
+    /// Handles the first message of a caller.
     pub(super) fn greeted(&mut self, link: Link, message: Message<'_>) -> Result<(), Nonsense> {
         match message {
             Message::Join {
@@ -68,7 +69,7 @@ impl Membership {
         }
     }
 
-    /// Whether a caller is a member that means this agent.
+    /// Checks that a caller is a member and means this agent.
     fn recognise(
         &self,
         version: u32,
@@ -99,7 +100,7 @@ impl Membership {
         Ok(())
     }
 
-    /// The answer of a node that was called.
+    /// Handles the answer of a node that this agent called.
     pub(super) fn answered(
         &mut self,
         link: Link,
@@ -108,6 +109,7 @@ impl Membership {
     ) -> Result<(), Nonsense> {
         match (message, self.life) {
             (Message::Welcome { domain, life, name }, None) => {
+                // The head has admitted this node.
                 if life.node == NodeId::HEAD || life.incarnation > NodeLife::LAST {
                     return Err(Nonsense("a welcome to what is no number"));
                 }
@@ -158,7 +160,8 @@ impl Membership {
         }
     }
 
-    /// Only the head's word ends anything: to others, the connection is down.
+    /// Handles a refusal. Only a refusal by the head ends anything; from others, it means that the
+    /// connection is down.
     pub(super) fn was_refused(&mut self, link: Link, id: NodeId, refusal: Refusal) {
         let why = "the other side refused";
         self.out.push(Action::Close { link, why });

@@ -1,4 +1,4 @@
-//! The orders of the head: who is a member, under which number and in which life.
+//! The decisions of the head: which nodes are members, under which number and in which life.
 
 use super::id::{NodeId, NodeLife};
 use super::ledger::Ledger;
@@ -8,13 +8,13 @@ use super::{Departure, Link, Membership, NAME_MAX, Refusal, Stage, send};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// What only the head keeps.
+/// State that only the head has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Head {
     orders: Ledger<NodeId, Record>,
 }
 
-/// What the head knows of a number.
+/// What the head knows of a node number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Record {
     incarnation: u32,
@@ -56,7 +56,7 @@ impl Head {
         &self.orders
     }
 
-    /// Number of the last order.
+    /// Returns the number of the last change.
     pub(super) fn epoch(&self) -> u64 {
         self.orders.last()
     }
@@ -71,8 +71,8 @@ impl Head {
         found.map(|(node, _)| node)
     }
 
-    /// The next life of the number that a name had, or of one that nobody has had, or else of the
-    /// one that has been gone for longest.
+    /// Returns the next life of the number that this name had, or of a number that was never used,
+    /// or of the number that has been unused for longest.
     fn life_for(&self, name: &str, nodes: u32) -> Option<NodeLife> {
         let next = |(node, record): (NodeId, &Record)| NodeLife {
             node,
@@ -94,7 +94,7 @@ impl Head {
 }
 
 impl Membership {
-    /// Somebody asks to become a member.
+    /// Handles the request of a node to become a member.
     pub(super) fn join(
         &mut self,
         link: Link,
@@ -133,7 +133,7 @@ impl Membership {
             return Err(Refusal::NameTaken);
         }
         if let Some(node) = before {
-            // Its connection broke, and here is its next life.
+            // The old connection broke, and the node is back in its next life.
             self.dismiss(node, Departure::Lost);
         }
         let head = self.head.as_ref().ok_or(Refusal::NotHead)?;
@@ -149,7 +149,7 @@ impl Membership {
         Ok(life)
     }
 
-    /// A node is a member no more.
+    /// Ends the membership of a node.
     pub(super) fn dismiss(&mut self, node: NodeId, how: Departure) {
         let record = self.head.as_ref().and_then(|head| head.orders.get(node));
         let Some(record) = record.filter(|record| record.departure.is_none()) else {
@@ -175,7 +175,7 @@ impl Membership {
             .expect("an order of this agent follows the rules");
     }
 
-    /// The head leaves: the domain has no order of nodes any more.
+    /// The head leaves: from now on, the domain has no authority over nodes.
     pub(super) fn order_end(&mut self) {
         let record = Record {
             incarnation: NodeLife::HEAD.incarnation,
@@ -186,7 +186,7 @@ impl Membership {
         self.order(NodeId::HEAD, record);
     }
 
-    /// Members that do not reach each other cannot both stay. Goes on until all who are left can.
+    /// Removes members that cannot reach each other, one of each pair, until all that remain can.
     pub(super) fn rule(&mut self) {
         while let Some(node) = self.most_missed() {
             tracing::warn!(
@@ -197,8 +197,8 @@ impl Membership {
         }
     }
 
-    /// The node that most members complain of which it complains of itself; of several the one that
-    /// joined last.
+    /// Returns the node with the most mutual complaints (each of two nodes complains about the
+    /// other); among several, the one that joined last.
     fn most_missed(&self) -> Option<NodeId> {
         let mut complaints: BTreeMap<NodeLife, &[NodeLife]> = BTreeMap::new();
         for (node, known) in &self.nodes {

@@ -1,9 +1,9 @@
-//! A table that tells others in which order it changed, without keeping what is no longer true.
+//! A table that reports its changes in order, without keeping what is no longer true.
 //!
 //! Each change gets the next number. Only the newest change of a key is kept, so the ledger grows
-//! with the keys that exist and never with time, and a follower that knows everything up to number
-//! n needs just the keys that changed after n: a delta when it is close behind, all of the table
-//! when it is new. There is no tail to run off.
+//! with the number of keys and never with time. A follower that knows everything up to number n
+//! needs just the keys that changed after n: a delta if it is close behind, the whole table if it
+//! is new. There is no log that a slow follower could fall behind.
 
 use super::message::{Nonsense, PIECE_MAX, encode};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Ledger<K, V> {
     values: BTreeMap<K, (u64, V)>,
-    /// Which key a change was of that is still the newest one of its key.
+    /// Maps the number of each key's newest change to the key.
     order: BTreeMap<u64, K>,
     last: u64,
 }
@@ -26,7 +26,7 @@ impl<K: Ord + Copy, V> Ledger<K, V> {
         }
     }
 
-    /// Changes a key; the number of the change.
+    /// Changes a key and returns the number of the change.
     pub(super) fn set(&mut self, key: K, value: V) -> u64 {
         self.last += 1;
         if let Some((before, _)) = self.values.insert(key, (self.last, value)) {
@@ -40,7 +40,7 @@ impl<K: Ord + Copy, V> Ledger<K, V> {
         self.values.get(&key).map(|(_, value)| value)
     }
 
-    /// When a key last changed.
+    /// Returns the number of the last change of a key.
     pub(super) fn changed(&self, key: K) -> Option<u64> {
         self.values.get(&key).map(|(changed, _)| *changed)
     }
@@ -54,20 +54,20 @@ impl<K: Ord + Copy, V> Ledger<K, V> {
         self.order.len() == self.values.len()
     }
 
-    /// Number of the last change, 0 before the first one.
+    /// Returns the number of the last change, 0 before the first one.
     pub(super) fn last(&self) -> u64 {
         self.last
     }
 
-    /// The keys that changed after a number, the one that has rested longest first.
+    /// Iterates over the keys that changed after a number, oldest change first.
     pub(super) fn after(&self, number: u64) -> impl Iterator<Item = (u64, K, &V)> {
         let newer = self.order.range(number.saturating_add(1)..);
         newer.filter_map(|(changed, key)| Some((*changed, *key, self.get(*key)?)))
     }
 }
 
-/// How far one follower has been told. One piece at a time is under way, so a slow follower costs
-/// these two words.
+/// How far one follower has been informed. One piece at a time is in flight, so a slow follower
+/// costs these two words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Feed {
     seen: u64,
@@ -75,7 +75,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// A follower that knows everything up to a number.
+    /// Creates a feed for a follower that knows everything up to a number.
     pub(super) fn after<K: Ord + Copy, V>(
         seen: u64,
         ledger: &Ledger<K, V>,
@@ -90,8 +90,8 @@ impl Feed {
         self.seen
     }
 
-    /// The next piece for the follower, and after which number it begins; `None` while one is under
-    /// way, and when there is no news.
+    /// Returns the next piece for the follower, and the number after which it begins. Returns
+    /// `None` while a piece is in flight and when there is nothing new.
     pub(super) fn next<'l, K: Ord + Copy, V, T: Serialize>(
         &mut self,
         ledger: &'l Ledger<K, V>,
@@ -112,7 +112,7 @@ impl Feed {
         Some((self.seen, piece))
     }
 
-    /// The follower has applied the piece that was under way.
+    /// Records that the follower has applied the piece that was in flight.
     pub(super) fn acknowledge(&mut self, number: u64) -> Result<(), Nonsense> {
         if number != self.told || self.told == self.seen {
             return Err(Nonsense("an answer to what was not sent"));

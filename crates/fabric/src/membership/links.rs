@@ -1,50 +1,50 @@
-//! Connections of an agent with the others: calling, greeting, being told, falling silent.
+//! Connections of an agent with the others: calling, greeting, receiving changes, timeouts.
 
 use super::id::{NodeId, NodeLife};
 use super::ledger::Feed;
 use super::message::{Message, Nonsense, encode, entries};
 use super::{Action, Contact, Departure, Link, Membership, Stage, send};
 
-/// Callers that have not said who they are. One more is not heard.
+/// Maximum number of callers that have not identified themselves. A further one is rejected.
 const STRANGERS_MAX: usize = 1024;
-/// Members that one beat complains of.
+/// Maximum number of members that one beat complains about.
 const UNREACHABLE_MAX: usize = 64;
 
 /// The connection with another node, of which there is at most one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Line {
-    /// There is none since a moment. Who calls tries again at another moment.
+    /// Not connected since `since`. The agent that calls tries again at `retry`.
     Down {
         since: u64,
         retry: u64,
     },
-    /// It was called; there has been none since before.
+    /// A call is in progress; not connected since `since`.
     Calling {
         link: Link,
         since: u64,
         begun: u64,
     },
     Up(Up),
-    /// It broke the rules; there will be none.
+    /// The node broke the rules; it is not connected again.
     Broken,
 }
 
-/// A connection on which both sides know who the other one is.
+/// A connection on which both sides have identified themselves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Up {
     pub(super) link: Link,
     heard: u64,
-    /// Only at the head.
+    /// Used only by the head.
     pub(super) nodes: Feed,
     slots: Feed,
-    /// The members that it does not reach, says it. Only at the head.
+    /// The members that the node reports as unreachable. Used only by the head.
     pub(super) unreachable: Vec<NodeLife>,
 }
 
-/// Who is at the other end.
+/// The agent at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Holder {
-    /// A caller that has said nothing since then.
+    /// A caller, connected at this time, that has not identified itself.
     Stranger(u64),
     Node(NodeId),
 }
@@ -58,7 +58,7 @@ impl Line {
         }
     }
 
-    /// Since when it has not been up; `None` when it is.
+    /// Returns since when the line has been down, `None` if it is up.
     fn down_since(&self) -> Option<u64> {
         match self {
             Line::Down { since, .. } | Line::Calling { since, .. } => Some(*since),
@@ -69,8 +69,8 @@ impl Line {
 }
 
 impl Up {
-    /// A connection with somebody who knows the node changes and the slot changes of this agent up
-    /// to these.
+    /// Creates a connection with a node that knows the node changes and slot changes of this agent
+    /// up to the given numbers.
     pub(super) fn new(
         link: Link,
         now: u64,
@@ -93,7 +93,7 @@ impl Up {
 }
 
 impl Membership {
-    /// Whether this agent calls that one, and not the other way round.
+    /// Returns true if this agent calls `node`, and not the other way round.
     pub(super) fn calls(&self, node: NodeId) -> bool {
         match self.life {
             None => node == NodeId::HEAD,
@@ -115,7 +115,7 @@ impl Membership {
         self.out.push(Action::Connect { link, address });
     }
 
-    /// Ends the connection with a node, if there is one.
+    /// Closes the connection with a node, if there is one.
     pub(super) fn hang_up(&mut self, id: NodeId, why: &'static str) {
         let link = self.nodes.get(&id).and_then(|node| node.line.link());
         if let Some(link) = link {
@@ -183,7 +183,7 @@ impl Membership {
         }
     }
 
-    /// N5.
+    /// Ends the connection with an agent that broke a rule (N5).
     fn broke_rules(&mut self, link: Link, holder: Holder, why: &'static str) {
         tracing::warn!(?link, ?holder, why, "another agent broke the rules");
         let line = match holder {
@@ -194,7 +194,7 @@ impl Membership {
             self.out.push(Action::Close { link, why });
         }
         match line {
-            // Somebody may have got the address of a node that is gone.
+            // Another agent may now have the address of a node that is gone.
             None | Some((_, Line::Calling { .. })) => self.closed(link),
             Some((id, line)) => {
                 *line = Line::Broken;
@@ -208,7 +208,7 @@ impl Membership {
         }
     }
 
-    /// A word of a member.
+    /// Handles a message of a connected member.
     fn told(&mut self, id: NodeId, message: Message<'_>) -> Result<(), Nonsense> {
         let is_head = self.head.is_some();
         let Some(Line::Up(up)) = self.nodes.get_mut(&id).map(|node| &mut node.line) else {
@@ -218,7 +218,7 @@ impl Membership {
         let link = up.link;
         match message {
             Message::Nodes { after, entries } if id == NodeId::HEAD => {
-                // Before what follows from it, which may be the end of the connection.
+                // Acknowledge first: applying the changes may close the connection.
                 let at = self.out.len();
                 self.apply_nodes(after, entries)?;
                 self.out
@@ -251,7 +251,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Sends a node what it does not know yet.
+    /// Sends a node the changes that it does not know yet.
     pub(super) fn feed(&mut self, id: NodeId) {
         let Some(Line::Up(up)) = self.nodes.get_mut(&id).map(|node| &mut node.line) else {
             return;
@@ -285,7 +285,7 @@ impl Membership {
         });
     }
 
-    /// What is due with a node.
+    /// Does what is due for a node: timeouts, beats, calls.
     pub(super) fn tend(&mut self, id: NodeId, has_beat: bool) {
         let (now, silence) = (self.clock, self.config.silence);
         let Some(node) = self.nodes.get(&id).filter(|node| node.is_member) else {
@@ -293,6 +293,7 @@ impl Membership {
         };
         match &node.line {
             Line::Up(up) if now - up.heard > silence => {
+                // The outage began with the last message, not now.
                 let heard = up.heard;
                 self.hang_up(id, "nothing was heard of the node");
                 if let Some(node) = self.nodes.get_mut(&id) {
@@ -321,7 +322,7 @@ impl Membership {
         }
     }
 
-    /// The members that were not reached for `silence`, as a beat to the head names them.
+    /// Encodes, for a beat to the head, the members that were not reached for `silence`.
     pub(super) fn unreachable(&self) -> Vec<u8> {
         let missed = self.nodes.iter().filter(|(id, node)| {
             let since = node.line.down_since();
@@ -332,7 +333,7 @@ impl Membership {
         lives.take(UNREACHABLE_MAX).flatten().collect()
     }
 
-    /// Whether the head has been silent for too long.
+    /// Reports the head as lost if it has been silent for too long.
     pub(super) fn listen_for_head(&mut self) {
         let line = self.nodes.get(&NodeId::HEAD).map(|head| &head.line);
         let since = line.and_then(Line::down_since);

@@ -1,4 +1,4 @@
-//! What agents say to each other, and how it is read: bounded, and without an allocation.
+//! Messages between agents, and their decoding, which is bounded and does not allocate.
 
 use super::id::NodeLife;
 use super::{Departure, Refusal, State};
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 
 /// Agents of different versions refuse each other.
 pub(super) const VERSION: u32 = 1;
-/// Entries of one message, in bytes.
+/// Maximum size of the entries in one message, in bytes.
 pub(super) const PIECE_MAX: usize = 16 << 10;
-/// No message is longer, in bytes.
+/// Maximum size of a message, in bytes.
 pub(crate) const MESSAGE_MAX: usize = PIECE_MAX + 64;
 
-/// A message that breaks the rules: what is wrong with it.
+/// A violation of the rules by a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Nonsense(pub(super) &'static str);
 
-/// See the text of the module above for who says what when.
+/// The module documentation above says which agent sends which message, and when.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Message<'a> {
-    /// To the head, first on a connection: a node asks to become a member.
+    /// First message on a connection to the head: a node asks to become a member.
     Join {
         version: u32,
         name: &'a str,
@@ -31,8 +31,9 @@ pub(super) enum Message<'a> {
         life: NodeLife,
         name: &'a str,
     },
-    /// First on a connection of two members, and the answer. It asks for all node changes after
-    /// `nodes` (heeded by the head) and for all slot changes of the listener after `slots`.
+    /// First message on a connection between two members, and the answer to it. It requests all
+    /// node changes after `nodes` (only the head answers this) and all slot changes of the receiver
+    /// after `slots`.
     Hello {
         version: u32,
         domain: u64,
@@ -41,20 +42,20 @@ pub(super) enum Message<'a> {
         nodes: u64,
         slots: u64,
     },
-    /// The connection ends here.
+    /// The sender ends the connection.
     Refused(Refusal),
-    /// Node changes after an epoch, from the head: many [`NodeEntry`].
+    /// Node changes after an epoch, from the head: a list of [`NodeEntry`].
     Nodes { after: u64, entries: &'a [u8] },
-    /// Changes of the sender's slots after a sequence number: many [`SlotEntry`].
+    /// Changes of the sender's slots after a sequence number: a list of [`SlotEntry`].
     Slots { after: u64, entries: &'a [u8] },
-    /// The last `Nodes` was applied; the next may come.
+    /// The last `Nodes` was applied; the next one may be sent.
     NodesSeen(u64),
-    /// The last `Slots` was applied; the next may come.
+    /// The last `Slots` was applied; the next one may be sent.
     SlotsSeen(u64),
-    /// The sender lives. To the head: and has not reached these members for a while (many
-    /// [`NodeLife`]).
+    /// The sender is alive. In a message to the head, `unreachable` lists the members that the
+    /// sender has not reached for a while ([`NodeLife`]).
     Beat { unreachable: &'a [u8] },
-    /// To the head: the node leaves in order.
+    /// To the head: the node leaves in an orderly way.
     Leave,
 }
 
@@ -67,21 +68,21 @@ pub(super) struct NodeEntry<'a> {
     pub(super) standing: Standing<'a>,
 }
 
-/// What becomes of a node.
+/// The new status of a node.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Standing<'a> {
     Member { name: &'a str, address: &'a [u8] },
     Gone(Departure),
 }
 
-/// A change of a slot, ordered by its owner.
+/// A change of a slot, made by its owner.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SlotEntry<'a> {
     pub(super) sequence: u64,
     pub(super) slot: Slot,
     pub(super) incarnation: u32,
     pub(super) state: State,
-    /// What the unit said of itself; empty of a free slot.
+    /// What the unit stated about itself; empty for a free slot.
     pub(super) identity: &'a [u8],
 }
 
@@ -90,8 +91,8 @@ impl<'a> Message<'a> {
         encode(self)
     }
 
-    /// Strings and bytes of the message are those of `bytes`: whatever lengths it claims, nothing
-    /// is allocated.
+    /// Decodes a message. Its strings and byte slices borrow from `bytes`: nothing is allocated,
+    /// whatever lengths the message claims.
     pub(super) fn decode(bytes: &'a [u8]) -> Result<Message<'a>, Nonsense> {
         if bytes.len() > MESSAGE_MAX {
             return Err(Nonsense("a message that is too long"));
@@ -104,12 +105,12 @@ impl<'a> Message<'a> {
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Plain data with lengths known: writing it to memory cannot fail.
+    // Plain data of known length: encoding it into memory cannot fail.
     postcard::to_stdvec(value).expect("plain data is encodable")
 }
 
-/// The entries of a message, one after the other. Each takes bytes of the message, so there are no
-/// more of them than that.
+/// Iterates over the entries of a message. Each entry takes at least one byte, so the message
+/// bounds their number.
 pub(super) fn entries<'a, T: Deserialize<'a>>(
     mut rest: &'a [u8],
 ) -> impl Iterator<Item = Result<T, Nonsense>> {

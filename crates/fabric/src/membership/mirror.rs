@@ -1,5 +1,5 @@
-//! What one node knows of the slots of another one: eight bytes each. What the units said of
-//! themselves is in the roster, which the layer above writes.
+//! What one node knows of the slots of another one: eight bytes per slot. What the units state
+//! about themselves is in the roster, which the layer above writes.
 
 use super::State;
 use super::id::NodeLife;
@@ -7,7 +7,7 @@ use super::message::{Nonsense, SlotEntry};
 use crate::Slot;
 use samite_mem::PEERS_MAX;
 
-/// The slots of one life of a node, as far as its agent has told.
+/// The slots of one life of a node, as far as its agent has reported them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Mirror {
     /// Sequence number of the last change that was applied.
@@ -15,7 +15,7 @@ pub(super) struct Mirror {
     slots: Vec<Mirrored>,
 }
 
-/// A slot in which nobody has been has incarnation 0.
+/// The incarnation of a slot is 0 before its first unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Mirrored {
     incarnation: u32,
@@ -34,9 +34,9 @@ impl Mirror {
         self.seen
     }
 
-    /// Applies the next change; through which states units have gone by it, in order. A life that
-    /// was never seen alive and is not free yet is told of all the same, as one that joined and was
-    /// lost: what it sent may still be on its way.
+    /// Applies the next change and returns the states that units went through, in order. A unit
+    /// that was never seen alive and whose slot is not free yet is reported as joined and then
+    /// lost: what it sent may still be in flight.
     pub(super) fn apply(
         &mut self,
         life: NodeLife,
@@ -66,6 +66,7 @@ impl Mirror {
             state: entry.state,
         };
         self.seen = entry.sequence;
+        // Only the newest change of a slot is sent, so one entry can stand for several transitions.
         let was_alive = before.state == State::Alive;
         let ends = was_alive && (is_new || entry.state != State::Alive);
         let comes = is_new && entry.state != State::Free;
@@ -85,7 +86,7 @@ impl Mirror {
         self.slots.capacity() * size_of::<Mirrored>()
     }
 
-    /// The units that are alive, by slot.
+    /// Iterates over the living units, in order of slots.
     pub(super) fn living(&self) -> impl Iterator<Item = (Slot, u32)> {
         let slots = self.slots.iter().enumerate();
         let living = slots.filter(|(_, slot)| slot.state == State::Alive);

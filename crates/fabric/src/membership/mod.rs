@@ -1,8 +1,8 @@
-//! Membership of a domain of many nodes: one pure state machine per agent, without IO or clock.
+//! Membership of a domain of many nodes: one pure state machine per agent, without IO or a clock.
 //!
-//! The agent of each node owns its slots. The agent of node 0, the **head**, orders *nodes*. Every
-//! agent mirrors both into the roster of its node. All pairs of agents are connected: the one with
-//! the higher number calls.
+//! The agent of each node owns its slots. The agent of node 0, the **head**, decides about *nodes*.
+//! Every agent mirrors both into the roster of its node. Every pair of agents is connected; the
+//! agent with the higher number opens the connection.
 //!
 //! ```text
 //!   agent of a new node                     head                           agent of another node
@@ -13,65 +13,69 @@
 //!     Hello {from, to, what it knows} ----------------------------------------->  is it a member?
 //!     <------------------------------------------------------------------- Hello
 //!     <----------------- Slots, and SlotsSeen back, both ways ------------------>
-//!     Beat, on each connection, all the time
+//!     Beat, on each connection, at regular intervals
 //! ```
 //!
 //! # Who decides what
-//! * **A slot** belongs to its node's agent, which numbers its changes.
-//! * **A node** belongs to the head. It gives numbers and incarnations (a name that comes back gets
-//!   its number back, in the next life) and numbers the changes: that is the epoch. It declares a
-//!   node lost whose connection has been down for [`Config::grace`], that has been silent for
-//!   [`Config::silence`] or breaks the rules; and one of two members that have not reached *each
-//!   other* for `silence`: the one that more members complain of, else the one that joined later.
-//! * **Nobody else declares a node lost.** An agent that is cut off keeps what it knows, and says
-//!   only that the head is silent ([`Action::HeadLost`]): one is at most behind. A node that was
-//!   declared lost and lives is refused by all, learns it from the head alone
-//!   ([`Action::Fenced`]), and starts again as another life.
+//! * **A slot** belongs to the agent of its node, which numbers the changes.
+//! * **A node** belongs to the head. The head assigns numbers and incarnations (a node that returns
+//!   under the same name gets the same number, in the next life) and numbers the changes: that
+//!   number is the epoch. The head declares a node lost if its connection has been down for
+//!   [`Config::grace`], if it has been silent for [`Config::silence`], or if it breaks the rules.
+//!   If two members have not reached *each other* for `silence`, the head declares one of them
+//!   lost: the one that more members complain about, otherwise the one that joined later.
+//! * **No other agent declares a node lost.** An agent that is cut off keeps what it knows and
+//!   reports only that the head is silent ([`Action::HeadLost`]); its view can only be out of date.
+//!   If a node is declared lost but is still running, all agents refuse it. It learns this from the
+//!   head alone ([`Action::Fenced`]) and starts again in another life.
 //!
 //! # When the head dies
 //! There is no successor. The other nodes keep their connections, slots and messages, but no node
-//! can join, and no loss of a node is noticed; `samite run` ends the job. A head that is started
-//! again begins another domain, from which the members of the old one learn that theirs is over.
-//! The head runs beside the first unit and its launcher, so most jobs end with its node anyway; a
-//! successor that cannot disagree with a head that is merely cut off needs a majority, which a
-//! domain of two nodes does not have. A head that leaves takes its own units with it.
+//! can join, and the loss of a node is not noticed; `samite run` ends the job. A head that is
+//! restarted begins another domain; when members of the old domain reach it, they learn that theirs
+//! is over. The head runs on the node of the first unit and the launcher, so most jobs end with
+//! that node anyway. A successor that cannot disagree with a head that is merely cut off needs a
+//! majority, which a domain of two nodes does not have. A head that leaves takes its own units with
+//! it.
 //!
 //! # Invariants
-//! N1 A change of a node has one epoch and one content; agents apply changes by rising epoch. One
-//!    that is behind may skip a change that a later one of the same node replaced.
-//! N2 Incarnations of nodes and of slots only rise, also over lives of the node
-//!    ([`NodeLife::incarnations`]): a life that was lost is never alive again, for anybody.
-//! N3 The end of a unit's life is reported once, and after its beginning; of a node, first its
-//!    units by slot, then itself.
-//! N4 What an agent keeps grows with nodes and slots: 8 bytes per slot of others, and two words per
-//!    follower and table (`ledger`). Per connection at most one piece of each table is under way,
-//!    and what is said within `silence`.
-//! N5 A message that breaks a rule ends the connection with its sender, for the rest of that life;
-//!    what the message said before that point counts, and nothing after it. The head takes such a
-//!    sender for lost; a member that hears it from the head reports the head as lost for good.
+//! N1 A change of a node has one epoch and one content; agents apply changes in increasing order of
+//!    epoch. An agent that is behind may skip a change that a later change of the same node
+//!    replaced.
+//! N2 Incarnations of nodes and slots only increase, also across lives of a node
+//!    ([`NodeLife::incarnations`]). No agent ever sees a lost life as alive again.
+//! N3 The end of a unit's life is reported once, and after its beginning. The end of a node is
+//!    reported after the ends of its units, which come in order of slots.
+//! N4 The state of an agent grows with the number of nodes and slots: 8 bytes per slot of another
+//!    node, and two words per follower and table (`ledger`). Per connection, at most one piece of
+//!    each table is in flight, and the other messages of one `silence`.
+//! N5 A message that breaks a rule ends the connection with its sender, for the rest of that life.
+//!    The part of the message before the violation counts; nothing after it does. The head declares
+//!    such a sender lost. A member that receives such a message from the head reports the head as
+//!    lost for good.
 //!
-//! Not guaranteed: that all have heard the same when the head dies; that a member uses its own name
-//! (a connection says only who may call: the domain's secret); few messages (each agent sends a
-//! beat to each other one).
+//! Not guaranteed: that all agents have received the same changes when the head dies; that a member
+//! uses its own name (the only check on a connection is the domain's secret); a small number of
+//! messages (each agent sends a beat to every other agent).
 //!
-//! # For whoever runs it
-//! * Carry out actions in order. Messages of a connection arrive in order or not at all;
-//!   [`Event::Closed`] comes after the last one, and nothing after it. [`Action::Close`] lets what
-//!   was sent before go out.
-//! * [`Event::Tick`] comes about every [`Config::beat`], after the messages that have arrived by
-//!   then. Time counts at most a quarter of `silence` per tick, so an agent that was stopped hears
-//!   what others said meanwhile before it takes them for silent.
-//! * Tell that a slot is free some beats after its unit is dead: one that nobody has seen alive or
-//!   dead is not told of, and what it has sent may be on its way.
-//! * Before a unit is shown as lost, deliver what has arrived of it (T4 of
+//! # For the driver of the machine
+//! * Carry out actions in order. Messages on a connection arrive in order or not at all;
+//!   [`Event::Closed`] comes after the last one, and nothing follows it. [`Action::Close`] lets
+//!   everything go out that was sent before.
+//! * Deliver [`Event::Tick`] about every [`Config::beat`], after the messages that have arrived by
+//!   then. A tick advances the time by at most a quarter of `silence`, so an agent that was stopped
+//!   processes the messages that arrived meanwhile before it considers their senders silent.
+//! * Report a slot as free only some beats after its unit is dead. A unit that no agent has seen
+//!   alive or dead is not reported, and what it sent may still be in flight.
+//! * Deliver what has arrived from a unit before the unit is shown as lost (T4 of
 //!   [`transport`](crate::transport)).
-//! * The machine refuses agents of old lives. Whoever takes messages of *units* asks the roster in
-//!   which life they are.
+//! * The machine refuses agents of old lives. The code that receives messages of *units* asks the
+//!   roster for their present incarnation.
 //!
 //! # Files
-//! `event` (what happens, what has to be done) · `id` (nodes, lives) · `message` (what agents say)
-//! · `ledger` (a table that tells its changes) · `mirror` (slots of another node) · `nodes`
-//! (changes of nodes) · `head` (the orders) · `greeting` (how two agents begin) · `links`
+//! `event` (events and actions) · `id` (nodes, lives) · `message` (what agents send) · `ledger` (a
+//! table that numbers its changes) · `mirror` (slots of another node) · `nodes` (changes of nodes)
+//! · `head` (the decisions of the head) · `greeting` (the first messages of two agents) · `links`
 //! (connections)
 
 mod event;
@@ -99,22 +103,22 @@ use nodes::Node;
 use samite_mem::PEERS_MAX;
 use std::collections::BTreeMap;
 
-/// Most bytes of what a unit says of itself.
+/// Maximum size in bytes of what a unit states about itself.
 pub(crate) const IDENTITY_MAX: usize = 1024;
-/// Most bytes of the name of a node, and of its address.
+/// Maximum length in bytes of a node's name, and of its address.
 pub(crate) const NAME_MAX: usize = 255;
 
-/// Deadlines, in milliseconds, and sizes. The same at all agents of a domain.
+/// Deadlines, in milliseconds, and sizes. They are the same for all agents of a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Config {
-    /// How often an agent says that it lives, and calls again who was not reached.
+    /// Interval at which an agent sends beats, and calls again the nodes that it did not reach.
     pub beat: u64,
-    /// Who has said nothing for so long is taken for gone; several beats.
+    /// An agent that has sent nothing for this long is considered gone; several beats.
     pub silence: u64,
-    /// How long a node whose connection broke may take to come back to the head.
+    /// How long a node whose connection broke may take to reconnect to the head.
     pub grace: u64,
-    /// Most numbers of nodes: a name that comes when all are used gets that of the node that has
-    /// been gone for longest.
+    /// Maximum number of node numbers. When all are used, a new name gets the number of the node
+    /// that has been gone for longest.
     pub nodes: u32,
 }
 
@@ -129,32 +133,32 @@ impl Default for Config {
     }
 }
 
-/// The membership as one agent sees it; see the module's text.
+/// The membership as one agent sees it; see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Membership {
     config: Config,
     name: Box<str>,
     address: Box<[u8]>,
     domain: u64,
-    /// `None` until the head has welcomed it.
+    /// `None` until the head has admitted this node.
     life: Option<NodeLife>,
     slots: Ledger<Slot, OwnSlot>,
-    /// Only at the head.
+    /// Set only at the head.
     head: Option<Head>,
-    /// All others, with those that are gone.
+    /// All other nodes, including those that are gone.
     nodes: BTreeMap<NodeId, Node>,
-    /// Epoch of the last change of a node that was applied.
+    /// Epoch of the last change of a node that was applied here.
     epoch: u64,
     links: BTreeMap<Link, Holder>,
     called: u64,
-    /// Milliseconds that count: see [`Membership::tick`].
+    /// Milliseconds counted so far: see [`Membership::tick`].
     clock: u64,
     ticked: Option<u64>,
-    /// When it last said that it lives.
+    /// When this agent last sent beats.
     beaten: u64,
     contact: Contact,
     stage: Stage,
-    /// What the present event asks for; empty between two events.
+    /// Actions of the current event; empty between events.
     out: Vec<Action>,
 }
 
@@ -165,7 +169,7 @@ struct OwnSlot {
     identity: Box<[u8]>,
 }
 
-/// With the head.
+/// State of the contact with the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Contact {
     Heard,
@@ -177,13 +181,14 @@ enum Contact {
 enum Stage {
     /// Joining, or a member.
     Running,
-    /// Since when.
+    /// Leaving since this time.
     Leaving(u64),
     Over,
 }
 
 impl Membership {
-    /// The head of a new domain. `domain` is a random number: no other life of the domain has it.
+    /// Creates the head of a new domain. `domain` is a random number that no other life of the
+    /// domain has.
     pub(crate) fn head(config: Config, domain: u64, name: &str, address: &[u8]) -> Membership {
         let mut head = Membership::new(config, name, address);
         head.domain = domain;
@@ -192,9 +197,10 @@ impl Membership {
         head
     }
 
-    /// A node that joins the domain whose head has an address, from the first [`Event::Tick`] on.
-    /// It calls until it is admitted or refused, and says [`Action::HeadLost`] when that has taken
-    /// [`Config::silence`]. A name that a connected member has is refused until that one is gone.
+    /// Creates a node that joins the domain whose head has the address `head`, from the first
+    /// [`Event::Tick`] on. It calls until it is admitted or refused, and reports
+    /// [`Action::HeadLost`] when that has taken [`Config::silence`]. A name that a connected member
+    /// has is refused until that member is gone.
     pub(crate) fn member(config: Config, name: &str, address: &[u8], head: &[u8]) -> Membership {
         let mut member = Membership::new(config, name, address);
         member.nodes.insert(NodeId::HEAD, Node::new(0, head, 0));
@@ -229,14 +235,15 @@ impl Membership {
         self.life
     }
 
-    /// Whether a life of another node is a member now, as far as is known here: what it says
-    /// counts.
+    /// Returns true if a life of another node is a member now, as far as this agent knows. Only
+    /// then do its messages count.
     pub(crate) fn is_member(&self, life: NodeLife) -> bool {
         let node = self.nodes.get(&life.node);
         node.is_some_and(|node| node.is_member && node.incarnation == life.incarnation)
     }
 
-    /// Takes an event; what has to be done, in order. After the machine has ended, nothing.
+    /// Processes an event and returns the actions to take, in order; none after the machine has
+    /// ended.
     pub(crate) fn on_event(&mut self, event: Event<'_>) -> Vec<Action> {
         if self.stage == Stage::Over {
             return Vec::new();
@@ -268,7 +275,7 @@ impl Membership {
         std::mem::take(&mut self.out)
     }
 
-    /// Rises with what others have to be told.
+    /// Increases whenever there is something new to send to other agents.
     fn news(&self) -> (u64, u64) {
         (
             self.slots.last(),
@@ -300,7 +307,7 @@ impl Membership {
         self.slots.set(slot, own);
     }
 
-    /// What others are told of a slot.
+    /// Returns the entry about a slot that other agents receive.
     fn slot_entry(sequence: u64, slot: Slot, own: &OwnSlot) -> SlotEntry<'_> {
         SlotEntry {
             sequence,
@@ -311,7 +318,7 @@ impl Membership {
         }
     }
 
-    /// Time goes on. A jump of it counts a quarter of `silence` at most.
+    /// Advances the time. A jump counts as at most a quarter of `silence`.
     fn tick(&mut self, now: u64) {
         let last = self.ticked.replace(now).unwrap_or(now);
         let step = now.saturating_sub(last);
@@ -345,7 +352,7 @@ impl Membership {
         }
     }
 
-    /// Whether there is nobody to wait for any more before this node has left.
+    /// Ends the machine if this node is leaving and need not wait for any other agent.
     fn end_if_left(&mut self) {
         let Stage::Leaving(since) = self.stage else {
             return;
@@ -365,7 +372,7 @@ impl Membership {
         }
     }
 
-    /// The machine ends.
+    /// Ends the machine.
     fn end(&mut self, last: Action) {
         for link in std::mem::take(&mut self.links).into_keys() {
             let why = "the agent has ended";

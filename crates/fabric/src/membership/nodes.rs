@@ -1,5 +1,5 @@
-//! What every agent does with changes of nodes and slots that it is told, the head with its own
-//! orders, too.
+//! What every agent does with reported changes of nodes and slots. The head applies its own
+//! decisions in the same way.
 
 use super::id::{NodeId, NodeLife};
 use super::links::Line;
@@ -7,12 +7,12 @@ use super::message::{NodeEntry, Nonsense, SlotEntry, Standing, entries};
 use super::mirror::Mirror;
 use super::{Action, Contact, Departure, IDENTITY_MAX, Membership, NAME_MAX, Stage, State};
 
-/// Another node: its present life, or its last one.
+/// Another node, in its present or its last life.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
     pub(super) incarnation: u32,
     pub(super) is_member: bool,
-    /// Empty of a node that is gone, as is the mirror.
+    /// Empty if the node is gone, as is the mirror.
     pub(super) address: Box<[u8]>,
     pub(super) mirror: Mirror,
     pub(super) line: Line,
@@ -47,7 +47,7 @@ impl Node {
 }
 
 impl Membership {
-    /// The head tells changes of nodes.
+    /// Applies node changes from the head.
     pub(super) fn apply_nodes(&mut self, after: u64, told: &[u8]) -> Result<(), Nonsense> {
         if after != self.epoch {
             return Err(Nonsense("node changes that begin elsewhere"));
@@ -65,7 +65,8 @@ impl Membership {
         }
         self.epoch = epoch;
         if self.life.is_some_and(|own| own.node == life.node) {
-            // Who is a member no more hears that as a refusal, before the connection is closed.
+            // A node that is no longer a member learns it by a refusal, before the connection is
+            // closed.
             let is_own = self.head.is_some() || self.life == Some(life);
             return is_own
                 .then_some(())
@@ -82,6 +83,7 @@ impl Membership {
         if !(is_new || ends) || (is_new && life.node == NodeId::HEAD) {
             return Err(Nonsense("a node that goes back to an earlier life"));
         }
+        // A new life without a report of the end of the previous one: that one was lost.
         let how = match entry.standing {
             Standing::Gone(how) if !is_new => how,
             _ => Departure::Lost,
@@ -111,7 +113,7 @@ impl Membership {
         Ok(())
     }
 
-    /// This node is a member no more, says the head.
+    /// The head says that this node is no longer a member.
     pub(super) fn dismissed(&mut self) {
         let last = match self.stage {
             Stage::Leaving(_) => Action::Left,
@@ -120,7 +122,8 @@ impl Membership {
         self.end(last);
     }
 
-    /// If a node is a member, it is one no more: its units first, then itself. Its record follows.
+    /// Ends the membership of a node if it is a member: its units first, then the node. The caller
+    /// updates its record.
     fn lose(&mut self, id: NodeId, epoch: u64, how: Departure) {
         let Some(node) = self.nodes.get(&id).filter(|node| node.is_member) else {
             return;
@@ -143,7 +146,7 @@ impl Membership {
         }
     }
 
-    /// There will be no word of the head any more.
+    /// Nothing more will be received from the head.
     pub(super) fn lose_head(&mut self) {
         if self.contact != Contact::Over {
             self.contact = Contact::Over;
@@ -151,7 +154,7 @@ impl Membership {
         }
     }
 
-    /// A member tells changes of its slots.
+    /// Applies slot changes from a member.
     pub(super) fn apply_slots(
         &mut self,
         id: NodeId,
@@ -161,6 +164,7 @@ impl Membership {
         let Some(node) = self.nodes.get_mut(&id) else {
             return Err(Nonsense("slots of nobody"));
         };
+        // Pieces must be contiguous; otherwise changes would be missing.
         if after != node.mirror.seen() {
             return Err(Nonsense("slot changes that begin elsewhere"));
         }

@@ -4,7 +4,7 @@ use super::super::Config;
 use super::world::{Step, World};
 use stateright::{Checker, Model, Property};
 
-/// How often each thing may still happen.
+/// How often each fault may still happen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Left {
     beats: u8,
@@ -14,7 +14,7 @@ struct Left {
     stops: u8,
 }
 
-/// Hosts that start, and what may happen to them.
+/// The hosts that start, and the faults that may happen.
 struct Few {
     hosts: u8,
     left: Left,
@@ -30,8 +30,8 @@ enum Act {
     Stop(Step),
 }
 
-/// The world, and what may still happen. What the processes agree on is looked at when nothing is
-/// under way.
+/// The world, and the faults that may still happen. Agreement of the processes is checked when
+/// nothing is in flight.
 type State = (World, Left);
 
 fn rule(state: &State) -> Result<(), String> {

@@ -1,5 +1,5 @@
-//! An agent that lies: its messages are changed on their way. It harms nobody but itself, and a
-//! head that lies makes nobody break a rule.
+//! A lying agent: its messages are altered in flight. It harms only itself. A lying head makes no
+//! other agent break a rule.
 
 use super::super::message::{Message, NodeEntry, SlotEntry, encode, entries};
 use super::super::{Event, Link, Membership, NodeLife, Refusal, State};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 const SEEDS: u64 = 600;
 
-/// One entry of a list is another one.
+/// Replaces one entry of a list.
 fn lie_in<'a, T: Serialize + Deserialize<'a>>(
     list: &'a [u8],
     random: &mut Rng,
@@ -51,7 +51,8 @@ fn lie_of_node(entry: &mut NodeEntry<'_>, random: &mut Rng) {
     }
 }
 
-/// Something else than what an agent said. It does not call itself by another one's name.
+/// Returns something other than what the agent sent. The lie does not use the name of another
+/// agent.
 fn lie(truth: &[u8], victims: &[NodeLife], random: &mut Rng) -> Vec<u8> {
     let mut bytes = truth.to_vec();
     let list;
@@ -110,7 +111,7 @@ fn lie(truth: &[u8], victims: &[NodeLife], random: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// A domain of four hosts, of which one lies now and then.
+/// Runs a domain of four hosts, one of which lies now and then.
 fn run(seed: u64, liar: u8) -> (World, u64) {
     let mut random = Rng::with_seed(seed);
     let mut world = World::new(config());

@@ -1,6 +1,6 @@
-//! `world` (agents and an unreliable wire) · `rules` (what must hold) · `seen` (what one agent was
-//! told, and whether it may be) · `seeds` (chance) · `exhaustive` (all that can happen to few) ·
-//! `refused` (messages, one by one) · `hostile` (agents that lie) · `parts` (single rules)
+//! `world` (agents and an unreliable network) · `rules` (what must hold) · `seen` (what one agent
+//! was told, and whether that is allowed) · `seeds` (random runs) · `exhaustive` (all runs of a few
+//! agents) · `refused` (single messages) · `hostile` (agents that lie) · `parts` (single rules)
 
 mod exhaustive;
 mod hostile;
@@ -13,7 +13,7 @@ mod world;
 
 use super::Config;
 
-/// Short deadlines: few ticks pass until somebody is lost.
+/// Short deadlines: a node is lost after a few ticks.
 fn config() -> Config {
     Config {
         beat: 10,

@@ -9,7 +9,7 @@ use super::world::{Step, World};
 use crate::Slot;
 use samite_mem::PEERS_MAX;
 
-/// A domain of these hosts that has come to rest.
+/// Starts a domain of these hosts and lets it settle.
 fn domain(config: Config, hosts: &[u8]) -> World {
     let mut world = World::new(config);
     for host in hosts {
@@ -94,7 +94,7 @@ fn an_agent_that_was_stopped_hears_before_it_judges() {
 #[test]
 fn a_name_belongs_to_the_life_that_is_connected() {
     let mut world = domain(config(), &[0, 1]);
-    // Its name is that of host 1.
+    // Host 101 has the same name as host 1.
     world.step(&Step::Start { host: 101 });
     settle(&mut world);
     assert_eq!((life(&world, 1), life(&world, 101)), (Some((1, 0)), None));
@@ -194,7 +194,7 @@ fn nobody_complains_of_the_gone() {
     for now in (0..200).step_by(10) {
         agent.on_event(Event::Tick { now });
     }
-    // The last one is a member, and was not reached.
+    // The last node is a member that was never reached.
     assert_eq!(
         agent.unreachable(),
         encode(&NodeLife {
@@ -209,7 +209,7 @@ fn a_head_that_leaves_tells_everybody() {
     let mut world = domain(config(), &[0, 1, 2]);
     let member = world.on_host(1).unwrap();
     world.step(&Step::Stop { process: member });
-    // A change is under way to the member when the head leaves.
+    // A change is in flight to the member when the head leaves.
     let process = world.on_host(2).unwrap();
     world.step(&Step::Kill { process });
     for _ in 0..5 {
@@ -258,7 +258,7 @@ fn a_ledger_tells_what_changed_after_a_number() {
     assert_eq!(after(u64::MAX), []);
 }
 
-/// What an agent keeps of others, by the bytes of its tables.
+/// Memory that an agent needs for other nodes, measured by the bytes of its tables.
 #[test]
 fn a_hundred_thousand_units_on_a_thousand_nodes_fit() {
     const NODES: u32 = 1000;

@@ -1,5 +1,5 @@
-//! Messages that break one rule each, at a machine that knows nobody else. Each test begins with
-//! one that breaks none.
+//! Messages that break one rule each, sent to a machine that knows no other node. Each test begins
+//! with a message that breaks none.
 
 use super::super::State;
 use super::super::message::{Message, NodeEntry, SlotEntry, Standing, encode};
@@ -21,7 +21,7 @@ fn hear(agent: &mut Membership, link: Link, message: &Message<'_>) -> Vec<Action
     agent.on_event(Event::Message { link, bytes })
 }
 
-/// Node 5, in its life 3, with the head alone.
+/// Node 5, in its life 3, that knows only the head.
 fn member() -> Membership {
     let mut member = Membership::member(config(), "a", &[1], &[0]);
     member.on_event(Event::Tick { now: 0 });
@@ -155,7 +155,7 @@ fn slots_follow_their_rules() {
 
 #[test]
 fn messages_have_their_place() {
-    // Each of these entries may be, and there are too many in one message.
+    // Each of these entries is valid, but one message has too many of them.
     let entries = |count: u32| -> Vec<u8> {
         let all = 1..=count;
         all.flat_map(|number| slot(number.into(), number, 1, &[7; 1024]))
@@ -182,7 +182,7 @@ fn messages_have_their_place() {
     for message in wrong {
         assert!(closes(&hear(&mut member(), CALL, &message)), "{message:?}");
     }
-    // What only the head may say.
+    // Messages that only the head may send.
     let mut agent = member();
     let entries = &node(1, life(6, 0), "b");
     hear(&mut agent, CALL, &Message::Nodes { after: 0, entries });
@@ -223,7 +223,7 @@ fn greeting(from: NodeLife, to: NodeLife) -> Message<'static> {
     }
 }
 
-/// Greets as a member does, with one difference.
+/// Sends the greeting of a member with one difference.
 fn altered(from: NodeLife, to: NodeLife, alter: impl Fn(&mut Message<'_>)) -> Message<'static> {
     let mut message = greeting(from, to);
     alter(&mut message);

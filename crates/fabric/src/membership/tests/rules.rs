@@ -6,8 +6,8 @@ use super::seen::must;
 use super::world::{Item, Order, Process, World};
 
 impl World {
-    /// Two agents never apply different changes at one epoch. The head skips none, so its are all
-    /// of them.
+    /// Two agents never apply different changes with the same epoch. The head skips no change, so
+    /// its changes are complete.
     pub(super) fn note_orders(&mut self, id: u64, actions: &[Action]) -> Result<(), String> {
         let process = &self.processes[&id];
         let domain = process.seen.domain;
@@ -30,7 +30,7 @@ impl World {
             let ordered = self.orders.get(&(domain, *epoch));
             let agrees = match (ordered, order) {
                 (Some(ordered), order) if *ordered == order => true,
-                // An end that was skipped, and is seen by what came after it.
+                // A skipped end, implied by the later join or end of the node.
                 (Some(Order::Joined(later) | Order::Gone(later)), Order::Gone(life)) => {
                     later.node == life.node && later.incarnation > life.incarnation
                 }
@@ -46,7 +46,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that can grow, by what it may grow with.
+    /// Checks everything that can grow against its bound.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         for connection in self.connections.values() {
             for end in &connection.ends {
@@ -57,7 +57,7 @@ impl World {
                 let longest = end.items.iter().map(size).max().unwrap_or(0);
                 must!(longest <= MESSAGE_MAX, "a message of {longest} bytes");
                 let all: usize = end.items.iter().map(size).sum();
-                // One piece of each table, and what is said within `silence`.
+                // One piece of each table, and the other messages of one `silence`.
                 must!(all <= 2 * PIECE_MAX + 4096, "{all} bytes are under way");
             }
         }
@@ -84,8 +84,8 @@ impl World {
         Ok(())
     }
 
-    /// After [`World::settle`], with hosts that do not reach each other: no two of them are members
-    /// for the head, and whom the head does not reach knows it.
+    /// After [`World::settle`], with hosts that cannot reach each other: no two of them are members
+    /// according to the head, and a node that the head does not reach knows it.
     pub(super) fn check_cut(&self) -> Result<(), String> {
         let head = self.head();
         let of_head = |process: &Process| {
@@ -112,7 +112,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything that may not change any more at rest.
+    /// Returns everything that must not change any more at rest.
     pub(super) fn at_rest(&self) -> (Vec<u64>, usize, Option<u64>, Vec<u64>) {
         (
             self.processes.keys().copied().collect(),
@@ -122,7 +122,7 @@ impl World {
         )
     }
 
-    /// After [`World::settle`]: those who live agree with the head and with the owners of the
+    /// After [`World::settle`]: the living agents agree with the head and with the owners of the
     /// slots.
     pub(super) fn check_rest(&self, counts: impl Fn(u64) -> bool) -> Result<(), String> {
         let head = self.head();
@@ -162,13 +162,13 @@ impl World {
                 let (Some(to), Some(from)) = (a.machine.life(), b.machine.life()) else {
                     continue;
                 };
-                // Without a head, some have heard of an end of which others have not.
+                // Without a head, some agents know of an end and others do not.
                 let knows = a.machine.is_member(from) && b.machine.is_member(to);
                 if a.seen.domain != b.seen.domain || !knows {
                     continue;
                 }
                 let (has, sees) = (b.living(), a.seen.living(from.node));
-                // Nobody reaches a head that is gone.
+                // No agent reaches a head that is gone.
                 must!(
                     has == sees,
                     "process {other} has {has:?}, process {one} sees {sees:?}"

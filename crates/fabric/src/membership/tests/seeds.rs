@@ -1,4 +1,4 @@
-//! Agents and their wire by chance. The seed says all; a failure prints it.
+//! Random runs of agents and their network. The seed determines the run; a failure prints it.
 
 use super::super::Action;
 use super::config;
@@ -10,7 +10,7 @@ const SLOTS: u32 = 2;
 const STEPS: usize = 200;
 const SEEDS: u64 = 3000;
 
-/// What seeds made happen, so that the test can say that everything does.
+/// Counts of what the seeds made happen; the test checks that everything does happen.
 #[derive(Debug, Default)]
 struct Counts {
     fenced: u64,
@@ -22,7 +22,7 @@ struct Counts {
 
 const FAULTS: usize = 10;
 
-/// How likely faults are, by seed: each never, rarely or often, so that no fault hides behind
+/// How likely each fault is under this seed: never, rarely or often, so that no fault hides behind
 /// others.
 fn weights(random: &mut Rng) -> [u32; FAULTS] {
     std::array::from_fn(|_| [0, 1, 5][random.usize(..3)])
@@ -141,7 +141,7 @@ fn whatever_happens_the_living_agree() {
             panic!("seed {seed} (SAMITE_SEED={seed} repeats it): {rule}");
         }
     }
-    // Chance that lets nothing happen shows nothing.
+    // A run in which nothing happens shows nothing.
     let Counts {
         fenced,
         left,

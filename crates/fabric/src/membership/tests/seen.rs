@@ -1,4 +1,4 @@
-//! What one agent was told by its machine. Each action is checked against what came before.
+//! What one agent was told by its machine. Each action is checked against the earlier ones.
 
 use super::super::{Action, NodeId, NodeLife, State};
 use crate::PeerId;
@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     pub(super) domain: u64,
-    /// Members, without the own node.
+    /// Members, without this node.
     pub(super) members: BTreeMap<NodeId, u32>,
     pub(super) units: BTreeMap<PeerId, (u32, State)>,
     pub(super) head_lost: bool,
-    /// What it says need not be true.
+    /// A node that lies; its reports need not be true.
     pub(super) liar: Option<NodeId>,
-    /// The highest incarnations so far.
+    /// The highest incarnations seen so far.
     last_nodes: BTreeMap<NodeId, u32>,
     last_units: BTreeMap<PeerId, u32>,
 }
 
-/// What a unit says of itself; long enough that a node with all slots taken tells of them in
+/// What a unit states about itself. It is long, so that a node with all slots taken needs several
 /// pieces.
 pub(super) fn identity_of(incarnation: u32) -> Vec<u8> {
     incarnation.to_le_bytes().repeat(16)
@@ -29,7 +29,7 @@ fn is_of(peer: &PeerId, node: NodeId) -> bool {
     peer.node() == node.number()
 }
 
-/// Fails with a sentence.
+/// Returns a sentence as an error if a condition does not hold.
 macro_rules! must {
     ($holds:expr, $($text:tt)+) => {
         if !$holds {
@@ -40,7 +40,7 @@ macro_rules! must {
 pub(super) use must;
 
 impl Seen {
-    /// Takes the actions of one event.
+    /// Checks and applies the actions of one event.
     pub(super) fn take(&mut self, actions: &[Action]) -> Result<(), String> {
         let raises = |action: &&Action| **action == Action::RaiseEpoch;
         let raised = actions.iter().filter(raises).count();
@@ -165,7 +165,7 @@ impl Seen {
         Ok(())
     }
 
-    /// The living units of a node.
+    /// Returns the living units of a node.
     pub(super) fn living(&self, node: NodeId) -> BTreeMap<u32, u32> {
         let alive = self
             .units

@@ -1,28 +1,28 @@
-//! Agents on hosts, and the wire between them: ordered per connection, and with no other promise.
-//! Host 0 has the head.
+//! Agents on hosts, and the network between them, which keeps the order of each connection and
+//! promises nothing else. Host 0 has the head.
 //!
-//! A rule that is broken is kept as a sentence; whoever drives the world looks for it.
+//! The first broken rule is kept as a sentence; the driver of the world checks for it.
 
 use super::super::{Action, Config, Event, Link, Membership, NodeLife, State};
 use super::seen::{Seen, identity_of};
 use crate::Slot;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What can happen.
+/// The steps that can happen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// The next thing on a connection arrives at one of its ends.
+    /// The next item on a connection arrives at one of its ends.
     Deliver {
         connection: u64,
         end: usize,
     },
-    /// Time passes for everybody.
+    /// Time passes for all processes.
     Wait(u64),
-    /// A process looks at the clock.
+    /// A process reads the clock.
     Tick {
         process: u64,
     },
-    /// A connection breaks, and keeps so many of the things that are under way to each end.
+    /// A connection breaks, and keeps this many of the items in flight to each end.
     Break {
         connection: u64,
         keeps: [usize; 2],
@@ -39,7 +39,7 @@ pub(super) enum Step {
     Continue {
         process: u64,
     },
-    /// A slot goes on to its next state, from alive perhaps at once to free.
+    /// A slot moves to its next state, from alive possibly straight to free.
     Turn {
         process: u64,
         slot: u32,
@@ -48,7 +48,7 @@ pub(super) enum Step {
     Leave {
         process: u64,
     },
-    /// Two hosts do not reach each other: nothing arrives, and nobody is told.
+    /// Two hosts cannot reach each other: nothing arrives, and no error is reported.
     Cut {
         hosts: (u8, u8),
     },
@@ -87,7 +87,7 @@ pub(super) struct End {
     process: u64,
     link: Link,
     is_open: bool,
-    /// What is under way to it.
+    /// Items in flight to this end.
     pub(super) items: VecDeque<Item>,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Connection {
     is_broken: bool,
 }
 
-/// What a change of a node said at the head.
+/// The content of a node change, as the head reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Order {
     Joined(NodeLife),
@@ -108,7 +108,7 @@ pub(super) enum Order {
 pub(super) struct World {
     config: Config,
     pub(super) processes: BTreeMap<u64, Process>,
-    /// Lives that ended by themselves, and how.
+    /// Lives that ended on their own, and how.
     pub(super) ended: Vec<(NodeLife, Action)>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) cut: BTreeSet<(u8, u8)>,
@@ -154,12 +154,12 @@ impl World {
         };
         match (host(0), host(1)) {
             (Some(a), Some(b)) => self.cut.contains(&(a.min(b), a.max(b))),
-            // Whose process is gone has said so before.
+            // The end of a process that is gone has already reported this.
             _ => false,
         }
     }
 
-    /// What can arrive now.
+    /// Returns the deliveries that are possible now.
     pub(super) fn deliveries(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (id, connection) in &self.connections {
@@ -177,7 +177,7 @@ impl World {
         steps
     }
 
-    /// A process tells lies from now on: nobody is held to what it said.
+    /// From now on a process lies: no rule is checked against its messages.
     pub(super) fn distrust(&mut self, liar: u64) {
         self.liar = Some(liar);
         let node = self.processes[&liar].machine.life().map(|life| life.node);
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// The processes that are not stopped.
+    /// Returns the processes that are not stopped.
     pub(super) fn running(&self) -> Vec<u64> {
         let running = self
             .processes
@@ -195,7 +195,7 @@ impl World {
         running.map(|(id, _)| *id).collect()
     }
 
-    /// The first rule that was broken, as an error.
+    /// Returns the first broken rule as an error.
     pub(super) fn checked(&self) -> Result<(), String> {
         self.broken.clone().map_or(Ok(()), Err)
     }
@@ -204,7 +204,7 @@ impl World {
         self.connections.keys().copied().collect()
     }
 
-    /// What arrives next at an end; for those who change it.
+    /// Returns the next item to arrive at an end, so that a test can alter it.
     pub(super) fn next_item(&mut self, connection: u64, end: usize) -> Option<(u64, &mut Item)> {
         let connection = self.connections.get_mut(&connection)?;
         let from = connection.ends[1 - end].process;
@@ -282,7 +282,7 @@ impl World {
         self.event(self.begun, Event::Tick { now });
     }
 
-    /// The kernel closes what a process had.
+    /// Closes all connections of a process, as the kernel does.
     fn close_all(&mut self, id: u64, process: &Process) {
         for connection in process.links.values() {
             if let Some(connection) = self.connections.get_mut(connection) {
@@ -295,7 +295,7 @@ impl World {
                 }
             }
         }
-        // Who called it and was not accepted learns it, too.
+        // Callers that it had not accepted learn of its end, too.
         for connection in self.connections.values_mut() {
             if connection.ends[1].process == id && connection.ends[1].is_open {
                 connection.ends[1].is_open = false;
@@ -375,7 +375,7 @@ impl World {
         }
     }
 
-    /// One end of a connection is closed; nothing arrives at it.
+    /// Closes one end of a connection; nothing arrives there any more.
     fn shut(&mut self, id: u64, end: usize) {
         if let Some(connection) = self.connections.get_mut(&id) {
             let end = &mut connection.ends[end];
@@ -488,8 +488,8 @@ impl World {
             .insert(link, connection);
     }
 
-    /// All processes run, and enough time passes that everybody hears of everything that gets
-    /// through.
+    /// Lets all processes run for long enough that every agent has received everything that can be
+    /// delivered.
     pub(super) fn settle(&mut self, pick: impl FnMut(usize) -> usize) {
         for process in self.processes.values_mut() {
             process.is_stopped = false;
@@ -497,7 +497,7 @@ impl World {
         self.settle_without_wakening(pick);
     }
 
-    /// The same, without those who are stopped.
+    /// Does the same, but leaves stopped processes stopped.
     pub(super) fn settle_without_wakening(&mut self, mut pick: impl FnMut(usize) -> usize) {
         for _ in 0..5 * self.config.silence / self.config.beat {
             self.now += self.config.beat;
