@@ -1,9 +1,10 @@
-//! Atomic operations on a word of shared memory: those of the processor, whoever asks for them.
+//! Atomic operations on a word of shared memory. The processor carries them out, whichever process
+//! requests them.
 
 use samite_mem::SharedBytes;
 use samite_mem::sync::Ordering;
 
-/// Operations on a word; the old value comes back.
+/// An operation on a word. It returns the old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named after what they do")]
 pub enum Atomic {
@@ -39,7 +40,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// In bytes.
+    /// Returns the width in bytes.
     pub fn bytes(self) -> u64 {
         match self {
             Width::W32 => 4,
@@ -49,8 +50,8 @@ impl Width {
 }
 
 impl Atomic {
-    /// Applies it to a word of mapped bytes; the old value, or `None` outside of them and at
-    /// misaligned offsets.
+    /// Applies the operation to a word of mapped bytes. Returns the old value, or `None` if the
+    /// word is out of range or misaligned.
     #[inline(always)]
     pub fn try_apply(
         self,
@@ -64,7 +65,7 @@ impl Atomic {
     }
 }
 
-/// Applies an atomic to mapped bytes; `offset` is in range and aligned. The old value.
+/// Applies an atomic to mapped bytes and returns the old value; `offset` is in range and aligned.
 #[inline(always)]
 pub(crate) fn apply(
     bytes: &SharedBytes,
@@ -74,8 +75,8 @@ pub(crate) fn apply(
     a: u64,
     b: u64,
 ) -> u64 {
-    // ORDERING: SeqCst throughout: one order of all atomics, which also orders the puts around
-    // them. On x86-64 it costs what Release and Acquire cost.
+    // ORDERING: SeqCst throughout: a single total order of all atomics, which also orders the puts
+    // around them. On x86-64, it costs the same as Release and Acquire.
     const O: Ordering = Ordering::SeqCst;
     macro_rules! on {
         ($word:expr, $int:ty) => {{
@@ -102,7 +103,7 @@ pub(crate) fn apply(
     }
 }
 
-/// An operation as one word of a frame.
+/// Encodes an operation and its width as one word of a frame.
 pub(crate) fn atomic_code(op: Atomic, width: Width) -> u64 {
     let op = ATOMICS.iter().position(|known| *known == op).unwrap_or(0) as u64;
     op | width.bytes() << 8

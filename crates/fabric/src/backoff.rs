@@ -1,42 +1,42 @@
-//! How a process waits: it spins, lets others run, sleeps, and at its deadline it gives up.
+//! How a process waits: it spins, yields, sleeps, and gives up at its deadline.
 
 use crate::transport::Transport;
 use std::time::Duration;
 
-/// How long a wait spins on an idle machine before it yields and then sleeps.
+/// How long a wait spins on an idle machine before it yields, and later sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long it yields: long enough that a crowd on few cores gets round without a futex.
+/// How long a wait yields: long enough that many processes on few cores all run without a futex.
 const YIELD: Duration = Duration::from_micros(200);
-/// The longest sleep without a look at the deadline.
+/// Maximum sleep without a check of the deadline.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Nobody rings when a full ring has room again, or when a helper has copied its last piece.
+/// Maximum sleep while work is left whose progress rings no doorbell: a full ring that has space
+/// again, or a helper that has copied its last piece.
 const BUSY_SLEEP_MAX: Duration = Duration::from_micros(500);
-/// A look at the clock that comes so much later than it should is that of a process that was
-/// stopped (Ctrl-Z, a debugger), or starved, or of a machine that slept: such a process waited for
-/// nobody then.
+/// If the clock is read this much later than expected, the process was stopped (Ctrl-Z, a debugger)
+/// or starved, or the machine was suspended. During that time, the process did not wait for a peer.
 const GAP: Duration = Duration::from_secs(2);
-/// With a shorter deadline already this part of it: it is looked at far more often.
+/// For a short deadline, the gap is this fraction of it: the clock is then read far more often.
 const GAP_PART: u32 = 8;
-/// Polls between two looks at the clock, as long as none of these was late.
+/// Polls between two readings of the clock, unless one of them was late.
 const POLLS_PER_LOOK: u32 = 64;
 
-/// How long somebody has waited, by looks at a clock: for waits that are made of several of the
-/// fabric's, which all count alike.
+/// How long a process has waited, by readings of a clock. For waits that consist of several waits
+/// of the fabric and count the same way.
 ///
-/// Time counts as far as this process ran: a gap between two looks at the clock counts as one look
-/// that was a little late. A process that is stopped has usually been stopped with all others of
-/// its job, and what they owe each other is not late by that: a stop counts for an eighth of the
-/// deadline, and never for more than two seconds.
+/// Only time counts in which this process ran: a gap between two readings counts as one reading
+/// that was slightly late. A stopped process was usually stopped together with all others of its
+/// job, and that does not delay what they owe each other. A stop counts for at most an eighth of
+/// the deadline, and at most two seconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waited {
     since: Option<Duration>,
-    /// The last look.
+    /// The last reading.
     now: Duration,
 }
 
 impl Waited {
-    /// A look at the clock: the time since some moment, the same for all looks. Whether it was
-    /// late.
+    /// Records a reading of the clock: the time since an origin that is the same for all readings.
+    /// Returns true if it was late.
     #[inline]
     pub fn look(&mut self, now: Duration, deadline: Duration) -> bool {
         let gap = gap(deadline);
@@ -55,48 +55,48 @@ impl Waited {
         }
     }
 
-    /// The time from the first look to the last one.
+    /// Returns the time from the first reading to the last one.
     #[inline]
     pub fn so_far(&self) -> Duration {
         self.since
             .map_or(Duration::ZERO, |since| self.now.saturating_sub(since))
     }
 
-    /// A sleep that should have ended by `until` has: what it took longer is part of what the next
-    /// look finds.
+    /// Records the end of a sleep that was due at `until`. An overrun becomes part of the gap
+    /// before the next reading.
     fn woke(&mut self, now: Duration, until: Duration) {
         self.now = now.min(until);
     }
 }
 
-/// How a wait rests.
+/// What a wait does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// It looks again at once.
+    /// It checks again at once.
     Spin,
-    /// It lets others run.
+    /// It yields to other processes.
     Yield,
-    /// It sleeps for so long at most, from this moment on.
+    /// It sleeps from the given time on, for at most this long.
     Sleep {
-        /// The moment.
+        /// The time.
         from: Duration,
-        /// How long.
+        /// The maximum duration.
         at_most: Duration,
     },
-    /// Its deadline is over.
+    /// Its deadline has passed.
     Over,
 }
 
-/// What a wait has done so far.
+/// The state of a wait.
 ///
-/// It may be stopped while it sleeps, too: so a stop counts for a quarter of the deadline at most,
-/// and never for more than three seconds.
+/// A process can also be stopped while it sleeps, so a stop counts for at most a quarter of the
+/// deadline, and at most three seconds.
 ///
-/// Turns may be slow, too (a handler that computes). Nothing tells a few slow ones from a stop, as
-/// long as nobody looks at the clock between them: a wait that was late once looks after each.
+/// Turns can be slow too (a handler that computes). A few slow turns look like a stop if the clock
+/// is not read between them, so after one late reading, a wait reads the clock after every turn.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    /// Since the last look; as many as there are between two, once a look was late.
+    /// Polls since the last reading; after a late one, so many that the next poll reads the clock.
     polls: u32,
     was_late: bool,
     waited: Waited,
@@ -104,19 +104,19 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Something came: it may go on like this.
+    /// Something arrived: the idle time starts again.
     #[inline(always)]
     pub(crate) fn moved(&mut self) {
         self.idle_since = None;
     }
 
-    /// How long it has been waiting, as last looked at.
+    /// Returns the time waited up to the last reading.
     pub(crate) fn waited(&self) -> Duration {
         self.waited.so_far()
     }
 
-    /// What to do after a turn in which nothing came. `is_busy`: nobody rings for what this process
-    /// still does.
+    /// Decides what to do after a turn in which nothing arrived. `is_busy`: the process has work
+    /// left for which no doorbell rings.
     #[inline]
     pub(crate) fn rest(
         &mut self,
@@ -145,20 +145,20 @@ impl Backoff {
         }
     }
 
-    /// A sleep that should have ended by `until` has: what it took longer is part of what the next
-    /// look finds.
+    /// Records the end of a sleep that was due at `until`. An overrun becomes part of the gap
+    /// before the next reading.
     pub(crate) fn woke(&mut self, now: Duration, until: Duration) {
         self.waited.woke(now, until);
     }
 
-    /// Counts a poll; whether to look at the clock after it.
+    /// Counts a poll. Returns true if the clock is to be read after it.
     #[inline(always)]
     fn looks(&mut self, oversubscribed: bool) -> bool {
         self.polls += 1;
         oversubscribed || self.polls >= POLLS_PER_LOOK
     }
 
-    /// A look at the clock; what is left until the deadline.
+    /// Reads the clock and returns the time until the deadline.
     #[inline]
     pub(crate) fn left(&mut self, now: Duration, deadline: Duration) -> Duration {
         self.was_late |= self.waited.look(now, deadline);
@@ -167,14 +167,13 @@ impl Backoff {
     }
 }
 
-/// How much later than it should a look at the clock may be. Some time, however short the deadline
-/// is.
+/// Returns how late a reading of the clock may be; never zero, however short the deadline is.
 fn gap(deadline: Duration) -> Duration {
     GAP.min(deadline / GAP_PART).max(Duration::from_nanos(1))
 }
 
-/// How long to sleep at once: no longer than a gap, since a stop that hits a sleep counts for all
-/// of it.
+/// Returns how long to sleep in one piece: no longer than a gap, because a stop during a sleep
+/// counts for the whole sleep.
 fn sleep(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
     let longest = if is_busy { BUSY_SLEEP_MAX } else { SLEEP_MAX };
     longest.min(left).min(gap(deadline))
@@ -188,7 +187,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Who was stopped was not waiting: its deadline is for others.
+    /// A stopped process did not wait: its deadline runs only while it waits.
     #[test]
     fn who_was_stopped_goes_on_waiting() {
         for deadline in [30 * S, 8 * S, S, 800 * MS] {
@@ -198,14 +197,14 @@ mod tests {
             let mut wait = Backoff::default();
             let mut left = wait.left(now, deadline);
             assert_eq!(left, deadline);
-            // Stopped while it is asleep.
+            // Stopped while it sleeps.
             let sleep = sleep(left, deadline, false);
             wait.waited.woke(now + HOUR, now + sleep);
             now += HOUR;
             left = wait.left(now, deadline);
             assert_eq!(left, deadline - sleep - gap);
             assert!(deadline - left <= (deadline / 4).min(3 * S), "{left:?}");
-            // While it was looking, whether that brings something or not.
+            // Stopped between readings, whether the next turn brings something or not.
             wait.moved();
             for _ in 0..2 {
                 now += HOUR;
@@ -213,7 +212,7 @@ mod tests {
                 assert_eq!(wait.left(now, deadline), left);
             }
             assert_eq!(wait.waited(), deadline - left);
-            // It ends when it did wait.
+            // The deadline ends the wait once the process did wait that long.
             while left > gap {
                 wait.waited.woke(now + gap, now + gap);
                 now += gap;
@@ -224,7 +223,7 @@ mod tests {
         }
     }
 
-    /// However late each look is, a wait ends.
+    /// A wait ends even if every reading is late.
     #[test]
     fn who_is_always_late_waits_to_its_end() {
         for deadline in [
@@ -249,8 +248,8 @@ mod tests {
         }
     }
 
-    /// Turns that are shorter than a gap are part of the wait, but for those until the clock is
-    /// looked at for the second time.
+    /// Turns shorter than a gap count as waiting, except for those before the second reading of the
+    /// clock.
     #[test]
     fn slow_turns_stretch_a_wait_once() {
         for (turn, deadline) in [(S, 30 * S), (10 * MS, 100 * MS)] {

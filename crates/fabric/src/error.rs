@@ -1,14 +1,14 @@
-//! What can go wrong in the fabric, said to a person.
+//! Errors of the fabric, as messages for people.
 
 use crate::PeerId;
 use std::time::Duration;
 
-/// Whom a wait was for.
+/// The party that a wait was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// One peer.
     Peer(PeerId),
-    /// Whoever sends first.
+    /// Any sender.
     Any,
     /// The agent of the node.
     Agent,
@@ -24,32 +24,32 @@ impl std::fmt::Display for Whom {
     }
 }
 
-/// Failures of the world; back-pressure is not among them.
+/// Failures of the world; back-pressure is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The peer died (or left) before the operation was complete.
     #[error("{peer} (incarnation {incarnation}) was lost before the operation was complete")]
     PeerLost {
-        /// Who.
+        /// The peer.
         peer: PeerId,
-        /// Which life of the slot.
+        /// Its incarnation.
         incarnation: u32,
     },
-    /// Nobody with this number is in the domain.
+    /// No process with this number is in the domain.
     #[error("{0} is not in the domain; `samite info --domain NAME` lists its processes")]
     NoSuchPeer(PeerId),
-    /// A wait went on beyond its deadline.
+    /// A wait passed its deadline.
     #[error("{what}: no answer from {whom} within {after:?}; is it stopped, or waiting for us?")]
     Timeout {
-        /// What was waited for.
+        /// What the wait was for.
         what: &'static str,
-        /// Whom it waited for.
+        /// The party that it waited for.
         whom: Whom,
-        /// How long.
+        /// The deadline.
         after: Duration,
     },
-    /// The message is longer than the buffer; the buffer holds its beginning or nothing.
+    /// The message is longer than the buffer, which contains its beginning or nothing.
     #[error(
         "a message of {message} bytes from {from} does not fit into a buffer of {buffer} bytes"
     )]
@@ -61,17 +61,17 @@ pub enum Error {
         /// Length of the buffer.
         buffer: u64,
     },
-    /// The receive that had matched the message was given up (cancelled, or its deadline was over)
-    /// before the message was whole: what had come of it is dropped.
+    /// The matching receive was abandoned (cancelled, or past its deadline) before the whole
+    /// message had arrived; the part that had arrived was dropped.
     #[error("{0} gave up the matching receive before the whole message had arrived; send it again")]
     NotReceived(PeerId),
-    /// The operation was cancelled before it was matched, or its sender gave it up.
+    /// The operation was cancelled before it was matched, or its sender abandoned it.
     #[error("the operation was cancelled")]
     Cancelled,
-    /// What a peer wrote into shared memory makes no sense; nothing more is taken from it.
+    /// A peer wrote invalid data into shared memory; nothing more is read from it.
     #[error("{peer} sent invalid data ({what}); the connection to it is closed")]
     PeerCorrupt {
-        /// Who.
+        /// The peer.
         peer: PeerId,
         /// What was found.
         what: samite_mem::Corrupt,
@@ -94,7 +94,7 @@ pub enum Error {
         /// Its number.
         segment: u32,
     },
-    /// The owner has the segment for itself, or lets it be read only.
+    /// The owner uses the segment exclusively, or allows only reads.
     #[error("segment {segment} of {peer} is in a phase that does not allow this access")]
     WrongPhase {
         /// The owner.
@@ -102,7 +102,7 @@ pub enum Error {
         /// Its number.
         segment: u32,
     },
-    /// The segment cannot change its phase, or be taken back, while somebody uses it.
+    /// The segment cannot change its phase or be freed while a process uses it.
     #[error(
         "segment {segment} is still in use by {}; drop all attachments to it, and ranges of it, first",
         names(users)
@@ -110,7 +110,7 @@ pub enum Error {
     InUse {
         /// Its number.
         segment: u32,
-        /// The processes that are attached, or have ranges of it; this one may be among them.
+        /// The processes that are attached or have ranges of it, possibly including this one.
         users: Vec<PeerId>,
     },
     /// An atomic needs an aligned offset.
@@ -119,7 +119,7 @@ pub enum Error {
     /// The key of a signal is 2^63 or above.
     #[error("{0} is not a valid signal key: keys are below 2^63")]
     NoSuchKey(u64),
-    /// An active message names a handler that its receiver did not register.
+    /// An active message names a handler that its receiver has not registered.
     #[error("{peer} has no handler {handler}")]
     NoHandler {
         /// The receiver.
@@ -127,7 +127,7 @@ pub enum Error {
         /// The handler's number.
         handler: u16,
     },
-    /// The handler of an active message panicked, so that there is no reply.
+    /// The handler of an active message panicked, so there is no reply.
     #[error("handler {handler} of {peer} panicked")]
     HandlerPanicked {
         /// The receiver.
@@ -141,19 +141,19 @@ pub enum Error {
         /// Its name.
         service: &'static str,
     },
-    /// An active message, or the reply to one, is longer than they may be.
+    /// An active message, or the reply to one, is too long.
     #[error(
         "{what} of {bytes} bytes is longer than {most}; send a message, or the key of a segment"
     )]
     TooLong {
-        /// Which of them.
+        /// Whether it was a message or a reply.
         what: &'static str,
         /// Its length.
         bytes: u64,
-        /// Most that there may be.
+        /// The maximum length.
         most: u64,
     },
-    /// The budget of shared memory is reached.
+    /// Another failure of shared memory.
     #[error("shared memory: {0}")]
     Memory(String),
     /// The budget of shared memory is reached.
@@ -162,7 +162,7 @@ pub enum Error {
          free segments or raise memory.budget"
     )]
     Budget {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
         /// Bytes in use by the domain.
         used: u64,
@@ -174,23 +174,23 @@ pub enum Error {
     Join {
         /// Its name.
         domain: String,
-        /// What happened and what to do.
+        /// What happened, and what to do about it.
         why: String,
     },
     /// A unit that this one waited for has not joined.
     #[error("{unit} of job \"{job}\" has not joined: {how}")]
     Absent {
-        /// What people call it; several, if several are missing.
+        /// The name of the unit; a list if several are missing.
         unit: String,
         /// The job.
         job: String,
-        /// How it ended, or how long it was waited for.
+        /// How it ended, or how long this process waited for it.
         how: String,
     },
-    /// The agent of the node is gone; who joins, dies or needs memory is no longer heard of.
+    /// The agent of the node is gone: processes can no longer join, get memory or learn of deaths.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
-    /// This process is a fork of the one that joined: what it has is a copy, and not its own.
+    /// This process is a fork of one that joined: its memory is a copy that it must not use.
     #[error(
         "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again in this process"
     )]
@@ -213,7 +213,7 @@ samite_mem::error_codes!(Error, "fabric", {
 });
 
 impl Error {
-    /// Of memory that a peer describes.
+    /// Converts an error about memory that a peer described.
     pub(crate) fn of_memory_of(peer: PeerId) -> impl Fn(samite_mem::Error) -> Error {
         move |error| match error {
             samite_mem::Error::Corrupt(what) => Error::PeerCorrupt { peer, what },

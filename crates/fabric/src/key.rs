@@ -1,25 +1,25 @@
-//! The name of a segment.
+//! Keys of segments.
 
 use crate::PeerId;
 use serde::{Deserialize, Serialize};
 
-/// What names a segment to others: send it in a message.
+/// Names a segment to other processes. Send it in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SegmentKey {
     /// The owner.
     pub peer: PeerId,
     /// Its number at the owner.
     pub segment: u32,
-    /// Which life of the owner.
+    /// Incarnation of the owner.
     pub incarnation: u32,
-    /// Which use of the number: a key of a freed segment is refused.
+    /// Which use of the segment number this is; the key of a freed segment is refused.
     pub generation: u32,
     /// Length in bytes.
     pub bytes: u64,
 }
 
 impl SegmentKey {
-    /// 24 bytes for a message.
+    /// Encodes the key into 24 bytes for a message.
     pub fn to_bytes(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         bytes[..4].copy_from_slice(&self.peer.0.to_le_bytes());
@@ -30,7 +30,7 @@ impl SegmentKey {
         bytes
     }
 
-    /// The reverse.
+    /// Decodes a key from [`SegmentKey::to_bytes`].
     pub fn from_bytes(bytes: &[u8; 24]) -> SegmentKey {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])

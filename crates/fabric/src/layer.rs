@@ -1,9 +1,9 @@
-//! What there may be once on a fabric at a time: a layer whose handlers and tags would meet those
-//! of a second one.
+//! Layers of which a fabric may have only one at a time, because the handlers and tags of two would
+//! collide.
 
 use crate::Fabric;
 
-/// The right to be the one layer of its name on a fabric; it ends when it is dropped.
+/// The right to be the only layer with its name on a fabric. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Layer {
     fabric: Fabric,
@@ -11,7 +11,7 @@ pub struct Layer {
     life: u32,
 }
 
-/// A name: whether somebody has it, and how often it was had.
+/// State of a name: whether it is in use, and how many times it was taken.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     held: bool,
@@ -19,8 +19,8 @@ pub(crate) struct Taken {
 }
 
 impl Fabric {
-    /// Takes a name that only one layer of this process may have at a time; `None` while another
-    /// one has it. Local.
+    /// Takes a name that only one layer of this process may have at a time. Returns `None` while
+    /// another layer has it. Local.
     pub fn layer(&self, name: &'static str) -> Option<Layer> {
         let mut layers = self.0.layers();
         let taken = layers.entry(name).or_default();
@@ -39,8 +39,9 @@ impl Fabric {
 }
 
 impl Layer {
-    /// How often the name was taken on this fabric, this time included: what tells the messages of
-    /// this life from those of an earlier one, where all units begin and end their layers together.
+    /// Returns how many times the name was taken on this fabric, including this time. If all units
+    /// begin and end their layers together, this number distinguishes messages of this layer from
+    /// those of earlier ones.
     pub fn life(&self) -> u32 {
         self.life
     }

@@ -1,33 +1,34 @@
 //! Floor 2: peers, segments, messages, one-sided operations, progress, membership, and the agent.
 //!
 //! # Core objects
-//! * [`Fabric`]: this process among its peers, as a handle: clones share it, and what it makes
-//!   (segments, operations, views) keeps it. Any thread may use it. Whoever waits makes progress;
-//!   there is no hidden thread.
-//! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms in a [`Scope`]
-//!   (borrowed buffers) or owned, [`Fabric::recv_view`] (no copy at all), [`Fabric::probe`],
-//!   cancel.
+//! * [`Fabric`]: the handle of this process. Clones share it, and everything that it creates
+//!   (segments, operations, views) keeps it alive. Any thread may use it. A waiting thread makes
+//!   progress; there is no hidden thread.
+//! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms, in a [`Scope`]
+//!   (borrowed buffers) or owned, [`Fabric::recv_view`] (no copy), [`Fabric::probe`], cancellation.
 //! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are
 //!   answered later: [`rpc`].
-//! * One-sided: [`Segment`] (mine), [`Remote`] (somebody's): put, get, atomics.
-//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. What it
-//!   hosts beside that is a [`agent::Service`].
+//! * One-sided: [`Segment`] (owned by this process), [`Remote`] (owned by a peer): put, get,
+//!   atomics.
+//! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. It also
+//!   hosts services ([`agent::Service`]).
 //!
 //! # Files
-//! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` ·
-//! `waiting/` (the one wait loop), `backoff`, `watch` (words that others store into) ·
-//! `message`, `scope`, `handle`, `view`, `direct` · `rpc/` (requests, responses, services) ·
-//! `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`, `key`, `config`, `error` ·
-//! `engine/` (takes frames, moves operations on) · `proto/` (one protocol per file) ·
-//! `matching` (tags, pure) · `ops` (operations in flight) · `wire` (what frames say) ·
-//! `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
-//! `membership/` (many nodes: pure) · `testing` (for tests of hostile peers)
+//! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
+//! one wait loop), `backoff`, `watch` (words that others store to) · `message`, `scope`, `handle`,
+//! `view`, `direct` · `rpc/` (requests, responses, services) · `segment`, `remote`, `far`,
+//! `phased`, `atomic` (one-sided) · `peer`, `key`, `config`, `error` · `engine/` (receives frames,
+//! advances operations) · `proto/` (one protocol per file) · `matching` (tags, pure) · `ops`
+//! (operations in flight) · `wire` (contents of frames) · `transport/{shm, sim}` · `node/` (the
+//! shared memory of one node, joining, `node/agent/`) · `membership/` (many nodes: pure) ·
+//! `testing` (for tests with hostile peers)
 //!
 //! # Rules
-//! * No `unsafe`: what touches shared bytes is in `samite_mem`.
-//! * Who lives, and in which life, is read from memory that the agent alone can write.
-//! * What a peer says is read once and checked; nonsense ends the connection with that peer only.
-//! * Every wait has a deadline and names whom it waits for.
+//! * No `unsafe`: all access to shared bytes is in `samite_mem`.
+//! * The state and incarnation of every peer are read from memory that only the agent can write.
+//! * Data from a peer is read once and checked. Invalid data ends only the connection with that
+//!   peer.
+//! * Every wait has a deadline and names the peer that it waits for.
 //! * A lost peer ends every operation that depends on it with [`Error::PeerLost`], in order, once.
 //!
 //! ```
@@ -98,5 +99,5 @@ pub use segment::{Reserved, Segment};
 pub use view::View;
 pub use watch::Bell;
 
-/// Results of this crate.
+/// Result of the operations of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,30 +1,30 @@
 //! Tag matching with the semantics of MX: a receive names a source (or any), a 64-bit tag and a
-//! mask; a message matches when the bits under the mask are equal. Messages of one pair match in
-//! the order in which they were sent, receives in the order in which they were posted. One
-//! exception: a message that comes back ([`Matcher::put_back`]) lies behind those that its sender
-//! sent later under tags which its receive did not want.
+//! mask; a message matches if the bits under the mask are equal. Messages of one pair match in the
+//! order in which they were sent, receives in the order in which they were posted. There is one
+//! exception: a message that is returned ([`Matcher::put_back`]) goes behind later messages of its
+//! sender whose tags its receive did not want.
 //!
-//! Pure: no IO, no bytes. Posted receives and unexpected messages are kept per source, so that the
-//! usual case (directed, few outstanding) looks at one short queue; a counter orders the queue of
-//! "any source" against the others.
+//! Pure: no IO and no message bytes. Posted receives and unexpected messages are kept per source,
+//! so the usual case (directed, few outstanding) searches one short queue. A counter orders the
+//! "any source" queue relative to the others.
 
 use crate::PeerId;
 use crate::peer::PeerMap;
 use std::collections::VecDeque;
 
-/// What a receive asks for.
+/// The messages that a receive accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// From whom; `None` for any source.
+    /// The source; `None` for any source.
     pub source: Option<PeerId>,
     /// The tag.
     pub tag: u64,
-    /// Which bits of the tag count.
+    /// The bits of the tag that are compared.
     pub mask: u64,
 }
 
 impl Match {
-    /// A message with exactly this tag from this peer.
+    /// Matches messages with exactly this tag from this peer.
     pub fn from(source: PeerId, tag: u64) -> Match {
         Match {
             source: Some(source),
@@ -33,7 +33,7 @@ impl Match {
         }
     }
 
-    /// A message with exactly this tag from anybody.
+    /// Matches messages with exactly this tag from any peer.
     pub fn any(tag: u64) -> Match {
         Match {
             source: None,
@@ -42,7 +42,7 @@ impl Match {
         }
     }
 
-    /// Only the bits under `mask` count.
+    /// Restricts the comparison to the bits under `mask`.
     pub fn masked(self, mask: u64) -> Match {
         Match { mask, ..self }
     }
@@ -52,7 +52,7 @@ impl Match {
         (self.tag ^ tag) & self.mask == 0
     }
 
-    /// Whether a message matches.
+    /// Returns true if a message matches.
     #[inline(always)]
     pub fn accepts(&self, from: PeerId, tag: u64) -> bool {
         self.accepts_tag(tag) && self.source.is_none_or(|source| source == from)
@@ -73,7 +73,8 @@ struct Unexpected<U> {
     item: U,
 }
 
-/// Where an unexpected message is kept: in the queue of its sender, or with those of the departed.
+/// Where an unexpected message is kept: in the queue of its sender, or with the messages of
+/// departed processes.
 #[derive(Debug)]
 enum Position {
     Of(PeerId, usize),
@@ -86,8 +87,8 @@ pub struct Matcher<P, U> {
     directed: PeerMap<VecDeque<Posted<P>>>,
     any: VecDeque<Posted<P>>,
     unexpected: PeerMap<VecDeque<Unexpected<U>>>,
-    /// Messages of processes whose numbers others have by now: for receives of any source only. In
-    /// order.
+    /// Messages of processes whose peer numbers were reassigned, in order: only for receives from
+    /// any source.
     departed: VecDeque<(PeerId, Unexpected<U>)>,
     order: u64,
     posted_len: usize,
@@ -101,7 +102,8 @@ impl<P, U> Default for Matcher<P, U> {
 }
 
 impl<P, U> Matcher<P, U> {
-    /// Of a process on this node: it finds its neighbours' messages fastest.
+    /// Creates a matcher for a process on this node; access to messages of the same node is
+    /// fastest.
     pub fn new(node: u32) -> Self {
         Matcher {
             directed: PeerMap::new(node),
@@ -115,7 +117,7 @@ impl<P, U> Matcher<P, U> {
     }
 }
 
-/// The usual case is the front.
+/// Removes an element; the first one is the usual case.
 #[inline(always)]
 fn take<T>(queue: &mut VecDeque<T>, index: usize) -> Option<T> {
     if index == 0 {
@@ -131,7 +133,8 @@ impl<P, U> Matcher<P, U> {
         self.order
     }
 
-    /// Takes the oldest unexpected message that a receive wants: its source, tag and item.
+    /// Takes the oldest unexpected message that a receive wants, and returns its source, tag and
+    /// item.
     pub fn take_unexpected(&mut self, wants: Match) -> Option<(PeerId, u64, U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
             Position::Of(peer, index) => (peer, take(self.unexpected.get_mut(peer)?, index)?),
@@ -141,7 +144,7 @@ impl<P, U> Matcher<P, U> {
         Some((peer, found.tag, found.item))
     }
 
-    /// Looks at the oldest unexpected message that a receive would take.
+    /// Returns, without taking it, the oldest unexpected message that a receive would take.
     pub fn peek_unexpected(&self, wants: Match) -> Option<(PeerId, u64, &U)> {
         let (peer, found) = match self.find_unexpected(wants)? {
             Position::Of(peer, index) => (peer, self.unexpected.get(peer)?.get(index)?),
@@ -182,7 +185,7 @@ impl<P, U> Matcher<P, U> {
         found.map(|(_, place)| place)
     }
 
-    /// Posts a receive for which no unexpected message is there.
+    /// Posts a receive for which there is no unexpected message.
     pub fn post(&mut self, wants: Match, item: P) {
         let posted = Posted {
             order: self.next_order(),
@@ -196,7 +199,7 @@ impl<P, U> Matcher<P, U> {
         }
     }
 
-    /// Takes the oldest posted receive that a message from `from` with `tag` matches.
+    /// Takes the oldest posted receive that a message with `tag` from `from` matches.
     #[inline]
     pub fn take_posted(&mut self, from: PeerId, tag: u64) -> Option<P> {
         let oldest = |queue: &VecDeque<Posted<P>>| {
@@ -229,9 +232,9 @@ impl<P, U> Matcher<P, U> {
             .push_back(Unexpected { order, tag, item });
     }
 
-    /// Keeps a message again that a receive with `wants` had taken: before those of its sender that
-    /// this receive would have taken after it. `departed`: another process has the number of its
-    /// sender by now.
+    /// Keeps a message again that a receive with `wants` had taken. It goes before the messages of
+    /// the same sender that this receive would have taken after it. `departed`: the peer number of
+    /// the sender has been reassigned.
     pub fn put_back(&mut self, wants: Match, (from, tag): (PeerId, u64), item: U, departed: bool) {
         let order = self.next_order();
         self.unexpected_len += 1;
@@ -255,7 +258,7 @@ impl<P, U> Matcher<P, U> {
         }
     }
 
-    /// Withdraws a posted receive.
+    /// Cancels a posted receive.
     pub fn cancel(&mut self, mut is: impl FnMut(&P) -> bool) -> Option<P> {
         for queue in self.directed.values_mut().chain([&mut self.any]) {
             if let Some(index) = queue.iter().position(|posted| is(&posted.item)) {
@@ -266,7 +269,7 @@ impl<P, U> Matcher<P, U> {
         None
     }
 
-    /// Withdraws all receives that only this peer could have satisfied.
+    /// Cancels all receives that only this peer could have satisfied, and returns them.
     pub fn take_directed(&mut self, from: PeerId) -> Vec<P> {
         let all = self
             .directed
@@ -277,7 +280,7 @@ impl<P, U> Matcher<P, U> {
         all.into_iter().map(|posted| posted.item).collect()
     }
 
-    /// Drops the unexpected messages of a peer that `which` says.
+    /// Drops the unexpected messages of a peer for which `which` returns true.
     pub fn drop_unexpected(&mut self, from: PeerId, mut which: impl FnMut(&U) -> bool) {
         if let Some(queue) = self.unexpected.get_mut(from) {
             let before = queue.len();
@@ -286,8 +289,8 @@ impl<P, U> Matcher<P, U> {
         }
     }
 
-    /// The number of a process goes to another one: the messages that are kept of it, as `departed`
-    /// makes them, are for receives of any source from now on.
+    /// The number of a process is reassigned: its messages, converted by `departed`, are from now
+    /// on only for receives from any source.
     pub fn depart(&mut self, from: PeerId, mut departed: impl FnMut(U) -> U) {
         let Some(queue) = self.unexpected.get_mut(from) else {
             return;
@@ -301,7 +304,8 @@ impl<P, U> Matcher<P, U> {
         in_order.sort_by_key(|(_, unexpected)| unexpected.order);
     }
 
-    /// Drops the oldest of the messages of [`Matcher::depart`] that `which` says.
+    /// Drops the oldest message of a departed process ([`Matcher::depart`]) for which `which`
+    /// returns true.
     pub fn drop_departed(&mut self, which: impl Fn(&U) -> bool) -> Option<U> {
         let is_it = |(_, unexpected): &(PeerId, Unexpected<U>)| which(&unexpected.item);
         let oldest = self.departed.iter().position(is_it)?;
@@ -310,13 +314,13 @@ impl<P, U> Matcher<P, U> {
         Some(unexpected.item)
     }
 
-    /// Unexpected messages kept.
+    /// Returns the number of unexpected messages.
     #[inline(always)]
     pub fn unexpected_len(&self) -> usize {
         self.unexpected_len
     }
 
-    /// Whether receives are posted.
+    /// Returns true if any receives are posted.
     #[inline(always)]
     pub fn has_posted(&self) -> bool {
         self.posted_len > 0
@@ -328,11 +332,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The simplest thing that is right: two lists in order.
+    /// The simplest correct implementation: two lists in order.
     #[derive(Default)]
     struct Oracle {
         posted: Vec<(Match, u32)>,
-        /// Of whom; nobody who could be named any more.
+        /// Source (none if its number was reassigned), tag and item.
         unexpected: Vec<(Option<PeerId>, u64, u32)>,
     }
 
@@ -382,8 +386,7 @@ mod tests {
         proptest::collection::vec(op, 1..120)
     }
 
-    /// What was taken and comes back is taken again in its turn, and hides nothing that came before
-    /// it.
+    /// A message that was returned is taken again in its turn, and hides no earlier message.
     #[test]
     fn what_was_put_back_is_next() {
         for departed in [false, true] {
@@ -410,7 +413,8 @@ mod tests {
             let left: Vec<u32> = (0..5)
                 .filter_map(|_| Some(matcher.take_unexpected(all)?.2))
                 .collect();
-            // Behind what this receive did not want, of which nothing says when it came.
+            // Behind the message that this receive did not want, because their order is not
+            // recorded.
             assert_eq!(left, [0, 2, 1, 3, 4]);
         }
     }

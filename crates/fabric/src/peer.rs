@@ -1,42 +1,42 @@
-//! Who is there.
+//! Peers: their numbers and identities.
 
 use crate::node::Slot;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// A process in a domain: the node that it is on, and its slot there. On the first node it is the
-/// number of the slot alone.
+/// A process in a domain: the number of its node, and its slot there. On the first node, it equals
+/// the slot number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u32);
 
-/// Bits of a peer's number that say which slot of its node it is; the others say which node.
+/// Bits of a peer number that hold the slot; the others hold the node.
 const SLOT_BITS: u32 = 12;
 const _: () = assert!(samite_mem::PEERS_MAX <= 1 << SLOT_BITS);
 
 impl PeerId {
-    /// Nodes that a domain can have.
+    /// Maximum number of nodes in a domain.
     pub const NODES_MAX: u32 = 1 << (32 - SLOT_BITS);
 
-    /// The peer in a slot of a node. What does not fit into the number is cut off.
+    /// Returns the peer in a slot of a node. Excess bits are cut off.
     #[inline(always)]
     pub const fn new(node: u32, slot: u32) -> PeerId {
         PeerId(node << SLOT_BITS | slot & ((1 << SLOT_BITS) - 1))
     }
 
-    /// The number of its node.
+    /// Returns the number of its node.
     #[inline(always)]
     pub const fn node(self) -> u32 {
         self.0 >> SLOT_BITS
     }
 
-    /// The index of its slot on a node; of a peer of another node it is larger than that of any
-    /// slot.
+    /// Returns the index of its slot on `node`. For a peer of another node, the result is larger
+    /// than any slot index.
     #[inline(always)]
     pub(crate) const fn index_on(self, node: u32) -> usize {
         (self.0 ^ node << SLOT_BITS) as usize
     }
 
-    /// Its slot on that node.
+    /// Returns its slot on its node.
     #[inline(always)]
     pub const fn slot(self) -> Slot {
         Slot(self.0 & ((1 << SLOT_BITS) - 1))
@@ -52,9 +52,8 @@ impl std::fmt::Display for PeerId {
     }
 }
 
-/// What is kept of peers, by peer. Those of this process's own node are in a table by slot, which
-/// is as long as the highest slot in it; of other nodes there is an entry for each peer that this
-/// process has to do with.
+/// A map from peers to values. Peers of this process's own node are in a table by slot, which is as
+/// long as the highest slot used. Other nodes have one entry per peer that this process deals with.
 #[derive(Debug)]
 pub(crate) struct PeerMap<T> {
     /// The number of this process's own node.
@@ -64,7 +63,7 @@ pub(crate) struct PeerMap<T> {
 }
 
 impl<T: Default> PeerMap<T> {
-    /// An empty map, in a process of this node.
+    /// Creates an empty map for a process on this node.
     pub(crate) fn new(node: u32) -> PeerMap<T> {
         PeerMap {
             node,
@@ -73,7 +72,7 @@ impl<T: Default> PeerMap<T> {
         }
     }
 
-    /// What is kept of a peer; nothing if it was never [asked for](Self::entry).
+    /// Returns the value of a peer, `None` if it was never [created](Self::entry).
     #[inline(always)]
     pub(crate) fn get(&self, peer: PeerId) -> Option<&T> {
         match self.near.get(peer.index_on(self.node)) {
@@ -87,7 +86,7 @@ impl<T: Default> PeerMap<T> {
         self.far.get(&peer)
     }
 
-    /// As [`PeerMap::get`].
+    /// Mutable form of [`PeerMap::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, peer: PeerId) -> Option<&mut T> {
         let index = peer.index_on(self.node);
@@ -97,7 +96,7 @@ impl<T: Default> PeerMap<T> {
         }
     }
 
-    /// What is kept of a peer, from now on.
+    /// Returns the value of a peer; creates it if there is none.
     #[inline(always)]
     pub(crate) fn entry(&mut self, peer: PeerId) -> &mut T {
         let index = peer.index_on(self.node);
@@ -117,38 +116,38 @@ impl<T: Default> PeerMap<T> {
         &mut self.near[index]
     }
 
-    /// All that is kept.
+    /// Iterates over all values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &T)> {
         let near = self.near.iter().enumerate();
         let near = near.map(|(slot, kept)| (Slot(slot as u32).of(self.node), kept));
         near.chain(self.far.iter().map(|(peer, kept)| (*peer, kept)))
     }
 
-    /// As [`PeerMap::iter`].
+    /// Mutable form of [`PeerMap::iter`], without the peers.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.near.iter_mut().chain(self.far.values_mut())
     }
 }
 
-/// What a process says of itself when it joins.
+/// What a process states about itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The job it belongs to.
+    /// The job that it belongs to.
     pub job: String,
     /// Its program in the workflow.
     pub program: String,
-    /// Index among the units of its program.
+    /// Its index among the units of its program.
     pub rank: u32,
-    /// Units of its program.
+    /// Number of units of its program.
     pub size: u32,
-    /// Index among all units of the job; never changes.
+    /// Its index among all units of the job; never changes.
     pub unit: u32,
-    /// Units of the job.
+    /// Number of units of the job.
     pub units: u32,
 }
 
 impl Identity {
-    /// A process that was started by hand: a job of its own.
+    /// Returns the identity of a process that was started by hand: a job of its own.
     pub fn by_hand(program: &str) -> Self {
         Identity {
             job: format!("{program}-{}", std::process::id()),
@@ -166,9 +165,9 @@ impl Identity {
 pub struct PeerInfo {
     /// Its number.
     pub peer: PeerId,
-    /// Which life of the number.
+    /// Its incarnation.
     pub incarnation: u32,
-    /// What it said of itself.
+    /// What it stated about itself.
     pub identity: Identity,
     /// Its process id.
     pub pid: i32,

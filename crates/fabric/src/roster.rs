@@ -1,10 +1,10 @@
-//! Meeting: waiting until the units of a job, or of a program, have joined.
+//! Waiting until the units of a job, or of a program, have joined.
 //!
-//! Starting is a collective act. A unit that has joined counts for all of its job, whatever becomes
-//! of it afterwards: it may have printed a line and left, or died, before the others looked. As
-//! long as all are there the table of peers says enough. If not, the agent is asked, which
-//! remembers who has joined; once, and then only when a word of the table of peers says that a
-//! program has become complete or that a unit ended before it joined.
+//! Starting is a collective operation. A unit that has joined counts as started for its whole job,
+//! whatever happens to it later: it may have printed a line and left, or died, before the others
+//! looked. While all units are alive, the table of peers suffices. Otherwise the process asks the
+//! agent, which remembers the units that have joined: once, and then only when a word of the table
+//! of peers says that a program has become complete or that a unit ended before it joined.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -13,13 +13,14 @@ use crate::transport::Transport;
 use crate::{Error, Identity, PeerId, PeerInfo, Result, Waited, Whom};
 use std::time::Duration;
 
-/// An answer takes the agent far less, however short the deadline of what is waited for.
+/// Minimum deadline for an answer of the agent, however short the deadline of the wait is. The
+/// agent needs far less.
 const ANSWER: Duration = Duration::from_secs(5);
 
 impl Fabric {
-    /// Waits until all units of a program have joined; their numbers by rank. The program of this
-    /// job, or, if the job is complete and has no such program, of the first job of the domain that
-    /// has. Collective: no.
+    /// Waits until all units of a program have joined, and returns their peer numbers by rank. The
+    /// program belongs to this job or, if the job is complete and has no such program, to the first
+    /// job of the domain that has one. Collective: no.
     ///
     /// # Errors
     /// As [`Fabric::job`].
@@ -27,19 +28,19 @@ impl Fabric {
         self.wait_for_peers("the units of a program", &Wanted::Program(name.to_owned()))
     }
 
-    /// Waits until all units of this job have joined; their numbers by unit. Collective: no. It
-    /// succeeds for every unit of a job all of whose units join, whatever they do next: operations
-    /// to one that has left or died end with [`Error::PeerLost`].
+    /// Waits until all units of this job have joined, and returns their peer numbers by unit.
+    /// Collective: no. It succeeds for every unit of a job all of whose units join, whatever they
+    /// do next: operations to a unit that has left or died end with [`Error::PeerLost`].
     ///
     /// # Errors
-    /// [`Error::Absent`] names a unit that does not join: at once where its launcher says that it
-    /// has ended, else at the deadline.
+    /// [`Error::Absent`] names a unit that does not join: at once if its launcher reports that the
+    /// unit has ended, otherwise at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
         self.wait_for_peers("the units of the job", &Wanted::Job)
     }
 
-    /// Whether a unit of this job may still join that never has: it has not ended either, as far as
-    /// its launcher says. Asks the agent, and waits for nobody else. Collective: no.
+    /// Returns true if a unit of this job has never joined but may still do so, because its
+    /// launcher has not reported its end. Asks the agent, and waits for no unit. Collective: no.
     ///
     /// # Errors
     /// The agent does not answer.
@@ -52,19 +53,20 @@ impl Fabric {
 
     fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
         let found = self.joined(what, wanted)?;
-        // Whoever of this node the agent spoke of is in the table, unless it has gone already.
+        // After this, peers of this node that the agent named are in the table, unless they have
+        // gone.
         self.progress();
         let mut core = self.0.lock()?;
         let mut of_node = (found.iter()).filter(|(peer, _)| peer.node() == self.me().node());
         let been = of_node.try_for_each(|(peer, life)| core.engine.has_been(*peer, *life));
-        // Operations of other threads may have ended by that.
+        // This may have ended operations of other threads.
         core.tell();
         been?;
         Ok(found.into_iter().map(|(peer, _)| peer).collect())
     }
 
-    /// Their numbers and incarnations once all have joined. The agent is asked between two waits:
-    /// it may take its time, and other threads use the fabric meanwhile.
+    /// Returns their numbers and incarnations once all have joined. The agent is asked between two
+    /// waits, because it may be slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
         let (deadline, mut waited) = (self.deadline(), Waited::default());
         let mut asked = None;
@@ -91,7 +93,7 @@ impl Fabric {
         }
     }
 
-    /// What the agent knows of them: their numbers once they have all joined.
+    /// Asks the agent for the units; returns their numbers once they have all joined.
     fn request_roster(&self, wanted: &Wanted) -> Result<Option<Vec<(PeerId, u32)>>> {
         match self.roster(wanted)? {
             Roster::Complete(lives) => Ok(Some(lives)),
@@ -109,7 +111,7 @@ impl Fabric {
         client::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
     }
 
-    /// The error that names those that have not come by the deadline.
+    /// Returns the error that names the units that have not joined by the deadline.
     fn absent(&self, wanted: &Wanted, after: Duration) -> Error {
         let names = match self.roster(wanted) {
             Ok(Roster::Missing(names)) => names.join(", "),
@@ -125,7 +127,7 @@ impl Fabric {
     }
 }
 
-/// Their numbers and incarnations, if all of them are there now.
+/// Returns their numbers and incarnations if all of them are alive now.
 fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
     let lives = |found: &[&PeerInfo]| {
         let life = |info: &&PeerInfo| (info.peer, info.incarnation);

@@ -1,6 +1,6 @@
-//! The agents of the simulated nodes. Each is a state machine of [`crate::membership`]; what they
-//! say to each other takes the time of a frame, and what they learn of other nodes is written to
-//! the roster of their own.
+//! The agents of the simulated nodes. Each is a state machine of [`crate::membership`]. Their
+//! messages take as long as a frame, and what they learn about other nodes is written to the roster
+//! of their own node.
 
 use super::Scenario;
 use super::network::{Event, State};
@@ -17,7 +17,7 @@ const CONFIG: Config = Config {
     grace: 300,
     nodes: 4096,
 };
-/// Shared memory of a node, per unit.
+/// Shared memory per unit of a node.
 const OF_UNIT: u64 = 64 << 20;
 
 /// One life of an agent, and of its node.
@@ -25,20 +25,20 @@ const OF_UNIT: u64 = 64 << 20;
 pub(super) struct Host {
     number: u32,
     machine: Membership,
-    /// Once it is a member.
+    /// Set once the agent is a member.
     pub(super) node: Option<SimulatedNode>,
     pub(super) is_alive: bool,
     called: u64,
-    /// Lives of its slots that were over at the last beat.
+    /// Lives of its slots that had ended at the last beat.
     over: BTreeSet<(Slot, u32)>,
 }
 
-/// What an agent hears.
+/// An input of an agent.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Time goes on.
+    /// A beat has passed.
     Beat,
-    /// Something of its own node may have changed.
+    /// Slots of its own node may have changed.
     Slots,
     Accepted(Link),
     Connected(Link),
@@ -46,7 +46,7 @@ pub(super) enum Heard {
     Message(Link, Vec<u8>),
 }
 
-/// The other end of a connection, and when what was sent there last arrives.
+/// The other end of a connection, and the arrival time of the last message to it.
 #[derive(Debug)]
 pub(super) struct Far {
     host: usize,
@@ -55,7 +55,7 @@ pub(super) struct Far {
 }
 
 impl State {
-    /// Starts the agent of a node, for the first time or again.
+    /// Starts the agent of a node, for the first time or after a loss.
     pub(super) fn start_host(&mut self, number: u32, scenario: &Scenario) {
         let (name, address) = (format!("node {number}"), number.to_le_bytes());
         let machine = match number {
@@ -77,7 +77,7 @@ impl State {
         self.hear(host, Heard::Beat, scenario);
     }
 
-    /// A node is a member: its units run.
+    /// A node has become a member: starts its units.
     fn open_node(&mut self, host: usize, life: NodeLife, scenario: &Scenario) {
         let number = self.hosts[host].number;
         assert_eq!(
@@ -107,7 +107,7 @@ impl State {
         self.make(self.now, Event::Agent(host, Heard::Slots));
     }
 
-    /// Whether all nodes that are there know all of each other's units.
+    /// Returns true if all running nodes know all of each other's units.
     pub(super) fn is_settled(&self, scenario: &Scenario) -> bool {
         let running = self.units.iter().filter(|unit| unit.host.is_some()).count();
         self.hosts.iter().all(|host| {
@@ -117,7 +117,7 @@ impl State {
         })
     }
 
-    /// An agent hears something, and does what follows from it.
+    /// Passes an input to an agent and carries out the resulting actions.
     pub(super) fn hear(&mut self, host: usize, heard: Heard, scenario: &Scenario) {
         if !self.hosts[host].is_alive {
             return;
@@ -149,12 +149,12 @@ impl State {
         }
     }
 
-    /// Tells an agent what has become of its own slots. That one is free is told a beat after the
-    /// end of its unit: what that has sent may be on its way to nodes that have not heard of it. A
-    /// beat after all of its units have left, the node leaves.
+    /// Reports the state of its own slots to an agent. A slot is reported free one beat after the
+    /// end of its unit, because what the unit sent may still be in flight to nodes that do not know
+    /// the unit yet. The node leaves one beat after all of its units have left.
     fn tell_slots(&mut self, host: usize, is_beat: bool, scenario: &Scenario) {
         let mut units = self.units.iter().filter(|unit| unit.host == Some(host));
-        // A thread of one that has died uses its memory until it ends.
+        // The thread of a dead unit uses its memory until the thread ends.
         let have_ended = units.all(|unit| unit.alive || unit.wakes.is_none());
         let Host { node, over, .. } = &mut self.hosts[host];
         let Some(node) = node else { return };
@@ -195,6 +195,8 @@ impl State {
     fn act(&mut self, host: usize, action: Action, scenario: &Scenario) {
         match action {
             Action::Connect { link, address } => {
+                // The address names the latest living agent of the node; without one, the call
+                // fails.
                 let callee = self
                     .hosts
                     .iter()
@@ -245,8 +247,8 @@ impl State {
         }
     }
 
-    /// When something arrives that an agent says now. It has chances of its own: those of units are
-    /// the same however many agents there are.
+    /// Returns the arrival time of a message that an agent sends now. Agents have their own random
+    /// numbers, so those of the units do not depend on the number of agents.
     fn flight_of_agents(&mut self, scenario: &Scenario) -> Duration {
         std::mem::swap(&mut self.random, &mut self.random_of_agents);
         let at = self.flight(&scenario.latency);
@@ -254,7 +256,7 @@ impl State {
         at
     }
 
-    /// Says something on a connection, after what was said before.
+    /// Sends a message on a connection; it arrives after the earlier ones.
     fn send(
         &mut self,
         host: usize,
@@ -277,7 +279,7 @@ impl State {
         }
     }
 
-    /// A unit that nobody runs is lost, as far as all others can see.
+    /// Reports the loss of a unit that is not run, as all others see it.
     pub(super) fn lose_bystander(&mut self, peer: PeerId) {
         for host in 0..self.hosts.len() {
             if let Some(node) = &self.hosts[host].node {
@@ -288,7 +290,7 @@ impl State {
         }
     }
 
-    /// A node disappears: its units die, and its connections break.
+    /// Removes a node: its units die and its connections break.
     fn lose_host(&mut self, host: usize) {
         self.hosts[host].is_alive = false;
         let of_host: Vec<(usize, Link)> = self
@@ -309,7 +311,7 @@ impl State {
         }
     }
 
-    /// The agent of a unit's node sees that the unit is gone.
+    /// The agent of a unit's node notices that the unit is gone.
     pub(super) fn part(&mut self, unit: u32, scenario: &Scenario) {
         let unit = &self.units[unit as usize];
         let (Some(host), slot) = (unit.host, scenario.peer_of(unit.unit).slot()) else {
@@ -322,7 +324,7 @@ impl State {
         self.hear(host, Heard::Slots, scenario);
     }
 
-    /// The epoch of a node was raised.
+    /// Wakes the units of a node after its epoch was raised.
     fn wake_node(&mut self, host: usize) {
         let now = self.now;
         for unit in self.units.iter_mut().filter(|unit| unit.host == Some(host)) {

@@ -1,16 +1,16 @@
 //! A network in one process: seeded, deterministic, in virtual time.
 //!
-//! Every unit is a thread, but only one of them runs at a time: a unit that has nothing to do hands
-//! the baton back, and the network picks the next one by its seed. Time is a number that moves to
-//! the next event when nobody can run. The same seed gives the same run, message by message; the
-//! fabric above is the one that runs in production.
+//! Every unit is a thread, but only one of them runs at a time: a unit that has nothing to do gives
+//! up its turn, and the network picks the next unit at random, from its seed. When no unit can run,
+//! the time advances to the next event. The same seed gives the same run, message by message. The
+//! fabric on top is the one that runs in production.
 //!
-//! What it simulates: latency with jitter, bandwidth, full queues, reordering between pairs (within
-//! one only if the scenario says so), RMA between nodes (`sim/rma`), death of a unit at a chosen
-//! moment, late news of that death, and nodes: the units of one map each other's segments, those of
-//! different ones do not. Nodes join, disappear and come back as the agents of
-//! `membership` agree on it (`sim/agents`). What it does not simulate:
-//! corruption (frames arrive whole or not at all).
+//! It simulates latency with jitter, bandwidth, full queues, reordering between pairs (within a
+//! pair only if the scenario says so), RMA between nodes (`sim/rma`), the death of a unit at a
+//! chosen time, late news of that death, and nodes: units of the same node map each other's
+//! segments, those of different nodes do not. Nodes join, disappear and return as the agents of
+//! `membership` decide (`sim/agents`). It does not simulate corruption: frames arrive whole or not
+//! at all.
 //!
 //! ```
 //! use samite_fabric::transport::sim::Scenario;
@@ -45,10 +45,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How far time goes on at most when a unit lets others run.
+/// How far the time advances at most when a unit yields.
 const YIELD: Duration = Duration::from_micros(20);
 
-/// A unit's right to run, which it passes on when it sleeps.
+/// A unit's right to run. The unit passes it on when it sleeps.
 #[derive(Debug)]
 pub struct Turn {
     network: Arc<Network>,
@@ -56,7 +56,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Lets others run; returns when something arrived, or when so much virtual time is over.
+    /// Lets others run. Returns when something has arrived, or after this much virtual time.
     pub(super) fn pass(self, at_most: Duration) {
         self.network.idle(self.unit, at_most);
     }
@@ -66,15 +66,15 @@ impl Turn {
 #[derive(Debug)]
 pub(crate) struct Sim {
     me: PeerId,
-    /// Which life of which unit, as the network counts them.
+    /// Index of this life of this unit in the network.
     unit: u32,
     node: Membership,
     network: Arc<Network>,
-    /// Those that were announced.
+    /// The peers that were announced.
     known: BTreeMap<PeerId, Known>,
-    /// Frames of lives of which the agents have not told yet.
+    /// Frames from lives that the agents have not reported yet.
     early: Vec<Parcel>,
-    /// The epoch in which nothing is to be told any more.
+    /// The epoch of which everything has been announced.
     epoch_seen: Option<u64>,
     is_dead: bool,
     empty_polls: u32,
@@ -84,13 +84,13 @@ pub(crate) struct Sim {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     incarnation: u32,
-    /// What the network calls it; `None` if nobody runs it.
+    /// Index of this life in the network; `None` if it is not run.
     unit: Option<u32>,
     is_lost: bool,
 }
 
 impl Sim {
-    /// The end of a life of a unit, which is a member of its node by this.
+    /// Creates the transport of a life of a unit, which is a member of its node.
     fn new(unit: u32, node: Membership, network: Arc<Network>) -> Sim {
         Sim {
             me: node.peer(),
@@ -149,7 +149,7 @@ impl Transport for Sim {
         {
             self.membership(sink);
         }
-        // A program that only polls must not stop time.
+        // A program that only polls must not stop the time.
         self.empty_polls = if arrived == 0 {
             self.empty_polls + 1
         } else {
@@ -167,7 +167,7 @@ impl Transport for Sim {
         if self.known.contains_key(&peer) {
             return;
         }
-        // One that is gone: its loss is announced by a poll, after what it has said.
+        // The peer is gone: a later poll announces its loss, after its last frames.
         self.announce(peer, sink);
         self.epoch_seen = None;
         if self.is_dead {
@@ -176,7 +176,7 @@ impl Transport for Sim {
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
-        // Nobody else runs before this unit passes its turn on.
+        // No other unit runs before this one passes its turn on.
         let (network, unit) = (self.network.clone(), self.unit);
         (!there()).then_some(Sleep::Virtual(Turn { network, unit }))
     }
@@ -214,7 +214,7 @@ impl Drop for Sim {
     }
 }
 
-/// Wakes a unit of the same node, after a store that it may be waiting for.
+/// Wakes a unit of the same node after a store that it may be waiting for.
 #[derive(Clone, Debug)]
 pub(crate) struct Waker {
     network: Arc<Network>,
@@ -228,7 +228,7 @@ impl Waker {
 }
 
 impl Sim {
-    /// What can be done between this unit and another one.
+    /// Returns what is possible between this unit and another one.
     fn caps_to(&self, peer: PeerId) -> Caps {
         let scenario = &self.network.scenario;
         let is_near = peer.node() == self.me.node();
@@ -249,7 +249,7 @@ impl Sim {
         }
     }
 
-    /// What wakes a unit of the same node.
+    /// Returns the waker of a unit of the same node.
     pub(crate) fn waker(&self, peer: PeerId) -> Option<Waker> {
         let known = self.known.get(&peer);
         let unit = known.filter(|_| peer.node() == self.me.node())?.unit?;
@@ -257,7 +257,7 @@ impl Sim {
         Some(Waker { network, unit })
     }
 
-    /// State and life of a peer, as the agents say.
+    /// Returns the state and incarnation of a peer, according to the agents.
     fn standing(&self, peer: PeerId) -> Option<(State, u32)> {
         match peer.node() == self.me.node() {
             true => Some(self.node.layout.peers.state(peer.slot())),
@@ -265,7 +265,7 @@ impl Sim {
         }
     }
 
-    /// Announces the present life of a peer, or the last one, which the agents have told of.
+    /// Announces the life of a peer that the agents reported last.
     fn announce(&mut self, peer: PeerId, sink: &mut impl Sink) {
         let info = match peer.node() == self.me.node() {
             true => self.node.layout.peers.info(peer.slot()),
@@ -283,7 +283,7 @@ impl Sim {
         }
     }
 
-    /// Announces that a peer is lost, after the ends of its operations (T10).
+    /// Announces that a peer is lost, after the completions of its operations (T10).
     fn lose(&mut self, peer: PeerId, sink: &mut impl Sink) {
         let Some(known) = self.known.get_mut(&peer).filter(|known| !known.is_lost) else {
             return;
@@ -297,8 +297,8 @@ impl Sim {
         sink.change(Change::Lost { peer, incarnation });
     }
 
-    /// Announces what has become of a peer. Returns false if frames of it have to arrive first
-    /// (T4).
+    /// Announces the present state of a peer. Returns false if frames of that peer must arrive
+    /// first (T4).
     fn look_at(&mut self, peer: PeerId, sink: &mut impl Sink) -> bool {
         let Some((state, incarnation)) = self.standing(peer) else {
             return true;
@@ -323,7 +323,7 @@ impl Sim {
         true
     }
 
-    /// Announces what has become of this node's units, and of those others that were announced.
+    /// Announces changes of this node's units, and of the other peers that were announced.
     fn membership(&mut self, sink: &mut impl Sink) {
         let table = &self.node.layout.peers;
         let (epoch, node) = (table.epoch(), self.me.node());
@@ -339,7 +339,7 @@ impl Sim {
         }
     }
 
-    /// Takes a frame, of a peer that is announced first.
+    /// Delivers a frame; announces its sender first.
     fn frame(&mut self, frame: Parcel, sink: &mut impl Sink) {
         let (peer, incarnation) = frame.life;
         let is_known = |known: &Known| !known.is_lost && known.incarnation == incarnation;
@@ -350,12 +350,12 @@ impl Sim {
                 .map_or(0, |(_, incarnation)| incarnation);
             match self.known.get(&peer) {
                 Some(known) if is_known(known) => {}
-                // Of a life that is over.
+                // The frame is from an earlier life.
                 Some(known) if known.incarnation >= incarnation => return,
                 _ if told > incarnation => return,
                 Some(Known { is_lost: false, .. }) => return self.early.push(frame),
                 _ if told < incarnation => return self.early.push(frame),
-                // It has come, sent and gone: that is announced after its last frame.
+                // The peer joined, sent and left: its loss is announced after its last frame.
                 _ => {
                     self.announce(peer, sink);
                     self.epoch_seen = None;
@@ -369,11 +369,11 @@ impl Sim {
     }
 }
 
-/// A frame under way.
+/// A frame in flight.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     from: u32,
-    /// Whose it is.
+    /// Peer and incarnation of the sender.
     life: (PeerId, u32),
     frame: RawFrame,
 }

@@ -1,4 +1,4 @@
-//! The network: time, what is under way, and whose turn it is.
+//! The network: virtual time, events in flight, and the choice of the unit that runs.
 
 use super::agents::{Far, Heard, Host};
 use super::rma::{Operations, Step};
@@ -11,18 +11,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a unit finds when it polls.
+/// An event that a unit finds when it polls.
 #[derive(Debug)]
 pub(super) enum UnitEvent {
     Frame(Parcel),
-    /// An operation of RMA that this unit is to do.
+    /// An RMA operation that this unit is to carry out.
     Rma(Step),
-    /// The end of one that this unit has started.
+    /// The completion of an operation that this unit started.
     Completed(Completed),
     Killed,
 }
 
-/// What happens at some moment.
+/// An event of the simulation.
 #[derive(Debug)]
 pub(super) enum Event {
     Deliver {
@@ -33,7 +33,7 @@ pub(super) enum Event {
     Kill {
         unit: u32,
     },
-    /// A unit's agent notices that it is gone.
+    /// The agent of a unit notices that the unit is gone.
     Part {
         unit: u32,
     },
@@ -44,7 +44,7 @@ pub(super) enum Event {
     KillNode {
         node: u32,
     },
-    /// A unit that nobody runs is lost, as far as all others can see.
+    /// The loss of a unit that is not run, as all others see it.
     LoseBystander {
         unit: u32,
     },
@@ -53,16 +53,16 @@ pub(super) enum Event {
 /// One life of a unit.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// Which one of the scenario.
+    /// Index of the unit in the scenario.
     pub(super) unit: u32,
-    /// The life of its node; `None` before that has begun.
+    /// The life of its node; `None` before that life has begun.
     pub(super) host: Option<usize>,
     pub(super) incarnation: u32,
     pub(super) inbox: VecDeque<UnitEvent>,
-    /// Until when it waits; `None`: it has not begun, or has ended.
+    /// When its wait ends; `None` if it has not begun or has ended.
     pub(super) wakes: Option<Duration>,
     pub(super) alive: bool,
-    /// It has ended: nobody polls for it.
+    /// The unit has ended: nothing polls for it any more.
     pub(super) has_left: bool,
 }
 
@@ -71,7 +71,7 @@ impl Unit {
         self.alive && !self.has_left
     }
 
-    /// It looks again, as soon as it is its turn.
+    /// Ends the wait of the unit as soon as it can run.
     pub(super) fn wake(&mut self, now: Duration) {
         self.wakes = self.wakes.map(|wakes| wakes.min(now));
     }
@@ -82,38 +82,38 @@ pub(super) struct State {
     pub(super) random: fastrand::Rng,
     pub(super) random_of_agents: fastrand::Rng,
     pub(super) now: Duration,
-    /// By moment, then by the order in which they were made: deterministic.
+    /// By time, then by order of creation, so that runs are deterministic.
     events: BTreeMap<(Duration, u64), Event>,
     made: u64,
-    /// First the first lives of all units, then those of nodes that come back.
+    /// The first lives of all units, then those on nodes that return.
     pub(super) units: Vec<Unit>,
     pub(super) hosts: Vec<Host>,
     /// The ends of the agents' connections.
     pub(super) ends: BTreeMap<(usize, Link), Far>,
     pub(super) operations: Operations,
-    /// When the last frame of a pair arrives: frames of a pair keep their order.
+    /// When the last frame of a pair arrives, because frames of a pair stay in order.
     last: BTreeMap<(u32, u32), Duration>,
     under_way: BTreeMap<(u32, u32), usize>,
     running: Option<u32>,
     entered: usize,
 }
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Network {
     pub(super) scenario: Scenario,
     state: Mutex<State>,
-    /// Signalled when all units are there.
+    /// Signalled when all units have entered.
     complete: Condvar,
-    /// One per unit: signalled when it is its turn.
+    /// One per unit: signalled when the unit may run.
     turns: Vec<Condvar>,
 }
 
-/// News of a death arrives this much later than the death, at most.
+/// Maximum delay between a death and the news of it, in nanoseconds.
 const NEWS_DELAY_MAX: u64 = 50_000;
 
 impl Network {
-    /// The network, in which the nodes that are there from the beginning know each other.
+    /// Creates the network, in which the nodes of the beginning already know each other.
     pub(super) fn new(scenario: &Scenario) -> Network {
         let unit = |unit| Unit {
             unit,
@@ -139,12 +139,15 @@ impl Network {
             running: None,
             entered: 0,
         };
+        // Start one node at a time, each after the previous ones have settled, so that numbers are
+        // fixed.
         for node in (0..scenario.nodes).filter(|node| !scenario.comes_later(*node)) {
             state.start_host(node, scenario);
             while !state.is_settled(scenario) {
                 state.go_on(scenario);
             }
         }
+        // The times of the scenario count from now.
         let begin = state.now;
         for (unit, at) in &scenario.kills {
             state.make(begin + *at, Event::Kill { unit: *unit });
@@ -173,7 +176,8 @@ impl Network {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called by a unit's thread first: waits for its first turn. The guard ends the unit.
+    /// Registers the thread of a unit and waits for its first turn. Dropping the baton ends the
+    /// unit.
     pub(super) fn enter(&self, index: u32) -> Baton<'_> {
         let mut state = self.lock();
         state.entered += 1;
@@ -185,7 +189,7 @@ impl Network {
         }
     }
 
-    /// Gives the first turn once all units are there.
+    /// Gives the first turn once all units have entered.
     pub(super) fn start(&self) {
         let mut state = self.lock();
         while state.entered < state.units.len() {
@@ -197,7 +201,7 @@ impl Network {
         self.pass_on(&mut state);
     }
 
-    /// Chooses who runs next and tells it.
+    /// Chooses the next unit to run and signals it.
     fn pass_on(&self, state: &mut State) {
         state.pass_on(&self.scenario);
         if let Some(next) = state.running {
@@ -230,14 +234,14 @@ impl Network {
         self.lock().units[unit as usize].inbox.pop_front()
     }
 
-    /// A unit that waits looks again, as soon as it is its turn.
+    /// Ends the wait of a unit as soon as it can run.
     pub(super) fn wake(&self, unit: u32) {
         let mut state = self.lock();
         let now = state.now;
         state.units[unit as usize].wake(now);
     }
 
-    /// What a life of a unit has of its node.
+    /// Makes a life of a unit a member of its node.
     pub(super) fn join(&self, unit: u32) -> Result<Membership, Error> {
         let state = self.lock();
         let unit = &state.units[unit as usize];
@@ -246,7 +250,7 @@ impl Network {
         node.join(self.scenario.peer_of(unit.unit).slot(), unit.unit)
     }
 
-    /// Where one life of a peer is reached, if it is run.
+    /// Returns the index of a life of a peer, if that life is run.
     pub(super) fn find(&self, peer: PeerId, incarnation: u32) -> Option<u32> {
         let unit = self.scenario.unit_of(peer);
         let state = self.lock();
@@ -255,7 +259,7 @@ impl Network {
         found.map(|index| index as u32)
     }
 
-    /// Whether frames from one unit to another have not arrived.
+    /// Returns true if frames from one unit to another have not arrived yet.
     pub(super) fn is_under_way(&self, from: u32, to: u32) -> bool {
         let state = self.lock();
         state
@@ -270,7 +274,7 @@ impl Network {
             return Push::Gone;
         }
         let under_way = state.under_way.entry((from, to)).or_default();
-        // Replies have twice the room: they never wait for requests.
+        // Replies have twice the capacity, so they never wait for requests.
         let limit = match frame.class {
             Class::Request => self.scenario.in_flight_max,
             Class::Reply => self.scenario.in_flight_max * 2,
@@ -305,12 +309,12 @@ impl State {
         self.events.insert((at, self.made), event);
     }
 
-    /// When news of an end come, at some moment soon.
+    /// Returns a random time at which the news of an end arrives.
     pub(super) fn news(&mut self) -> Duration {
         self.now + Duration::from_nanos(self.random_of_agents.u64(..NEWS_DELAY_MAX))
     }
 
-    /// Time goes on to the next event, which happens.
+    /// Advances the time to the next event and handles that event.
     fn go_on(&mut self, scenario: &Scenario) {
         if let Some(((at, _), event)) = self.events.pop_first() {
             self.now = self.now.max(at);
@@ -318,7 +322,7 @@ impl State {
         }
     }
 
-    /// Chooses who runs next; moves time when nobody can.
+    /// Chooses the next unit to run; advances the time if none can run.
     fn pass_on(&mut self, scenario: &Scenario) {
         loop {
             while self
@@ -352,7 +356,7 @@ impl State {
         }
     }
 
-    /// A unit has ended, or was killed.
+    /// Ends a unit that has returned or was killed.
     fn leave(&mut self, unit: u32) {
         let ended = &mut self.units[unit as usize];
         ended.wakes = None;
@@ -363,7 +367,7 @@ impl State {
         }
     }
 
-    /// A unit is killed: nothing of it arrives any more.
+    /// Kills a unit: nothing more arrives from it.
     pub(super) fn die(&mut self, unit: u32) {
         let dead = &mut self.units[unit as usize];
         dead.alive = false;
@@ -400,7 +404,7 @@ impl State {
     }
 }
 
-/// A unit's right to exist; its end lets the others go on.
+/// A unit's place in the run. Dropping it lets the others continue.
 #[derive(Debug)]
 pub(super) struct Baton<'a> {
     network: &'a Network,

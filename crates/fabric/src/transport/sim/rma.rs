@@ -1,10 +1,10 @@
 //! RMA of the simulated network.
 //!
-//! An operation reaches its target after a time of its own, at random: it may overtake others, and
-//! frames. With bypass the network then does it; else the target, when it polls. A put with bypass
-//! completes when the target's memory has taken it, and its bytes become visible there some time
-//! later: only a flush waits for that, as with a network adapter. Atomics are done by the target's
-//! processor, so there are none with bypass.
+//! An operation reaches its target after a random time of its own: it may overtake other operations
+//! and frames. With bypass, the network then carries it out; otherwise the target does, when it
+//! polls. A put with bypass completes when the target has received it, but its bytes become visible
+//! there some time later. Only a flush waits for that, as with a network adapter. The target's
+//! processor carries out atomics, so bypass has none.
 
 use super::network::{Event, Network, State, UnitEvent};
 use crate::transport::{
@@ -14,31 +14,31 @@ use samite_mem::SharedBytes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What peers may reach, by owner and number.
+/// Memory that peers may access, by owner and registration number.
 type Ranges = BTreeMap<(u32, u64), SharedBytes>;
 
 /// The state of all operations.
 #[derive(Debug, Default)]
 pub(super) struct Operations {
     started: u64,
-    /// What has not completed, or is not visible yet, by initiator, target and number.
+    /// Operations that have not completed or are not visible yet, by initiator, target and number.
     open: BTreeMap<(u32, u32), BTreeMap<u64, Open>>,
     ranges: Ranges,
     registered: u64,
 }
 
-/// An operation on its way.
+/// An operation in flight.
 #[derive(Debug)]
 struct Open {
     id: u64,
-    /// `None`: it has completed, and is not visible yet.
+    /// `None` if it has completed but is not visible yet.
     verb: Option<RmaVerb>,
     result: Result<u64, RmaError>,
-    /// What is still to be written, and where.
+    /// Bytes still to be written: registration, offset and content.
     landing: Option<(u64, u64, Vec<u8>)>,
 }
 
-/// What happens to an operation: which, by initiator, target and number.
+/// A step of an operation, which initiator, target and number identify.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) from: u32,
@@ -55,9 +55,9 @@ impl Step {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// It is at its target.
+    /// The operation arrives at its target.
     Arrive,
-    /// Its end is at its initiator.
+    /// Its completion arrives at its initiator.
     Complete,
     /// Its bytes become visible.
     Land,
@@ -69,14 +69,14 @@ impl Network {
         operations.registered += 1;
         let number = operations.registered;
         operations.ranges.insert((unit, number), bytes.clone());
-        // Longer than the number: the fabric is to take keys as they are.
+        // The key is longer than the number, because the fabric must treat keys as opaque.
         let mut key = [0x5a; 40];
         key[..8].copy_from_slice(&number.to_le_bytes());
         let key = RemoteKey::of(&key).expect("a key of 40 bytes");
         (Registration(number), key)
     }
 
-    /// Ends one registration of a unit, or all; puts that have completed land first.
+    /// Ends one registration of a unit, or all. Completed puts are written first.
     pub(super) fn deregister(&self, unit: u32, registration: Option<Registration>) {
         let Operations { open, ranges, .. } = &mut self.lock().operations;
         let is_it = |number: u64| registration.is_none_or(|it| it.0 == number);
@@ -113,6 +113,7 @@ impl Network {
             number: operations.started,
             what: What::Arrive,
         };
+        // A flush carries no bytes and completes when everything before it has.
         let bytes = match &verb {
             RmaVerb::Put(_, buf) => Some(buf.len()),
             RmaVerb::Get(_, buf) => Some(buf.len()),
@@ -137,7 +138,7 @@ impl Network {
         Ok(())
     }
 
-    /// A unit hears that another one is lost: what it has under way there ends first (T10).
+    /// Ends the operations of a unit at a peer whose loss it learns of, before that loss (T10).
     pub(super) fn lose_operations(&self, from: u32, to: u32) -> Vec<Completed> {
         let mut lost = Vec::new();
         if let Some(all) = self.lock().operations.open.get_mut(&(from, to)) {
@@ -146,14 +147,14 @@ impl Network {
                     let (id, result) = (open.id, Err(RmaError::Lost));
                     lost.push(Completed { id, verb, result });
                 }
-                // What the target has taken lands all the same.
+                // Bytes that the target has received are written nevertheless.
                 open.landing.is_some()
             });
         }
         lost
     }
 
-    /// The target does an operation that needs its progress.
+    /// Carries out an operation that needs the progress of its target.
     pub(super) fn carry_out(&self, step: Step) {
         self.lock().carry_out(step, &self.scenario, false);
     }
@@ -170,7 +171,7 @@ impl Open {
 }
 
 impl State {
-    /// A moment after a random latency.
+    /// Returns the time after a random latency.
     pub(super) fn flight(&mut self, latency: &std::ops::Range<Duration>) -> Duration {
         let (low, high) = (latency.start.as_nanos(), latency.end.as_nanos());
         let (low, high) = (low as u64, high as u64);
@@ -235,7 +236,7 @@ impl State {
         self.make(ends, step.then(What::Complete));
     }
 
-    /// The initiator learns of the end.
+    /// Reports the completion to the initiator.
     fn complete(&mut self, step: Step, scenario: &super::Scenario) {
         let of_pair = self.operations.open.get_mut(&(step.from, step.to));
         let Some(open) = of_pair.and_then(|open| open.get_mut(&step.number)) else {
@@ -252,7 +253,7 @@ impl State {
         self.close(step, scenario);
     }
 
-    /// What has completed and is visible keeps no flush waiting.
+    /// Removes an operation that has completed and is visible, so that a flush can complete.
     fn close(&mut self, step: Step, scenario: &super::Scenario) {
         let Some(of_pair) = self.operations.open.get_mut(&(step.from, step.to)) else {
             return;
@@ -264,7 +265,7 @@ impl State {
         }
     }
 
-    /// Ends the flush of a pair before which nothing is open.
+    /// Completes the flush of a pair if no operation before it is open.
     fn flushed(&mut self, step: &Step, latency: &std::ops::Range<Duration>) {
         let pair = (step.from, step.to);
         let first = self.operations.open.get(&pair);
@@ -280,7 +281,7 @@ impl State {
     }
 }
 
-/// The range that a place of an operation on so many bytes is in, and its number.
+/// Finds the registration of the remote address of an operation on `bytes` bytes, and its number.
 fn find<'a>(
     ranges: &'a Ranges,
     unit: u32,

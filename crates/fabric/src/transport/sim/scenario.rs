@@ -1,4 +1,4 @@
-//! What is simulated, and the threads that run it.
+//! The settings of a simulation, and the threads that run it.
 
 use super::Sim;
 use super::network::Network;
@@ -10,47 +10,47 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is simulated.
+/// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// Decides everything that is left to chance.
+    /// Determines everything random.
     pub seed: u64,
-    /// How many units there are.
+    /// Number of units.
     pub units: u32,
-    /// On how many nodes: unit u is on node u % nodes.
+    /// Number of nodes: unit u is on node u % nodes.
     pub nodes: u32,
-    /// A frame takes this long, at random.
+    /// Range of the random latency of a frame.
     pub latency: Range<Duration>,
-    /// Bytes per second of one pair.
+    /// Bandwidth of a pair, in bytes per second.
     pub bandwidth: u64,
-    /// Frames of one pair that may be under way; more are refused for now.
+    /// Maximum number of frames of a pair in flight; further ones are refused until some arrive.
     pub in_flight_max: usize,
-    /// Longest body of a frame.
+    /// Maximum length of a frame's body.
     pub body_max: u64,
     /// RMA between nodes.
     pub rma: Rma,
-    /// Whether frames of a pair on two nodes keep their order.
+    /// Whether frames between nodes stay in order within a pair.
     pub is_ordered: bool,
-    /// Whether unit 0 says that it hosts the services of an agent.
+    /// Whether unit 0 identifies itself as the host of an agent's services.
     pub has_host: bool,
-    /// Which unit dies when.
+    /// Units that die, and when.
     pub kills: Vec<(u32, Duration)>,
-    /// Which node disappears when.
+    /// Nodes that disappear, and when.
     pub node_kills: Vec<(u32, Duration)>,
-    /// Which node joins when, for the first time or again.
+    /// Nodes that join, for the first time or again, and when.
     pub starts: Vec<(u32, Duration)>,
-    /// Units of other jobs on other nodes, which all agents know and nobody runs; and how many of
-    /// them are lost, one after the other.
+    /// Number of units of other jobs on other nodes. All agents know them, but they are not run.
+    /// `lost_bystanders` of them are lost, one after the other.
     pub bystanders: u32,
     /// See [`Scenario::bystanders`].
     pub lost_bystanders: u32,
-    /// Settings of every unit.
+    /// Configuration of every unit.
     pub config: Config,
 }
 
 impl Scenario {
-    /// A network of `units` on a cluster's scale: 1 to 20 us, 10 GB/s. Each is on a node of its
-    /// own.
+    /// Creates a network of `units` units at the scale of a cluster: 1 to 20 us, 10 GB/s. Each unit
+    /// is on its own node.
     pub fn new(seed: u64, units: u32) -> Scenario {
         Scenario {
             seed,
@@ -75,31 +75,31 @@ impl Scenario {
         }
     }
 
-    /// The units are on so many nodes, by turns.
+    /// Places the units on this many nodes, round-robin.
     pub fn on_nodes(mut self, nodes: u32) -> Scenario {
         self.nodes = nodes.clamp(1, self.units.max(1));
         self
     }
 
-    /// Nodes reach each other's memory by RMA.
+    /// Enables RMA between nodes.
     pub fn with_rma(mut self, rma: Rma) -> Scenario {
         self.rma = rma;
         self
     }
 
-    /// Frames between nodes overtake each other.
+    /// Lets frames between nodes overtake each other.
     pub fn unordered(mut self) -> Scenario {
         self.is_ordered = false;
         self
     }
 
-    /// Unit 0 says that it hosts the services of an agent.
+    /// Makes unit 0 identify itself as the host of an agent's services.
     pub fn with_host(mut self) -> Scenario {
         self.has_host = true;
         self
     }
 
-    /// A unit as a peer.
+    /// Returns the peer number of a unit.
     pub fn peer_of(&self, unit: u32) -> PeerId {
         PeerId::new(unit % self.nodes, unit / self.nodes)
     }
@@ -113,7 +113,7 @@ impl Scenario {
         (node..self.units).step_by(self.nodes as usize)
     }
 
-    /// Whether a node is not there from the beginning.
+    /// Returns true if a node is not present from the beginning.
     pub(super) fn comes_later(&self, node: u32) -> bool {
         let first = |list: &[(u32, Duration)]| {
             let of_node = list.iter().filter(|(number, _)| *number == node);
@@ -123,8 +123,8 @@ impl Scenario {
         started.is_some_and(|started| killed.is_none_or(|killed| started < killed))
     }
 
-    /// The units in the order of their results: their first lives, then those of nodes that come
-    /// back.
+    /// Iterates over the units in the order of their results: first their first lives, then those
+    /// on nodes that return.
     pub(super) fn lives(&self) -> impl Iterator<Item = u32> {
         let mut seen: BTreeSet<u32> = (0..self.nodes)
             .filter(|node| !self.comes_later(*node))
@@ -136,32 +136,32 @@ impl Scenario {
         (0..self.units).chain(again.flat_map(|(node, _)| self.units_of(*node)))
     }
 
-    /// The reverse of [`Scenario::peer_of`].
+    /// Returns the unit of a peer, the inverse of [`Scenario::peer_of`].
     pub(super) fn unit_of(&self, peer: PeerId) -> u32 {
         peer.slot().0 * self.nodes + peer.node()
     }
 
-    /// Unit `unit` dies at this moment.
+    /// Kills unit `unit` at this time.
     pub fn kill(mut self, unit: u32, at: Duration) -> Scenario {
         self.kills.push((unit, at));
         self
     }
 
-    /// Node `node` disappears at this moment, with its agent and its units.
+    /// Removes node `node` at this time, with its agent and its units.
     pub fn kill_node(mut self, node: u32, at: Duration) -> Scenario {
         self.node_kills.push((node, at));
         self
     }
 
-    /// Node `node` joins at this moment; one that was there before comes back, as another life.
+    /// Lets node `node` join at this time. A node that was present before returns in another life.
     pub fn start_node(mut self, node: u32, at: Duration) -> Scenario {
         self.starts.push((node, at));
         self
     }
 
-    /// Runs `unit` once per unit, to the end; the results by unit, then those of units of nodes
-    /// that came back, in the order of [`Scenario::starts`]. A killed unit sees everybody lost. A
-    /// panic of a unit says the seed.
+    /// Runs `unit` once per unit, to the end. Returns the results in order of units, then those of
+    /// units on nodes that returned, in the order of [`Scenario::starts`]. A killed unit sees all
+    /// peers lost. If a unit panics, the message names the seed.
     pub fn run<T: Send>(&self, unit: impl Fn(&Fabric) -> T + Sync) -> Vec<T> {
         let network = Arc::new(Network::new(self));
         let (network, unit) = (&network, &unit);

@@ -7,13 +7,13 @@ use crate::{Atomic, Width};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 
-/// What a transport has told, in order.
+/// What a transport has reported, in order.
 #[derive(Default)]
 struct Heard {
     frames: Vec<(u64, Vec<u8>)>,
     ended: Vec<(u64, Result<u64, RmaError>, Vec<u8>)>,
     lost: bool,
-    /// How many ended after the loss was told.
+    /// Number of operations that ended after the loss was reported.
     late: usize,
 }
 
@@ -36,7 +36,7 @@ impl Sink for Heard {
     }
 }
 
-/// A unit's transport, and what it has told.
+/// A unit's transport, and what it has reported.
 struct End<'a> {
     fabric: &'a Fabric,
     heard: Heard,
@@ -60,7 +60,7 @@ impl End<'_> {
         }
     }
 
-    /// Lets time pass, without a poll.
+    /// Lets time pass without a poll.
     fn compute(&self) {
         self.fabric.0.core.lock().transport.yield_now();
     }
@@ -92,7 +92,7 @@ impl End<'_> {
             .start(self.other(), id, verb)
     }
 
-    /// Registers words and tells the other one.
+    /// Registers words and sends their key to the other unit.
     fn offer(&self, words: &SharedBytes) -> Registration {
         let registered = self.fabric.0.core.lock().transport.register(words);
         let (registration, key) = registered.expect("it can do RMA");
@@ -120,7 +120,7 @@ fn word(words: &SharedBytes, index: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Runs the two sides on two nodes, for both kinds of RMA and some seeds.
+/// Runs the two units on two nodes, for both kinds of RMA and several seeds.
 fn both_kinds(seeds: u64, unit: impl Fn(&mut End<'_>, bool, Rma) -> u64 + Sync) -> Vec<Vec<u64>> {
     let kinds = [Rma::Bypasses, Rma::NeedsProgress];
     let runs = kinds
@@ -134,8 +134,8 @@ fn both_kinds(seeds: u64, unit: impl Fn(&mut End<'_>, bool, Rma) -> u64 + Sync) 
     runs.map(run).collect()
 }
 
-/// T7: puts overtake each other and frames; what a flush has ended is visible, and so is what was
-/// put before it.
+/// T7: puts overtake each other and frames. What a flush has ended is visible, and so is every
+/// earlier put.
 #[test]
 fn a_flush_is_the_only_order() {
     let found = both_kinds(30, |end, is_target, _| {
@@ -156,7 +156,7 @@ fn a_flush_is_the_only_order() {
         end.tell(1, &[]);
         end.start(4, RmaVerb::Flush).unwrap();
         end.until(|heard| heard.ended.iter().any(|(id, ..)| *id == 4));
-        // The flush is the last one, and every buffer came back.
+        // The flush ended last, and every buffer was returned.
         assert_eq!(end.heard.ended.last().map(|(id, ..)| *id), Some(4));
         let mut ended: Vec<_> = end
             .heard
@@ -181,8 +181,9 @@ fn a_flush_is_the_only_order() {
     }
 }
 
-/// T12: with bypass a put is visible, and a get answered, while the target does nothing; else only
-/// when it polls. Then there are atomics, and their old value is here when they end (T8).
+/// T12: with bypass, a put becomes visible and a get is answered while the target does nothing;
+/// without, only when the target polls. Then there are atomics, whose old value is available when
+/// they complete (T8).
 #[test]
 fn what_bypasses_needs_nothing_of_its_target() {
     both_kinds(5, |end, is_target, rma| {
@@ -222,7 +223,7 @@ fn what_bypasses_needs_nothing_of_its_target() {
     });
 }
 
-/// T9: a transport that has no room leaves the operation as it was, and takes it later.
+/// T9: a transport without capacity leaves the operation unchanged and accepts it later.
 #[test]
 fn a_refused_start_has_no_effect() {
     both_kinds(2, |end, is_target, _| {
@@ -253,8 +254,8 @@ fn a_refused_start_has_no_effect() {
     });
 }
 
-/// T10: what is started towards a unit that is lost ends once, and before its loss is told, up to
-/// the last moment.
+/// T10: an operation towards a lost unit ends once, and before the loss is reported, even if it was
+/// started at the last moment.
 #[test]
 fn operations_end_before_the_loss() {
     let ended = both_kinds(10, |end, is_target, _| {
@@ -286,8 +287,7 @@ fn operations_end_before_the_loss() {
     );
 }
 
-/// T11: after the end of a registration nothing writes the range, however late it comes; it is
-/// refused.
+/// T11: after a registration has ended, nothing writes to the range. Late operations are refused.
 #[test]
 fn nothing_reaches_what_is_deregistered() {
     let refused = both_kinds(20, |end, is_target, _| {
@@ -319,7 +319,7 @@ fn nothing_reaches_what_is_deregistered() {
     assert!(refused.iter().any(|units| units[0] > 0 && units[0] < 40));
 }
 
-/// The key of a range is bounded, whatever a peer says.
+/// The length of a key is bounded, whatever a peer sends.
 #[test]
 fn a_key_is_bounded() {
     assert!(RemoteKey::of(&[]).is_none());
