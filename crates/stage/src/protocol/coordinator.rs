@@ -1,9 +1,9 @@
-//! The coordinator of all streams of a domain, pure: streams by name, one admission control, who
-//! waits for a name to be there.
+//! The coordinator of all streams of a domain, a pure state machine: streams by name, one admission
+//! control, and the requests that wait for a name.
 //!
-//! [`Coordinator::on_event`] takes what happened and when, and returns what is to be said, in
-//! order. Nothing else goes in or out. It lives in one process of the domain (the agent, beside its
-//! block store); when that dies, the streams die with it.
+//! [`Coordinator::on_event`] takes an event and its time, and returns the messages to send, in
+//! order. It has no other input or output. The coordinator lives in one process of the domain (the
+//! agent, beside its block store). If that process dies, the streams die with it.
 
 use super::admission::{Admission, Decision};
 use super::figures::Lines;
@@ -18,28 +18,28 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What happens to the coordinator.
+/// An input of the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(
     clippy::large_enum_variant,
     reason = "one at a time, and taken as soon as it is made"
 )]
 pub enum Event {
-    /// A peer says something.
+    /// A message from a peer.
     Said(Peer, Request),
-    /// A peer is gone; nothing comes from that life of it after this.
+    /// A peer is lost; nothing from this incarnation follows.
     Lost(Peer),
-    /// These live and have not taken what they were sent: they are given no more steps until they
-    /// have.
+    /// These peers are alive but have not received what was sent to them: they are given no more
+    /// steps until they have.
     Slow(BTreeSet<Peer>),
     /// Time has passed.
     Tick,
 }
 
-/// What the coordinator wants done.
+/// An output of the coordinator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Say this to that peer.
+    /// Send this to that peer.
     Send(Peer, Notice),
 }
 
@@ -48,31 +48,31 @@ pub enum Action {
 pub struct Coordinator {
     pub(super) now: u64,
     pub(super) streams: BTreeMap<StreamId, Stream>,
-    /// Subscriptions of streams that are over: what they were not told yet.
+    /// Subscriptions to streams that have ended, with the news they have not been told yet.
     pub(super) left: BTreeMap<StreamId, Watches>,
     pub(super) names: HashMap<String, StreamId>,
     pub(super) next_stream: u64,
     pub(super) admission: Admission,
     pub(super) pending: Vec<Pending>,
     pub(super) ledger: Ledger,
-    /// When each block store has got on with a buffer last: made memory for it, or written it to
-    /// its disk.
+    /// When each block store last made progress with a buffer: allocated memory for it or wrote it
+    /// to its disk.
     pub(super) worked: BTreeMap<Peer, u64>,
-    /// The stream with which the next [`Event::Tick`] begins, where there were no answers left for
-    /// it in the last one.
+    /// The stream with which the next [`Event::Tick`] begins, if the last one ran out of answers
+    /// before it.
     pub(super) first_due: Option<StreamId>,
-    /// Who takes no more steps now.
+    /// Peers that currently get no more steps.
     pub(super) slow: Arc<BTreeSet<Peer>>,
     out: Vec<Action>,
 }
 
 impl Coordinator {
-    /// No streams, no block stores.
+    /// Returns a coordinator without streams or block stores.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Something happens at `now` (ms, never less than before).
+    /// Handles an event at `now` (in ms, never less than before).
     pub fn on_event(&mut self, now: u64, event: Event) -> Vec<Action> {
         assert!(now >= self.now, "time went back from {} to {now}", self.now);
         self.now = now;
@@ -90,14 +90,14 @@ impl Coordinator {
         std::mem::take(&mut self.out)
     }
 
-    /// When [`Event::Tick`] is due at the latest; it may be early. `None`: nothing waits.
+    /// Returns the latest time for [`Event::Tick`]; it may be early. `None` if nothing waits.
     pub fn wake_at(&self) -> Option<u64> {
         let streams = self.streams.values().filter_map(Stream::wake_at);
         let pending = self.pending.iter().map(|pending| pending.until);
         streams.chain(pending).min()
     }
 
-    /// How every stream stands, by the order of their opening, as far as there is room.
+    /// Returns the state of the streams, in the order of their opening, as many as fit.
     pub fn figures(&self) -> Vec<StreamFigures> {
         self.streams_listed(&mut Lines::new())
     }
@@ -115,19 +115,19 @@ impl Coordinator {
         listed
     }
 
-    /// Who has how much memory.
+    /// Returns the admission control.
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
 
-    /// Number of subscriptions, of streams that are over, too.
+    /// Returns the number of subscriptions, including those to streams that have ended.
     pub fn subscriptions(&self) -> usize {
         let there = self.streams.values().map(Stream::watches);
         let left = self.left.values();
         there.chain(left).map(|watches| watches.watches.len()).sum()
     }
 
-    /// What can be said of how things stand.
+    /// Returns the state of everything.
     fn all_figures(&self) -> Figures {
         let mut lines = Lines::new();
         let streams = self.streams_listed(&mut lines);
@@ -170,6 +170,7 @@ impl Coordinator {
                     stream.report(from, report);
                 }
             }
+            // Opening a stream.
             Request::BlockStores { ticket } => {
                 let block_stores = self.block_stores();
                 self.answer(from, ticket, Answer::BlockStores { block_stores });
@@ -203,6 +204,7 @@ impl Coordinator {
                 let opening = Opening::Reader(reader, gives_up);
                 self.open(from, ticket, stream, opening, timeout);
             }
+            // Writing.
             Request::Begin {
                 ticket,
                 writer,
@@ -230,6 +232,7 @@ impl Coordinator {
                     stream.commit(from, writer.rank, ticket, part, keep)
                 });
             }
+            // Reading.
             Request::Next {
                 ticket,
                 reader,
@@ -268,6 +271,7 @@ impl Coordinator {
             Request::CloseReader { reader } => {
                 self.tell(reader.stream, |stream| stream.close_reader(from, reader));
             }
+            // Watching. Subscriptions outlive their stream, so `left` is asked first.
             Request::OpenWatch {
                 ticket,
                 stream,
@@ -313,8 +317,8 @@ impl Coordinator {
         }
     }
 
-    /// Says what subscriptions of a stream that is over are told, and forgets them when none is
-    /// left.
+    /// Tells subscriptions of a stream that has ended what is left, and forgets the stream when no
+    /// subscription remains.
     fn tell_left(&mut self, stream: StreamId) {
         let Some(left) = self.left.get_mut(&stream) else {
             return;
@@ -390,7 +394,7 @@ impl Coordinator {
         }
     }
 
-    /// What follows from any event, until nothing follows.
+    /// Carries out what follows from an event, until nothing more follows.
     fn settle(&mut self) {
         loop {
             let mut news = self.carry_out();
@@ -409,8 +413,8 @@ impl Coordinator {
         }
     }
 
-    /// Streams in which somebody waits for the coordinator's memory look whether there is some;
-    /// says whether there were any.
+    /// Retries the streams in which a request waits for the coordinator's memory, if some was
+    /// freed. Returns true if there were any.
     fn look_again(&mut self) -> bool {
         let streams = self.ledger.who_may_look_again();
         for id in &streams {
@@ -429,7 +433,7 @@ impl Coordinator {
         }
     }
 
-    /// Does what the streams want; says whether there was anything.
+    /// Carries out the streams' actions. Returns true if there were any.
     pub(super) fn carry_out(&mut self) -> bool {
         let mut news = false;
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
@@ -479,7 +483,7 @@ impl Coordinator {
         }
     }
 
-    /// Forgets the streams that are over; says whether there were any.
+    /// Forgets the streams that have ended. Returns true if there were any.
     pub(super) fn forget_over(&mut self) -> bool {
         let over: Vec<StreamId> = self
             .streams

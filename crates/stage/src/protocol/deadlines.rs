@@ -1,5 +1,5 @@
-//! What is known at a deadline of those who wait, across all streams: who waits for memory that
-//! comes, and who for whom in a circle.
+//! What the coordinator knows at a deadline across all streams: whether the memory that a request
+//! waits for will be freed, and which processes wait for each other in a circle.
 
 use super::coordinator::Coordinator;
 use super::stream::{self, Keeping, Member, Stream, Stuck};
@@ -7,18 +7,18 @@ use super::{Peer, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most waits that an error names.
+/// Maximum number of waits that an error names.
 const LONGEST_CIRCLE: usize = 16;
 
 impl Coordinator {
-    /// Time has passed: ends the waits whose deadline is over, or lets them go on, as those live
-    /// for whom they wait.
+    /// Ends the waits whose deadline has passed, or extends them if the processes that they wait
+    /// for are alive.
     pub(super) fn tick(&mut self) {
         let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
         let moving = self.whose_memory_moves(&waiting);
         let circles = self.circles(&waiting);
         let eased = self.eased();
-        // Where there were no answers left the last time.
+        // Begins where the last tick ran out of answers.
         let first = self.first_due.take().unwrap_or(StreamId(0));
         let (before, after) = (self.streams.range(..first), self.streams.range(first..));
         let ids: Vec<StreamId> = after.chain(before).map(|(&id, _)| id).collect();
@@ -40,8 +40,9 @@ impl Coordinator {
         }
     }
 
-    /// The processes that have less here when living readers, or ranks that have still to commit,
-    /// get on, in whichever stream. Only looked for where one waits for that.
+    /// Returns the processes whose use of the coordinator's memory will fall when living readers,
+    /// or ranks that have yet to commit, make progress in any stream. Computed only if a request
+    /// waits for that.
     fn eased(&self) -> BTreeSet<Peer> {
         let streams = || self.streams.iter();
         let mut over = streams().flat_map(|(_, stream)| stream.over_memory());
@@ -54,9 +55,9 @@ impl Coordinator {
             .collect()
     }
 
-    /// The streams that wait for memory of processes which live and wait for nobody themselves:
-    /// these will let go of it, however long they compute. Of the streams whose deadline may be
-    /// over; each stream is looked at once for all of them.
+    /// Returns the streams that wait for memory of processes which are alive and do not wait
+    /// themselves: these will free it, however long they compute. Considers only streams whose
+    /// deadline may have passed, and looks at each stream once.
     fn whose_memory_moves(&self, waiting: &BTreeSet<Peer>) -> BTreeSet<StreamId> {
         let due = self.streams.iter().filter(|(_, stream)| {
             let is_due = stream.wake_at().is_some_and(|wake| wake <= self.now);
@@ -77,17 +78,19 @@ impl Coordinator {
         due.filter(moves).map(|(&id, _)| id).collect()
     }
 
-    /// The `waiting` that wait for each other, each with who waits for whom from it on; see
-    /// [`stream`]'s `circles`. Only looked for where a deadline may be over.
+    /// Returns the processes of `waiting` that wait for each other, each with the chain of waits
+    /// that starts at it; see [`stream`]'s `circles`. Computed only if a deadline may have passed.
     fn circles(&self, waiting: &BTreeSet<Peer>) -> BTreeMap<Peer, Arc<[String]>> {
         let is_due = |stream: &Stream| stream.wake_at().is_some_and(|wake| wake <= self.now);
         if waiting.is_empty() || !self.streams.values().any(is_due) {
             return BTreeMap::new();
         }
+        // A process that waits to open a stream may be let in, so it is not blocked.
         let mut blocked = waiting.clone();
         for pending in &self.pending {
             blocked.remove(&pending.from);
         }
+        // Removes processes that wait for an unblocked one until only circles remain.
         let stuck = loop {
             let mut stuck: BTreeMap<Peer, Stuck> = BTreeMap::new();
             let before = blocked.len();
@@ -110,6 +113,7 @@ impl Coordinator {
                 break stuck;
             }
         };
+        // Follows the waits from a process until they close the circle.
         let from = |peer: &Peer| {
             let (mut waits, mut seen) = (Vec::new(), BTreeSet::new());
             let mut next = *peer;
@@ -125,9 +129,9 @@ impl Coordinator {
         blocked.iter().map(from).collect()
     }
 
-    /// For each process in whose way is what it has at the coordinator, and with `None` for all of
-    /// them together: a reader of the `blocked` that keeps it, unless somebody else does, who may
-    /// let go.
+    /// For each process that has too much of the coordinator's memory, and with `None` for all of
+    /// them together: returns a reader of `blocked` that keeps steps there, unless another reader,
+    /// which is not blocked, may release them.
     fn kept_over(&self, blocked: &BTreeSet<Peer>) -> BTreeMap<Option<Peer>, Keeping> {
         let over = self.streams.values().flat_map(Stream::over_memory);
         let whose = over.map(|(peer, more)| match self.ledger.check_own(peer, more) {
@@ -144,7 +148,7 @@ impl Coordinator {
             let mut keeping: Option<Keeping> = None;
             for keeps in streams.flat_map(|stream| stream.who_keeps(blocked)) {
                 let keeps = keeps?;
-                // Another process says more than the one that waits.
+                // Naming another process is more useful than naming the one that waits.
                 if keeping.is_none_or(|keeping| Some(keeping.peer) == *whose) {
                     keeping = Some(keeps);
                 }
@@ -157,7 +161,7 @@ impl Coordinator {
             .collect()
     }
 
-    /// A stuck question, for a person.
+    /// Describes a blocked request to the user.
     fn why_stuck(&self, stuck: &Stuck) -> String {
         let ((own, who), keeping) = (stuck.who, stuck.whom);
         let (other_id, member) = (keeping.stream, keeping.member);

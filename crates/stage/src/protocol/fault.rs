@@ -1,4 +1,4 @@
-//! Every error that the coordinator can answer, as a sentence for a person.
+//! Every error that the coordinator can answer, as a sentence for the user.
 
 use super::{Interest, Peer, Step};
 use crate::{Dtype, Region};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a question to the coordinator failed.
+/// Why a request to the coordinator failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
@@ -77,7 +77,7 @@ pub enum Fault {
     )]
     NoStream { stream: String },
 
-    // Memory that cannot be
+    // Memory that can never be granted
     #[error(
         "{bytes} bytes for one step of the stream {stream}, and for the last one where its writer keeps it, are more than {limit}, all that {at} may have: write less per step, or {}",
         raise(at)
@@ -353,8 +353,8 @@ fn there_is(oldest: &Option<Step>) -> String {
     }
 }
 
-/// What gives more memory to whom admission control names: a stream's own limit is another setting
-/// than a block store's budget.
+/// The remedy for a limit that admission control names: the limit of a stream is another setting
+/// than the budget of a block store.
 fn raise(at: &str) -> &'static str {
     match at.starts_with("peer ") {
         true => "give it more memory: memory.budget on its node, or --memory of a staging server",
@@ -367,18 +367,18 @@ fn raise(at: &str) -> &'static str {
 pub enum EndOfStream {
     /// Every writer rank has closed it.
     Closed,
-    /// A writer rank has not closed it; every committed step was delivered before this, and more
-    /// may be missing.
+    /// A writer rank has not closed it. Every committed step was delivered before; more may be
+    /// missing.
     WriterFailed {
-        /// Which one.
+        /// The rank.
         rank: u32,
-        /// What became of it.
+        /// How it ended.
         how: Failure,
     },
 }
 
 impl EndOfStream {
-    /// What is wrong with a stream that has ended so; nothing where it was closed.
+    /// Returns the error of a stream that ended in this way; `None` if it was closed.
     pub fn fault(self, stream: &str) -> Option<Fault> {
         match self {
             EndOfStream::Closed => None,
@@ -391,19 +391,19 @@ impl EndOfStream {
     }
 }
 
-/// How a writer rank ends a stream that it has not closed.
+/// How a writer rank ended without closing its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Failure {
-    /// It has not come in time after the first rank of its program.
+    /// It did not open the stream in time after the first rank of its program.
     NeverCame,
-    /// Its process died, and no other one came back as this rank while its lease ran.
+    /// Its process died, and no other one returned as this rank before its lease ended.
     Died,
-    /// Its writer was dropped without `close`, by an error or a panic, and did not come back while
-    /// its lease ran. With the method `file`, where nobody knows more: its process may have died as
-    /// well.
+    /// Its writer was dropped without `close`, by an error or a panic, and did not return before
+    /// its lease ended. With the method `file`, which cannot tell the difference, its process may
+    /// also have died.
     GaveUp,
-    /// With the method `file`: it has ended its file with fewer steps than another rank, which
-    /// nobody could tell it.
+    /// With the method `file`: it closed its file with fewer steps than another rank, and could not
+    /// be told.
     ClosedEarly,
 }
 

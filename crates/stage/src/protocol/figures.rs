@@ -1,31 +1,31 @@
-//! How everything stands at the coordinator, for a person: streams, queues, memory, who waits for
-//! whom.
+//! The state of the coordinator, for display: streams, queues, memory, and which process waits for
+//! which.
 
 use super::{EndOfStream, Limits, Peer, Policy, StreamId};
 use serde::{Deserialize, Serialize};
 
-/// All that the coordinator knows.
+/// The state of the coordinator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Figures {
-    /// The streams, by the order of their opening.
+    /// The streams, in the order of their opening.
     pub streams: Vec<StreamFigures>,
     /// The block stores, by number.
     pub block_stores: Vec<BlockStoreFigures>,
-    /// Who waits to open a stream.
+    /// Processes that wait to open a stream.
     pub opening: Vec<Wait>,
-    /// How many streams, reader groups and waits are not in it, because there are too many; those
-    /// of a stream that is not in it are not counted.
+    /// How many streams, reader groups and waits were left out because there are too many. Those of
+    /// a stream that was left out are not counted.
     pub more: u64,
 }
 
-/// Most streams, reader groups and waits in one answer: each has names in it.
+/// Maximum number of streams, reader groups and waits in one answer: each contains names.
 const MOST_LISTED: u64 = 4096;
 
-/// How many things may still be listed.
+/// How many entries may still be listed.
 #[derive(Debug)]
 pub(super) struct Lines {
     left: u64,
-    /// How many were not.
+    /// How many were left out.
     pub(super) more: u64,
 }
 
@@ -37,7 +37,7 @@ impl Lines {
         }
     }
 
-    /// Whether one more thing may be listed.
+    /// Returns true if one more entry may be listed.
     pub(super) fn take(&mut self) -> bool {
         if self.left == 0 {
             self.more += 1;
@@ -48,92 +48,92 @@ impl Lines {
     }
 }
 
-/// How a stream stands.
+/// The state of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamFigures {
     /// Its number.
     pub id: StreamId,
     /// Its name.
     pub name: String,
-    /// Who writes it.
+    /// The program that writes it.
     pub program: String,
-    /// Ranks of the writer that are here.
+    /// Number of writer ranks that have it open.
     pub here: u32,
-    /// Ranks that it should have.
+    /// Number of ranks that the writer should have.
     pub ranks: u32,
-    /// How long it has been there, in ms.
+    /// Time since it was opened, in ms.
     pub age: u64,
     /// Number of committed steps.
     pub committed: u64,
-    /// Bytes that were put into these, each counted once.
+    /// Bytes that were put into these steps, each counted once.
     pub committed_bytes: u64,
-    /// Number of steps that are still there.
+    /// Number of steps that are still stored.
     pub stored: u64,
     /// Bytes in memory; filled by [`Coordinator::figures`](super::Coordinator::figures).
     pub bytes: u64,
-    /// Why there will be no more steps.
+    /// Why no more steps will follow, if it has ended.
     pub end: Option<EndOfStream>,
     /// Its reader groups.
     pub groups: Vec<GroupFigures>,
     /// Number of subscriptions.
     pub watches: u64,
-    /// News that wait for them.
+    /// Number of news that wait for them.
     pub news: u64,
-    /// Who waits in it.
+    /// Processes that wait in it.
     pub waits: Vec<Wait>,
 }
 
-/// How a reader group stands.
+/// The state of a reader group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupFigures {
-    /// Its name; `None` for the one that has not come yet.
+    /// Its name; `None` if it has not opened the stream yet.
     pub name: Option<String>,
-    /// What happens when it is slow.
+    /// What happens if it is slower than the writer.
     pub policy: Policy,
-    /// Most that may wait for it.
+    /// The limits of its queue.
     pub limits: Limits,
     /// Steps in its queue.
     pub queued: u64,
-    /// Bytes of these.
+    /// Bytes of these steps.
     pub queued_bytes: u64,
-    /// Steps that it has taken and not yet released everywhere.
+    /// Number of steps that it has taken and not yet released at all ranks.
     pub in_use: u64,
-    /// Bytes of these.
+    /// Bytes of these steps.
     pub in_use_bytes: u64,
-    /// Steps that it has taken so far.
+    /// Number of steps that it has taken so far.
     pub taken: u64,
-    /// Bytes that were put into these.
+    /// Bytes that were put into these steps.
     pub taken_bytes: u64,
-    /// Ranks that are here.
+    /// Number of ranks that have the stream open.
     pub here: u32,
-    /// Ranks that it should have.
+    /// Number of ranks that it should have.
     pub size: u32,
 }
 
-/// How the memory of a block store stands.
+/// The state of a block store's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockStoreFigures {
-    /// Who it is.
+    /// Its process.
     pub peer: Peer,
-    /// Bytes of memory that it may have in use.
+    /// Maximum bytes of memory in use.
     pub memory: u64,
-    /// Bytes that are granted of it.
+    /// Bytes of memory that are granted.
     pub granted: u64,
-    /// Bytes of disk that it may have in use.
+    /// Maximum bytes of disk in use.
     pub disk: u64,
-    /// Bytes that are spilled to it.
+    /// Bytes that are spilled.
     pub spilled: u64,
 }
 
-/// Somebody waits.
+/// A process that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
-    /// Who, as a person says it.
+    /// Its name in messages.
     pub who: String,
     /// Its process.
     pub peer: Peer,
-    /// For what, and for whom.
+    /// What it waits for, and for which process.
     pub whom: String,
-    /// How long, in ms.
+    /// How long it has waited, in ms.
     pub ms: u64,
 }

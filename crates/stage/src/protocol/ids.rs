@@ -1,17 +1,17 @@
-//! The names of processes, streams, buffers and questions.
+//! The ids of processes, streams, buffers and requests.
 
 use samite_fabric::PeerId;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// A process: its number in the fabric, in the lower half, and which life of the number it is. The
-/// process that gets the number after it is another peer.
+/// A process: its number in the fabric, in the lower half, and its incarnation. The next process
+/// with the same number is another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Peer(pub u64);
 
 impl Peer {
-    /// The process that has this number in this life of it.
+    /// The process with this number and incarnation.
     pub fn new(id: u32, incarnation: u32) -> Peer {
         Peer(u64::from(incarnation) << 32 | u64::from(id))
     }
@@ -21,7 +21,7 @@ impl Peer {
         PeerId(self.0 as u32)
     }
 
-    /// Which life of the number.
+    /// Its incarnation.
     pub fn incarnation(self) -> u32 {
         (self.0 >> 32) as u32
     }
@@ -33,21 +33,20 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A stream at its coordinator; numbers are never used again.
+/// A stream at its coordinator; numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub u64);
 
-/// A buffer that a block store has for a step. Named by the coordinator; names are never used
-/// again.
+/// A buffer that a block store has for a step. The coordinator chooses the id, and never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct BufferId {
     /// The stream that it belongs to.
     pub stream: StreamId,
-    /// Which of the stream.
+    /// Its number within the stream.
     pub number: u64,
 }
 
-/// Names a question of one peer: chosen by the asker, another one for each of its questions.
+/// Names a request of one peer. The requester chooses a different one for each of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket(pub u64);
 
@@ -65,56 +64,57 @@ pub struct WriterId {
 pub struct ReaderId {
     /// The stream.
     pub stream: StreamId,
-    /// Which group of the stream; numbers are never used again.
+    /// The number of the group within the stream; never reused.
     pub group: u64,
     /// Its rank.
     pub rank: u32,
 }
 
-/// Which segment of the block store a buffer is. Opaque here: the block store says it, and who maps
-/// the segment uses it.
+/// The segment of the block store that a buffer is. Opaque here: the block store chooses it, and
+/// the process that maps the segment uses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Handle {
     /// Number of the segment.
     pub segment: u32,
-    /// Which life of the block store.
+    /// Incarnation of the block store.
     pub incarnation: u32,
-    /// Which use of the number.
+    /// Generation of the segment.
     pub generation: u32,
 }
 
-/// Bytes that a writer wants of a block store.
+/// Bytes that a writer requests from a block store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
-    /// Whose memory.
+    /// The block store.
     pub block_store: Peer,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// A buffer, and where it is.
+/// A buffer and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BufferAt {
-    /// Its name.
+    /// Its id.
     pub buffer: BufferId,
-    /// Who has it.
+    /// The block store that has it.
     pub block_store: Peer,
-    /// Which segment of the block store it is.
+    /// The segment of the block store.
     pub handle: Handle,
     /// Its length.
     pub bytes: u64,
-    /// It was spilled: its bytes come from the block store by messages, it cannot be mapped.
+    /// True if it was spilled: it cannot be mapped, and the block store sends its bytes in
+    /// messages.
     pub on_disk: bool,
 }
 
-/// The copies of the same bytes on different block stores: one, or as many as there are replicas.
+/// The copies of the same bytes on different block stores: one per replica.
 pub type Slot<T> = SmallVec<[T; 2]>;
 
-/// A watch of a stream.
+/// A subscription to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WatchId {
     /// The stream.
     pub stream: super::StreamId,
-    /// Which one; numbers are never used again.
+    /// Its number; never reused.
     pub number: u64,
 }

@@ -1,4 +1,4 @@
-//! A box that somebody subscribes to or reads, and what a subscriber is told of it.
+//! A box that a process subscribes to or reads, and the news that a subscriber gets.
 
 use super::Step;
 use crate::space::Dims;
@@ -6,17 +6,17 @@ use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A box of a variable, of which somebody wants to know.
+/// A box of a variable in which a process is interested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interest {
-    /// Name of the variable. It need not be there yet.
+    /// Name of the variable. It need not exist yet.
     pub variable: String,
-    /// The box; `None` for all of the variable, whatever its shape.
+    /// The box; `None` for the whole variable, whatever its shape.
     pub region: Option<Region>,
 }
 
 impl Interest {
-    /// Bytes of what is told of it once, beside the shape of the array.
+    /// Bytes of one news about it, without the shape of the array.
     pub(crate) fn cost(&self) -> u64 {
         let dims = self.region.as_ref().map_or(0, Region::dims);
         self.variable.len() as u64 + 64 * dims as u64
@@ -32,20 +32,20 @@ impl fmt::Display for Interest {
     }
 }
 
-/// A step was committed that wrote into the box.
+/// A committed step wrote into the box.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
-    /// Which step.
+    /// The step.
     pub step: Step,
-    /// Which variable.
+    /// The variable.
     pub variable: String,
     /// Type of its elements.
     pub dtype: Dtype,
     /// Shape of the whole array in this step.
     pub shape: Dims,
-    /// The smallest box around what was written of the box.
+    /// The smallest box around the part of the box that was written.
     pub region: Region,
-    /// How many elements of it were written: all of `region`, or less where the blocks leave holes.
+    /// Number of elements written: all of `region`, or fewer if the blocks leave gaps.
     pub elements: u64,
 }
 
@@ -54,19 +54,19 @@ pub struct Written {
 pub enum News {
     /// The box was written.
     Written(Written),
-    /// Of the steps from `first` to `last` (both included) nothing more is told: they were gone
-    /// when the subscription began, or more news waited than the subscription keeps.
+    /// No news follow about the steps from `first` to `last` (both included): they were gone when
+    /// the subscription began, or more news waited than the subscription keeps.
     Missed {
-        /// The first of them.
+        /// The first of these steps.
         first: Step,
-        /// The last of them.
+        /// The last of these steps.
         last: Step,
     },
 }
 
 impl News {
-    /// The step from which on nothing has been told when this has been: where a later subscription
-    /// goes on.
+    /// Returns the first step that this and all earlier news do not cover. A later subscription
+    /// continues there.
     pub fn next_step(&self) -> Step {
         match self {
             News::Written(written) => written.step + 1,

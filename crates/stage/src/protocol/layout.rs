@@ -1,7 +1,7 @@
-//! What a writer rank's part of a step is made of, its name, and where its blocks lie.
+//! The layout of a writer rank's part of a step, its hash, and where its blocks lie.
 //!
-//! A layout travels once, then its hash does: a steady step says a few words per rank, however many
-//! blocks it has. For that the place of a block must follow from the layout: the *packing rule*
+//! A layout is sent once, and then its hash is: a steady step costs a few words per rank, however
+//! many blocks it has. So the position of a block must follow from the layout: the *packing rule*
 //! puts the blocks of a slot one after another, in the order of the layout, each at a multiple of
 //! [`ALIGN`] bytes.
 
@@ -11,14 +11,14 @@ use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// Blocks begin at multiples of this in their buffer: two cache lines, which no two blocks share.
+/// Alignment of blocks in their buffer: two cache lines, so that no two blocks share one.
 pub const ALIGN: u64 = 128;
 
-/// Names a layout: equal layouts have equal hashes, on every machine.
+/// Identifies a layout: equal layouts have equal hashes on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LayoutHash(pub u128);
 
-/// A fact about a step or a variable.
+/// An attribute of a step or a variable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Attribute {
@@ -32,13 +32,13 @@ pub enum Attribute {
 /// A box of a variable that one rank has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
-    /// Which points.
+    /// The box.
     pub region: Region,
-    /// Which of the part's slots its bytes lie in.
+    /// The slot of the part that contains its bytes.
     pub slot: u32,
 }
 
-/// A variable, as one rank has written it.
+/// A variable as one rank has written it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Variable {
     /// Its name.
@@ -47,16 +47,16 @@ pub struct Variable {
     pub dtype: Dtype,
     /// Shape of the whole array; the same at all ranks.
     pub shape: Dims,
-    /// Facts about it.
+    /// Its attributes.
     pub attributes: Vec<(String, Attribute)>,
-    /// The rank's boxes of it, none of them empty.
+    /// The boxes that the rank has written; none is empty.
     pub blocks: Vec<Block>,
 }
 
-/// All that one rank has written to a step, without the bytes.
+/// Everything that one rank has written to a step, without the bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The variables; no name comes twice.
+    /// The variables; their names are unique.
     pub variables: Vec<Variable>,
 }
 
@@ -70,24 +70,24 @@ pub struct Packing {
 }
 
 impl Layout {
-    /// Its name.
+    /// Returns its hash.
     pub fn hash(&self) -> LayoutHash {
         self.hash_and_length().0
     }
 
-    /// Its name, and how many bytes of a message it is.
+    /// Returns its hash, and its length in a message in bytes.
     pub(super) fn hash_and_length(&self) -> (LayoutHash, u64) {
         let encoded = super::encode(self);
         let hash = LayoutHash(xxhash_rust::xxh3::xxh3_128(&encoded));
         (hash, encoded.len() as u64)
     }
 
-    /// Number of blocks of all variables.
+    /// Returns the number of blocks of all variables.
     pub fn blocks(&self) -> usize {
         self.variables.iter().map(|v| v.blocks.len()).sum()
     }
 
-    /// Bytes of all blocks; what 64 bits do not count is as much as they do.
+    /// Returns the bytes of all blocks; saturates at 64 bits.
     pub fn bytes(&self) -> u64 {
         let blocks = |v: &Variable| {
             let element = v.dtype.bytes();
@@ -100,7 +100,7 @@ impl Layout {
         variables.fold(0, u64::saturating_add)
     }
 
-    /// Number of slots that its blocks name.
+    /// Returns the number of slots that its blocks name.
     pub fn slots(&self) -> usize {
         let blocks = self.variables.iter().flat_map(|v| &v.blocks);
         blocks
@@ -109,10 +109,10 @@ impl Layout {
             .unwrap_or(0)
     }
 
-    /// Where its blocks lie by the packing rule.
+    /// Returns the positions of its blocks by the packing rule.
     ///
     /// # Errors
-    /// A block, or a slot, that 64 bits do not count.
+    /// A block or a slot whose size exceeds 64 bits.
     pub fn packing(&self) -> Result<Packing, Fault> {
         let mut slots = vec![0u64; self.slots()];
         let mut offsets = Vec::with_capacity(self.blocks());
@@ -137,11 +137,11 @@ impl Layout {
         Ok(Packing { offsets, slots })
     }
 
-    /// Whether it can be part of a step, as rank `rank` says it.
+    /// Checks that it can be part of a step, sent by rank `rank`.
     ///
     /// # Errors
-    /// A variable that comes twice, or has more than [`MAX_DIMS`] dimensions; a block with another
-    /// number of dimensions than its array, or outside of it; too many bytes.
+    /// A variable that occurs twice, or has more than [`MAX_DIMS`] dimensions; a block with another
+    /// number of dimensions than its array, or outside it; too many bytes.
     pub fn check(&self, rank: u32) -> Result<(), Fault> {
         let mut names = HashSet::new();
         for variable in &self.variables {
@@ -161,7 +161,8 @@ impl Layout {
 }
 
 impl Variable {
-    /// Whoever is told of the variable is told its shape, also where it has no blocks.
+    /// Readers and subscribers get the shape of a variable even if it has no blocks, so it is
+    /// checked.
     fn check_shape(&self) -> Result<(), Fault> {
         let dims = self.shape.len();
         match dims <= MAX_DIMS {

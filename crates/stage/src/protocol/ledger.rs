@@ -1,46 +1,46 @@
-//! What everybody takes of the coordinator's own memory, as sums that are always up to date.
+//! How much of the coordinator's own memory each peer uses, as sums that are always up to date.
 //!
-//! Whatever a peer has opened, asked or committed and that stays here has a [`Charge`], which
-//! counts for that peer as long as it exists. So whether somebody may have more is one look-up,
-//! however much there is, and nothing that is dropped stays counted.
+//! Everything that a peer has opened, requested or committed, and that is stored here, has a
+//! [`Charge`], which counts for that peer as long as it exists. So a check whether a peer may have
+//! more is one look-up, whatever the number of entries, and nothing that was dropped stays counted.
 //!
-//! What is answered does not stay, but the answers of one event are all there before the first is
-//! sent. So these are counted as well ([`Ledger::say`]), over all streams: who could be answered
-//! when there are no more left is answered in the next event.
+//! Answers are not stored, but all answers of one event exist before the first is sent. So these
+//! are counted as well ([`Ledger::say`]), over all streams. When none are left, the remaining
+//! requests are answered in the next event.
 
 use super::{Fault, Peer, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most that one process may cost, and all of them together, in bytes. What they were let begin may
-/// come to twice as much.
+/// Maximum bytes that one process may use, and all of them together. Steps and waits that were
+/// already admitted may use up to twice as much.
 const MOST_OF_ONE: u64 = 64 << 20;
 const MOST_OF_ALL: u64 = 1 << 30;
 
-/// Most bytes of the answers of one event, but for the last one; and what each counts for at least:
-/// it may have some names in it.
+/// Maximum bytes of the answers of one event, except for the last one; and the minimum that counts
+/// for each, because it may contain names.
 const MOST_SAID: u64 = 16 << 20;
 const LEAST_SAID: u64 = 16 << 10;
 
-/// The sums. Clones are the same ledger.
+/// The sums. Clones share one ledger.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger(Arc<Mutex<Sums>>);
 
 #[derive(Debug, Default)]
 struct Sums {
-    /// Of those who have something.
+    /// The peers that use memory.
     peers: BTreeMap<Peer, Own>,
     all: u64,
-    /// The streams in which somebody waits for less, and whether there was less since they were
-    /// asked for.
+    /// The streams in which a request waits for memory, and whether any was freed since they were
+    /// last returned.
     waiting: BTreeSet<StreamId>,
     is_less: bool,
-    /// In answers of this event.
+    /// Bytes in answers of this event.
     said: u64,
 }
 
-/// What a peer has here; and of how many steps it has a part here, by stream.
+/// The bytes of a peer, and how many steps hold a part of it, by stream.
 #[derive(Debug, Default)]
 struct Own {
     bytes: u64,
@@ -48,19 +48,18 @@ struct Own {
 }
 
 impl Ledger {
-    /// Nobody panics with half of a sum.
+    /// Locks the sums. No code panics while a sum is incomplete, so a poisoned lock is safe to use.
     fn sums(&self) -> MutexGuard<'_, Sums> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts so many bytes for that peer, until the charge is dropped. Whether it may have them
-    /// was found out before.
+    /// Counts `bytes` for the peer until the charge is dropped. The caller has checked the limits.
     pub(super) fn charge(&self, peer: Peer, bytes: u64) -> Charge {
         self.charge_as(peer, bytes, None)
     }
 
-    /// The same for its part of a step of that stream, which comes free when nobody needs the step
-    /// any more.
+    /// As [`charge`](Self::charge), for the peer's part of a step of the stream, which is freed
+    /// when the step is no longer needed.
     pub(super) fn charge_step(&self, peer: Peer, stream: StreamId, bytes: u64) -> Charge {
         self.charge_as(peer, bytes, Some(stream))
     }
@@ -81,7 +80,7 @@ impl Ledger {
         }
     }
 
-    /// The streams of which a peer has parts of steps here.
+    /// Returns the streams that store steps with a part of this peer.
     pub(super) fn streams_of(&self, peer: Peer) -> Vec<StreamId> {
         let sums = self.sums();
         let own = sums.peers.get(&peer);
@@ -90,7 +89,7 @@ impl Ledger {
             .collect()
     }
 
-    /// Who has parts of steps of that stream here.
+    /// Returns the peers that have parts of stored steps of this stream.
     pub(super) fn writers_of(&self, stream: StreamId) -> Vec<Peer> {
         let sums = self.sums();
         let has = sums
@@ -100,7 +99,7 @@ impl Ledger {
         has.map(|(&peer, _)| peer).collect()
     }
 
-    /// Whether a peer could have so much more when steps are gone that are here now.
+    /// Returns true if a peer could have `more` after the steps that are stored now are freed.
     pub(super) fn may_have(&self, peer: Peer, more: u64) -> bool {
         let sums = self.sums();
         let has_steps = |peer| {
@@ -113,30 +112,30 @@ impl Ledger {
         Self::is_possible(more) && own && all
     }
 
-    /// An event begins, in which nothing is answered yet.
+    /// Begins an event, without any answers yet.
     pub(super) fn begin_event(&self) {
         self.sums().said = 0;
     }
 
-    /// An answer of so many bytes, or of a few.
+    /// Counts an answer of `bytes`, or of the minimum.
     pub(super) fn say(&self, bytes: u64) {
         let mut sums = self.sums();
         sums.said = sums.said.saturating_add(bytes.max(LEAST_SAID));
     }
 
-    /// How many more short answers this event may have.
+    /// Returns the number of short answers that this event may still have.
     pub(super) fn answers_left(&self) -> usize {
         let left = MOST_SAID.saturating_sub(self.sums().said);
         left.div_ceil(LEAST_SAID) as usize
     }
 
-    /// In that stream somebody waits until there is less.
+    /// Notes that a request of this stream waits for memory.
     pub(super) fn wait(&self, stream: StreamId) {
         self.sums().waiting.insert(stream);
     }
 
-    /// The streams in which somebody has waited, if there is less than when it was asked last:
-    /// these look again.
+    /// If memory was freed since the last call, returns the streams with waiting requests, which
+    /// then retry.
     pub(super) fn who_may_look_again(&self) -> BTreeSet<StreamId> {
         let mut sums = self.sums();
         match std::mem::take(&mut sums.is_less) {
@@ -145,36 +144,36 @@ impl Ledger {
         }
     }
 
-    /// Whether what a peer has here may be so much more, and what all peers have.
+    /// Checks that a peer, and all peers together, may use `more`.
     ///
     /// # Errors
-    /// [`Fault::TooMuchOpen`], of the process or of the domain.
+    /// [`Fault::TooMuchOpen`], which names the process or the domain.
     pub(super) fn check(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         self.check_own(peer, more)?;
         self.check_all(more)
     }
 
-    /// Whether it may as far as its own limit goes.
+    /// Checks the limit of the peer alone.
     pub(super) fn check_own(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         within("this process", self.sums().own(peer, more), MOST_OF_ONE)
     }
 
-    /// Whether it may as far as that of all of them goes.
+    /// Checks the limit of all peers together.
     pub(super) fn check_all(&self, more: u64) -> Result<(), Fault> {
-        // Streams outlive those who opened them.
+        // Streams outlive the processes that opened them.
         within("the domain", self.sums().all(more), MOST_OF_ALL)
     }
 
-    /// As [`Ledger::check`], for what a peer was let begin and comes to more than was expected:
-    /// there is as much again for that.
+    /// As [`Ledger::check`], for something already admitted that turns out larger than expected:
+    /// its limits are twice as high.
     pub(super) fn check_begun(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         let sums = self.sums();
         within("this process", sums.own(peer, more), 2 * MOST_OF_ONE)?;
         within("the domain", sums.all(more), 2 * MOST_OF_ALL)
     }
 
-    /// As [`Ledger::check`], but who has too much here because of steps that go when they are read
-    /// may have as much again.
+    /// As [`Ledger::check`], but if the excess is due to steps that are freed once they are read,
+    /// the limits are twice as high.
     pub(super) fn check_beside_steps(&self, peer: Peer, more: u64) -> Result<(), Fault> {
         let checked = self.check(peer, more);
         match self.may_have(peer, more) {
@@ -183,20 +182,20 @@ impl Ledger {
         }
     }
 
-    /// Whether a peer could ever have that, if it had nothing else.
+    /// Returns true if a peer could ever use that much, with nothing else in use.
     pub(super) fn is_possible(more: u64) -> bool {
         more <= MOST_OF_ONE
     }
 }
 
 impl Sums {
-    /// Bytes of a peer, and so much more.
+    /// Returns the bytes of a peer, plus `more`.
     fn own(&self, peer: Peer, more: u64) -> u64 {
         let own = self.peers.get(&peer).map_or(0, |own| own.bytes);
         own.saturating_add(more)
     }
 
-    /// Bytes of all of them, and so much more.
+    /// Returns the bytes of all peers, plus `more`.
     fn all(&self, more: u64) -> u64 {
         self.all.saturating_add(more)
     }
@@ -324,7 +323,7 @@ mod tests {
         assert!(ledger.may_have(ONE, 1), "a step of somebody else");
         drop(step);
         assert!(ledger.check(ONE, u64::MAX).is_err());
-        // What was let begin may become more, there, too.
+        // Also here, what was already admitted may grow.
         assert_eq!(ledger.check_begun(ONE, MOST_OF_ONE), Ok(()));
         assert!(ledger.check_begun(ONE, MOST_OF_ALL + 1).is_err());
     }

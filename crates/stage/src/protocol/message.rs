@@ -1,7 +1,7 @@
-//! What is said, and by whom.
+//! The messages, and which process sends them.
 //!
-//! [`Request`] goes from writers, readers and block stores to the coordinator; [`Notice`] from the
-//! coordinator to them: an [`Answer`] to a ticket, or an [`Order`] to a block store.
+//! Writers, readers and block stores send a [`Request`] to the coordinator. The coordinator sends
+//! them a [`Notice`]: an [`Answer`] to a ticket, or an [`Order`] to a block store.
 
 use super::{
     Attribute, BufferAt, BufferId, EndOfStream, Fault, Figures, Handle, Interest, Layout,
@@ -11,21 +11,21 @@ use super::{
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A layout, or the word that it is the last one again.
+/// A layout, or the hash of the last one if it is unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum LayoutRef {
-    /// Another one than last time.
+    /// A layout that differs from the last one.
     New(Arc<Layout>),
-    /// The last one that this rank has committed to this stream.
+    /// The last layout that this rank has committed to this stream.
     Same(LayoutHash),
 }
 
-/// Where in the buffers the blocks of a part lie.
+/// Where the blocks of a part lie in the buffers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockOffsets {
-    /// As [`Layout::packing`] says: nothing has to be told.
+    /// As [`Layout::packing`] says: nothing needs to be sent.
     Packed,
-    /// Offset of each block in its slot's buffer, blocks in the order of the layout (variable by
+    /// Offset of each block in the buffer of its slot, in the order of the layout (variable by
     /// variable).
     Listed(Arc<[u64]>),
 }
@@ -33,84 +33,85 @@ pub enum BlockOffsets {
 /// What a writer rank commits to a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which step.
+    /// The step.
     pub step: Step,
-    /// What is in it.
+    /// Its layout.
     pub layout: LayoutRef,
-    /// The buffers that [`Block::slot`](super::Block::slot) counts; each with its copies.
+    /// The buffers that [`Block::slot`](super::Block::slot) indexes, each with its copies.
     pub slots: Vec<Slot<BufferId>>,
-    /// Where in them.
+    /// The positions of the blocks in them.
     pub places: BlockOffsets,
-    /// Facts of this step (its time, its number in the simulation).
+    /// Attributes of this step (its time, its number in the simulation).
     pub attributes: Vec<(String, Attribute)>,
-    /// Of the content, by a rule that the writers agree on; only compared: a part that is committed
-    /// again after a restart is the same when its layout and its checksum are.
+    /// A checksum of the content, by a rule that the writers agree on. It is only compared: a part
+    /// that is committed again after a restart is the same if its layout and its checksum are
+    /// equal.
     pub checksum: u64,
 }
 
 /// The part of one writer rank, as a reader gets it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartRecord {
-    /// The buffers that its blocks lie in; a copy whose block store died is left out.
+    /// The buffers of its blocks. A copy whose block store died is left out.
     pub slots: Vec<Slot<BufferAt>>,
-    /// Where in them.
+    /// The positions of the blocks in them.
     pub places: BlockOffsets,
-    /// Facts of this step.
+    /// Attributes of this step.
     pub attributes: Arc<[(String, Attribute)]>,
 }
 
-/// The layouts of all writer ranks, or the word that they are the last ones again.
+/// The layouts of all writer ranks, or their hash if they are unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Layouts {
-    /// Others than last time; one per writer rank.
+    /// Layouts that differ from the last ones.
     New {
-        /// What names them all.
+        /// Identifies all of them together.
         hash: LayoutHash,
         /// One per writer rank.
         layouts: Vec<Arc<Layout>>,
     },
-    /// Those of the last [`StepRecord`] that this peer got of this stream, by whatever question.
+    /// Those of the last [`StepRecord`] of this stream that this peer got, whatever its request.
     Same(LayoutHash),
 }
 
-/// A committed step. Whoever gets it holds it, until it releases it.
+/// A committed step. The receiver holds it until it releases it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Which one.
+    /// The step.
     pub step: Step,
-    /// What is in it.
+    /// Its layouts.
     pub layouts: Layouts,
-    /// One part per writer rank. Whoever answers many readers has them once.
+    /// One part per writer rank; shared by the answers to many readers.
     pub parts: Arc<[PartRecord]>,
 }
 
 /// A block store, as writers need to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockStoreInfo {
-    /// Who it is.
+    /// Its process.
     pub peer: Peer,
-    /// Bytes of memory that it may have in use: its weight.
+    /// Maximum bytes of memory in use: its weight.
     pub capacity: u64,
 }
 
-/// What a peer tells or asks the coordinator.
+/// What a peer sends to the coordinator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Request {
-    /// Block store: here I am, with that many bytes of memory, in so many buffers at most, and
+    /// Block store: announces itself, with its bytes of memory, maximum number of buffers, and
     /// bytes of disk. Not answered.
     Keep {
         memory: u64,
         buffers: u64,
         disk: u64,
     },
-    /// Block store: about an order. Not answered.
+    /// Block store: a report about an order. Not answered.
     Report(Report),
-    /// Who keeps blocks now. -> [`Answer::BlockStores`]
+    /// Asks for the current block stores. -> [`Answer::BlockStores`]
     BlockStores { ticket: Ticket },
-    /// Writer rank `rank` of `size` of a program opens a stream, new or its own after a crash;
-    /// waits while its rank, or the name, is still taken. `gives_up`: its waits end after a
-    /// time-out of its own. -> [`Answer::Writing`]
+    /// Writer rank `rank` of `size` of a program opens a stream, either a new one or its own after
+    /// a crash. Waits while its rank, or the name, is still taken. `gives_up`: its waits end after
+    /// a time-out of its own. -> [`Answer::Writing`]
     OpenWriter {
         ticket: Ticket,
         stream: String,
@@ -121,8 +122,8 @@ pub enum Request {
         timeout: u64,
         gives_up: bool,
     },
-    /// Begins a step, with the buffers it is known to need (none is fine). `timeout` in ms. ->
-    /// [`Answer::Begun`]
+    /// Begins a step, with the buffers that are known to be needed (possibly none). `timeout` in
+    /// ms. -> [`Answer::Begun`]
     Begin {
         ticket: Ticket,
         writer: WriterId,
@@ -130,29 +131,28 @@ pub enum Request {
         wants: Vec<Want>,
         timeout: u64,
     },
-    /// More buffers for the step that was begun. -> [`Answer::Begun`] with these buffers.
+    /// Requests more buffers for the open step. -> [`Answer::Begun`] with these buffers.
     Reserve {
         ticket: Ticket,
         writer: WriterId,
         wants: Vec<Want>,
         timeout: u64,
     },
-    /// All of this rank's blocks are in their buffers. `keep`: the rank holds the step, until its
-    /// next commit is taken or it is gone. The buffers can be read once the step is committed by
-    /// all ranks: when the next one has begun. -> [`Answer::Committed`]
+    /// All blocks of this rank are in their buffers. `keep`: the rank holds the step until its next
+    /// commit is accepted or the rank is lost. The buffers can be read once all ranks have
+    /// committed the step: when the next one has begun. -> [`Answer::Committed`]
     Commit {
         ticket: Ticket,
         writer: WriterId,
         part: Part,
         keep: bool,
     },
-    /// Gives the buffers of the step back that was begun; it can be begun again. Not answered.
+    /// Returns the buffers of the open step, which can be begun again. Not answered.
     Abort { writer: WriterId },
-    /// This rank has written all that it wanted to write: the only way in which a stream ends well.
-    /// Refused, and nothing has happened, when another rank has committed more steps. ->
-    /// [`Answer::Closed`]
+    /// This rank has written everything: the only way in which a stream ends well. Refused without
+    /// effect if another rank has committed more steps. -> [`Answer::Closed`]
     CloseWriter { ticket: Ticket, writer: WriterId },
-    /// This rank gives up without closing: from now on it counts as a rank whose process has died.
+    /// This rank gives up without closing: from now on it is treated as one whose process has died.
     /// Not answered.
     LeaveWriter { writer: WriterId },
     /// A reader rank opens a stream; waits for it to appear. `gives_up`: its waits end after a
@@ -164,27 +164,27 @@ pub enum Request {
         timeout: u64,
         gives_up: bool,
     },
-    /// The step that the group takes next. -> [`Answer::Step`], held under this ticket, or
+    /// Requests the step that the group takes next. -> [`Answer::Step`], held under this ticket, or
     /// [`Answer::End`]
     Next {
         ticket: Ticket,
         reader: ReaderId,
         timeout: u64,
     },
-    /// That step; waits for a future one. -> [`Answer::Step`], held under this ticket, or
-    /// [`Answer::End`]
+    /// Requests the given step; waits for a future one. -> [`Answer::Step`], held under this
+    /// ticket, or [`Answer::End`]
     At {
         ticket: Ticket,
         reader: ReaderId,
         step: Step,
         timeout: u64,
     },
-    /// Ends what the rank holds under the ticket of its `Next` or `At`. Not answered.
+    /// Releases the step that the rank holds under the ticket of its `Next` or `At`. Not answered.
     Release { reader: ReaderId, hold: Ticket },
     /// This rank reads no more; its holds end. Not answered.
     CloseReader { reader: ReaderId },
-    /// Wants to know when a box is written, from `start` on; of the news at most `most` wait. Waits
-    /// for the stream to appear. -> [`Answer::Watching`]
+    /// Subscribes to the writes of a box, from `start` on; at most `most` news wait. Waits for the
+    /// stream to appear. -> [`Answer::Watching`]
     OpenWatch {
         ticket: Ticket,
         stream: String,
@@ -193,20 +193,20 @@ pub enum Request {
         most: u32,
         timeout: u64,
     },
-    /// What comes next. -> [`Answer::News`], or [`Answer::End`]
+    /// Requests the next news. -> [`Answer::News`], or [`Answer::End`]
     Watch {
         ticket: Ticket,
         watch: WatchId,
         timeout: u64,
     },
-    /// Wants to know no more. Not answered.
+    /// Ends a subscription. Not answered.
     CloseWatch { watch: WatchId },
-    /// How everything stands. -> [`Answer::Figures`]
+    /// Requests the state of everything. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
 }
 
 impl Request {
-    /// What its answer is given under; `None` for what is not answered.
+    /// Returns the ticket of its answer; `None` if it is not answered.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
             Request::BlockStores { ticket }
@@ -232,12 +232,12 @@ impl Request {
     }
 }
 
-/// What a block store has not for a buffer that its budget has room for.
+/// What a block store lacks for a buffer that its budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lack {
-    /// The machine gives no more.
+    /// The machine has no more memory.
     Memory,
-    /// All of these segments of its process are in use; a buffer of any length is one.
+    /// All segment numbers of its process are in use; a buffer of any length needs one.
     Numbers(u64),
 }
 
@@ -245,25 +245,25 @@ pub enum Lack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Report {
-    /// The buffer is there, as this segment.
+    /// The buffer exists, as this segment.
     Allocated { buffer: BufferId, handle: Handle },
-    /// There is no memory for the buffer after all, or no number of a segment; it does not exist.
+    /// The buffer does not exist: after all, there is no memory or no segment number for it.
     Refused { buffer: BufferId, lack: Lack },
-    /// Readers may see the buffer; nobody writes it any more.
+    /// Readers may read the buffer, and no process writes it any more.
     Sealed { buffer: BufferId },
-    /// The bytes lie on disk and their memory is free.
+    /// The bytes are on disk and their memory is free.
     Spilled { buffer: BufferId },
-    /// The disk did not take the bytes; they lie in memory as before.
+    /// The bytes could not be written to disk; they are in memory as before.
     SpillFailed { buffer: BufferId },
-    /// The buffer waits: memory that was freed is still in use, by the process that `had_by` says
-    /// if that is known. Another report follows.
+    /// The buffer waits: memory that was freed is still in use, by the process in `had_by` if it is
+    /// known. Another report follows.
     Full {
         buffer: BufferId,
         had_by: Option<Peer>,
     },
-    /// The block store gets on with the buffer, of which so many parts are done, one more than it
-    /// has said before: parts of its memory, while it is allocated, or of its way to disk. Another
-    /// report follows.
+    /// The block store makes progress with the buffer: `parts` parts of it are done, one more than
+    /// it has reported before. These are parts of its memory during allocation, or of the write to
+    /// disk. Another report follows.
     Working { buffer: BufferId, parts: u64 },
 }
 
@@ -271,25 +271,25 @@ pub enum Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Order {
-    /// Have a buffer that `writer` alone may write. -> [`Report::Allocated`] or
-    /// [`Report::Refused`], maybe after a [`Report::Full`] and some [`Report::Working`]
+    /// Allocate a buffer that only `writer` may write. -> [`Report::Allocated`] or
+    /// [`Report::Refused`], possibly after a [`Report::Full`] and some [`Report::Working`]
     Allocate {
         buffer: BufferId,
         bytes: u64,
         writer: Peer,
     },
-    /// From now on it is read, not written. -> [`Report::Sealed`]
+    /// From now on the buffer is read, not written. -> [`Report::Sealed`]
     Seal { buffer: BufferId },
     /// Move the bytes of a sealed buffer to disk. -> [`Report::Spilled`] or
-    /// [`Report::SpillFailed`], maybe after some [`Report::Working`]
+    /// [`Report::SpillFailed`], possibly after some [`Report::Working`]
     Spill { buffer: BufferId },
-    /// Nobody needs it any more, in memory or on disk. No reader holds it; a writer may not know
-    /// yet, when the stream has ended under it. Not answered; what was ordered before is answered
-    /// all the same, or not.
+    /// The buffer is no longer needed, in memory or on disk. No reader holds it. A writer may not
+    /// know yet, if the stream ended while it wrote. Not answered; earlier orders may or may not
+    /// still be answered.
     Free { buffer: BufferId },
 }
 
-/// What the coordinator says to a peer.
+/// What the coordinator sends to a peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 #[allow(
@@ -297,51 +297,52 @@ pub enum Order {
     reason = "one at a time, and encoded as soon as it is made"
 )]
 pub enum Notice {
-    /// To a question.
+    /// An answer to a request.
     Answer { ticket: Ticket, answer: Answer },
-    /// To a block store.
+    /// An order to a block store.
     Order(Order),
 }
 
-/// The answer to a question.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "fields are described at the variants")]
 pub enum Answer {
-    /// The stream is open for writing. `committed` is the number of whole steps, where a restarted
-    /// program goes on; `next` is the first step that this rank has not committed (the same, or one
-    /// more). `block_stores` are those there are now, by number.
+    /// The stream is open for writing. `committed` is the number of complete steps, where a
+    /// restarted program continues. `next` is the first step that this rank has not committed (the
+    /// same, or one more). `block_stores` are the current ones, by number.
     Writing {
         writer: WriterId,
         committed: Step,
         next: Step,
         block_stores: Vec<BlockStoreInfo>,
     },
-    /// Those who keep blocks now, by number.
+    /// The current block stores, by number.
     BlockStores { block_stores: Vec<BlockStoreInfo> },
-    /// The step is begun, or there are more buffers: one for each want, in order.
+    /// The step has begun, or more buffers exist: one for each want, in order.
     Begun { buffers: Vec<BufferAt> },
-    /// This rank has committed that step already, before it was restarted: nothing is to be
-    /// written. `next` is the first step that it has not.
+    /// This rank committed the step before it was restarted: nothing needs to be written. `next` is
+    /// the first step that it has not committed.
     Already { next: Step },
-    /// The part is taken; it will be there when the process is not.
+    /// The part is accepted; it outlives the process.
     Committed,
     /// The rank has closed the stream.
     Closed,
-    /// The stream is open for reading; the rank has taken so many steps before it was restarted.
+    /// The stream is open for reading. `taken` is the number of steps that the rank took before it
+    /// was restarted.
     Reading { reader: ReaderId, taken: u64 },
-    /// The box is watched.
+    /// The subscription exists.
     Watching { watch: WatchId },
-    /// Something was written.
+    /// The next news.
     News(Box<News>),
-    /// How everything stands.
+    /// The state of everything.
     Figures(Figures),
-    /// Here it is.
+    /// The requested step.
     Step(StepRecord),
-    /// There are no more.
+    /// No more steps follow.
     End(EndOfStream),
-    /// Not within `timeout`, and everybody that it waits for lives: ask again. The fault is for an
-    /// asker that does not want to wait longer.
+    /// Not within `timeout`, but every process that it waits for is alive: ask again. The fault is
+    /// for a requester that does not want to wait longer.
     Waiting(Fault),
-    /// It cannot be.
+    /// The request failed.
     Failed(Fault),
 }

@@ -1,5 +1,5 @@
-//! What writers, readers, block stores and the coordinator say to each other, and the pure machines
-//! that decide.
+//! The messages between writers, readers, block stores and the coordinator, and the pure state
+//! machines that decide.
 //!
 //! ```text
 //!   writer rank                    coordinator                     block store                    reader rank
@@ -11,52 +11,53 @@
 //!                                  <---------- Report::Allocated {buffer, handle}
 //!     <----- Answer::Begun {buffers}
 //!     (puts into the buffers)
-//!     Reserve {wants} ----------->   ... more buffers, as often as it likes
+//!   Reserve {wants} ----------->   ... more buffers, any number of times
 //!     Commit {part} ------------->
 //!     <----- Answer::Committed     Order::Seal --------------->  turns the buffers to reading
 //!                                  <---------- Report::Sealed
-//!            all ranks have committed, all buffers are sealed: the step is there
+//!          all ranks have committed, all buffers are sealed: the step is complete
 //!                                  Answer::Step {record} -------------------------------------->
 //!                                                                <------- views, or gets bytes of the buffers
 //!                                  <-------------------------------------------------------- Release
-//!                                  Order::Free ---------------->  when nobody can get the step any more
+//!                                Order::Free ---------------->  when no reader can get the step any more
 //! ```
 //!
-//! # For who runs the machines
+//! # For the code that runs the machines
 //! * [`Coordinator`] is everything: feed it [`Event`]s, carry out its [`Action`]s in order, and
 //!   call it with [`Event::Tick`] no later than [`Coordinator::wake_at`]. Times are milliseconds of
-//!   any clock that never goes back.
-//! * Messages between one pair of peers arrive in the order in which they were sent (FIFO per
-//!   pair), except that a long one, whose bytes the receiver fetches, may come after short ones
-//!   that were sent later. So whoever sends a long one (a commit with its layout) says nothing more
-//!   about its step before it is answered. After a time-out that is given up, it is refused or
-//!   ignored by the names in it, of buffers that are freed by then. Between pairs there is no
-//!   order.
-//! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after the last message
-//!   of it.
+//!   any monotonic clock.
+//! * Messages between a pair of peers arrive in the order in which they were sent (FIFO per pair),
+//!   except that a long one, whose bytes the receiver fetches, may arrive after short ones that
+//!   were sent later. So the sender of a long one (a commit with its layout) sends nothing more
+//!   about its step before the answer. If the sender gives up after a time-out, the late message is
+//!   refused or ignored, because the buffers that it names are freed by then. Between pairs there
+//!   is no order.
+//! * A [`Peer`] is one process, and never another one: [`Event::Lost`] comes after its last
+//!   message.
 //! * Every request with a [`Ticket`] is answered exactly once, at its deadline at the latest
-//!   (`timeout`, counted from when the coordinator hears of it), unless the asker dies. Answers to
-//!   one asker may come in another order than its questions.
-//! * A deadline ends a wait for somebody who does not answer, died or never came. At the deadline
-//!   of a question for a step (`Begin`, `Next`, `At`), or for memory (`Begin`, `Reserve`), that
-//!   waits for living writers or readers alone the answer is [`Answer::Waiting`]. So it is for a
-//!   block store that has got on with one of its buffers since the question came
-//!   ([`Report::Working`]): one that makes large memory, or writes it to disk, takes its time. The
-//!   buffers that it is making stay for the same question when it comes again.
-//! * A block store obeys its orders in the order in which they come. After `Free` it forgets the
-//!   buffer; if readers still have it mapped it may wait for them, but the coordinator frees only
-//!   what nobody holds.
+//!   (`timeout`, counted from its arrival at the coordinator), unless the requester dies. Answers
+//!   to one requester may be in another order than its requests.
+//! * A deadline ends a wait for a process that does not answer, died or never joined. If a request
+//!   for a step (`Begin`, `Next`, `At`) or for memory (`Begin`, `Reserve`) waits only for living
+//!   writers or readers at its deadline, the answer is [`Answer::Waiting`]. The same holds for a
+//!   block store that has made progress with one of its buffers since the request came
+//!   ([`Report::Working`]): allocating large memory or writing it to disk takes time. The buffers
+//!   that are being allocated are kept for the same request when it comes again.
+//! * A block store carries out its orders in the order in which they arrive. After `Free` it
+//!   forgets the buffer; if readers still have it mapped it may wait for them, but the coordinator
+//!   frees only buffers that no reader holds.
 //!
 //! # Files
-//! * `ids`, `interest`: the names of peers, streams, buffers, boxes. `settings`: [`StreamConfig`],
-//!   [`Reader`]. `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and what is in them.
-//! * `layout`: [`Layout`] of a rank's part, its name, and the packing rule.
+//! * `ids`, `interest`: the ids of peers, streams, buffers, and boxes. `settings`:
+//!   [`StreamConfig`], [`Reader`]. `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and
+//!   their contents.
+//! * `layout`: [`Layout`] of a rank's part, its hash, and the packing rule.
 //! * `fault`: [`Fault`], every error that the coordinator can answer.
-//! * `queue`: which steps a reader group gets. `admission`: who gets memory. `ledger`: who takes
-//!   how much of the coordinator's own. `watch`: subscriptions. `stream/`: one stream.
-//!   `coordinator`: all of them; `opening`: who waits to open one; `deadlines`: what is known of
-//!   all who wait.
-//! * `figures`: how everything stands, for a person.
+//! * `queue`: which steps a reader group gets. `admission`: grants of memory. `ledger`: how much of
+//!   the coordinator's own memory each peer uses. `watch`: subscriptions. `stream/`: one stream.
+//!   `coordinator`: all of them; `opening`: requests that wait to open one; `deadlines`: what is
+//!   known about all waits.
+//! * `figures`: the state of everything, for display.
 
 pub mod admission;
 mod coordinator;
@@ -91,25 +92,25 @@ pub use settings::{
 };
 pub use watch::MOST_NEWS;
 
-/// Number of a step of a stream, from 0.
+/// Number of a step of a stream, starting at 0.
 pub type Step = u64;
 
-/// Most bytes of a message: an active message of the fabric has no more.
+/// Maximum bytes of a message: the limit of an active message of the fabric.
 pub(crate) const LONGEST: usize = 64 << 20;
 
-/// A message as it travels.
+/// Encodes a message for sending.
 pub fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
-    // Plain data with lengths known: writing it to memory cannot fail.
+    // Plain data with known lengths: writing it to memory cannot fail.
     postcard::to_stdvec(message).expect("a message of plain data is encodable")
 }
 
-/// Bytes of a message as it travels, of which this is a part.
+/// Returns the bytes that `part` adds to an encoded message.
 fn encoded_bytes<T: serde::Serialize>(part: &T) -> u64 {
     let counter = postcard::ser_flavors::Size::default();
     postcard::serialize_with_flavor(part, counter).map_or(u64::MAX, |bytes| bytes as u64)
 }
 
-/// A message that came; `None` when it is nonsense.
+/// Decodes a received message; `None` if it is malformed.
 pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) => Some(message),

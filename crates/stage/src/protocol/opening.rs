@@ -1,5 +1,5 @@
-//! Opening streams at the coordinator: who waits for a name to be there, for its rank to be free,
-//! or for the stream before to be over.
+//! Opening streams at the coordinator: requests that wait for a name to appear, for their rank to
+//! be free, or for the previous stream of that name to end.
 
 use super::coordinator::Coordinator;
 use super::ledger::Charge;
@@ -9,7 +9,7 @@ use super::{
     Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
 };
 
-/// A stream is to be opened.
+/// A request to open a stream.
 #[derive(Clone, Debug)]
 pub(super) enum Opening {
     Writer {
@@ -28,7 +28,7 @@ pub(super) enum Opening {
 }
 
 impl Opening {
-    /// Who opens, as a person says it.
+    /// Returns the name of the opener for messages.
     pub(super) fn who(&self) -> String {
         match self {
             Opening::Writer { program, rank, .. } => format!("rank {rank} of {program}"),
@@ -37,8 +37,8 @@ impl Opening {
         }
     }
 
-    /// What the coordinator will have of it once it is open, in bytes; too much rather than too
-    /// little.
+    /// Estimates the coordinator's memory for it once it is open, in bytes; rather too much than
+    /// too little.
     fn cost(&self) -> u64 {
         let text = |text: &str| text.len() as u64;
         let ranks = |size: u32| RANK * u64::from(size.min(MOST_RANKS));
@@ -68,7 +68,7 @@ impl Opening {
             }
     }
 
-    /// Whether its names can be: they come back in what everybody is told.
+    /// Checks its names, because every answer about it contains them.
     fn check_names(&self, stream: &str) -> Result<(), Fault> {
         let mut names = vec![stream];
         match self {
@@ -111,7 +111,7 @@ impl Opening {
     }
 }
 
-/// Somebody waits for a name: for its stream to appear or to be over, or for its rank to be free.
+/// A request that waits for a name: for its stream to appear or to end, or for its rank to be free.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) from: Peer,
@@ -120,10 +120,9 @@ pub(super) struct Pending {
     pub(super) since: u64,
     pub(super) name: String,
     pub(super) opening: Opening,
-    /// The coordinator has no room for it as long as steps are here that readers have still to
-    /// take.
+    /// The coordinator has no memory for it until readers take steps that are stored now.
     is_over: bool,
-    /// What it will take once it is open.
+    /// Its cost once it is open.
     cost: u64,
     _charge: Charge,
 }
@@ -135,7 +134,7 @@ impl Pending {
         }
     }
 
-    /// Whether waiting may help.
+    /// Returns true if waiting may help.
     fn may_pass(&self, fault: &Fault) -> bool {
         match fault {
             Fault::NoStream { .. } | Fault::RankTaken { .. } | Fault::Over { .. } => true,
@@ -146,8 +145,7 @@ impl Pending {
 }
 
 impl Coordinator {
-    /// Somebody wants to open a stream; it is let in, or turned away, in
-    /// [`Coordinator::open_pending`].
+    /// Takes a request to open a stream; [`Coordinator::open_pending`] admits or refuses it.
     pub(super) fn open(
         &mut self,
         from: Peer,
@@ -175,7 +173,7 @@ impl Coordinator {
         });
     }
 
-    /// Whether it has to wait for room first.
+    /// Returns true if it has to wait for memory first.
     fn may_open(
         &self,
         from: Peer,
@@ -188,8 +186,8 @@ impl Coordinator {
         Ok(self.ledger.check(from, cost).is_err())
     }
 
-    /// Lets those in who wait to open a stream and can, turns those away who cannot; says whether
-    /// there were any.
+    /// Answers the requests to open a stream that can succeed, and those that have failed. Returns
+    /// true if there were any.
     pub(super) fn open_pending(&mut self) -> bool {
         let mut news = false;
         for pending in std::mem::take(&mut self.pending) {
@@ -242,7 +240,7 @@ impl Coordinator {
                         size: *size,
                     });
                 }
-                // From here on nothing keeps it from being the first of a new stream.
+                // From here on, nothing prevents it from becoming the first writer of a new stream.
                 let abandoned = known
                     .and_then(|id| self.streams.get_mut(&id))
                     .filter(|stream| stream.is_abandoned());
@@ -290,17 +288,17 @@ impl Coordinator {
     }
 }
 
-/// Most ranks that a program may have: a word of nonsense must not cost all memory.
+/// Maximum number of ranks of a program: a malformed number must not exhaust the memory.
 const MOST_RANKS: u32 = 1 << 12;
 
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const MOST_NAME: usize = 4 << 10;
 
-/// What a rank costs, of writers or of readers, and one thing that waits for a subscriber; and a
-/// stream, a group or a subscription beside these.
+/// The costs of a writer or reader rank, or of one entry that waits for a subscriber; and of a
+/// stream, a group or a subscription in addition.
 const RANK: u64 = 512;
 const THING: u64 = 2048;
 
-/// Every event looks at everybody who waits to open something; this is what each of them counts
-/// beside what it opens, so that few can wait.
+/// Every event looks at all requests that wait to open something. Each counts this much in addition
+/// to what it opens, so that only few can wait.
 const WAITS: u64 = 256 << 10;

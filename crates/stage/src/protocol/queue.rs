@@ -4,33 +4,33 @@
 //! |---|---|---|---|
 //! | `Block` | (the writer did not begin it) | yes | every step |
 //! | `Every(n)` | (the writer did not begin it) | yes | every step whose number is a multiple of n |
-//! | `DropOldest` | drops the oldest that was not taken | no | an increasing subset; always the newest in the end |
-//! | `DropNewest` | is not queued | no | an increasing subset; all steps up to the first that was dropped |
-//! | `Latest` | is the only one that is queued | no | an increasing subset; always the newest in the end |
-//! | `Spill` | lies on disk | when the disk is full | every step |
+//! | `DropOldest` | drops the oldest one not taken | no | an increasing subset; always the newest in the end |
+//! | `DropNewest` | is not queued | no | an increasing subset; all steps up to the first dropped one |
+//! | `Latest` | replaces all queued steps | no | an increasing subset; always the newest in the end |
+//! | `Spill` | is moved to disk | when the disk is full | every step |
 //!
-//! "At the limit" means that the steps in the queue and the bytes in it would be more than
-//! [`Limits`]; a queue that is empty takes any step, so a step larger than the limit still gets
-//! through, alone. For those that make the writer wait, the steps that the group has taken and not
-//! yet released count too: together they are the memory that the group keeps in use.
+//! "At the limit" means that the steps in the queue, or their bytes, would exceed [`Limits`]. An
+//! empty queue takes any step, so a step larger than the limit still gets through, alone. For the
+//! policies that make the writer wait, the steps that the group has taken and not yet released
+//! count too: together they are the memory that the group keeps in use.
 //!
-//! The ranks of a group take its steps in the same order, each when it likes. Under the policies
-//! that do not make the writer wait, the first rank waits for the last one instead when the steps
-//! between them are at the limit, and what it would take next may be dropped meanwhile.
+//! The ranks of a group take its steps in the same order, each at its own pace. Under the policies
+//! that do not make the writer wait, the first rank waits for the last one if the steps between
+//! them are at the limit. The step that it would take next may be dropped meanwhile.
 //!
-//! No group has more than `MOST_QUEUED` steps that somebody has still to take, whatever its limit
-//! says and wherever they lie: what the queue of a group takes of the coordinator is counted when
-//! the group is opened.
+//! No group has more than `MOST_QUEUED` steps that some rank has yet to take, whatever its limit
+//! and wherever they are stored. The cost of its queue at the coordinator is counted when the group
+//! is opened.
 //!
-//! When the *memory* is short (which other groups and streams share), the dropping policies give
-//! more away than their own limit says ([`Queue::yield_one`]), but never the newest committed step
-//! of all: what is written next may never be committed.
+//! When *memory* is short (which other groups and streams share), the dropping policies drop more
+//! than their own limit requires ([`Queue::yield_one`]), but never the newest committed step: the
+//! next one may never be committed.
 
 use super::{Limits, Policy, Step};
 use std::collections::BTreeMap;
 
-/// Most steps that a group may have in use or in its queue, and what each takes of the coordinator,
-/// in bytes.
+/// Maximum number of steps that a group may have in use or in its queue, and the cost of each at
+/// the coordinator, in bytes.
 const MOST_QUEUED: u64 = 1 << 16;
 const QUEUED: u64 = 64;
 
@@ -46,7 +46,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// An empty queue of a group that begins at step `from`.
+    /// Returns an empty queue of a group that begins at step `from`.
     pub fn new(policy: Policy, mut limits: Limits, from: Step) -> Self {
         limits.steps = limits.steps.min(MOST_QUEUED);
         Queue {
@@ -58,7 +58,7 @@ impl Queue {
         }
     }
 
-    /// What it takes of the coordinator, in bytes, with so many steps in it from the beginning.
+    /// Returns its cost at the coordinator, in bytes, if it begins with `steps` steps.
     pub(super) fn cost(limits: Limits, steps: u64) -> u64 {
         QUEUED * limits.steps.min(MOST_QUEUED).max(steps)
     }
@@ -68,13 +68,13 @@ impl Queue {
         self.policy
     }
 
-    /// Most that may be in it.
+    /// The limits of the queue.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// A step was committed: queues it, or not. Returns the steps that the group will not get
-    /// because of it.
+    /// Queues a committed step, or drops steps by the policy. Returns the steps that the group will
+    /// not get because of it.
     pub fn offer(&mut self, step: Step, bytes: u64) -> Vec<Step> {
         if !self.wants(step) {
             return vec![step];
@@ -96,7 +96,7 @@ impl Queue {
         dropped
     }
 
-    /// Whether the group would like that step, limits aside.
+    /// Returns true if the group wants that step, limits aside.
     pub fn wants(&self, step: Step) -> bool {
         let multiple = match self.policy {
             Policy::Every(n) => step.is_multiple_of(n),
@@ -105,41 +105,41 @@ impl Queue {
         step >= self.from && multiple
     }
 
-    /// The oldest step in it, if any.
+    /// Returns the oldest step in it, if any.
     pub fn first(&self) -> Option<Step> {
         self.waiting.keys().next().copied()
     }
 
-    /// Takes the oldest step out.
+    /// Removes and returns the oldest step.
     pub fn take(&mut self) -> Option<Step> {
         let (step, bytes) = self.waiting.pop_first()?;
         self.bytes = self.bytes.saturating_sub(bytes);
         Some(step)
     }
 
-    /// Whether the step is in it.
+    /// Returns true if the step is in it.
     pub fn contains(&self, step: Step) -> bool {
         self.waiting.contains_key(&step)
     }
 
-    /// The steps in it, the oldest first.
+    /// Returns the steps in it, oldest first.
     pub fn all(&self) -> impl Iterator<Item = Step> + '_ {
         self.waiting.keys().copied()
     }
 
-    /// Number of steps in it.
+    /// Returns the number of steps in it.
     pub fn steps(&self) -> u64 {
         self.waiting.len() as u64
     }
 
-    /// Bytes of the steps in it.
+    /// Returns the bytes of the steps in it.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the writer may begin step `step`, of about `bytes` bytes, while the group has taken
-    /// `held_steps` steps of `held_bytes` and not released them. `disk` says whether steps can be
-    /// spilled.
+    /// Returns true if the writer may begin step `step`, of about `bytes` bytes, while the group
+    /// has taken but not released `held_steps` steps of `held_bytes`. `disk` says whether steps can
+    /// be spilled.
     pub fn admits(
         &self,
         step: Step,
@@ -157,7 +157,7 @@ impl Queue {
         }
     }
 
-    /// When memory is short: gives one step away, if the policy drops. `newest` is the newest
+    /// Drops one step when memory is short, if the policy allows it. `newest` is the newest
     /// committed step, which stays.
     pub fn yield_one(&mut self, newest: Step) -> Option<Step> {
         let step = match self.policy {
@@ -174,8 +174,8 @@ impl Queue {
         Some(step)
     }
 
-    /// The steps that a spilling group has beyond its limits, the newest first: those it needs
-    /// last. None for other policies.
+    /// Returns the steps of a spilling group that exceed its limits, newest first: those it needs
+    /// last. Empty for other policies.
     pub fn beyond(&self) -> Vec<Step> {
         if self.policy != Policy::Spill {
             return Vec::new();
@@ -212,7 +212,7 @@ mod tests {
         std::iter::from_fn(|| queue.take()).collect()
     }
 
-    /// Whatever the limit, and wherever the steps lie.
+    /// Whatever the limit, and wherever the steps are stored.
     #[test]
     fn no_group_is_further_behind_than_that() {
         for policy in [Policy::Block, Policy::Spill] {

@@ -1,10 +1,9 @@
-//! What the programs of a stream decide for it, as it travels.
+//! The settings that programs choose for a stream, as they are sent.
 
 use super::{Interest, Step};
 use serde::{Deserialize, Serialize};
 
-/// Most that may lie in a queue: steps and bytes. The step that would pass one of them is over the
-/// limit.
+/// Maximum of steps and bytes in a queue. The step that would exceed one of them is over the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Steps; 1 or more.
@@ -13,96 +12,97 @@ pub struct Limits {
     pub bytes: u64,
 }
 
-/// What happens when a reader group is slower than the writer. Says which committed steps the group
-/// gets.
+/// What happens if a reader group is slower than the writer. Determines which committed steps the
+/// group gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
     /// All of them; the writer waits at the limit.
     #[default]
     Block,
-    /// The newest: at the limit the oldest that was not taken is dropped.
+    /// The newest: at the limit, the oldest one not taken is dropped.
     DropOldest,
-    /// The oldest: at the limit a new one is not queued.
+    /// The oldest: at the limit, a new one is not queued.
     DropNewest,
-    /// Only the newest that was not taken.
+    /// Only the newest one not taken.
     Latest,
     /// Those whose number is a multiple of this (1 or more); the writer waits at the limit.
     Every(u64),
-    /// All of them; what is beyond the limit lies on disk. When the disk is full it is as `Block`.
+    /// All of them; those beyond the limit are on disk. When the disk is full, it acts as `Block`.
     Spill,
 }
 
 /// Where a reader group begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Start {
-    /// At the oldest step from which on all are still there; a precious first step comes before it.
+    /// At the oldest step from which on all are still stored; a precious first step comes before
+    /// it.
     #[default]
     Earliest,
     /// At the newest committed step.
     Latest,
-    /// At this one; it and all after it must be there, or lie in the future.
+    /// At this one. It and all steps after it must be stored, or lie in the future.
     Step(Step),
 }
 
-/// What is kept of a stream for [`Request::At`](super::Request::At) although every group has had
-/// it.
+/// Which steps of a stream are kept for [`Request::At`](super::Request::At) after every group has
+/// read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retain {
-    /// The newest committed steps, as many as this ...
+    /// The newest committed steps, this many ...
     pub steps: u64,
-    /// ... or as many as have these bytes; whichever keeps more. They yield when a writer needs the
-    /// memory.
+    /// ... or as many as have these bytes, whichever is more. They are dropped when a writer needs
+    /// the memory.
     pub bytes: u64,
 }
 
-/// What happens to steps before the first reader has come.
+/// What happens to steps before the first reader has opened the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Unread {
-    /// They wait, under the limits of [`StreamConfig::limits`]; then the writer waits.
+    /// They wait, within [`StreamConfig::limits`]; then the writer waits.
     #[default]
     Block,
     /// They are dropped.
     Discard,
 }
 
-/// Longest [`StreamConfig::lease`], [`StreamConfig::linger`] and [`Reader::lease`], in ms: a day.
-/// Who says more gets this.
+/// Maximum [`StreamConfig::lease`], [`StreamConfig::linger`] and [`Reader::lease`], in ms: a day. A
+/// larger value is reduced to it.
 pub const LONGEST_LEASE: u64 = 24 * 60 * 60 * 1000;
 
-/// What a writer program decides for its stream. The rank that opens first is heard.
+/// What a writer program chooses for its stream. The choice of the rank that opens first applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StreamConfig {
-    /// Default limits of reader groups, and of a stream that nobody has opened. `None`: two steps,
-    /// a quarter of the memory.
+    /// Default limits of reader groups, and of a stream without readers. `None`: two steps, a
+    /// quarter of the memory.
     pub limits: Option<Limits>,
-    /// Most bytes that the stream may have in memory; `None`: all.
+    /// Maximum bytes of the stream in memory; `None`: no limit of its own.
     pub memory: Option<u64>,
-    /// What is kept although it was read.
+    /// What is kept after it was read.
     pub retain: Retain,
-    /// The first step is kept as long as the stream lives; on disk, when the memory is needed and
-    /// there is a disk.
+    /// Keeps the first step as long as the stream exists; on disk if the memory is needed and there
+    /// is a disk.
     pub precious_first: bool,
-    /// Before the first reader.
+    /// What happens before the first reader.
     pub unread: Unread,
-    /// How long a writer rank may take to come back when it died, in ms.
+    /// How long a dead writer rank may take to return, in ms.
     pub lease: u64,
-    /// How long whoever has not come yet may take, in ms, if that is longer than its lease: a rank,
-    /// writer or reader, after the first one of its program; after the end of the stream, readers
-    /// of steps that nobody has opened.
+    /// How long a process that has not opened the stream yet may take, in ms, if that is longer
+    /// than its lease: a writer or reader rank, after the first one of its program; after the end
+    /// of the stream, readers of steps that no group has read.
     pub linger: u64,
-    /// Reader groups that will come: steps wait for each of them. Where there are some, `unread`
-    /// says nothing.
+    /// Reader groups that will come: steps wait for each of them. If there are any, `unread` has no
+    /// effect.
     pub expected: Vec<Expected>,
 }
 
-/// A reader group that is known before it has come.
+/// A reader group that is announced before it opens the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expected {
     /// Its name.
     pub group: String,
-    /// What happens until it has come, when it has not come in time.
+    /// What happens until it has opened the stream, if it is late.
     pub policy: Policy,
-    /// Most that waits for it until then; `None`: the stream's.
+    /// Limits of what waits for it until then; `None`: those of the stream.
     pub limits: Option<Limits>,
 }
 
@@ -121,24 +121,25 @@ impl Default for StreamConfig {
     }
 }
 
-/// How a reader rank opens a stream. All ranks of a group say the same; the first is heard on
-/// policy, limits and lease.
+/// How a reader rank opens a stream. All ranks of a group say the same; the policy, limits and
+/// lease of the first one apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reader {
-    /// Name of the group: the reader program's, so that it can come back after a crash.
+    /// Name of the group: that of the reader program, so that it can return after a crash.
     pub group: String,
-    /// Which rank of the group.
+    /// The rank within the group.
     pub rank: u32,
-    /// Ranks of the group.
+    /// Number of ranks of the group.
     pub size: u32,
     /// Where a new group begins.
     pub start: Start,
-    /// What happens when it is slow.
+    /// What happens if it is slower than the writer.
     pub policy: Policy,
-    /// Most in its queue; `None`: the stream's.
+    /// Limits of its queue; `None`: those of the stream.
     pub limits: Option<Limits>,
-    /// How long a rank may take to come after the first one, or to come back when it died, in ms.
+    /// How long a rank may take to open the stream after the first one, or to return after it died,
+    /// in ms.
     pub lease: u64,
-    /// The group is only given steps in which this box was written; `None`: whatever was.
+    /// The group gets only the steps in which this box was written; `None`: all steps.
     pub only: Option<Interest>,
 }

@@ -1,47 +1,46 @@
-//! Subscriptions to boxes of variables: who is told that a box was written, pure.
+//! Subscriptions to boxes of variables: tells subscribers that a box was written. Pure.
 //!
-//! A *watch* is told, it holds nothing: no writer waits for it, and a step that it is told of may
-//! be gone when it looks. Who must see the bytes opens the stream as a reader that takes only the
-//! steps in which its box was written ([`Reader::only`](super::Reader::only)). The contract is that
-//! of a watch in etcd; the box comes from the subscriptions of DataSpaces.
+//! A *watch* only informs: no writer waits for it, and a step that it reports may be gone when the
+//! subscriber looks. A program that must see the bytes opens the stream as a reader that takes only
+//! the steps in which its box was written ([`Reader::only`](super::Reader::only)). The contract is
+//! that of a watch in etcd; the box comes from the subscriptions of DataSpaces.
 //!
 //! # Messages
 //! ```text
 //!   subscriber                       coordinator
 //!     OpenWatch {interest, start} ->
-//!     <------ Answer::Watching {watch}       the stream is there
+//!   <------ Answer::Watching {watch}       the stream exists
 //!     Watch {ticket} ------------->
-//!     <------ Answer::News                   at once when there is any, else with the commit that brings it
+//!   <------ Answer::News                   at once if there is any, else with the commit that brings it
 //!     CloseWatch ------------------>
 //! ```
 //!
 //! # Invariants
-//! * W1 Ordered, each once: a watch is told of steps in increasing order, and of no step twice.
-//! * W2 Nothing is left out in silence: of every committed step from `start` on whose blocks touch
+//! * W1 Ordered, each once: a watch reports steps in increasing order, and no step twice.
+//! * W2 Nothing is omitted silently: for every committed step from `start` on whose blocks touch
 //!   the box there is a [`Written`], or the step is in the range of a [`News::Missed`].
 //! * W3 Bounded: at most as many news wait as the watch asked for ([`MOST_NEWS`] at most). The
-//!   oldest give way, as one range.
-//! * W4 A writer never waits for a watch: nothing here is asked before a step begins, is kept, or
-//!   is freed.
-//! * W5 The state of a watch ends with its subscriber's process. After the stream is over, what was
-//!   not told yet stays until then; a new stream of that name does not wait for it.
+//!   oldest are replaced by one range.
+//! * W4 A writer never waits for a watch: no decision to begin, keep or free a step depends on it.
+//! * W5 The state of a watch ends with its subscriber's process. After the end of the stream, news
+//!   that were not delivered stay until then; a new stream of that name does not wait for them.
 //!
 //! # Not guaranteed
-//! * That the bytes are still there when the news are.
-//! * A step that is missed need not have touched the box: what is gone is not known any more.
+//! * That the bytes still exist when the news arrive.
+//! * That a missed step touched the box: the layout of a step that is gone is not known any more.
 
 use super::ledger::Charge;
 use super::stream::Found;
 use super::{Answer, EndOfStream, Fault, Interest, LayoutHash, News, Peer, Step, Ticket, Written};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most news that can wait for one watch.
+/// Maximum number of news that wait for one watch.
 pub const MOST_NEWS: u32 = 1 << 16;
 
-/// Most questions that may be open for one watch, of which an honest subscriber has one or two.
+/// Maximum number of open requests of one watch; an honest subscriber has one or two.
 const MOST_WAITING: usize = 64;
 
-/// A question that waits for news.
+/// A request that waits for news.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) ticket: Ticket,
@@ -52,18 +51,18 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) peer: Peer,
-    /// What it costs its subscriber, with all the news that may wait for it.
+    /// Its cost to the subscriber, with all the news that may wait for it.
     _charge: Charge,
     pub(crate) interest: Interest,
-    /// Steps before it are none of its business.
+    /// Steps before this one are not reported.
     from: Step,
     most: usize,
     missed: Option<(Step, Step)>,
-    /// What it was not told yet; a fault where the box does not fit the variable.
+    /// News that were not delivered yet; a fault if the box does not fit the variable.
     queue: VecDeque<(Step, Result<Written, Fault>)>,
     pub(crate) waiting: VecDeque<Waiting>,
-    /// What was found of its box in the layout of that name: most steps have the layout of the one
-    /// before.
+    /// What the layout with this hash contains of the box: most steps have the layout of the
+    /// previous one.
     found: Option<(LayoutHash, Found)>,
 }
 
@@ -73,12 +72,12 @@ pub(crate) struct Watches {
     pub(crate) watches: BTreeMap<u64, Watch>,
     next: u64,
     end: Option<EndOfStream>,
-    /// Answers that are to be given.
+    /// Answers that have yet to be sent.
     pub(crate) out: Vec<(Peer, Ticket, Answer)>,
 }
 
 impl Watches {
-    /// A new watch from step `from` on; steps from `asked` to before `from` are gone.
+    /// Adds a watch from step `from` on; the steps from `asked` to before `from` are gone.
     pub(crate) fn open(
         &mut self,
         (peer, charge): (Peer, Charge),
@@ -107,7 +106,7 @@ impl Watches {
         self.watches.is_empty()
     }
 
-    /// A step is there whose layouts `of` names; `find` says what they have of a box.
+    /// Handles a committed step whose layouts have the hash `of`; `find` looks for a box in them.
     pub(crate) fn offer(
         &mut self,
         step: Step,
@@ -145,7 +144,7 @@ impl Watches {
         }
     }
 
-    /// There are no more steps.
+    /// Handles the end of the stream.
     pub(crate) fn ended(&mut self, why: EndOfStream) {
         self.end = Some(why);
         for number in self.numbers() {
@@ -153,7 +152,7 @@ impl Watches {
         }
     }
 
-    /// A subscriber asks for what comes next. `false` when the watch is not its.
+    /// Handles a subscriber's request for the next news. Returns false if the watch is not its own.
     pub(crate) fn ask(
         &mut self,
         from: Peer,
@@ -178,7 +177,7 @@ impl Watches {
         true
     }
 
-    /// A subscriber wants no more.
+    /// Ends the subscription of `from`.
     pub(crate) fn close(&mut self, from: Peer, number: u64) {
         let own = |watch: &Watch| watch.peer == from;
         if self.watches.get(&number).is_some_and(own)
@@ -190,13 +189,13 @@ impl Watches {
         }
     }
 
-    /// A process is gone, with all that it watched.
+    /// Removes all watches of a lost process.
     pub(crate) fn lost(&mut self, peer: Peer) {
         self.watches.retain(|_, watch| watch.peer != peer);
     }
 
-    /// Answers the questions whose deadline is over with what `late` says, `most` of them; when the
-    /// next one is.
+    /// Answers at most `most` requests whose deadline has passed with the result of `late`. Returns
+    /// the next deadline.
     pub(crate) fn tick(
         &mut self,
         now: u64,
@@ -224,7 +223,7 @@ impl Watches {
         self.watches.keys().copied().collect()
     }
 
-    /// Answers as many questions of a watch as can be.
+    /// Answers as many requests of a watch as possible.
     fn serve(&mut self, number: u64) {
         let Some(watch) = self.watches.get_mut(&number) else {
             return;
@@ -251,7 +250,7 @@ impl Watch {
         self.queue.push_back((step, told));
     }
 
-    /// What it is told next, if there is anything.
+    /// Takes the next news, if any.
     fn take(&mut self, end: Option<EndOfStream>) -> Option<Answer> {
         if let Some((first, last)) = self.missed.take() {
             return Some(Answer::News(Box::new(News::Missed { first, last })));
@@ -263,7 +262,7 @@ impl Watch {
         }
     }
 
-    /// News that wait for it.
+    /// Returns the number of news that wait for it.
     pub(crate) fn queued(&self) -> u64 {
         self.queue.len() as u64 + u64::from(self.missed.is_some())
     }

@@ -1,86 +1,88 @@
-//! Who gets memory: grants of bytes within the budgets of the block stores and of the streams.
+//! Admission control: grants bytes within the budgets of the block stores and of the streams.
 //!
-//! Every buffer is granted before it is allocated, so no budget is ever exceeded and nothing is
-//! ever aborted: a writer gets its bytes, waits for them, or is refused with a reason.
+//! Every buffer is granted before it is allocated, so no budget is ever exceeded and nothing has to
+//! be aborted: a writer gets its bytes, waits for them, or is refused with a reason.
 //!
 //! # Invariants
-//! * G1 The bytes in use at a block store never exceed its memory, nor the buffers their number
-//!   there; the bytes of a stream never its limit; those spilled never the disk.
+//! * G1 The bytes in use at a block store never exceed its memory, and its buffers never exceed
+//!   their maximum number. The bytes of a stream never exceed its limit, and spilled bytes never
+//!   the disk.
 //! * G2 All or nothing: a request that waits has nothing.
-//! * G3 A request that has to wait for a block store is not overtaken there by a later one of its
-//!   class, however small. A request that waits only for its own stream's limit holds up nobody
-//!   else's.
-//! * G4 Asks of steps that have memory already (*continuing*) come before those of steps that have
-//!   none: the former free memory when they are whole, the latter would only add to what is
-//!   half-written.
+//! * G3 A request that waits for a block store is not overtaken there by a later one of its class,
+//!   however small. A request that waits only for the limit of its own stream delays no other
+//!   stream.
+//! * G4 Requests of steps that already have memory (*continuing*) come before those of steps that
+//!   have none: the former free memory once they are complete, the latter would only add to the
+//!   memory of half-written steps.
 //! * G5 What could never be granted, even if everything else were freed, is refused at once.
-//! * G6 Nothing is counted beyond 64 bits: what a step has and wants is summed with checked
-//!   additions before anything else is done with it, and a block store has no more than
-//!   [`MOST_BYTES`], whatever it says. So what is granted is what is freed, byte by byte.
+//! * G6 No count exceeds 64 bits: the sum of what a step has and wants is checked before anything
+//!   else, and a block store counts for at most [`MOST_BYTES`], whatever it reports. So exactly the
+//!   bytes that were granted are freed.
 //!
-//! Not guaranteed: two half-written steps of two streams may each wait for what the other has; the
-//! deadline of the requests ends that, with an error that names the block store and what is in use.
+//! Not guaranteed: two half-written steps of two streams may each wait for the memory of the other.
+//! The deadline of the requests ends that, with an error that names the block store and what is in
+//! use.
 
 use super::{BlockStoreFigures, BufferId, Fault, Peer, StreamId, Want};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most bytes of memory, and of disk, that a block store is taken to have: 256 TiB. Any process can
-/// say that it is a block store, of any size.
+/// Maximum bytes of memory, and of disk, that count for a block store: 256 TiB. Any process can
+/// claim to be a block store of any size.
 pub const MOST_BYTES: u64 = 1 << 48;
 
-/// Most buffers that a block store is taken to be able to have.
+/// Maximum number of buffers that counts for a block store.
 pub const MOST_BUFFERS: u64 = 1 << 16;
 
 /// Names a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
-    /// The stream that asks.
+    /// The requesting stream.
     pub stream: StreamId,
-    /// Which request of the stream.
+    /// The number of the request within the stream.
     pub number: u64,
 }
 
-/// A stream asks for bytes, for one rank's part of the open step.
+/// A stream's request for bytes, for one rank's part of the open step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryRequest {
-    /// Its name.
+    /// Its id.
     pub id: RequestId,
-    /// What is wanted.
+    /// The requested bytes.
     pub wants: Vec<Want>,
-    /// What the open step has already, of all ranks.
+    /// What the open step already has, over all ranks.
     pub has: Vec<Want>,
-    /// The step that the rank keeps until it commits this one: it stays beside it (G5), and makes
-    /// the request no continuing one.
+    /// The step that the rank keeps until it commits this one. It counts for G5, but does not make
+    /// the request a continuing one.
     pub keeps: Vec<Want>,
-    /// Whether the stream might make room: drop or spill steps.
+    /// Whether the stream could make room by dropping or spilling steps.
     pub yields: bool,
 }
 
-/// What admission control says to a request.
+/// The decision on a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The bytes are the asker's.
+    /// The bytes belong to the requester.
     Granted(RequestId),
-    /// They will come, when others free theirs; why not now.
+    /// They will be granted when others free theirs; the shortage says why not now.
     Wait(RequestId, Shortage),
-    /// As `Wait`, and the stream should drop or spill what it can: that many bytes are missing.
+    /// As `Wait`, and the stream should drop or spill what it can: this many bytes are missing.
     Spill(RequestId, Shortage),
-    /// They can never come.
+    /// They can never be granted.
     Refused(RequestId, Fault),
 }
 
-/// What is short, where.
+/// What is short, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes that are missing.
     pub missing: u64,
     /// Bytes in use there.
     pub used: u64,
-    /// Bytes that may be.
+    /// The limit of these bytes.
     pub limit: u64,
     /// Where: a block store, or `None` for the stream's own limit.
     pub block_store: Option<Peer>,
-    /// Not bytes but buffers: their number is what is missing, in use, and limited.
+    /// Buffers are short, not bytes: `missing`, `used` and `limit` count buffers.
     pub counts_buffers: bool,
 }
 
@@ -88,7 +90,7 @@ pub struct Shortage {
 struct Pool {
     memory: u64,
     used: u64,
-    /// Most buffers in memory.
+    /// Maximum number of buffers in memory.
     most_buffers: u64,
     buffers: u64,
     disk: u64,
@@ -100,16 +102,16 @@ struct Account {
     name: String,
     limit: u64,
     used: u64,
-    /// Memory in use, by block store.
+    /// Bytes of memory in use, by block store.
     at: BTreeMap<Peer, u64>,
 }
 
-/// The books: who has how many bytes where, and who waits.
+/// The accounts: how many bytes each stream has at each block store, and the requests that wait.
 #[derive(Debug, Default)]
 pub struct Admission {
     pools: BTreeMap<Peer, Pool>,
     accounts: BTreeMap<StreamId, Account>,
-    /// Buffers that have a place on a disk.
+    /// Buffers that have space on a disk.
     spilled: BTreeMap<BufferId, (Peer, u64)>,
     continuing: VecDeque<MemoryRequest>,
     fresh: VecDeque<MemoryRequest>,
@@ -117,14 +119,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Nobody has anything.
+    /// Returns empty accounts.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A block store has come, with bytes of memory, numbers of buffers that it can have there, and
-    /// bytes of disk; of memory and of disk no more than [`MOST_BYTES`] count, and no more than
-    /// [`MOST_BUFFERS`] buffers.
+    /// Adds a block store, with its bytes of memory, maximum number of buffers, and bytes of disk.
+    /// At most [`MOST_BYTES`] of memory and of disk and [`MOST_BUFFERS`] buffers count.
     pub fn block_store(&mut self, block_store: Peer, memory: u64, buffers: u64, disk: u64) {
         self.changed = true;
         let pool = self.pools.entry(block_store).or_default();
@@ -132,7 +133,7 @@ impl Admission {
         pool.most_buffers = buffers.min(MOST_BUFFERS);
     }
 
-    /// A block store is gone and all that it had. Returns the refusals of requests that need it.
+    /// Removes a lost block store and its bytes. Returns the refusals of requests that need it.
     pub fn block_store_lost(&mut self, block_store: Peer) -> Vec<Decision> {
         self.changed = true;
         self.pools.remove(&block_store);
@@ -162,7 +163,7 @@ impl Admission {
             .collect()
     }
 
-    /// A stream has come; it may have at most `limit` bytes in memory.
+    /// Adds a stream, which may have at most `limit` bytes in memory.
     pub fn stream(&mut self, stream: StreamId, name: &str, limit: u64) {
         let account = Account {
             name: name.to_owned(),
@@ -173,7 +174,7 @@ impl Admission {
         self.accounts.insert(stream, account);
     }
 
-    /// A stream is over. It has freed everything.
+    /// Removes a stream that has ended. It has freed everything.
     pub fn stream_over(&mut self, stream: StreamId) {
         let account = self.accounts.remove(&stream);
         assert!(
@@ -182,30 +183,30 @@ impl Admission {
         );
     }
 
-    /// The memory of all block stores.
+    /// Returns the total memory of all block stores.
     pub fn memory(&self) -> u64 {
         let pools = self.pools.values();
         pools.fold(0, |sum, pool| sum.saturating_add(pool.memory))
     }
 
-    /// Memory in use at a block store; 0 for one that is not there.
+    /// Returns the memory in use at a block store; 0 for an unknown one.
     pub fn used_at(&self, block_store: Peer) -> u64 {
         self.pools.get(&block_store).map_or(0, |pool| pool.used)
     }
 
-    /// Memory in use by a stream.
+    /// Returns the memory in use by a stream.
     pub fn used_by(&self, stream: StreamId) -> u64 {
         self.accounts.get(&stream).map_or(0, |account| account.used)
     }
 
-    /// The block stores and the memory of each.
+    /// Returns the block stores and the memory of each.
     pub fn block_stores(&self) -> impl Iterator<Item = (Peer, u64)> + '_ {
         self.pools
             .iter()
             .map(|(&block_store, pool)| (block_store, pool.memory))
     }
 
-    /// How the memory and the disk of every block store stand.
+    /// Returns the use of memory and disk of every block store.
     pub fn figures(&self) -> Vec<BlockStoreFigures> {
         let pools = self.pools.iter();
         let figures = pools.map(|(&peer, pool)| BlockStoreFigures {
@@ -218,20 +219,20 @@ impl Admission {
         figures.collect()
     }
 
-    /// Whether somebody waits.
+    /// Returns true if any request waits.
     pub fn waiting(&self) -> bool {
         !self.continuing.is_empty() || !self.fresh.is_empty()
     }
 
-    /// The streams that wait with a step that is half written: what it has comes free only when
-    /// more is granted. A step that has nothing yet keeps nobody waiting.
+    /// Returns the streams that wait with a half-written step: its memory is freed only after more
+    /// has been granted. A step that has no memory yet blocks no other stream.
     pub fn half_granted(&self) -> BTreeSet<StreamId> {
         let waiting = self.continuing.iter();
         waiting.map(|request| request.id.stream).collect()
     }
 
-    /// A request comes in: refused (then it is forgotten), or in the queue. [`pump`](Self::pump)
-    /// answers it.
+    /// Takes a request: refuses it (and forgets it), or queues it for [`pump`](Self::pump) to
+    /// answer.
     pub fn request(&mut self, request: MemoryRequest) -> Option<Decision> {
         if let Err(fault) = self.possible(&request) {
             return Some(Decision::Refused(request.id, fault));
@@ -244,24 +245,24 @@ impl Admission {
         None
     }
 
-    /// Whether a request that waits may be granted now although it was not by the last
-    /// [`pump`](Self::pump).
+    /// Returns true if a waiting request that the last [`pump`](Self::pump) did not grant may be
+    /// granted now.
     pub fn has_changed(&self) -> bool {
         self.changed && self.waiting()
     }
 
-    /// The asker does not want it any more.
+    /// Withdraws a request that its stream no longer needs.
     pub fn withdraw(&mut self, request: RequestId) {
         self.changed = true;
         self.continuing.retain(|waiting| waiting.id != request);
         self.fresh.retain(|waiting| waiting.id != request);
     }
 
-    /// Bytes of a buffer in memory are free.
+    /// Returns the bytes of a buffer in memory to the pool.
     pub fn freed(&mut self, buffer: BufferId, block_store: Peer, bytes: u64) {
         let account = self.accounts.get_mut(&buffer.stream);
         let (Some(pool), Some(account)) = (self.pools.get_mut(&block_store), account) else {
-            return; // the block store died: its books are closed
+            return; // the block store died, and its account is closed
         };
         self.changed = true;
         pool.used -= bytes;
@@ -270,7 +271,7 @@ impl Admission {
         *account.at.entry(block_store).or_default() -= bytes;
     }
 
-    /// Takes that much of a block store's disk for a buffer, if it has it. The memory stays in use
+    /// Takes this much of a block store's disk for a buffer, if available. The memory stays in use
     /// until it is [`freed`](Self::freed).
     pub fn take_disk(&mut self, buffer: BufferId, block_store: Peer, bytes: u64) -> bool {
         let Some(pool) = self.pools.get_mut(&block_store) else {
@@ -285,7 +286,7 @@ impl Admission {
         fits
     }
 
-    /// Gives the disk of a buffer back; nothing happens when it has none.
+    /// Returns the disk space of a buffer; does nothing if it has none.
     pub fn free_disk(&mut self, buffer: BufferId) {
         if let Some((block_store, bytes)) = self.spilled.remove(&buffer)
             && let Some(pool) = self.pools.get_mut(&block_store)
@@ -294,11 +295,12 @@ impl Admission {
         }
     }
 
-    /// Grants what can be granted, and says of the others what they wait for.
+    /// Grants all requests that can be granted, and returns what the others wait for.
     pub fn pump(&mut self) -> Vec<Decision> {
         self.changed = false;
         let mut decisions = Vec::new();
         loop {
+            // Each round starts over: a grant may have moved requests between the queues.
             decisions.retain(|decision| {
                 matches!(decision, Decision::Granted(_) | Decision::Refused(..))
             });
@@ -336,8 +338,8 @@ impl Admission {
         &mut self.fresh
     }
 
-    /// The step of a granted request has memory from now on: the other requests for it come first
-    /// (G4), or cannot be any more (G5).
+    /// From now on, the step of a granted request has memory: its other requests become continuing
+    /// (G4), or impossible (G5).
     fn promote(&mut self, granted: &MemoryRequest, decisions: &mut Vec<Decision>) {
         let same = |request: &MemoryRequest| request.id.stream == granted.id.stream;
         for queue in [Self::continuing, Self::fresh] {
@@ -398,8 +400,8 @@ impl Admission {
                 block_store: Some(block_store),
                 counts_buffers,
             });
-            // A buffer has a byte at least, so who makes room for as many bytes gives one back at
-            // least, and is asked again.
+            // A buffer has at least one byte, so a stream that frees this many bytes frees at least
+            // one buffer, and is asked again.
             first.missing = first.missing.saturating_add(missing.max(buffers));
         }
         if short.is_some() {
@@ -417,7 +419,7 @@ impl Admission {
         None
     }
 
-    /// Whether a request could ever be granted.
+    /// Checks that a request could ever be granted.
     fn possible(&self, request: &MemoryRequest) -> Result<(), Fault> {
         let Some(account) = self.accounts.get(&request.id.stream) else {
             return Err(Fault::NotOpen);
@@ -435,6 +437,7 @@ impl Admission {
             let bytes = sum.unwrap_or(u64::MAX);
             return Err(too_large(bytes, account.limit, "the stream".to_owned()));
         }
+        // Only the block stores that this request needs: another one cannot stop it.
         let wanted = per_block_store(&request.wants);
         for (block_store, (bytes, buffers)) in per_block_store(&all) {
             if !wanted.contains_key(&block_store) {
@@ -459,20 +462,20 @@ impl Admission {
     }
 }
 
-/// What is missing for so much more. A budget of all that there is must not count beyond 64 bits.
+/// Returns how much is missing for `more`. Does not overflow, even with the largest budget.
 fn missing(used: u64, more: u64, limit: u64) -> u64 {
     let beyond = used.saturating_sub(limit);
     let free = limit.saturating_sub(used);
     more.saturating_sub(free).saturating_add(beyond)
 }
 
-/// All bytes; `None` where 64 bits do not count them.
+/// Returns the total bytes, or `None` on overflow.
 fn sum(wants: &[Want]) -> Option<u64> {
     let mut wants = wants.iter();
     wants.try_fold(0u64, |sum, want| sum.checked_add(want.bytes))
 }
 
-/// Bytes and buffers, of wants whose [`sum`] there is.
+/// Returns bytes and buffers by block store, of wants whose [`sum`] does not overflow.
 fn per_block_store(wants: &[Want]) -> BTreeMap<Peer, (u64, u64)> {
     let mut sums: BTreeMap<Peer, (u64, u64)> = BTreeMap::new();
     for want in wants {
