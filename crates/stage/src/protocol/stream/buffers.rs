@@ -5,7 +5,7 @@ use super::{Action, Stream};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{BufferId, Handle, Order, Peer, Report, Step, Want};
 
-/// Where a buffer is in its life.
+/// The state of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Asked,
@@ -25,12 +25,12 @@ pub(super) struct Buffer {
     pub(super) state: State,
     /// The step that it is committed to.
     pub(super) step: Step,
-    /// What it costs whoever has asked for it.
+    /// Its cost to the process that requested it.
     _charge: Charge,
-    /// Its block store waits for freed memory that is still in use, by that process if it knows it.
+    /// Its block store waits for freed memory that is still in use, by `had_by` if that is known.
     pub(super) is_full: bool,
     pub(super) had_by: Option<Peer>,
-    /// So many parts of its memory are there, or of what is spilled are on disk.
+    /// How many parts of it have been allocated or, while it is spilled, written to disk.
     pub(super) parts: u64,
 }
 
@@ -42,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// Orders a buffer for a writer; its memory was granted.
+    /// Orders a buffer for a writer; its memory has been granted.
     pub(super) fn allocate(&mut self, block_store: Peer, bytes: u64, writer: Peer) -> u64 {
         let number = self.store.next_buffer;
         self.store.next_buffer += 1;
@@ -70,11 +70,10 @@ impl Stream {
         number
     }
 
-    /// The only place where a buffer ends: orders its block store to free it, and says what is
-    /// free.
+    /// Orders the block store to free a buffer, and reports what is free. Buffers end only here.
     pub(super) fn free_buffer(&mut self, number: u64) {
         let Some(buffer) = self.store.buffers.remove(&number) else {
-            return; // a refused one
+            return; // it was refused
         };
         let id = self.buffer_id(number);
         let (block_store, bytes) = (buffer.block_store, buffer.bytes);
@@ -90,13 +89,14 @@ impl Stream {
             self.store.spilling_bytes -= bytes;
         }
         if buffer.state != State::OnDisk {
-            // Of any number of lives of block stores; it is a difference that counts.
+            // The sum covers all incarnations of block stores and may wrap; only differences
+            // matter.
             self.store.freed_bytes = self.store.freed_bytes.wrapping_add(bytes);
             self.out.push(Action::Freed(id, block_store, bytes));
         }
     }
 
-    /// A block store reports.
+    /// Handles the report of a block store.
     pub fn report(&mut self, from: Peer, report: Report) {
         let (Report::Allocated { buffer, .. }
         | Report::Refused { buffer, .. }
@@ -107,10 +107,10 @@ impl Stream {
         | Report::Working { buffer, .. }) = report;
         let number = buffer.number;
         let Some(known) = self.store.buffers.get_mut(&number) else {
-            return; // freed meanwhile
+            return; // freed in the meantime
         };
         if known.block_store != from {
-            return; // nonsense: somebody else's buffer
+            return; // invalid: the buffer of another block store
         }
         match (report, known.state) {
             (Report::Allocated { handle, .. }, State::Asked) => {
@@ -121,7 +121,7 @@ impl Stream {
             (Report::Full { had_by, .. }, State::Asked) => {
                 (known.is_full, known.had_by) = (true, had_by);
             }
-            // No part counts twice: a block store that says no more than that it works is silent.
+            // No part counts twice: a block store that only repeats a number makes no progress.
             (Report::Working { parts, .. }, State::Asked | State::Spilling)
                 if known.parts < parts && parts <= known.bytes =>
             {
@@ -134,12 +134,12 @@ impl Stream {
             }
             (Report::Spilled { .. }, State::Spilling) => self.spilled(number, true),
             (Report::SpillFailed { .. }, State::Spilling) => self.spilled(number, false),
-            _ => {} // nonsense, or too late
+            _ => {} // invalid, or too late
         }
         self.settle();
     }
 
-    /// A block store is gone: its buffers are.
+    /// Removes the buffers of a lost block store.
     pub(super) fn block_store_lost(&mut self, block_store: Peer) {
         let mut asked = Vec::new();
         for stored in self.store.steps.values_mut() {
@@ -162,21 +162,21 @@ impl Stream {
             }
             buffer.state = State::Lost;
         }
-        asked.sort_unstable(); // a map has no order, a run must have one
+        asked.sort_unstable(); // a map has no order, but runs must be reproducible
         for number in asked {
             self.asked_buffer_lost(number, block_store);
         }
     }
 
-    /// Memory that the open step has, of all ranks.
+    /// Returns the memory of the open step, over all ranks.
     pub(super) fn open_bytes(&self) -> Vec<Want> {
         let parts = self.store.open.parts.iter().flatten();
         let committed = parts.flat_map(|part| &part.slots).flatten().copied();
         self.live_bytes(self.writers.buffers().chain(committed))
     }
 
-    /// Memory of the committed step that a writer rank keeps: of all of it, since a step is freed
-    /// as one.
+    /// Returns the memory of the committed step that a writer rank keeps: all of it, since a step
+    /// is freed as a whole.
     pub(super) fn kept_bytes(&self, rank: usize) -> Vec<Want> {
         let kept = self.writers.ranks[rank].kept.as_ref();
         let stored = kept.and_then(|step| self.store.steps.get(step));

@@ -1,8 +1,8 @@
-//! Do the parts of the ranks fit together: one type and shape per variable, no two blocks on the
-//! same points.
+//! Checks that the parts of the ranks fit together: one type and shape per variable, and no
+//! overlapping blocks.
 //!
 //! What was checked once is not checked again: while every rank commits the layout of the last
-//! whole step, a commit costs a comparison of hashes.
+//! complete step, a commit costs a comparison of hashes.
 
 use super::store::Part;
 use crate::protocol::{Fault, Layout, LayoutHash};
@@ -10,20 +10,20 @@ use crate::space::{Dims, first_overlap};
 use crate::{Dtype, Region};
 use std::collections::{BTreeMap, HashMap};
 
-/// Variables as the first rank to name each has said they are.
+/// Type and shape of each variable, from the first rank that named it.
 type Schema = HashMap<String, (u32, Dtype, Dims)>;
 
 /// What is known to fit together.
 #[derive(Debug, Default)]
 pub(super) struct Checker {
-    /// Layouts of all ranks in the last whole step.
+    /// Layouts of all ranks in the last complete step.
     valid: Vec<LayoutHash>,
-    /// Of the open step, once a layout comes that is not the rank's valid one.
+    /// The schema of the open step, from the first layout that differs from the rank's valid one.
     schema: Option<Schema>,
 }
 
 impl Checker {
-    /// A rank's part comes in; `there` are those that are there already.
+    /// Checks a new part of a rank against `there`, the parts committed so far.
     pub(super) fn enter(
         &mut self,
         rank: u32,
@@ -34,6 +34,7 @@ impl Checker {
         if self.schema.is_none() && self.valid.get(rank as usize) == Some(&hash) {
             return Ok(());
         }
+        // The first new layout in this step: collect what the parts so far have said.
         let mut schema = self.schema.take().unwrap_or_else(|| {
             let mut schema = Schema::new();
             for (other, part) in there.iter().enumerate() {
@@ -56,8 +57,7 @@ impl Checker {
         fits
     }
 
-    /// All parts are there: whether blocks overlap. On success the layouts are the valid ones from
-    /// now on.
+    /// Checks a complete step for overlapping blocks. On success its layouts become the valid ones.
     pub(super) fn whole(&mut self, parts: &[(LayoutHash, &Layout)]) -> Result<(), Fault> {
         let hashes = || parts.iter().map(|(hash, _)| *hash);
         if self.schema.is_none() && hashes().eq(self.valid.iter().copied()) {
@@ -87,9 +87,9 @@ impl Checker {
         Ok(())
     }
 
-    /// A part that had come in was refused after all: what it said of the variables does not count.
+    /// Forgets the open step's schema: one of its parts was refused after all.
     pub(super) fn forget_open(&mut self) {
-        // Built anew from the parts that are there; the valid layouts are compared again as well.
+        // Rebuilt from the remaining parts; the valid layouts are compared again as well.
         self.schema = None;
         self.valid.clear();
     }

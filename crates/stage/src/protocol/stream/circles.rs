@@ -1,16 +1,15 @@
-//! Whether those for whom somebody waits wait themselves, so that nobody ever goes on: processes in
-//! a circle.
+//! Finds processes that wait for each other in a circle, so that none of them can ever continue.
 //!
-//! A process that waits does nothing else until it is answered. So a question is *stuck*, for a set
-//! of processes that wait, when no answer to it is possible as long as none of them does anything,
-//! whatever all others do. [`Coordinator`](crate::protocol::Coordinator) begins with all processes
-//! that wait, and takes those out of the set that have a question which is not stuck, until none of
-//! those is left: the others wait for each other.
+//! A process that waits does nothing else until it is answered. So a request is *stuck*, for a set
+//! of waiting processes, if it cannot be answered while none of them acts, whatever all others do.
+//! [`Coordinator`](crate::protocol::Coordinator) starts with all waiting processes and repeatedly
+//! removes those that have a request which is not stuck. The remaining processes wait for each
+//! other.
 //!
-//! Not counted as stuck are waits that end by themselves: for memory and for block stores, which
-//! have deadlines; for ranks that are away, which have leases; and those of processes that give up
-//! after a time-out of their own, and may go on with something else. Nor those that only steps of
-//! another size could end, where the writer computes: what it writes next may be smaller.
+//! Waits that end by themselves do not count as stuck: for memory and for block stores, which have
+//! deadlines; for ranks that are away, which have leases; and those of processes that give up after
+//! a time-out of their own and may then do something else. Neither do waits that only steps of
+//! another size could end, while the writer computes: its next step may be smaller.
 
 use super::Stream;
 use super::groups::{Group, Rank, ReaderState};
@@ -18,14 +17,14 @@ use super::writers::{Stage, WriterState};
 use crate::protocol::{Peer, Policy, Step, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which rank of a stream.
+/// A rank of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::protocol) enum Member {
     Writer(usize),
     Reader(u64, usize),
 }
 
-/// Who keeps a question from its answer: a rank of that stream, and its process.
+/// The rank of a stream, and its process, that prevents an answer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::protocol) struct Keeping {
     pub(in crate::protocol) stream: StreamId,
@@ -33,7 +32,7 @@ pub(in crate::protocol) struct Keeping {
     pub(in crate::protocol) peer: Peer,
 }
 
-/// A question that nobody can answer as long as another process waits.
+/// A request that cannot be answered while another process waits.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::protocol) struct Stuck {
     pub(in crate::protocol) who: (StreamId, Member),
@@ -41,9 +40,9 @@ pub(in crate::protocol) struct Stuck {
 }
 
 impl Stream {
-    /// Every question that waits, with the process that asks; and whether it is stuck as long as
-    /// all of the `blocked` wait. `over`: who keeps what a process has too much of at the
-    /// coordinator, or what all of them have.
+    /// Returns every waiting request with its process, and why it is stuck while all of `blocked`
+    /// wait, if it is. `over`: the readers that keep what a process, or all of them (`None`), have
+    /// too much of at the coordinator.
     pub(in crate::protocol) fn questions(
         &self,
         blocked: &BTreeSet<Peer>,
@@ -56,6 +55,7 @@ impl Stream {
             let Some(asking) = &state.asking else {
                 continue;
             };
+            // Waits for the coordinator's own memory.
             if self.too_much(rank).is_some() {
                 let cost = self.cost_to_begin(rank, asking.wants.len());
                 let own = self
@@ -95,7 +95,7 @@ impl Stream {
                             });
                             *ahead
                         }
-                        // It comes, or has a deadline.
+                        // The step will come, or the wait has a deadline.
                         Some(_) => None,
                     };
                     let whom = whom.filter(|_| !state.gives_up);
@@ -134,13 +134,14 @@ impl Stream {
         })
     }
 
-    /// For each rank that has steps still to take, or to let go of: who it is, if it is one of the
-    /// `blocked`. The others may go on. The same of a rank without which the open step never
-    /// becomes whole, where that would make room.
+    /// Returns an entry for each rank that has steps to take or to release: the rank, if it is one
+    /// of `blocked`, and `None` for the others, which may continue. The same for a rank without
+    /// which the open step cannot be completed, if completing it would make room.
     pub(in crate::protocol) fn who_keeps(
         &self,
         blocked: &BTreeSet<Peer>,
     ) -> impl Iterator<Item = Option<Keeping>> {
+        // Groups that have not opened the stream yet keep the steps in their queue.
         let expected = self
             .groups
             .groups
@@ -169,8 +170,8 @@ impl Stream {
         expected.chain(ranks).chain(commit)
     }
 
-    /// A writer rank of the `blocked` without which the open step never becomes whole. None where
-    /// one is away: its lease ends the wait.
+    /// Returns a writer rank of `blocked` without which the open step cannot be completed. `None`
+    /// if a rank is away: its lease ends the wait.
     fn kept_from_commit(&self, blocked: &BTreeSet<Peer>) -> Option<Member> {
         if self.end.is_some() {
             return None;
@@ -190,8 +191,8 @@ impl Stream {
         first.map(Member::Writer)
     }
 
-    /// Whether there is less at the coordinator when the open step is whole: of parts that are
-    /// there already, or of steps that it takes the place of.
+    /// Returns true if completing the open step frees memory at the coordinator: that of its parts,
+    /// or of steps that it replaces.
     fn commit_makes_room(&self) -> bool {
         let drops = |group: &Group| {
             let policy = group.queue.policy();
@@ -203,7 +204,7 @@ impl Stream {
         self.end.is_none() && (is_begun || is_retained || groups.into_iter().any(drops))
     }
 
-    /// A reader rank of the `blocked` without which the open step is never let in.
+    /// Returns a reader rank of `blocked` without which the open step cannot begin.
     fn kept_full(&self, blocked: &BTreeSet<Peer>) -> Option<Member> {
         let (step, bytes) = (self.store.committed, self.store.last_bytes);
         self.groups.groups.iter().find_map(|(&number, group)| {
@@ -212,8 +213,8 @@ impl Stream {
         })
     }
 
-    /// The last reader rank of a group, if it is one of the `blocked` and keeps the others from the
-    /// first step of the queue. `stays`: no other step is committed meanwhile.
+    /// Returns the last reader rank of a group, if it is one of `blocked` and keeps the others from
+    /// the first step of the queue. `stays`: no other step is committed in the meantime.
     fn kept_from_next(
         &self,
         (number, group): (u64, &Group),
@@ -221,8 +222,8 @@ impl Stream {
         blocked: &BTreeSet<Peer>,
         stays: bool,
     ) -> Option<Member> {
-        // A step that gives way to another one may be followed by a smaller one. The newest never
-        // gives way to memory.
+        // A step that is dropped for another one may be followed by a smaller one. The newest is
+        // never dropped when memory is short.
         let is_newest = step + 1 == self.store.committed;
         let stays = group.queue.policy() == Policy::Spill || stays && is_newest;
         let is_drawn_out = group.is_drawn_out(&self.store, stays.then_some(step));
@@ -232,7 +233,7 @@ impl Stream {
         Some(Member::Reader(number, last))
     }
 
-    /// A rank, for a person.
+    /// Returns the name of a rank for messages.
     pub(in crate::protocol) fn name_of(&self, member: Member) -> String {
         match member {
             Member::Writer(rank) => format!("rank {rank} of {}", self.writers.program()),
@@ -246,9 +247,9 @@ impl Stream {
 }
 
 impl Group {
-    /// A rank of the `blocked` that keeps the group too full for step `step` of about `bytes`
-    /// bytes, whatever the other ranks read: what it has still to take, or holds, stays. None where
-    /// a rank is away: its lease ends that.
+    /// Returns a rank of `blocked` that keeps the group too full for step `step` of about `bytes`
+    /// bytes, whatever the other ranks read: what it has yet to take, or holds, stays. `None` if a
+    /// rank is away: its lease ends that.
     fn kept_full_by(
         &self,
         store: &super::store::Store,
@@ -257,7 +258,7 @@ impl Group {
         blocked: &BTreeSet<Peer>,
     ) -> Option<usize> {
         let is_away = |place| matches!(place, ReaderState::Away(_));
-        // What spills is let in as soon as there is room on the disk, by whomever.
+        // A step that can be spilled may begin as soon as any process frees disk space.
         let spills = self.queue.policy() == Policy::Spill && store.disk_full;
         if spills || self.ranks.iter().any(|rank| is_away(rank.place)) {
             return None;
@@ -265,7 +266,7 @@ impl Group {
         let blocked =
             |rank: &Rank| matches!(rank.place, ReaderState::Here(peer) if blocked.contains(&peer));
         let ranks = || self.ranks.iter().filter(|rank| blocked(rank));
-        // What one of them has still to take is the end of what the group has taken.
+        // What a rank has yet to take is the tail of what the group has taken.
         let least = ranks().map(|rank| rank.next).min()?;
         let left = least.saturating_sub(self.base) as usize;
         let to_take = self.taken.iter().skip(left).copied();
@@ -287,8 +288,8 @@ impl Group {
         self.ranks.iter().position(keeps)
     }
 
-    /// A rank of the `blocked` that has taken the least of all, so that the first ranks wait for
-    /// it; none where one is away.
+    /// Returns the first rank of `blocked` that has taken the fewest steps, so that the others wait
+    /// for it. `None` if a rank is away.
     fn last_of(&self, blocked: &BTreeSet<Peer>) -> Option<usize> {
         let mut last = None;
         for (number, rank) in self.ranks.iter().enumerate() {

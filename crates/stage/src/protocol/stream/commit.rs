@@ -1,4 +1,4 @@
-//! What a writer rank commits: is it sound, is it the same again, does it fit to the others.
+//! A writer rank's commit: is it valid, is it a repetition, and does it fit the other parts.
 
 use super::buffers::State;
 use super::store::Part as Stored;
@@ -12,8 +12,8 @@ use crate::protocol::{
 use std::collections::HashSet;
 
 impl Stream {
-    /// What a step costs the coordinator that a rank begins with so many buffers, and that has as
-    /// much in it as the last one.
+    /// Returns the cost at the coordinator of a step that a rank begins with `wants` buffers,
+    /// assuming that its part is as large as the last one.
     pub(super) fn cost_to_begin(&self, rank: usize, wants: usize) -> u64 {
         let part = self
             .writers
@@ -23,8 +23,8 @@ impl Stream {
         part + costs::of_wants(wants) + costs::BUFFER * wants as u64
     }
 
-    /// Whether a peer may cost so much more. Steps that are only retained, and those that groups
-    /// may lose, give way to it.
+    /// Checks that a peer may use `cost` more. Drops steps that are only retained, and those that
+    /// groups may lose, to make room.
     pub(super) fn afford(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         loop {
             let Err(fault) = self.store.costs.ledger.check(from, cost) else {
@@ -36,8 +36,8 @@ impl Stream {
         }
     }
 
-    /// The same for a part that was let begin: what it has to say may be more than the last one
-    /// had. What it costs beside its layout.
+    /// As [`afford`](Self::afford), for a part of a step that has begun: it may be larger than the
+    /// last one. Returns its cost without its layout.
     fn afford_part(&mut self, from: Peer, part: &Part) -> Result<u64, Fault> {
         let layout = match &part.layout {
             LayoutRef::New(layout) => costs::of_layout(layout),
@@ -48,13 +48,13 @@ impl Stream {
         Ok(cost)
     }
 
-    /// The same for what belongs to a step that was let begin.
+    /// As [`afford`](Self::afford), for what belongs to a step that has begun.
     pub(super) fn afford_begun(&mut self, from: Peer, cost: u64) -> Result<(), Fault> {
         let afforded = self.afford(from, cost);
         afforded.or_else(|_| self.store.costs.ledger.check_begun(from, cost))
     }
 
-    /// A rank's part of the step is in its buffers; `keep`: it goes on reading it (S9).
+    /// Commits a rank's part, which is in its buffers; `keep`: the rank continues to read it (S9).
     pub fn commit(&mut self, from: Peer, rank: u32, ticket: Ticket, part: Part, keep: bool) {
         let answer = match self.take_part(from, rank, part, keep) {
             Ok(()) => Answer::Committed,
@@ -83,6 +83,7 @@ impl Stream {
         if state.asking.is_some() {
             return Err(Fault::Busy);
         }
+        // Checks everything before the first change: a refused part has no effect.
         let cost = self.afford_part(from, &part)?;
         let told = costs::told_of_part(&part);
         let known = self.layout(rank, part.layout)?;
@@ -93,7 +94,7 @@ impl Stream {
         self.store
             .checker
             .enter(rank, hash, layout, &self.store.open.parts)?;
-        // What nobody reads is retained, and comes free for nobody.
+        // A step without readers is only retained: no reader will free it.
         let charge = match self.groups.is_empty() {
             true => self.store.costs.ledger.charge(from, cost),
             false => self.store.costs.ledger.charge_step(from, self.id, cost),
@@ -108,6 +109,7 @@ impl Stream {
             _charge: charge,
         };
         self.store.put_part(rank as usize, kept, from);
+        // The last part: only now can all blocks be checked for overlaps.
         if self.store.open.missing == 1
             && let Err(fault) = self.check_whole()
         {
@@ -137,7 +139,7 @@ impl Stream {
         self.store.checker.whole(&parts)
     }
 
-    /// Seals the buffers of a part that was taken, frees the others of its rank.
+    /// Seals the buffers of an accepted part, and frees the unused ones of its rank.
     fn part_taken(&mut self, rank: usize) {
         let state = &mut self.writers.ranks[rank];
         state.next += 1;
@@ -170,7 +172,7 @@ impl Stream {
         }
     }
 
-    /// A rank commits a step that it has committed: after a restart.
+    /// Handles a commit of a step that the rank has already committed, after a restart.
     fn again(&mut self, rank: u32, part: Part) -> Result<(), Fault> {
         let hash = match &part.layout {
             LayoutRef::New(layout) => layout.hash(),
@@ -187,11 +189,11 @@ impl Stream {
         Ok(())
     }
 
-    /// What a message that tells readers of the open step has at most, with so many bytes of a
-    /// rank's part.
+    /// Returns the maximum length of a message that tells readers of the open step, with `more`
+    /// bytes of a rank's part.
     ///
     /// # Errors
-    /// No message can carry it: nobody could be given the step.
+    /// The length exceeds that of any message: no reader could be given the step.
     fn told_with(&self, rank: u32, step: Step, more: u64) -> Result<u64, Fault> {
         let bytes = self.store.open.length.saturating_add(more);
         let most = LONGEST as u64;
@@ -226,8 +228,8 @@ impl Stream {
         }
     }
 
-    /// The buffers that a part names: the rank's own, each once, and of each slot at least one that
-    /// is alive.
+    /// Returns the buffers that a part names: all are the rank's own, each occurs once, and every
+    /// slot has at least one that is not lost.
     fn slots(
         &self,
         rank: u32,
@@ -262,7 +264,7 @@ impl Stream {
         Ok(slots)
     }
 
-    /// Whether every block lies inside each copy of its slot, where its elements are aligned.
+    /// Checks that every block lies inside each copy of its slot, with its elements aligned.
     fn fits(
         &self,
         rank: u32,
@@ -270,7 +272,7 @@ impl Stream {
         slots: &[Slot<u64>],
         places: &BlockOffsets,
     ) -> Result<(), Fault> {
-        // Before any table of that many slots is made.
+        // Checked before a table with that many slots is allocated.
         for variable in &layout.variables {
             let beyond = |block: &Block| block.slot as usize >= slots.len();
             if let Some(at) = variable.blocks.iter().position(beyond) {
@@ -302,7 +304,7 @@ impl Stream {
         for variable in &layout.variables {
             for (at, block) in variable.blocks.iter().enumerate() {
                 let bytes = block.region.bytes(variable.dtype.bytes()).ok();
-                // Readers have the elements where they lie.
+                // Readers access the elements in place.
                 let offset = offsets.next().filter(|offset| offset.is_multiple_of(ALIGN));
                 let end = offset.and_then(|offset| offset.checked_add(bytes?));
                 let copies = slots.get(block.slot as usize);

@@ -1,9 +1,9 @@
-//! What the steps and the buffers of a stream take of the coordinator's own memory, by who has
-//! committed or asked for them.
+//! How much of the coordinator's own memory the steps and the buffers of a stream use, by the
+//! process that committed or requested them.
 //!
-//! Steps without bytes fit into every limit and every budget, but their layouts and attributes lie
-//! on the coordinator's heap. Each is counted for the peer from which it came, until it is let go.
-//! A layout that steps share is counted once.
+//! Steps without bytes fit into every limit and every budget, but their layouts and attributes are
+//! on the coordinator's heap. Each counts for its sender until it is freed. A layout that steps
+//! share counts once.
 
 use crate::protocol::ledger::{Charge, Ledger};
 use crate::protocol::{Attribute, BlockOffsets, Layout, Part, Peer, encoded_bytes};
@@ -11,29 +11,29 @@ use std::collections::HashMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-/// A buffer in the tables of its stream and of its writer rank, and one that is wanted in those of
-/// whoever waits for it.
+/// The cost of a buffer, in the tables of its stream and of its writer rank, and of a requested
+/// buffer, in the tables of the waiting request.
 pub(super) const BUFFER: u64 = 256;
 const WANT: u64 = 64;
 
-/// A part of a step beside what it lists.
+/// The cost of a part of a step, without its lists.
 const PART: u64 = 512;
 
-/// Most bytes of a message in what readers are told of a step: beside its parts, of a part beside
-/// what it lists, and of a buffer.
+/// Maximum bytes in a message that tells readers of a step: for the step without its parts, for a
+/// part without its lists, and for a buffer.
 pub(super) const TOLD: u64 = 128;
 const TOLD_PART: u64 = 16;
 const TOLD_SLOT: u64 = 16;
 const TOLD_BUFFER: u64 = 56;
 
-/// A dimension of a box or a shape.
+/// The cost of a dimension of a box or a shape.
 const DIM: u64 = 32;
 
-/// Where the stream counts what it has.
+/// The costs of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
     pub(super) ledger: Ledger,
-    /// By the address of the layout: how many have it, and what it costs whom.
+    /// By the address of the layout: its number of users, and its cost and payer.
     layouts: HashMap<usize, (u64, Charge)>,
 }
 
@@ -45,14 +45,14 @@ impl Costs {
         }
     }
 
-    /// One more has the layout, which came from that peer if it is new here.
+    /// Adds a user of the layout. The peer pays for it if it is new here.
     pub(super) fn hold(&mut self, layout: &Arc<Layout>, peer: Peer) {
         let new = || (0, self.ledger.charge(peer, of_layout(layout)));
         let (holds, _) = self.layouts.entry(address(layout)).or_insert_with(new);
         *holds += 1;
     }
 
-    /// One less has it.
+    /// Removes a user of the layout.
     pub(super) fn let_go(&mut self, layout: &Arc<Layout>) {
         let Some((holds, _)) = self.layouts.get_mut(&address(layout)) else {
             return;
@@ -64,12 +64,12 @@ impl Costs {
     }
 }
 
-/// What names a layout as long as anybody has it.
+/// Identifies a layout for as long as it is in use.
 fn address(layout: &Arc<Layout>) -> usize {
     Arc::as_ptr(layout).addr()
 }
 
-/// What a part that is to be committed will take beside its layout.
+/// Returns the cost of a part that is about to be committed, without its layout.
 pub(super) fn of_part(part: &Part) -> u64 {
     let slots = part.slots.iter().map(|slot| 32 + 16 * slot.len() as u64);
     let places = match &part.places {
@@ -79,7 +79,8 @@ pub(super) fn of_part(part: &Part) -> u64 {
     PART + slots.sum::<u64>() + places + of_attributes(&part.attributes)
 }
 
-/// Most bytes of a part in a message that tells readers of its step, beside its layout.
+/// Returns the maximum bytes of a part in a message that tells readers of its step, without its
+/// layout.
 pub(super) fn told_of_part(part: &Part) -> u64 {
     let slots = part.slots.iter();
     let slots = slots.map(|slot| TOLD_SLOT + TOLD_BUFFER * slot.len() as u64);
@@ -87,10 +88,10 @@ pub(super) fn told_of_part(part: &Part) -> u64 {
     (TOLD_PART + slots.sum::<u64>()).saturating_add(listed)
 }
 
-/// What a layout takes, its copy in the tables that check it included.
+/// Returns the cost of a layout, including its copy in the tables that check it.
 pub(super) fn of_layout(layout: &Layout) -> u64 {
     let variables = layout.variables.iter().map(|variable| {
-        // Boxes of few dimensions lie where their variable does.
+        // Boxes of few dimensions are stored inside their variable.
         let dims = match variable.shape.spilled() {
             true => DIM * variable.shape.len() as u64,
             false => 0,
@@ -103,7 +104,7 @@ pub(super) fn of_layout(layout: &Layout) -> u64 {
     PART + variables.sum::<u64>()
 }
 
-/// What a question for so many buffers takes while it waits.
+/// Returns the cost of a waiting request for `wants` buffers.
 pub(super) fn of_wants(wants: usize) -> u64 {
     WANT * wants as u64
 }

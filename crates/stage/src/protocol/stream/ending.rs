@@ -1,12 +1,12 @@
-//! How writer ranks close, fail or are lost, and how the stream ends with them.
+//! How writer ranks close, fail or are lost, and how the stream ends.
 
 use super::Stream;
 use super::writers::{Known, WriterState};
 use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
 
 impl Stream {
-    /// Why a rank cannot close (S10): another one was told that a step is committed which this one
-    /// has not.
+    /// Returns why a rank cannot close (S10): another rank was told that a step is committed which
+    /// this one has not committed.
     fn closes_early(&self, rank: usize) -> Option<Fault> {
         let step = self.writers.ranks[rank].next;
         let mut others = self.writers.ranks.iter();
@@ -19,8 +19,8 @@ impl Stream {
         })
     }
 
-    /// A rank has written all that it wanted to. It learns it when the stream has failed meanwhile,
-    /// or cannot end well with it.
+    /// Closes a rank that has written everything. Fails if the stream has failed in the meantime,
+    /// or cannot end well if this rank closes.
     pub fn close_writer(&mut self, from: Peer, rank: u32, ticket: Ticket) {
         if !self.writer_is(rank, from) {
             return self.fail(from, ticket, Fault::NotOpen);
@@ -42,7 +42,7 @@ impl Stream {
         self.settle();
     }
 
-    /// A rank gives up: an error that it did not mend, or a panic.
+    /// Handles a rank that gives up, after an error or a panic.
     pub fn leave_writer(&mut self, from: Peer, rank: u32) {
         if !self.writer_is(rank, from) {
             return;
@@ -54,7 +54,7 @@ impl Stream {
         self.settle();
     }
 
-    /// All ranks have closed, and what can be whole is: the end.
+    /// Ends the stream once all ranks have closed and everything that can be completed is.
     pub(super) fn close_if_all_have(&mut self) {
         let all = self
             .writers
@@ -66,14 +66,14 @@ impl Stream {
         }
     }
 
-    /// Every rank was told that the open step is committed, and it is as soon as its block stores
-    /// say so.
+    /// Returns true if every rank was told that the open step is committed; it will be as soon as
+    /// its block stores have sealed it.
     pub(super) fn is_sealing(&self) -> bool {
         let open = &self.store.open;
         open.missing == 0 && open.sealing > 0
     }
 
-    /// Looks at the leases of the ranks that are away again.
+    /// Wakes the stream for the leases of the ranks that are away.
     pub(super) fn wake_for_leases(&mut self) {
         let ranks = self.writers.ranks.iter();
         let leases = ranks.filter_map(|rank| match rank.place {
@@ -101,7 +101,7 @@ impl Stream {
         self.linger();
     }
 
-    /// A process is gone: so is a writer rank, if it was one.
+    /// Handles the loss of a process that may be a writer rank.
     pub(super) fn writer_lost(&mut self, peer: Peer) {
         for rank in 0..self.writers.ranks.len() {
             if self.writers.ranks[rank].place == WriterState::Here(peer) {
@@ -110,8 +110,8 @@ impl Stream {
         }
     }
 
-    /// A rank is gone without having closed: what it had not committed is lost. It may come back
-    /// while its lease runs.
+    /// Handles a rank that is gone without having closed: what it had not committed is lost. It may
+    /// return until its lease ends.
     pub(super) fn rank_failed(&mut self, rank: usize, how: Failure) {
         self.stop_asking(rank);
         self.drop_uncommitted(rank);
@@ -119,7 +119,7 @@ impl Stream {
         let until = self.after(self.config.lease);
         let state = &mut self.writers.ranks[rank];
         (state.place, state.failure) = (WriterState::Away(until), how);
-        // Who comes back does not know what was told.
+        // A rank that returns does not know the previous layout.
         if let Some(Known { layout, .. }) = state.layout.take() {
             self.store.costs.let_go(&layout);
         }

@@ -1,4 +1,4 @@
-//! Memory for a step: what a rank asks of admission control, and the buffers that it gets.
+//! Memory for a step: what a rank requests from admission control, and the buffers that it gets.
 
 use super::buffers::State;
 use super::writers::{Granted, PendingRequest, Rank, Stage};
@@ -7,7 +7,7 @@ use crate::protocol::admission::{Decision, MemoryRequest, RequestId, Shortage};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
 impl Stream {
-    /// Asks admission control for what a rank wants; nothing is granted at once.
+    /// Requests what a rank wants from admission control; nothing is granted at once.
     pub(super) fn ask(&mut self, rank: usize) {
         let (has, keeps) = (self.open_bytes(), self.kept_bytes(rank));
         let number = self.writers.next_ask;
@@ -24,7 +24,7 @@ impl Stream {
         asking.stage = Stage::Asked(request, None);
         let wants = asking.wants.clone();
         self.writers.next_ask += 1;
-        // Whether there is something to yield is found out when it is needed.
+        // Whether steps can really be dropped is determined when needed.
         self.out.push(Action::Request(MemoryRequest {
             id: request,
             wants,
@@ -34,7 +34,7 @@ impl Stream {
         }));
     }
 
-    /// Admission control has decided.
+    /// Handles a decision of admission control.
     pub fn decision(&mut self, decision: Decision) {
         match decision {
             Decision::Granted(request) => self.granted(request),
@@ -73,7 +73,7 @@ impl Stream {
 
     fn granted(&mut self, request: RequestId) {
         let rank = self.rank_of(request);
-        // A withdrawn request is out of admission control's books before it can be granted.
+        // A withdrawn request is removed from admission control before it can be granted.
         let rank = rank.expect("a grant belongs to a request");
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return;
@@ -88,7 +88,7 @@ impl Stream {
         }
     }
 
-    /// The rank whose question waits for that buffer.
+    /// Returns the rank whose request waits for that buffer.
     fn rank_allocating(&self, number: u64) -> Option<usize> {
         self.writers.ranks.iter().position(|rank| {
             let stage = rank.asking.as_ref().map(|asking| &asking.stage);
@@ -96,7 +96,7 @@ impl Stream {
         })
     }
 
-    /// The rank whose last question waited for that buffer.
+    /// Returns the rank whose last request waited for that buffer.
     fn rank_granted(&self, number: u64) -> Option<usize> {
         self.writers.ranks.iter().position(|rank| {
             let granted = rank.granted.as_ref();
@@ -122,7 +122,7 @@ impl Stream {
         else {
             return;
         };
-        // Memory that was there at once is no work that others have waited behind.
+        // Memory that was available at once has not delayed other requests.
         if *since < self.now {
             self.out.push(Action::HasWorked(block_store));
         }
@@ -133,7 +133,7 @@ impl Stream {
         }
     }
 
-    /// A question for a step or buffers has got everything.
+    /// Answers a request for a step or buffers that has everything.
     fn begun(&mut self, rank: usize, buffers: Vec<u64>) {
         let Some(asking) = self.take_asking(rank) else {
             return;
@@ -181,7 +181,7 @@ impl Stream {
 
     fn allocation_failed(&mut self, number: u64, fault: Fault) {
         if let Some(rank) = self.rank_granted(number) {
-            // Its next question asks for all of them again.
+            // Its next request asks for all of them again.
             return self.drop_granted(rank);
         }
         if let Some(rank) = self.rank_allocating(number)
@@ -191,13 +191,13 @@ impl Stream {
         }
     }
 
-    /// A rank asks no more: the only place where its question ends.
+    /// Removes and returns the pending request of a rank. Requests end only here.
     pub(super) fn take_asking(&mut self, rank: usize) -> Option<PendingRequest> {
         self.writers.ranks[rank].asking.take()
     }
 
-    /// A rank will request again for buffers that its block stores are making: these stay. Whom to
-    /// answer.
+    /// Keeps the buffers that block stores are allocating for a rank, which will request them
+    /// again. Returns the peer and ticket to answer.
     pub(super) fn set_aside(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
         let answered = (asking.peer, asking.ticket);
@@ -205,7 +205,7 @@ impl Stream {
         Some(answered)
     }
 
-    /// What a rank was granted, if it asks for just that again. It is freed if it asks for
+    /// Returns what a rank was granted, if it requests the same again. Frees it if it requests
     /// something else, or cannot have it any more.
     pub(super) fn take_granted(
         &mut self,
@@ -226,7 +226,7 @@ impl Stream {
         again
     }
 
-    /// A rank waits for the rest of what it has been granted.
+    /// Lets a rank wait for the rest of what it has been granted.
     pub(super) fn go_on(&mut self, rank: usize, granted: Granted) {
         if granted.missing == 0 {
             return self.begun(rank, granted.buffers);
@@ -236,7 +236,7 @@ impl Stream {
         }
     }
 
-    /// A rank does not want what it was granted.
+    /// Frees what a rank was granted and does not want any more.
     pub(super) fn drop_granted(&mut self, rank: usize) {
         let granted = self.writers.ranks[rank].granted.take();
         for number in granted.into_iter().flat_map(|granted| granted.buffers) {
@@ -244,7 +244,7 @@ impl Stream {
         }
     }
 
-    /// Takes back what a rank has asked; returns whom to answer.
+    /// Withdraws the request of a rank. Returns the peer and ticket to answer.
     pub(super) fn stop_asking(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
         match asking.stage {

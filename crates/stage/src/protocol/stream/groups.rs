@@ -10,20 +10,20 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReaderState {
     Here(Peer),
-    /// Has not come (back) yet; may until then.
+    /// Has not opened the stream yet, or has died; may (re)open it until then.
     Away(u64),
     /// Was away too long.
     Gone,
     Closed,
 }
 
-/// A question that waits for a step.
+/// A request that waits for a step.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) ticket: Ticket,
     pub(super) until: u64,
     pub(super) since: u64,
-    /// That one, or the next one.
+    /// That step, or the next one.
     pub(super) at: Option<Step>,
     pub(super) _charge: Option<Charge>,
 }
@@ -32,7 +32,7 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 pub(super) struct StepLease {
     pub(super) step: Step,
-    /// It was the next one of the group.
+    /// It was taken as the group's next step.
     pub(super) in_sequence: bool,
     pub(super) _charge: Option<Charge>,
 }
@@ -40,53 +40,53 @@ pub(super) struct StepLease {
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) place: ReaderState,
-    /// Which one of the group's sequence it takes next.
+    /// The number, in the group's sequence, of the step that it takes next.
     pub(super) next: u64,
     pub(super) holds: BTreeMap<Ticket, StepLease>,
     pub(super) waiting: VecDeque<Waiting>,
-    /// The layouts that it was told last.
+    /// The layouts that it was sent last.
     pub(super) told: Option<LayoutHash>,
     /// Its waits end after a time-out of its own.
     pub(super) gives_up: bool,
 }
 
 impl Rank {
-    /// Whether steps are kept for it.
+    /// Returns true if steps are kept for it.
     pub(super) fn counts(&self) -> bool {
         matches!(self.place, ReaderState::Here(_) | ReaderState::Away(_))
     }
 
-    /// The steps of its group's sequence that it holds.
+    /// Returns the steps of its group's sequence that it holds.
     pub(super) fn held(&self) -> impl Iterator<Item = Step> {
         let holds = self.holds.values().filter(|hold| hold.in_sequence);
         holds.map(|hold| hold.step)
     }
 }
 
-/// The first of the taken steps, how many there are, and the one that comes next.
+/// The first taken step, the number of taken steps, and the one that comes next.
 type Asked = (u64, usize, Option<Step>);
 
-/// A reader program, or one that stands for a program that will come: for that of its name, or for
-/// the first.
+/// A reader program, or a placeholder for an expected one: for the program of its name, or for the
+/// first.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: Option<String>,
     pub(super) lease: u64,
     pub(super) queue: Queue,
-    /// It is only offered the steps in which that box was written.
+    /// It is offered only the steps in which this box was written.
     pub(super) only: Option<Interest>,
     /// Steps that it has taken so far, and their bytes.
     pub(super) total: (u64, u64),
-    /// What the group has taken and not all ranks have; the first is number `base` of the sequence.
+    /// The steps that the group has taken and not all ranks have; the first is number `base` of the
+    /// sequence.
     pub(super) taken: VecDeque<Step>,
     pub(super) base: u64,
-    /// What [`Group::is_drawn_out`] found last, of which steps: each of many ranks asks for the
-    /// same.
+    /// The last result of [`Group::is_drawn_out`], and its input: many ranks ask the same question.
     pub(super) drawn_out: Mutex<Option<(Asked, bool)>>,
     pub(super) ranks: Vec<Rank>,
-    /// When one that has not come is forgotten: some time after the end.
+    /// When a group that has not opened the stream is forgotten: some time after the end.
     pub(super) until: Option<u64>,
-    /// What it costs who has opened it; one that is expected is its stream's.
+    /// Its cost to the process that opened it; an expected group is paid with its stream.
     pub(super) _charge: Option<Charge>,
 }
 
@@ -95,15 +95,15 @@ impl Group {
         self.queue.contains(step) || self.taken.contains(&step)
     }
 
-    /// The steps that it keeps in use beside its queue: taken by one rank and not by all, or held.
+    /// Returns the steps in use outside its queue: taken by one rank and not by all, or held.
     pub(super) fn in_use(&self) -> BTreeSet<Step> {
         let held = self.ranks.iter().flat_map(Rank::held);
         self.taken.iter().copied().chain(held).collect()
     }
 
-    /// Whether its first rank waits for its last one before it takes `step`, or whichever comes
-    /// next: what one has taken and another has not is memory, which the writer waits for only
-    /// under the other policies.
+    /// Returns true if its first rank has to wait for its last one before it takes `step`, or any
+    /// next step. What one rank has taken and another has not is memory. Under the policies `Block`
+    /// and `Every`, the writer waits for it instead.
     pub(super) fn is_drawn_out(&self, store: &Store, step: Option<Step>) -> bool {
         if self.taken.is_empty() || matches!(self.queue.policy(), Policy::Block | Policy::Every(_))
         {
@@ -113,6 +113,7 @@ impl Group {
         let mut drawn_out = self
             .drawn_out
             .lock()
+            // Many ranks ask the same question, so the last result is kept.
             .unwrap_or_else(PoisonError::into_inner);
         if let Some((last, found)) = *drawn_out
             && last == asked
@@ -128,7 +129,7 @@ impl Group {
         found
     }
 
-    /// The step that a rank takes next, or step `at`; `None` when there is none to take yet.
+    /// Returns the step that a rank takes next, or step `at`; `None` if there is none yet.
     pub(super) fn wanted(&self, rank: usize, at: Option<Step>) -> Option<Step> {
         at.or_else(|| {
             let ahead = self.ranks[rank].next.saturating_sub(self.base);
@@ -137,7 +138,7 @@ impl Group {
         })
     }
 
-    /// The rank that the others wait for, if that one is here: it has taken the least.
+    /// Returns the rank that the others wait for, the one that has taken the fewest steps, if any.
     pub(super) fn last(&self) -> Option<usize> {
         let ranks = self.ranks.iter().enumerate();
         let counting = ranks.filter(|(_, rank)| rank.counts());
@@ -145,7 +146,7 @@ impl Group {
         last.map(|(at, _)| at)
     }
 
-    /// Forgets the taken steps that every rank has; returns them.
+    /// Forgets the taken steps that every rank has taken, and returns them.
     pub(super) fn advance(&mut self) -> Vec<Step> {
         let counting = self.ranks.iter().filter(|rank| rank.counts());
         let end = self.base + self.taken.len() as u64;
@@ -155,26 +156,26 @@ impl Group {
         self.taken.drain(..done as usize).collect()
     }
 
-    /// Nobody of it has come yet, and it keeps steps for those who will.
+    /// Returns true if no rank has opened the stream yet, and steps are kept for the group.
     pub(super) fn is_expected(&self) -> bool {
         self.ranks.is_empty()
     }
 
-    /// Whether it has come, and nobody of it is away.
+    /// Returns true if the group has opened the stream, and no rank is away.
     fn is_alive(&self) -> bool {
         let mut ranks = self.ranks.iter();
         !self.is_expected() && ranks.all(|rank| !matches!(rank.place, ReaderState::Away(_)))
     }
 
-    /// Whether a rank has steps: still to take, or to let go of.
+    /// Returns true if a rank has steps to take or to release.
     pub(super) fn has(&self, rank: &Rank) -> bool {
         let end = self.base + self.taken.len() as u64;
         let to_take = self.queue.steps() > 0 || rank.next < end;
         rank.counts() && to_take || !rank.holds.is_empty()
     }
 
-    /// Whether it lets go of the steps that it has, all by itself: those ranks live that have one,
-    /// or have one still to take, and are none of the `waiting`.
+    /// Returns true if it will release its steps without help: all ranks that hold a step, or have
+    /// yet to take one, are alive and not among `waiting`.
     pub(super) fn moves(&self, waiting: &BTreeSet<Peer>) -> bool {
         let lives =
             |rank: &Rank| matches!(rank.place, ReaderState::Here(peer) if !waiting.contains(&peer));
@@ -197,7 +198,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// One that stands for a group that will come: that of this name, or whichever comes first.
+    /// Adds a placeholder for an expected group: the one of this name, or the first to come.
     pub(super) fn expect(&mut self, name: Option<String>, policy: Policy, limits: Limits) {
         let group = Group {
             name,
@@ -222,7 +223,7 @@ impl Groups {
         number
     }
 
-    /// The steps that are kept for a group of that name, which is expected.
+    /// Returns the steps that are kept for an expected group of that name.
     pub(super) fn kept_for(&self, name: &str) -> BTreeSet<Step> {
         let mut groups = self.groups.values();
         let kept = groups.find(|group| group.is_expected() && group.name.as_deref() == Some(name));
@@ -242,12 +243,13 @@ impl Groups {
         self.groups.clear();
     }
 
-    /// Whether a group has that step in its queue, or still to take for some rank.
+    /// Returns true if a group has that step in its queue, or some rank has yet to take it.
     pub(super) fn want(&self, step: Step) -> bool {
         self.groups.values().any(|group| group.wants(step))
     }
 
-    /// The steps that wait for the first group to come; `None` when one has.
+    /// Returns the number of steps that wait for the first group; `None` if a group has opened the
+    /// stream.
     pub(super) fn unread_steps(&self) -> Option<u64> {
         let mut groups = self.groups.values();
         groups
@@ -255,8 +257,8 @@ impl Groups {
             .map(|group| group.queue.steps())
     }
 
-    /// The groups that do not let step `step` of about `bytes` bytes begin, and how many steps each
-    /// is behind.
+    /// Returns the groups that do not let step `step` of about `bytes` bytes begin, and how many
+    /// steps each is behind.
     fn full<'g>(
         &'g self,
         store: &'g Store,
@@ -277,8 +279,8 @@ impl Groups {
         })
     }
 
-    /// The first group that does not let step `step` of about `bytes` bytes begin: its name and how
-    /// many steps it is behind.
+    /// Returns the name of the first group that does not let step `step` of about `bytes` bytes
+    /// begin, and how many steps it is behind.
     pub(super) fn who_is_full(
         &self,
         store: &Store,
@@ -289,13 +291,13 @@ impl Groups {
         first.map(|(group, steps)| (group.name.clone(), steps))
     }
 
-    /// Whether all of those are groups whose ranks live.
+    /// Returns true if all ranks of these groups are alive.
     pub(super) fn full_are_alive(&self, store: &Store, step: Step, bytes: u64) -> bool {
         self.full(store, step, bytes)
             .all(|(group, _)| group.is_alive())
     }
 
-    /// The groups that have steps still to take, or to let go of.
+    /// Returns the groups that have steps to take or to release.
     fn unread(&self) -> impl Iterator<Item = &Group> {
         self.groups.values().filter(|group| {
             let has = group.ranks.iter().any(|rank| group.has(rank));
@@ -303,17 +305,17 @@ impl Groups {
         })
     }
 
-    /// Whether steps come free without the writer, when readers have had them.
+    /// Returns true if steps are freed without the writer, once readers have read them.
     pub(super) fn has_unread(&self) -> bool {
         self.unread().next().is_some()
     }
 
-    /// Whether all of these readers live.
+    /// Returns true if all of these readers are alive.
     pub(super) fn unread_are_alive(&self) -> bool {
         self.unread().all(Group::is_alive)
     }
 
-    /// What spilling groups have beyond their limits.
+    /// Returns the steps of spilling groups that exceed their limits.
     pub(super) fn beyond(&self) -> Vec<Step> {
         self.groups
             .values()
@@ -321,7 +323,7 @@ impl Groups {
             .collect()
     }
 
-    /// The steps in queues of that policy, the newest first.
+    /// Returns the steps in queues of that policy, newest first.
     pub(super) fn queued_by(&self, policy: Policy) -> Vec<Step> {
         let groups = self
             .groups
@@ -331,7 +333,7 @@ impl Groups {
         steps.into_iter().rev().collect()
     }
 
-    /// Memory is short: every dropping group gives one step away; `None` when none has any.
+    /// Drops one step of every dropping group, when memory is short; `None` if none has any.
     pub(super) fn yield_one(&mut self, newest: Step) -> Option<Vec<Step>> {
         let groups = self.groups.values_mut();
         let steps: Vec<Step> = groups

@@ -1,5 +1,5 @@
-//! The deadlines and leases of writer ranks: whether those live for whom a question waits, and what
-//! it has waited for.
+//! The deadlines and leases of writer ranks: whether a late request waits for living processes, and
+//! what it has waited for.
 
 use super::buffers::{Buffer, State};
 use super::writers::{PendingRequest, Stage, WriterState};
@@ -24,10 +24,10 @@ impl Stream {
         }
     }
 
-    /// Ends the questions of writer ranks whose deadline is over, or has them asked again; and the
-    /// stream when a lease is.
+    /// Ends the requests of writer ranks whose deadline has passed, or answers that they may be
+    /// repeated. Ends the stream when a lease has ended.
     pub(super) fn writers_tick(&mut self, others: &Others<'_>) {
-        // Found out once for all ranks: it is the same for each, and takes a look at all that
+        // Computed once for all ranks: the result is the same, and it looks at all steps that
         // readers hold.
         let full = OnceCell::new();
         for rank in 0..self.writers.ranks.len() {
@@ -64,8 +64,8 @@ impl Stream {
         }
     }
 
-    /// Whether the question of a rank waits for living writers or readers alone. Memory is waited
-    /// for beyond the deadline only where it moves: who has it may wait for this rank.
+    /// Returns true if the request of a rank waits only for living writers or readers. A wait for
+    /// memory outlasts its deadline only if that memory moves: its owner may wait for this rank.
     fn waits_for_living<'f>(
         &self,
         rank: usize,
@@ -92,8 +92,8 @@ impl Stream {
         }
     }
 
-    /// Whether those live who have steps of its process still to take or to let go of, or steps of
-    /// all processes: whichever it has too many of.
+    /// Returns true if all excess, of its process or of all processes, is in steps that living
+    /// readers or ranks will free.
     fn is_eased(&self, rank: usize, asking: &PendingRequest, others: &Others<'_>) -> bool {
         let ledger = &self.store.costs.ledger;
         let cost = self.cost_to_begin(rank, asking.wants.len());
@@ -102,8 +102,7 @@ impl Stream {
         (own || others.eased.contains(&asking.peer)) && (all || !others.eased.is_empty())
     }
 
-    /// The processes and the costs of the steps that wait for less to be in use of the
-    /// coordinator's memory.
+    /// Returns the processes and the costs of the steps that wait for the coordinator's own memory.
     pub(in crate::protocol) fn over_memory(&self) -> impl Iterator<Item = (Peer, u64)> {
         let ranks = self.writers.ranks.iter().enumerate();
         let over = ranks.filter_map(|(rank, state)| Some((rank, state.asking.as_ref()?)));
@@ -111,16 +110,15 @@ impl Stream {
             .map(|(rank, asking)| (asking.peer, self.cost_to_begin(rank, asking.wants.len())))
     }
 
-    /// Whether steps are there that nobody but living readers has still to take, or holds; or a
-    /// part of one without which living ranks have not committed it yet.
+    /// Returns true if stored steps wait only for living readers to take or release them, or if the
+    /// open step has a part and waits only for living ranks.
     pub(in crate::protocol) fn eases(&self) -> bool {
         let is_read = self.groups.has_unread() && self.groups.unread_are_alive();
         let is_begun = self.store.open.parts.iter().any(Option::is_some);
         is_read || is_begun && self.end.is_none() && self.next_is_alive()
     }
 
-    /// Why a step that could begin has to wait for what others have still to take, if that is what
-    /// it waits for.
+    /// Returns why a step that could begin waits for the coordinator's own memory, if it does.
     pub(super) fn too_much(&self, rank: usize) -> Option<Fault> {
         let asking = self.writers.ranks[rank].asking.as_ref();
         let waits = |asking: &&PendingRequest| {
@@ -132,7 +130,7 @@ impl Stream {
         self.store.costs.ledger.check(asking.peer, cost).err()
     }
 
-    /// Those of the buffers that their block stores have not given yet.
+    /// Returns those of the buffers that their block stores have not allocated yet.
     pub(super) fn unallocated<'a>(
         &'a self,
         buffers: &'a [u64],
@@ -141,13 +139,13 @@ impl Stream {
         buffers.filter(|buffer| buffer.state == State::Asked)
     }
 
-    /// Whether their block stores make those that are not there yet, and none has to wait for
-    /// memory that is in use.
+    /// Returns true if the missing buffers are being allocated, and none has to wait for memory
+    /// that is in use.
     pub(super) fn grow(&self, buffers: &[u64]) -> bool {
         self.unallocated(buffers).all(|buffer| !buffer.is_full)
     }
 
-    /// What a question that comes to its deadline has waited for.
+    /// Returns what a request whose deadline has passed has waited for.
     fn why_late<'f>(&self, rank: usize, full: impl FnOnce() -> &'f Full) -> Fault {
         let Some(asking) = &self.writers.ranks[rank].asking else {
             return Fault::Busy;
@@ -160,7 +158,7 @@ impl Stream {
         match &asking.stage {
             Stage::Allocating(buffers, _) => {
                 let mut waits = self.unallocated(buffers);
-                // One that says nothing is the worse news.
+                // Name a silent block store first: that is the worse problem.
                 let first = self.unallocated(buffers).find(|buffer| !buffer.is_full);
                 let first = first.or_else(|| waits.next());
                 let block_store = first.map_or(Peer(0), |buffer| buffer.block_store);
@@ -218,7 +216,7 @@ impl Stream {
         }
     }
 
-    /// A block store that has a buffer of the open step still to seal.
+    /// Returns a block store that has yet to seal a buffer of the open step.
     pub(super) fn unsealed(&self) -> Peer {
         let sealing = self
             .store

@@ -1,7 +1,7 @@
-//! What a committed step has of a box: found by the index of its blocks, once per layout.
+//! What a committed step contains of a box: found by the index of its blocks, once per layout.
 //!
 //! Layouts change rarely, and subscriptions to the same variable share its index: in a steady
-//! stream a commit costs a comparison of hashes per subscription.
+//! stream, a commit costs a comparison of hashes per subscription.
 
 use super::Stream;
 use crate::index::Index;
@@ -10,7 +10,7 @@ use crate::space::Dims;
 use crate::{Dtype, Region};
 use std::collections::HashMap;
 
-/// What a layout has of a box, without the step.
+/// What a layout contains of a box, without the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Found {
     /// Nothing: no such variable, or no block touches the box.
@@ -21,11 +21,11 @@ pub(crate) enum Found {
         region: Region,
         elements: u64,
     },
-    /// The variable has not got that box.
+    /// The box does not fit the variable.
     Misfit { shape: Dims },
 }
 
-/// The variables that were asked for, of one layout.
+/// The requested variables of one layout.
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
     of: Option<LayoutHash>,
@@ -40,7 +40,7 @@ struct Indexed {
 }
 
 impl Matcher {
-    /// What the step with the layouts `layouts`, which `of` names, has of a box.
+    /// Returns what the step with the layouts `layouts`, whose hash is `of`, contains of a box.
     pub(super) fn find<'l>(
         &mut self,
         of: LayoutHash,
@@ -77,8 +77,7 @@ impl Indexed {
             }
         }
         let (dtype, shape) = known?;
-        // Blocks of committed parts have the dimensions of their array, so an index of them can be
-        // made.
+        // Blocks of committed parts have the dimensions of their array, so they can be indexed.
         let index = Index::new(&regions).ok()?;
         Some(Indexed {
             dtype,
@@ -105,7 +104,7 @@ impl Indexed {
         };
         let mut found: Option<(Region, u64)> = None;
         for (_, part) in self.index.query(&asked) {
-            // Blocks never overlap, so volumes add up.
+            // Blocks never overlap, so their volumes add up.
             let more = part.volume().unwrap_or(u64::MAX);
             found = Some(match found {
                 None => (part, more),
@@ -124,7 +123,7 @@ impl Indexed {
     }
 }
 
-/// The smallest box around two of the same number of dimensions.
+/// Returns the smallest box around two boxes of the same number of dimensions.
 fn both(one: &Region, other: &Region) -> Region {
     let lower = one
         .lower()
@@ -141,13 +140,13 @@ fn both(one: &Region, other: &Region) -> Region {
 }
 
 impl Stream {
-    /// What a step that is there has of a box, and what names its layout.
+    /// Returns what a stored step contains of a box, and the hash of its layouts.
     pub(super) fn find(&mut self, step: Step, interest: &Interest) -> Option<(LayoutHash, Found)> {
         let (of, layouts) = self.store.layouts(step)?;
         Some((of, self.matcher.find(of, layouts, interest)))
     }
 
-    /// Whether a step that is there belongs to a group with that interest: the box was written, or
+    /// Returns true if a stored step is for a group with that interest: the box was written, or
     /// does not fit the variable, which the reader is to see.
     pub(super) fn touches(&mut self, step: Step, only: Option<&Interest>) -> bool {
         only.is_none_or(|only| {
@@ -158,7 +157,7 @@ impl Stream {
 }
 
 impl Found {
-    /// As a subscriber is told of step `step`; nothing when nothing is to be told.
+    /// Returns what a subscriber is told of step `step`; `None` for nothing.
     pub(crate) fn told(&self, step: Step, interest: &Interest) -> Option<Result<Written, Fault>> {
         match self {
             Found::Nothing => None,
@@ -190,7 +189,7 @@ mod tests {
     use crate::protocol::{Block, Variable};
     use proptest::prelude::*;
 
-    /// Layouts of two ranks with these boxes of `u`, whose shape is 20 x 20.
+    /// Returns layouts of two ranks with these boxes of `u`, whose shape is 20 x 20.
     fn layouts(boxes: &[Vec<Region>]) -> Vec<Layout> {
         let of = |boxes: &Vec<Region>| Layout {
             variables: vec![Variable {
@@ -216,8 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// Boxes of a grid whose cells are dealt to nobody or to one of two ranks: compared cell by
-        /// cell.
+        /// Boxes of a grid whose cells are assigned to one of two ranks or to none: compared cell
+        /// by cell.
         #[test]
         fn the_part_of_a_box_is_what_the_cells_say(
             dealt in proptest::collection::vec(0u8..3, 16),

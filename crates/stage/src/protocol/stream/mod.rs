@@ -1,14 +1,14 @@
-//! One stream: a pure machine that turns what its writers, readers and block stores say into
-//! answers and orders.
+//! One stream: a pure state machine that turns the messages of its writers, readers and block
+//! stores into answers and orders.
 //!
 //! # States
 //! ```text
 //!   step:    (open) ranks begin, reserve, commit --all parts--> (sealing) --all buffers sealed--> (committed)
-//!            (committed) queued by groups, taken, held, retained --nobody can get it--> (freed)
+//!            (committed) queued by groups, taken, held, retained --no reader can get it--> (freed)
 //!                        in memory <--> being spilled --> on disk
-//!   buffer:  asked of the block store -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its block store
-//!   writer rank:  away (not come yet, for as long as `linger`; or failed, for its lease) <-> here -> closed
-//!   reader rank:  away (the same) <-> here -> closed; or gone (its lease is over)
+//!   buffer:  requested -> written -> sealing -> read -> spilling -> on disk; freed once; or lost with its block store
+//!   writer rank:  away (not opened yet, for as long as `linger`; or failed, for its lease) <-> here -> closed
+//!   reader rank:  away (the same) <-> here -> closed; or gone (its lease has ended)
 //!   stream:  running -> ended (well: every rank has closed it; failed: one is away beyond its lease) -> over (no group is left)
 //! ```
 //!
@@ -16,49 +16,50 @@
 //! * S1 One step is open at a time: a rank begins step k + 1 when step k is committed, by all
 //!   ranks. So half-written steps never hold more than one step's memory, and no two of them can
 //!   wait for each other.
-//! * S2 A step is committed when every rank's part is there and every buffer of it is sealed. Then
-//!   it is one record, which no death of a writer changes. When all parts are there no lease ends
-//!   the stream before the buffers are sealed or lost.
-//! * S3 A rank that gives up without closing is as one that died. What a failed rank had committed
-//!   to the open step stays; what it had not is freed at once. A part that is committed again is
-//!   ignored when it is the same, and refused when it is not.
+//! * S2 A step is committed when the parts of all ranks have arrived and all buffers are sealed.
+//!   Then it is one record, which the death of a writer does not change. Once all parts have
+//!   arrived, no lease ends the stream before the buffers are sealed or lost.
+//! * S3 A rank that gives up without closing is treated as one that died. What a failed rank had
+//!   committed to the open step stays; the rest is freed at once. A part that is committed again is
+//!   ignored if it is the same, and refused otherwise.
 //! * S4 All ranks of a group take the same steps in the same order: the first rank to ask decides
-//!   the next one. Where the writer does not wait for the group, that rank waits for the last one
-//!   when the steps between them are at the group's limit.
-//! * S5 A step is freed when no group has it in its queue, no rank of a group has still to take it,
-//!   nobody holds it, and it is neither retained nor the precious first. Then each of its buffers
+//!   the next one. If the writer does not wait for the group, that rank waits for the last one when
+//!   the steps between them are at the group's limit.
+//! * S5 A step is freed when no group has it in its queue, no rank of a group has yet to take it,
+//!   no rank holds it, and it is neither retained nor the precious first. Then each of its buffers
 //!   is freed, once.
 //! * S6 A dead reader rank's holds end at once. What it had not taken is kept for it until its
-//!   lease ends; if it comes back later, it goes on with the step that the group takes next. A
-//!   group none of whose ranks is left is forgotten.
-//! * S7 Before the first group, a nameless one stands for it: it has what the first one will find,
-//!   under the default limits. Where the writer says which groups will come, one stands for each
-//!   until it has come.
-//! * S8 After the last committed step readers get the end of the stream, and why. Writers get an
-//!   error. A stream ends well only because every rank has closed it.
-//! * S9 A writer rank may hold the step that it committed last, until its next commit is taken, or
-//!   it closes, dies, or the stream ends. Its hold is as a reader's: the step is neither freed nor
-//!   spilled. It is no part of any queue, so it makes no writer wait at a limit; admission control
-//!   refuses its rank at once what can never fit beside it. By S1 it is the newest step: there is
-//!   at most one step more than those that the queues have and the open one.
+//!   lease ends; if it returns later, it continues with the step that the group takes next. A group
+//!   without any remaining rank is forgotten.
+//! * S7 Before the first group, a nameless placeholder stands for it: it has what the first one
+//!   will find, under the default limits. If the writer names the expected groups, there is a
+//!   placeholder for each until it opens the stream.
+//! * S8 After the last committed step, readers get the end of the stream and its reason. Writers
+//!   get an error. A stream ends well only if every rank has closed it.
+//! * S9 A writer rank may hold the step that it committed last, until its next commit is accepted,
+//!   or it closes, dies, or the stream ends. Its hold is like a reader's: the step is neither freed
+//!   nor spilled. It is not part of any queue, so it makes no writer wait at a limit; admission
+//!   control refuses at once any request of its rank that can never fit beside it. By S1 it is the
+//!   newest step: there is at most one step more than those of the queues and the open one.
 //! * S10 A rank that has closed has committed as many steps as any other ever will: a rank that is
-//!   behind another one cannot close, and no rank commits a step that one which has closed has not.
-//!   So nobody was told that a step is there which never becomes whole.
+//!   behind another one cannot close, and no rank commits a step that a closed rank has not. So no
+//!   rank was told of the commit of a step that is never completed.
 //!
 //! # Not guaranteed
-//! * A reader that died while it held a step does not get the step again: whoever must not miss one
-//!   copies what it needs before the release, and starts again from its own copy.
+//! * A reader that died while it held a step does not get the step again. A program that must not
+//!   miss one copies what it needs before the release, and restarts from its own copy.
 //! * Steps that only a dead block store had are damaged: readers get an error that names the block
 //!   store, and go on.
-//! * A reader that holds steps for ever makes `Block` writers wait until their deadlines.
+//! * A reader that holds steps forever makes `Block` writers wait until their deadlines.
 //!
 //! # Files
-//! `mod` (the machine's entrances, and what follows every event) · `writers` · `grants` (what they
-//! ask for) · `commit` (their parts) · `late` (what they wait for at a deadline) · `ending` (of
-//! writers and the stream) · `groups` (of readers) · `readers` · `taking` (their steps) · `store`
-//! (committed steps) · `buffers` · `spill` · `check` (do the parts of the ranks fit together) ·
-//! `costs` (what they take of the coordinator) · `matching` (what a step has of a box) · `watching`
-//! (subscriptions) · `waits` (who waits for whom) · `circles` (whether they wait for each other)
+//! `mod` (the entry points of the machine, and what follows every event) · `writers` · `grants`
+//! (their requests) · `commit` (their parts) · `late` (what they wait for at a deadline) · `ending`
+//! (of writers and the stream) · `groups` (of readers) · `readers` · `taking` (their steps) ·
+//! `store` (committed steps) · `buffers` · `spill` · `check` (whether the parts of the ranks fit
+//! together) · `costs` (what they use of the coordinator's memory) · `matching` (what a step
+//! contains of a box) · `watching` (subscriptions) · `waits` (which rank waits for which) ·
+//! `circles` (whether they wait for each other)
 
 mod buffers;
 mod check;
@@ -96,51 +97,51 @@ use std::sync::Arc;
 use store::Store;
 use writers::Writers;
 
-/// What a stream wants done.
+/// An output of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Say this.
+    /// Send this.
     Send(Peer, Notice),
-    /// Ask admission control.
+    /// Send a request to admission control.
     Request(MemoryRequest),
-    /// Do not want that any more.
+    /// Withdraw that request.
     Withdraw(RequestId),
-    /// A buffer's memory at a block store is free (its order to free or the report of the spill
-    /// came before).
+    /// The memory of a buffer at a block store is free (after the order to free it, or the report
+    /// of the spill).
     Freed(BufferId, Peer, u64),
-    /// A block store should spill a buffer of that length: reserve the disk, then order it; or
-    /// report that it failed.
+    /// A block store should spill a buffer of that length: reserve the disk and order it, or report
+    /// that it failed.
     Spill(BufferId, Peer, u64),
-    /// A buffer's place on a block store's disk is free, if it got one.
+    /// The disk space of a buffer at a block store is free, if it had any.
     FreedDisk(BufferId),
     /// A spilled buffer was freed: all streams may spill again.
     RoomOnDisk,
-    /// A block store has made memory for a buffer, or written it to its disk, all of it or a part:
-    /// it gets on.
+    /// A block store makes progress: it has allocated a buffer or written it to disk, in whole or
+    /// in part.
     HasWorked(Peer),
 }
 
-/// What a stream has to know of everything else to tell who waits for somebody that lives.
+/// What a stream needs to know of the others to decide which requests wait for living processes.
 #[derive(Debug)]
 pub struct Others<'a> {
-    /// Whether the memory that it waits for, if it does, is that of processes which live and wait
-    /// for nobody.
+    /// Whether the memory that it waits for, if it does, belongs to living processes that do not
+    /// wait themselves.
     pub memory_moves: bool,
     /// The processes that wait for an answer.
     pub waiting: &'a BTreeSet<Peer>,
-    /// The processes that wait for each other, so that none of them is ever answered: each with who
-    /// waits for whom from it on.
+    /// The processes that wait for each other, so that none of them is ever answered, each with the
+    /// chain of waits that starts at it.
     pub circles: &'a BTreeMap<Peer, Arc<[String]>>,
-    /// The processes that have parts of steps at the coordinator which nobody but living readers
-    /// has still to take, or holds.
+    /// The processes whose use of the coordinator's memory will fall when living readers or ranks
+    /// make progress.
     pub eased: &'a BTreeSet<Peer>,
-    /// When each block store has got on with a buffer last.
+    /// When each block store last made progress with a buffer.
     pub worked: &'a BTreeMap<Peer, u64>,
 }
 
 impl Others<'_> {
-    /// Whether a block store has got on with some buffer since then: whoever waits for one of its
-    /// buffers waits for its turn.
+    /// Returns true if a block store has made progress with any buffer since then: a request that
+    /// waits for one of its buffers waits for its turn.
     fn has_worked(&self, block_store: Peer, since: u64) -> bool {
         self.worked.get(&block_store).is_some_and(|at| *at >= since)
     }
@@ -152,7 +153,7 @@ pub struct Stream {
     id: StreamId,
     name: String,
     config: StreamConfig,
-    /// Memory of all block stores: what default limits are a quarter of.
+    /// Memory of all block stores; default limits are a quarter of it.
     budget: u64,
     writers: Writers,
     groups: Groups,
@@ -160,21 +161,21 @@ pub struct Stream {
     matcher: Matcher,
     watches: Watches,
     end: Option<EndOfStream>,
-    /// Who takes no more steps now.
+    /// Peers that currently get no more steps.
     slow: Arc<BTreeSet<Peer>>,
-    /// What it costs who has opened it, beside its groups and subscriptions.
+    /// Its cost to the process that opened it, without its groups and subscriptions.
     _charge: Option<Charge>,
     /// When it was opened.
     since: u64,
-    /// When the next deadline or lease may be over; never too late.
+    /// When the next deadline or lease may end; never too late.
     wake: Option<u64>,
     now: u64,
     out: Vec<Action>,
 }
 
 impl Stream {
-    /// A stream of which no rank has come yet, at time `now`; `budget` is the memory of all block
-    /// stores.
+    /// Returns a stream that no rank has opened yet, at time `now`; `budget` is the memory of all
+    /// block stores.
     pub fn new(
         now: u64,
         id: StreamId,
@@ -184,7 +185,7 @@ impl Stream {
         mut config: StreamConfig,
         budget: u64,
     ) -> Self {
-        // What nobody opens any more must not stay for ever.
+        // A stream that nobody opens any more must not stay forever.
         config.lease = config.lease.min(LONGEST_LEASE);
         config.linger = config.linger.min(LONGEST_LEASE);
         let until = now.saturating_add(config.lease.max(config.linger));
@@ -210,8 +211,8 @@ impl Stream {
         stream
     }
 
-    /// Counts there what it has, and for that peer, who has opened it first, what it costs itself.
-    /// `slow`: who takes no more steps now.
+    /// Charges its contents to `ledger`, and its own cost to `peer`, which opened it first. `slow`:
+    /// the peers that currently get no more steps.
     pub(super) fn opened_by(
         mut self,
         peer: Peer,
@@ -237,50 +238,52 @@ impl Stream {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Number of committed steps.
+    /// Returns the number of committed steps.
     pub fn committed(&self) -> Step {
         self.store.committed
     }
 
-    /// Why there will be no more steps, once that is so.
+    /// Returns why no more steps will follow, once it has ended.
     pub fn end(&self) -> Option<EndOfStream> {
         self.end
     }
 
-    /// Whether nothing of it is left: the stream can be forgotten.
+    /// Returns true if nothing of it is left: the stream can be forgotten.
     pub fn is_over(&self) -> bool {
         self.end.is_some() && self.groups.is_empty()
     }
 
-    /// Whether it has ended and nobody has ever opened it: another stream may take its name.
+    /// Returns true if it has ended and no reader has ever opened it: another stream may take its
+    /// name.
     pub fn is_abandoned(&self) -> bool {
         self.end.is_some() && self.groups.only_expected()
     }
 
-    /// When [`tick`](Self::tick) is due at the latest; it may be early.
+    /// Returns the latest time for [`tick`](Self::tick); it may be early.
     pub fn wake_at(&self) -> Option<u64> {
         self.wake
     }
 
-    /// What is to be done since the last call, in order.
+    /// Returns the actions since the last call, in order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         self.tell_watches();
         std::mem::take(&mut self.out)
     }
 
-    /// Nobody has ever opened the ended stream and another takes its name: frees everything.
+    /// Frees everything: no reader has ever opened the ended stream, and another one takes its
+    /// name.
     pub fn abandon(&mut self) {
         assert!(self.is_abandoned(), "somebody still reads");
         self.groups.clear();
         self.settle();
     }
 
-    /// A process is gone: as a writer, as a reader, as a block store.
+    /// Handles the loss of a process: as a writer, as a reader, as a block store.
     pub fn lost(&mut self, peer: Peer) {
         self.block_store_lost(peer);
         self.writer_lost(peer);
@@ -289,23 +292,23 @@ impl Stream {
         self.settle();
     }
 
-    /// Those processes take no more steps for now; the others do.
+    /// Sets the processes that currently get no more steps.
     pub(super) fn set_slow(&mut self, slow: &Arc<BTreeSet<Peer>>) {
         self.slow = slow.clone();
         self.settle();
     }
 
-    /// It is that time (ms, never less than before) until said otherwise.
+    /// Sets the time (ms, never less than before) until the next call.
     pub fn set_now(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// The memory of all block stores is another.
+    /// Sets the memory of all block stores.
     pub fn set_budget(&mut self, budget: u64) {
         self.budget = budget;
     }
 
-    /// Time has passed: deadlines and leases.
+    /// Handles deadlines and leases.
     pub fn tick(&mut self, others: &Others<'_>) {
         if self.wake.is_none_or(|wake| wake > self.now) {
             return;
@@ -317,8 +320,8 @@ impl Stream {
         self.settle();
     }
 
-    /// What follows from any event: a step may be whole, readers may be served, steps freed or
-    /// spilled, writers let in.
+    /// Carries out what follows from any event: completes a step, serves readers, frees or spills
+    /// steps, lets writers begin.
     pub(super) fn settle(&mut self) {
         self.complete();
         self.close_if_all_have();
@@ -340,13 +343,14 @@ impl Stream {
         })
     }
 
-    /// How many more answers this event may have; all others follow in the next one, at once.
+    /// Returns how many more answers this event may have; the others follow at once in the next
+    /// one.
     fn answers_left(&self) -> usize {
         self.store.costs.ledger.answers_left()
     }
 
     fn answer(&mut self, to: Peer, ticket: Ticket, answer: Answer) {
-        // A step says itself how much it is.
+        // The caller counts a step by its length.
         if !matches!(answer, Answer::Step(_)) {
             self.store.costs.ledger.say(0);
         }
@@ -358,7 +362,7 @@ impl Stream {
         self.answer(to, ticket, Answer::Failed(fault));
     }
 
-    /// The deadline of a question for a step is over.
+    /// Answers a request for a step whose deadline has passed.
     fn late(
         &mut self,
         to: Peer,
@@ -382,12 +386,12 @@ impl Stream {
             .push(Action::Send(block_store, Notice::Order(order)));
     }
 
-    /// Something may be over at `at`.
+    /// Makes sure that the stream is woken at `at`.
     fn wake_by(&mut self, at: u64) {
         self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
     }
 
-    /// A time that is `ms` from now.
+    /// Returns the time `ms` from now.
     fn after(&self, ms: u64) -> u64 {
         self.now.saturating_add(ms)
     }

@@ -1,5 +1,5 @@
-//! The reader ranks: opening, closing, dying, and their deadlines. How they take steps is in
-//! `taking`.
+//! The reader ranks: opening, closing, dying, and their deadlines. `taking` contains how they take
+//! steps.
 
 use super::groups::{Group, Rank, ReaderState, Waiting};
 use super::{Others, Stream};
@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 impl Stream {
-    /// A reader rank opens the stream, or comes back to it.
+    /// Opens the stream for a reader rank, or reopens it.
     ///
     /// # Errors
-    /// Another size, a rank beyond it or taken, limits of zero, a step to start at that is gone.
+    /// Another size, a rank beyond it or taken, limits of zero, a start step that is gone. A taken
+    /// rank may become free.
     /// Taken may pass.
     pub fn open_reader(
         &mut self,
@@ -51,6 +52,8 @@ impl Stream {
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return Err(Fault::NotOpen);
         };
+        // A rank that returns within its lease continues where it was; a later one continues with
+        // the step that the group takes next (S6).
         let end = group.base + group.taken.len() as u64;
         let state = &mut group.ranks[rank as usize];
         match state.place {
@@ -119,7 +122,7 @@ impl Stream {
             }
         }
         let lease = reader.lease.min(LONGEST_LEASE);
-        // A process that is still starting is not one that died.
+        // A process that is still starting gets more time than one that died.
         let until = self.after(lease.max(self.config.linger));
         let rank = |_| Rank {
             place: ReaderState::Away(until),
@@ -143,7 +146,7 @@ impl Stream {
             _charge: Some(self.store.costs.ledger.charge(from, cost)),
         };
         self.wake_by(until);
-        // The one that was expected has come: what it had is there for this one, if it wants it.
+        // Moves what was kept for the expected group to this one, as far as it wants it.
         let stands_for_it = |group: &Group| {
             group.is_expected() && group.name.as_ref().is_none_or(|name| *name == reader.group)
         };
@@ -160,14 +163,14 @@ impl Stream {
         }
     }
 
-    /// The rank, if that process is it.
+    /// Returns the rank, if that process is it.
     pub(super) fn reader(&mut self, reader: ReaderId, peer: Peer) -> Option<&mut Rank> {
         let group = self.groups.groups.get_mut(&reader.group)?;
         let rank = group.ranks.get_mut(reader.rank as usize)?;
         (rank.place == ReaderState::Here(peer)).then_some(rank)
     }
 
-    /// A rank reads no more.
+    /// Closes a rank.
     pub fn close_reader(&mut self, from: Peer, reader: ReaderId) {
         let Some(rank) = self.reader(reader, from) else {
             return;
@@ -180,8 +183,8 @@ impl Stream {
         self.settle();
     }
 
-    /// A rank is not here any more: its holds end; what it would still have to take is kept for it
-    /// while it counts.
+    /// Ends the holds of a rank that has left. What it has yet to take is kept for it while it
+    /// counts.
     fn leave(&mut self, number: u64, rank: usize, place: ReaderState) {
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return;
@@ -201,7 +204,7 @@ impl Stream {
         done.into_iter().for_each(|step| self.store.suspect(step));
     }
 
-    /// A process is gone: so are the reader ranks that it was.
+    /// Handles the loss of a process that may be a reader rank.
     pub(super) fn reader_lost(&mut self, peer: Peer) {
         let groups = self.groups.groups.iter();
         let ranks = groups.flat_map(|(&number, group)| {
@@ -217,7 +220,7 @@ impl Stream {
         }
     }
 
-    /// The stream has ended: who has not come yet has so long to come.
+    /// After the end of the stream: limits how long expected groups may take to open it.
     pub(super) fn linger(&mut self) {
         let until = self.after(self.config.linger);
         for group in self
@@ -231,7 +234,7 @@ impl Stream {
         self.wake_by(until);
     }
 
-    /// A step was committed: into the queues that want it.
+    /// Puts a committed step into the queues that want it.
     pub(super) fn offer(&mut self, step: Step, bytes: u64) {
         let mut groups = std::mem::take(&mut self.groups.groups);
         for group in groups.values_mut() {
@@ -250,6 +253,7 @@ impl Stream {
         let mut over = Vec::new();
         let (mut late, mut wake) = (Vec::new(), u64::MAX);
         let most = self.answers_left();
+        // First collect what is due, then act: answers change the groups.
         for (&number, group) in &mut self.groups.groups {
             for (at, rank) in group.ranks.iter_mut().enumerate() {
                 if let ReaderState::Away(until) = rank.place {

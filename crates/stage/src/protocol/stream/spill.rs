@@ -1,4 +1,4 @@
-//! What makes room: steps that go to disk, or that nobody has to get.
+//! Makes room by spilling or dropping steps.
 
 use super::buffers::State;
 use super::{Action, Stream};
@@ -6,7 +6,7 @@ use crate::protocol::{BufferId, Peer, Policy, Step};
 use std::collections::BTreeSet;
 
 impl Stream {
-    /// There is no room on the block store's disk.
+    /// The disk of the block store has no space for the buffer.
     pub fn spill_refused(&mut self, buffer: BufferId) {
         let known = self.store.buffers.get(&buffer.number);
         if known.is_some_and(|known| known.state == State::Spilling) {
@@ -15,7 +15,7 @@ impl Stream {
         }
     }
 
-    /// There is more room on a disk than there was.
+    /// Some disk has more space than before.
     pub fn room_on_disk(&mut self) {
         if std::mem::take(&mut self.store.disk_full) {
             self.settle();
@@ -43,15 +43,14 @@ impl Stream {
         }
     }
 
-    /// Sends to disk what spilling groups have beyond their limits.
+    /// Spills the steps of spilling groups that exceed their limits.
     pub(super) fn spill_beyond(&mut self) {
         for step in self.groups.beyond() {
             self.spill(step);
         }
     }
 
-    /// Sends a step to disk, if it lies in memory and nobody holds it; returns the bytes that will
-    /// be free.
+    /// Spills a step if it is in memory and not held. Returns the bytes that will be free.
     fn spill(&mut self, step: Step) -> u64 {
         if self.store.disk_full {
             return 0;
@@ -90,7 +89,7 @@ impl Stream {
         bytes
     }
 
-    /// The block stores that have something of a step still to write to their disks.
+    /// Returns the block stores that have yet to write some of a step to disk.
     pub(super) fn spilling(&self, step: Step) -> BTreeSet<Peer> {
         let stored = self.store.steps.get(&step).into_iter();
         let parts = stored.flat_map(|stored| &stored.parts);
@@ -100,7 +99,7 @@ impl Stream {
         spilling.map(|buffer| buffer.block_store).collect()
     }
 
-    /// Memory is short by that many bytes: drops and spills what may be, the least needed first.
+    /// Drops and spills steps until `missing` bytes are or will be free, the least needed first.
     pub(super) fn make_room(&mut self, missing: u64) {
         let mut missing = missing.saturating_sub(self.store.spilling_bytes);
         while missing > 0 {

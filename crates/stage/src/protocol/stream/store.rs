@@ -1,5 +1,5 @@
-//! The steps of a stream: the open one, and those that are committed, until they are freed. Their
-//! buffers are in `buffers`; what makes room is in `spill`.
+//! The steps of a stream: the open one, and the committed ones until they are freed. `buffers`
+//! contains their buffers; `spill` makes room.
 
 use super::Stream;
 use super::buffers::{Buffer, State};
@@ -22,7 +22,7 @@ pub(super) struct Part {
     pub(super) places: BlockOffsets,
     pub(super) attributes: Arc<[(String, Attribute)]>,
     pub(super) checksum: u64,
-    /// What it costs whoever has committed it, beside its layout.
+    /// Its cost to the process that committed it, without its layout.
     pub(super) _charge: Charge,
 }
 
@@ -30,19 +30,19 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) parts: Vec<Part>,
-    /// What names the layouts of all parts.
+    /// Hash of the layouts of all parts.
     hash: LayoutHash,
-    /// Of its buffers, all copies.
+    /// Bytes of its buffers, all copies.
     pub(super) bytes: u64,
-    /// That were put into it: its blocks, once.
+    /// Bytes that were put into it: its blocks, counted once.
     pub(super) data: u64,
-    /// Most bytes of a message that says what is in it.
+    /// Maximum bytes of a message that describes it.
     pub(super) length: u64,
-    /// How many holds there are on it, of readers and of writers that keep it.
+    /// Number of holds on it, of readers and of writers that keep it.
     pub(super) holds: u64,
-    /// Buffers that are on their way to disk.
+    /// Buffers that are being spilled.
     pub(super) spilling: u32,
-    /// The parts as readers get them, once one has asked, until a buffer lies elsewhere.
+    /// The parts as readers get them, from the first request until a buffer moves.
     pub(super) told: Option<Arc<[PartRecord]>>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Open {
     pub(super) missing: u32,
     /// Buffers that are not sealed yet.
     pub(super) sealing: u32,
-    /// Back-pressure has let the step in.
+    /// Back-pressure has let the step begin.
     pub(super) admitted: bool,
-    /// Most bytes of a message that says what is in it so far.
+    /// Maximum bytes of a message that describes it so far.
     pub(super) length: u64,
 }
 
@@ -85,15 +85,15 @@ pub(super) struct Store {
     pub(super) retained_from: Step,
     retained_bytes: u64,
     pub(super) precious: bool,
-    /// Bytes of the last committed step: what the next one is expected to have.
+    /// Bytes of the last committed step: the expected size of the next one.
     pub(super) last_bytes: u64,
     /// Bytes that were put into all committed steps.
     pub(super) committed_bytes: u64,
     pub(super) spilling_bytes: u64,
-    /// Bytes in memory of all buffers that were freed so far.
+    /// Bytes in memory of all buffers that have been freed so far.
     pub(super) freed_bytes: u64,
-    /// A spill failed; until a spilled step of any stream is freed, or a block store comes, there
-    /// is no use in another.
+    /// A spill failed. Another one is useless until a spilled step of any stream is freed, or a
+    /// block store is added.
     pub(super) disk_full: bool,
     pub(super) costs: Costs,
 }
@@ -124,17 +124,17 @@ impl Store {
         self.open = Open::new(ranks);
     }
 
-    /// Number of steps that are there.
+    /// Returns the number of stored steps.
     pub(super) fn stored(&self) -> u64 {
         self.steps.len() as u64
     }
 
-    /// That step may be free.
+    /// Notes that the step may be free.
     pub(super) fn suspect(&mut self, step: Step) {
         self.suspects.insert(step);
     }
 
-    /// The oldest step from which on all steps are there.
+    /// Returns the oldest step from which on all steps are stored.
     pub(super) fn unbroken_from(&self) -> Step {
         let mut from = self.committed;
         while from > 0 && self.steps.contains_key(&(from - 1)) {
@@ -143,12 +143,12 @@ impl Store {
         from
     }
 
-    /// All steps may be free.
+    /// Notes that all steps may be free.
     pub(super) fn suspect_all(&mut self) {
         self.suspects.extend(self.steps.keys());
     }
 
-    /// Nothing is retained any more.
+    /// Stops retaining steps.
     pub(super) fn let_go(&mut self) {
         (self.retained_from, self.retained_bytes) = (self.committed, 0);
         self.precious = false;
@@ -159,14 +159,14 @@ impl Store {
         step >= self.retained_from || self.precious && step == 0
     }
 
-    /// Whether a reader can be given the step now: it is there, and not on its way to disk.
+    /// Returns true if a reader can be given the step now: it is stored and not being spilled.
     pub(super) fn ready(&self, step: Step) -> bool {
         self.steps
             .get(&step)
             .is_some_and(|stored| stored.spilling == 0)
     }
 
-    /// The block stores whose death took the only copy of something in the step.
+    /// Returns the lost block stores that had the only copy of something in the step.
     pub(super) fn damage(&self, step: Step) -> Vec<Peer> {
         let slots = self
             .steps
@@ -182,7 +182,7 @@ impl Store {
         block_stores.into_iter().collect()
     }
 
-    /// The layouts of all ranks in a step that is there, and what names them.
+    /// Returns the layouts of all ranks in a stored step, and their hash.
     pub(super) fn layouts(
         &self,
         step: Step,
@@ -191,9 +191,9 @@ impl Store {
         Some((stored.hash, stored.parts.iter().map(|part| &*part.layout)))
     }
 
-    /// The record of a step of `stream` that is there, for somebody who knows the layouts named
-    /// `told`. It shares what it says with all others of the step: of a long answer to many readers
-    /// there is one copy.
+    /// Returns the record of a stored step of `stream`, for a reader that knows the layouts with
+    /// hash `told`. All records of a step share its parts: a long answer to many readers exists
+    /// once.
     pub(super) fn record(
         &mut self,
         stream: StreamId,
@@ -245,18 +245,18 @@ impl Store {
         Some((record, stored.hash))
     }
 
-    /// A part of that peer is in the open step.
+    /// Adds a part of that peer to the open step.
     pub(super) fn put_part(&mut self, rank: usize, part: Part, from: Peer) {
         self.costs.hold(&part.layout, from);
         self.open.parts[rank] = Some(part);
     }
 
-    /// A part is in no step any more.
+    /// Releases the layout of a part that no step contains any more.
     pub(super) fn forget_part(&mut self, part: &Part) {
         self.costs.let_go(&part.layout);
     }
 
-    /// What a rank has committed to a step, if that is still there.
+    /// Returns what a rank has committed to a step, if it is still stored.
     pub(super) fn part(&self, step: Step, rank: u32) -> Option<&Part> {
         if step == self.committed {
             return self.open.parts[rank as usize].as_ref();
@@ -268,7 +268,7 @@ impl Store {
 }
 
 impl Stream {
-    /// The open step is whole, if it is: from now on it is a committed one.
+    /// Commits the open step if it is complete.
     pub(super) fn complete(&mut self) {
         let ranks = self.writers.ranks();
         let open = &mut self.store.open;
@@ -283,8 +283,8 @@ impl Stream {
         for &number in parts.iter().flat_map(|part| &part.slots).flatten() {
             if let Some(buffer) = self.store.buffers.get_mut(&number) {
                 buffer.step = step;
-                // Those of lost block stores count too, and of block stores there may have been any
-                // number.
+                // Buffers of lost block stores count too, and there may have been any number of
+                // block stores, so the sum may overflow.
                 bytes = bytes.saturating_add(buffer.bytes);
             }
         }
@@ -316,17 +316,16 @@ impl Stream {
         self.shrink_window();
         self.offer(step, bytes);
         self.offer_to_watches(step);
-        // A lease that was over meanwhile has waited for this step.
+        // A lease that ended in the meantime has waited for this step.
         self.wake_for_leases();
     }
 
-    /// Lets the oldest steps out of the retained window, as long as neither of its limits wants
-    /// them.
+    /// Removes the oldest steps from the retained window while neither of its limits includes them.
     fn shrink_window(&mut self) {
         let retain = self.config.retain;
         while self.store.retained_from < self.store.committed {
             let steps = self.store.committed - self.store.retained_from;
-            // Steps without bytes fit into any limit but that of nothing.
+            // Steps without bytes fit into any limit except zero.
             let wanted = retain.bytes > 0 && self.store.retained_bytes <= retain.bytes;
             if steps <= retain.steps || wanted {
                 break;
@@ -344,7 +343,7 @@ impl Stream {
         store.suspect(step);
     }
 
-    /// Frees the suspects that nobody can get any more.
+    /// Frees the suspects that no reader can get any more.
     pub(super) fn sweep(&mut self) {
         for step in std::mem::take(&mut self.store.suspects) {
             let Some(stored) = self.store.steps.get(&step) else {
@@ -360,7 +359,7 @@ impl Stream {
         }
     }
 
-    /// Frees the parts of the open step: it will never be whole.
+    /// Frees the parts of the open step, which will never be complete.
     pub(super) fn drop_open(&mut self) {
         let ranks = self.writers.ranks();
         let open = std::mem::replace(&mut self.store.open, Open::new(ranks));
@@ -376,8 +375,8 @@ impl Stream {
         }
     }
 
-    /// Lets go of the oldest step that is only retained, or of one that each dropping group may
-    /// lose; whether there was one.
+    /// Drops the oldest step that is only retained, or one that each dropping group may lose.
+    /// Returns true if there was one.
     pub(super) fn yield_step(&mut self) -> bool {
         let newest = self.store.committed.saturating_sub(1);
         if self.store.retained_from < self.store.committed {

@@ -1,20 +1,20 @@
-//! How reader ranks take steps, hold them, and release them.
+//! How reader ranks take, hold and release steps.
 
 use super::Stream;
 use super::groups::{Group, ReaderState, StepLease, Waiting};
 use crate::protocol::{Answer, Fault, Peer, ReaderId, Step, Ticket};
 
-/// Most questions that a rank may have open, of which an honest one has one or two.
+/// Maximum number of open requests of a rank; an honest one has one or two.
 const MOST_WAITING: usize = 64;
 
-/// Most steps that a rank may hold at a time, or hold one so many times; and what each of them, and
-/// each question that waits, costs, in bytes. Some are paid with the rank.
+/// Maximum number of holds of a rank at a time, and the cost of each hold and of each waiting
+/// request, in bytes. Some are paid with the rank.
 const MOST_HOLDS: usize = 1 << 14;
 const HOLD: u64 = 128;
 const PAID: usize = 4;
 
 impl Stream {
-    /// A rank asks for the next step of its group, or for step `at`.
+    /// Handles the request of a rank for the next step of its group, or for step `at`.
     pub fn take(
         &mut self,
         from: Peer,
@@ -27,7 +27,7 @@ impl Stream {
         let Some(rank) = self.reader(reader, from) else {
             return self.fail(from, ticket, Fault::NotOpen);
         };
-        // A ticket names what is held under it, so two steps under one would be released as one.
+        // A ticket names its hold, so two steps under one ticket would be released as one.
         let is_used = rank.holds.contains_key(&ticket)
             || rank.waiting.iter().any(|asked| asked.ticket == ticket);
         if is_used || rank.waiting.len() >= MOST_WAITING {
@@ -64,7 +64,7 @@ impl Stream {
         self.settle();
     }
 
-    /// Serves the questions that can be answered now.
+    /// Answers the requests that can be answered now.
     pub(super) fn serve(&mut self) {
         let numbers: Vec<u64> = self.groups.groups.keys().copied().collect();
         for number in numbers {
@@ -143,6 +143,7 @@ impl Stream {
             return None;
         }
         let group = self.groups.groups.get_mut(&number)?;
+        // This rank is the first to take the step, which decides the group's sequence (S4).
         if ahead == group.taken.len() {
             if group.is_drawn_out(&self.store, Some(step)) {
                 return None;
@@ -161,19 +162,20 @@ impl Stream {
         Some(answer)
     }
 
-    /// Whether a rank can be given a step that is there: that is not on its way to disk, and the
-    /// rank's process takes it.
+    /// Returns true if a rank can be given a stored step: it is not being spilled, and the rank's
+    /// process takes it.
     fn can_give(&self, number: u64, rank: usize, step: Step) -> bool {
         let place = self.groups.groups[&number].ranks[rank].place;
         self.store.ready(step) && !self.is_slow(place)
     }
 
-    /// Whether a rank's process takes no more steps for now.
+    /// Returns true if a rank's process currently takes no more steps.
     pub(super) fn is_slow(&self, place: ReaderState) -> bool {
         matches!(place, ReaderState::Here(peer) if self.slow.contains(&peer))
     }
 
-    /// The step for a rank, which holds it from now on; or what is wrong with it.
+    /// Returns the step for a rank, which holds it from now on, or an error if it is damaged or
+    /// gone.
     fn give(
         &mut self,
         number: u64,
@@ -211,7 +213,7 @@ impl Stream {
         Answer::Step(record)
     }
 
-    /// A rank releases what it holds under that ticket.
+    /// Releases what a rank holds under that ticket.
     pub fn release(&mut self, from: Peer, reader: ReaderId, hold: Ticket) {
         let held = self
             .reader(reader, from)

@@ -1,4 +1,4 @@
-//! How a stream stands, for a person: its queues, and who waits for whom since when.
+//! The state of a stream for display: its queues, and which rank waits for which, since when.
 
 use super::Stream;
 use super::groups::{Group, ReaderState};
@@ -8,7 +8,7 @@ use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigu
 use std::collections::BTreeSet;
 
 impl Stream {
-    /// How things stand, for a person, as far as there is room.
+    /// Returns the state for display, as far as it fits.
     pub(in crate::protocol) fn figures(&self, lines: &mut Lines) -> StreamFigures {
         let ranks = &self.writers.ranks;
         let here = ranks
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    /// Everybody who waits in this stream: first those who write.
+    /// Returns all waits in this stream, writers first.
     fn waits(&self, lines: &mut Lines) -> Vec<Wait> {
         let mut waits = Vec::new();
         let program = self.writers.program();
@@ -91,8 +91,9 @@ impl Stream {
         waits
     }
 
-    /// For whom a rank of a group waits that wants the next step, or step `at`; and whether these
-    /// all live. `spills`: whether a block store gets on with what it spills.
+    /// Returns what a rank of a group waits for that wants the next step, or step `at`, and whether
+    /// all of these processes are alive. `spills`: whether a block store makes progress with
+    /// spilling.
     pub(super) fn whom_reader_waits_for(
         &self,
         group: &Group,
@@ -110,6 +111,7 @@ impl Stream {
                 let Some(step) = next else {
                     return next_step();
                 };
+                // Other ranks of its group keep it from the next step (S4).
                 if let Some(last) = group.last().filter(|_| taken.is_none())
                     && group.is_drawn_out(&self.store, Some(step))
                 {
@@ -144,8 +146,8 @@ impl Stream {
         }
     }
 
-    /// Whether the next step waits for living writer ranks alone, and not for one that is gone, or
-    /// for a block store. One that has closed is waited for by nobody (S10).
+    /// Returns true if the next step waits only for living writer ranks, not for one that is gone,
+    /// nor for a block store. A closed rank is not waited for (S10).
     pub(super) fn next_is_alive(&self) -> bool {
         let step = self.store.committed;
         let ranks = self.writers.ranks.iter();
@@ -155,7 +157,7 @@ impl Stream {
         behind.next().is_some_and(is_here) && behind.all(is_here)
     }
 
-    /// Whether a rank waits for memory.
+    /// Returns true if a rank waits for memory.
     pub(in crate::protocol) fn wants_memory(&self) -> bool {
         let mut asking = self
             .writers
@@ -165,8 +167,8 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
-    /// The processes that wait for an answer, as writers or as readers; not those that wait for a
-    /// block store to make memory, for a disk, or for themselves alone, which wait for nobody.
+    /// Returns the processes that wait for an answer, as writers or as readers. Those that wait for
+    /// a block store to allocate memory, for a disk, or only for themselves do not count.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
         let writers = writers.filter_map(|rank| rank.asking.as_ref());
@@ -190,8 +192,8 @@ impl Stream {
         writers.chain(readers)
     }
 
-    /// Whether a rank of a group that wants the next step, or step `at`, waits for it to be on
-    /// disk, or to be able to take it.
+    /// Returns true if a rank of a group that wants the next step, or step `at`, waits for it to be
+    /// on disk, or until it can take it.
     fn waits_for_nobody(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
         group
             .wanted(rank, at)
@@ -199,15 +201,15 @@ impl Stream {
             .is_some_and(|step| !self.store.ready(step) || self.is_slow(group.ranks[rank].place))
     }
 
-    /// Whether the memory that this stream has comes free without help of anybody who waits:
-    /// whoever has it lives, and is none of the `waiting`. `wants`: it is the one that waits for
-    /// memory, with its open step.
+    /// Returns true if the memory of this stream will be freed without help of a waiting process:
+    /// its owners are alive and not among `waiting`. `wants`: this stream itself waits for memory,
+    /// with its open step.
     pub(in crate::protocol) fn moves(&self, wants: bool, waiting: &BTreeSet<Peer>) -> bool {
         let store = &self.store;
         let never = store.precious && store.steps.contains_key(&0);
         let ranks = &self.writers.ranks;
         let is_busy = |rank: &super::writers::Rank| match rank.place {
-            // One that has begun no step has no memory, unless it was granted some.
+            // A rank that has not begun a step has no memory, unless some was granted.
             WriterState::Here(peer) => {
                 wants || !rank.begun && rank.granted.is_none() || !waiting.contains(&peer)
             }
@@ -230,7 +232,7 @@ impl Stream {
         }
     }
 
-    /// For whom the question of a writer rank waits.
+    /// Returns what the request of a writer rank waits for.
     fn whom(&self, asking: &PendingRequest) -> String {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
@@ -266,7 +268,7 @@ impl Stream {
         }
     }
 
-    /// For whom the next step waits, as everybody sees it who wants it.
+    /// Returns what the next step waits for, as all its readers see it.
     pub(super) fn whom_next_waits_for(&self) -> String {
         match self.end {
             Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
@@ -288,7 +290,7 @@ impl Stream {
         }
     }
 
-    /// Who has not committed the open step.
+    /// Returns which ranks have not committed the open step.
     fn whom_to_commit(&self) -> String {
         let (step, program) = (self.store.committed, self.writers.program());
         let behind =
@@ -318,7 +320,7 @@ impl Stream {
         }
     }
 
-    /// The readers whose limit keeps the next step from beginning.
+    /// Returns the readers whose limit keeps the next step from beginning.
     fn whom_to_release(&self) -> Option<String> {
         let step: Step = self.store.committed;
         let full = self

@@ -1,4 +1,4 @@
-//! The subscriptions of a stream: opening (what is still there is told), committed steps,
+//! The subscriptions of a stream: opening them (stored steps are reported), committed steps,
 //! deadlines.
 
 use super::{Action, Stream};
@@ -8,8 +8,8 @@ use crate::protocol::{
 };
 
 impl Stream {
-    /// A process watches a box from `start` on. What is there of it is told at once, what is gone
-    /// is missed.
+    /// Opens a subscription to a box from `start` on. Stored steps are reported at once; those that
+    /// are gone are reported as missed.
     ///
     /// # Errors
     /// An empty box.
@@ -54,7 +54,7 @@ impl Stream {
         Ok(Answer::Watching { watch })
     }
 
-    /// A subscriber asks for what comes next.
+    /// Handles a subscriber's request for the next news.
     pub fn ask_watch(&mut self, from: Peer, number: u64, ticket: Ticket, timeout: u64) {
         let until = self.after(timeout);
         if self.watches.ask(from, number, ticket, (self.now, until)) {
@@ -64,22 +64,22 @@ impl Stream {
         }
     }
 
-    /// A subscriber wants no more.
+    /// Ends a subscription.
     pub fn close_watch(&mut self, from: Peer, number: u64) {
         self.watches.close(from, number);
     }
 
-    /// The subscriptions, when the stream is over: they are told the rest without it.
+    /// Returns the subscriptions of a stream that is over: the coordinator tells them the rest.
     pub(in crate::protocol) fn take_watches(&mut self) -> Watches {
         std::mem::take(&mut self.watches)
     }
 
-    /// The subscriptions.
+    /// Returns the subscriptions.
     pub(in crate::protocol) fn watches(&self) -> &Watches {
         &self.watches
     }
 
-    /// A step is there.
+    /// Reports a committed step.
     pub(super) fn offer_to_watches(&mut self, step: Step) {
         if self.watches.is_empty() {
             return;
@@ -92,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// There will be no more steps.
+    /// Reports the end of the stream.
     pub(super) fn end_watches(&mut self, why: EndOfStream) {
         self.watches.ended(why);
     }

@@ -1,5 +1,5 @@
-//! The writer ranks: opening, beginning (back-pressure). What they ask for is in `grants`, what
-//! they commit in `commit`, how they end in `ending`.
+//! The writer ranks: opening and beginning (back-pressure). `grants` contains their requests,
+//! `commit` their commits, `ending` how they end.
 
 use super::{Stream, costs};
 use crate::protocol::admission::{RequestId, Shortage};
@@ -12,23 +12,23 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriterState {
     Here(Peer),
-    /// Has not come yet, or has failed (died, or gave up); may come (back) until then.
+    /// Has not opened the stream yet, or has failed (died, or gave up); may (re)open it until then.
     Away(u64),
     Closed,
 }
 
-/// How far a question for a step or for buffers has come.
+/// The progress of a request for a step or for buffers.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Its step cannot begin yet.
     Queued,
-    /// At admission control; why it waits there, if it does.
+    /// At admission control; the shortage says why it waits, if it does.
     Asked(RequestId, Option<Shortage>),
-    /// At the block stores; so many have not answered.
+    /// At the block stores; this many have not answered.
     Allocating(Vec<u64>, u32),
 }
 
-/// What a rank has asked and not been answered.
+/// A request of a rank that is not answered yet.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) peer: Peer,
@@ -38,16 +38,16 @@ pub(super) struct PendingRequest {
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
-    /// Its process, or all of them, have too much here for one step more, of which readers have
-    /// still to take some.
+    /// Its process, or all of them, use too much of the coordinator's memory for one more step, and
+    /// readers have yet to take some of it.
     pub(super) is_over: bool,
     pub(super) stage: Stage,
-    /// What it costs while it waits.
+    /// Its cost while it waits.
     _charge: Charge,
 }
 
-/// Buffers that block stores were still making at the deadline of the question for them: the next
-/// one for the same goes on with them.
+/// Buffers that block stores were still allocating at the deadline of their request: the next
+/// request for the same continues with them.
 #[derive(Debug)]
 pub(super) struct Granted {
     begin: Option<Step>,
@@ -73,13 +73,13 @@ impl PendingRequest {
 }
 
 impl Granted {
-    /// Whether it is what this asks for.
+    /// Returns true if this request asks for it.
     pub(super) fn is_for(&self, begin: Option<Step>, wants: &[Want]) -> bool {
         (self.begin, self.wants.as_slice()) == (begin, wants)
     }
 }
 
-/// A layout, its name, and how many bytes of a message it is.
+/// A layout, its hash, and its bytes in a message.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) hash: LayoutHash,
@@ -106,7 +106,7 @@ pub(super) struct Rank {
     pub(super) kept: Option<Step>,
     /// Its waits end after a time-out of its own.
     pub(super) gives_up: bool,
-    /// What its last part cost the coordinator beside its layout.
+    /// The cost of its last part at the coordinator, without its layout.
     pub(super) part_cost: u64,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    /// No rank has come; each may until `until`.
+    /// Returns ranks that have not opened the stream; each may until `until`.
     pub(super) fn new(program: &str, size: u32, until: u64) -> Self {
         let rank = |_| Rank {
             place: WriterState::Away(until),
@@ -149,7 +149,7 @@ impl Writers {
         self.ranks.len()
     }
 
-    /// Buffers that are not part of a commit, of all ranks.
+    /// Returns the buffers that are not part of a commit, of all ranks.
     pub(super) fn buffers(&self) -> impl Iterator<Item = u64> + '_ {
         self.ranks.iter().flat_map(|rank| {
             let allocating = match rank.asking.as_ref().map(|asking| &asking.stage) {
@@ -167,11 +167,11 @@ impl Writers {
 }
 
 impl Stream {
-    /// A writer rank opens the stream. `block_stores` are those there are.
+    /// Opens the stream for a writer rank. `block_stores` are the current ones.
     ///
     /// # Errors
     /// Another program's stream, another size, a rank beyond it or taken, a stream that is over.
-    /// Taken and over may pass.
+    /// The last two may pass.
     pub fn open_writer(
         &mut self,
         from: Peer,
@@ -233,13 +233,13 @@ impl Stream {
         })
     }
 
-    /// Whether that process is that rank.
+    /// Returns true if that process is that rank.
     pub(super) fn writer_is(&self, rank: u32, peer: Peer) -> bool {
         let rank = self.writers.ranks.get(rank as usize);
         rank.is_some_and(|rank| rank.place == WriterState::Here(peer))
     }
 
-    /// A rank begins a step (`begin`), or wants more buffers for the one it has begun.
+    /// Begins a step for a rank (`begin`), or requests more buffers for the one it has begun.
     #[allow(clippy::too_many_arguments, reason = "the fields of two requests")]
     pub fn begin(
         &mut self,
@@ -266,7 +266,7 @@ impl Stream {
         };
         let is_over = match afforded {
             Ok(()) => false,
-            // As at a limit.
+            // The rank waits, as at a limit.
             Err(_) if begin.is_some() && self.store.costs.ledger.may_have(from, cost) => true,
             Err(fault) => return self.fail(from, ticket, fault),
         };
@@ -290,7 +290,7 @@ impl Stream {
         self.settle();
     }
 
-    /// Checks a question; says what is answered at once.
+    /// Checks a request; returns the answer if it can be given at once.
     fn may_ask(&self, from: Peer, rank: u32, begin: Option<Step>) -> Result<Option<Answer>, Fault> {
         if !self.writer_is(rank, from) {
             return Err(Fault::NotOpen);
@@ -316,12 +316,12 @@ impl Stream {
         Err(end.fault(&self.name).unwrap_or(Fault::NotOpen))
     }
 
-    /// Lets in what waits to begin and may. Called after every event.
+    /// Lets waiting requests begin if possible. Called after every event.
     pub(super) fn admit(&mut self) {
-        // The same for all ranks.
+        // The same for all ranks, so computed once.
         let mut is_open = None;
-        // What the coordinator had no room for in this event: of one process, in many ranks
-        // perhaps.
+        // The process, and the least cost, that did not fit in this event: many of its ranks may
+        // wait.
         let mut no_room: Option<(Peer, u64)> = None;
         for rank in 0..self.writers.ranks.len() {
             let Some(asking) = &self.writers.ranks[rank].asking else {
@@ -363,7 +363,7 @@ impl Stream {
         }
     }
 
-    /// The rank that has closed the stream and so never commits `step`.
+    /// Returns an error if a rank has closed the stream and so never commits `step`.
     pub(super) fn closed_without(&self, step: Step) -> Option<Fault> {
         let ranks = self.writers.ranks.iter();
         let closed = ranks
@@ -376,7 +376,7 @@ impl Stream {
         })
     }
 
-    /// Whether back-pressure lets the open step in; once it has, it has for all ranks.
+    /// Returns true if back-pressure lets the open step begin; then it does so for all ranks.
     fn open_step(&mut self) -> bool {
         if !self.store.open.admitted {
             let bytes = self.store.last_bytes;
@@ -388,13 +388,13 @@ impl Stream {
         self.store.open.admitted
     }
 
-    /// A rank gives back what it has begun.
+    /// Returns the buffers of a step that a rank has begun.
     pub fn abort(&mut self, from: Peer, rank: u32) {
         if !self.writer_is(rank, from) {
             return;
         }
         let step = self.writers.ranks[rank as usize].next;
-        // A grant that came later would begin the step again.
+        // A later grant would begin the step again.
         if let Some((peer, ticket)) = self.stop_asking(rank as usize) {
             self.fail(peer, ticket, Fault::NotBegun { step });
         }
@@ -411,10 +411,10 @@ impl Stream {
         self.drop_granted(rank);
     }
 
-    /// A rank does not read the step any more that it committed last.
+    /// Ends the hold of a rank on the step that it committed last.
     pub(super) fn let_go(&mut self, rank: usize) {
         let kept = self.writers.ranks[rank].kept.take();
-        // One that is still open has no holds yet.
+        // A step that is still open has no holds yet.
         if let Some(step) = kept.filter(|&step| step < self.store.committed) {
             self.unhold(step);
         }
