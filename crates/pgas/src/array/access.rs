@@ -1,4 +1,4 @@
-//! Elements and boxes, wherever they are.
+//! Access to elements and boxes of any member.
 
 use super::phase::Reach;
 use super::{Array, ArrayError, Bounds, Pattern};
@@ -7,9 +7,9 @@ use crate::{Elem, Error, GlobalPtr, Handle, Phase, Result, wait_all};
 /// Elements that are consecutive in the memory of their owner and in the caller's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    /// In the owner's memory.
+    /// The offset in the owner's memory.
     offset: u64,
-    /// In the buffer.
+    /// The index in the caller's buffer.
     at: usize,
     len: usize,
 }
@@ -20,7 +20,8 @@ impl Piece {
     }
 }
 
-/// What a rank has of a box, in the order of its memory, as few pieces as possible.
+/// Returns the part of a box that a rank owns, in the order of its memory, in as few pieces as
+/// possible.
 fn pieces<const D: usize>(pattern: &Pattern<D>, rank: u32, bounds: Bounds<D>) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for run in pattern.runs(rank, bounds) {
@@ -41,13 +42,13 @@ fn pieces<const D: usize>(pattern: &Pattern<D>, rank: u32, bounds: Bounds<D>) ->
     pieces
 }
 
-/// Pieces that are consecutive in the owner's memory: one put or get.
+/// Groups pieces that are consecutive in the owner's memory; each group is one put or get.
 fn stretches(pieces: &[Piece]) -> impl Iterator<Item = &[Piece]> {
     pieces.chunk_by(|a, b| a.offset + a.len as u64 == b.offset)
 }
 
 impl<T: Elem, const D: usize> Array<T, D> {
-    /// Writes one element. One-sided; complete here and there.
+    /// Writes one element. One-sided; locally and remotely complete when it returns.
     #[inline]
     pub fn put_value(&self, index: [u64; D], value: T) -> Result<()> {
         self.check_index(index)?;
@@ -55,8 +56,8 @@ impl<T: Elem, const D: usize> Array<T, D> {
         self.segment.put_value(place.rank, place.offset, value)
     }
 
-    /// Writes a box: `from` has its elements in row-major order. One-sided; complete here and at
-    /// all owners when it returns.
+    /// Writes a box from `from`, which holds its elements in row-major order. One-sided; complete
+    /// locally and at all owners when it returns.
     ///
     /// # Errors
     /// [`ArrayError::Outside`], [`Error::WrongLength`]; a lost owner.
@@ -73,7 +74,8 @@ impl<T: Elem, const D: usize> Array<T, D> {
         Ok(())
     }
 
-    /// Starts to write a box that is inside; what is not complete at once is added to `handles`.
+    /// Starts to write a box that is inside the array. Adds the puts that are not complete at once
+    /// to `handles`.
     pub(super) fn start_put(
         &self,
         bounds: Bounds<D>,
@@ -116,7 +118,7 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
         Ok(value)
     }
 
-    /// Reads a box into `into`, in row-major order. One-sided; complete.
+    /// Reads a box into `into`, in row-major order. One-sided; complete when it returns.
     ///
     /// # Errors
     /// As [`Array::put`].
@@ -127,7 +129,8 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
         if let Some(place) = self.pattern.in_one_run(bounds) {
             return P::get(&self.segment, place.rank, place.offset, into);
         }
-        // What lies together here as well is got into its place, the rest into `packed` first.
+        // A stretch that is also consecutive in `into` is read into its place; all others go
+        // through `packed`, because each is scattered over `into`.
         let (mut straight, mut scattered) = (Vec::new(), Vec::new());
         for rank in self.pattern.ranks(bounds) {
             let pieces = pieces(&self.pattern, rank, bounds);
@@ -138,6 +141,7 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
                 }
             }
         }
+        // Sorted by place, so that `into` can be split into disjoint parts, one per get.
         straight.sort_unstable_by_key(|(_, piece)| piece.at);
         let len = |stretch: &[Piece]| stretch.iter().map(|piece| piece.len).sum::<usize>();
         let total = scattered.iter().map(|(_, stretch)| len(stretch)).sum();
@@ -173,14 +177,14 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// Names an element. Local.
+    /// Returns a pointer to an element. Local.
     pub fn pointer(&self, index: [u64; D]) -> Result<GlobalPtr<T>> {
         self.check_index(index)?;
         let place = self.pattern.locate(index);
         self.segment.pointer(place.rank, place.offset)
     }
 
-    /// Whether a box is inside.
+    /// Checks that a box is inside the array.
     pub(super) fn check(&self, bounds: Bounds<D>) -> Result<()> {
         let extents = self.pattern.extents();
         let inside = |d: usize| bounds.lo[d] <= bounds.hi[d] && bounds.hi[d] <= extents[d];

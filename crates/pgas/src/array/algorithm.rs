@@ -1,16 +1,17 @@
-//! Algorithms over a whole array. All are collective: every member of the team calls, each works on
-//! its own elements, and what has to be known to all is gathered.
+//! Algorithms over a whole array. All are collective: every member of the team calls them and works
+//! on its own elements; results that all members need are gathered.
 //!
-//! Source: the algorithms of DASH, which are those of the C++ library on distributed ranges.
+//! Source: the algorithms of DASH, which are those of the C++ library applied to distributed
+//! ranges.
 
 use super::phase::{Own, OwnMut};
 use super::{Array, ArrayError, Bounds};
 use crate::{Elem, Result, wait_all};
 use std::cmp::Ordering;
 
-/// The place of nothing: no element has it.
+/// The place that stands for "no element".
 const NOWHERE: u64 = u64::MAX;
-/// Puts of a copy that are under way at a time.
+/// The number of puts of a copy that may be under way at a time.
 const FLIGHTS: usize = 256;
 
 impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
@@ -37,7 +38,7 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// Replaces every element by `of(element, element of other)`. Collective; no element moves.
     ///
     /// # Errors
-    /// [`ArrayError::OtherPattern`] where the arrays are not distributed alike.
+    /// [`ArrayError::OtherPattern`] if the arrays are not distributed alike.
     pub fn combine<U: Elem>(
         &mut self,
         other: &Array<U, D, P>,
@@ -61,7 +62,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
         read
     }
 
-    /// Changes own elements: `by(index of the first, elements, offset of the first)`.
+    /// Changes own elements: calls `by(index of the first, elements, offset of the first)` for each
+    /// run.
     fn change(&mut self, mut by: impl FnMut([u64; D], &mut [T], u64)) -> Result<()> {
         let team = self.team().clone();
         P::settled(&team, || {
@@ -85,8 +87,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         })
     }
 
-    /// Folds all elements into one by `of`, which is associative and commutative; the same at every
-    /// member. `None` for an array without elements. Collective.
+    /// Folds all elements into one by `of`, which must be associative and commutative. Returns the
+    /// same at every member; `None` if the array has no elements. Collective.
     pub fn reduce(&self, mut of: impl FnMut(T, T) -> T) -> Result<Option<T>> {
         let _turn = self.team().0.long_turn()?;
         let mut own = None;
@@ -98,9 +100,9 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(there.map(|(part, _)| part).reduce(of))
     }
 
-    /// The smallest element and its index, the first in row-major order among equals; the same at
-    /// every member. Elements that do not compare with themselves (NaN) are passed over. `None` if
-    /// that leaves nothing. Collective.
+    /// Returns the smallest element and its index, the same at every member. Of equal elements, it
+    /// is the first in row-major order. Elements that do not compare with themselves (NaN) are
+    /// ignored. `None` if no others exist. Collective.
     pub fn min_element(&self) -> Result<Option<(T, [u64; D])>>
     where
         T: PartialOrd,
@@ -108,7 +110,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         self.extreme(Ordering::Less)
     }
 
-    /// The largest element and its index; otherwise as [`Array::min_element`].
+    /// Returns the largest element and its index; otherwise like [`Array::min_element`].
     pub fn max_element(&self) -> Result<Option<(T, [u64; D])>>
     where
         T: PartialOrd,
@@ -143,8 +145,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(best.map(|(element, place)| (element, bounds.index(place))))
     }
 
-    /// The first index, in row-major order, whose element fulfils `is`; the same at every member.
-    /// Collective.
+    /// Returns the first index, in row-major order, whose element satisfies `is`; the same at every
+    /// member. Collective.
     pub fn find(&self, mut is: impl FnMut(T) -> bool) -> Result<Option<[u64; D]>> {
         let bounds = self.pattern.bounds();
         let _turn = self.team().0.long_turn()?;
@@ -160,7 +162,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(found.map(|place| bounds.index(place)))
     }
 
-    /// How many elements fulfil `is`; the same at every member. Collective.
+    /// Returns the number of elements that satisfy `is`; the same at every member. Collective.
     pub fn count(&self, mut is: impl FnMut(T) -> bool) -> Result<u64> {
         let _turn = self.team().0.long_turn()?;
         let mut own = 0;
@@ -169,7 +171,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         Ok(all.into_iter().map(|(_, count)| count).sum())
     }
 
-    /// Shows own elements with their places in row-major order.
+    /// Calls `see` for own elements with their places in row-major order.
     fn places(&self, mut see: impl FnMut(T, u64)) -> Result<()> {
         let bounds = self.pattern.bounds();
         P::settled(self.team(), || {
@@ -182,7 +184,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         })
     }
 
-    /// What every member has: an element and a word.
+    /// Gathers an element and a word of every member.
     fn gather(&self, element: Option<T>, word: u64) -> Result<Vec<(T, u64)>> {
         let (team, ranks) = (self.team(), self.team().size() as usize);
         let mut words = vec![0; ranks];
@@ -195,8 +197,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
 
 impl<T: Elem, const D: usize> Array<T, D> {
     /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed
-    /// differently. Collective over the members of both arrays, which are the same; every member
-    /// puts what it has.
+    /// differently. Collective over the members of both arrays, which must be the same. Every
+    /// member puts the elements that it owns.
     ///
     /// # Errors
     /// [`ArrayError::OtherShape`], [`ArrayError::OtherUnits`], [`ArrayError::Outside`].
@@ -226,7 +228,7 @@ impl<T: Elem, const D: usize> Array<T, D> {
         source.team().barrier()
     }
 
-    /// Puts what this unit has of the box `from` of `source` to the box `to`.
+    /// Puts this unit's elements of the box `from` of `source` to the box `to`.
     fn put_own(&self, to: Bounds<D>, source: &Array<T, D>, from: Bounds<D>) -> Result<()> {
         let (mut handles, mut row) = (Vec::new(), Vec::new());
         for run in source.pattern.runs(source.rank(), from) {
@@ -247,7 +249,7 @@ impl<T: Elem, const D: usize> Array<T, D> {
     }
 }
 
-/// The next index along the last dimension.
+/// Advances an index along the last dimension.
 #[inline(always)]
 fn step<const D: usize>(index: &mut [u64; D]) {
     if let Some(last) = index.last_mut() {

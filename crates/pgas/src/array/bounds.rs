@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// A box of indices: `lo` is inside, `hi` is not. Empty when some `hi` is not above its `lo`. Made
-/// from a range, or from an array of ranges.
+/// A box of indices: `lo` is inside, `hi` is not. It is empty if some `hi` is not above its `lo`.
+/// It is made from a range or from an array of ranges.
 ///
 /// ```
 /// use samite_pgas::array::Bounds;
@@ -14,12 +14,12 @@ use std::ops::Range;
 pub struct Bounds<const D: usize> {
     /// The lowest index inside, per dimension.
     pub lo: [u64; D],
-    /// The lowest index beyond, per dimension.
+    /// One past the highest index inside, per dimension.
     pub hi: [u64; D],
 }
 
 impl<const D: usize> Bounds<D> {
-    /// Everything below these extents.
+    /// Returns the box of all indices below these extents.
     pub fn whole(extents: [u64; D]) -> Bounds<D> {
         Bounds {
             lo: [0; D],
@@ -27,17 +27,17 @@ impl<const D: usize> Bounds<D> {
         }
     }
 
-    /// Indices along each dimension.
+    /// Returns the number of indices along each dimension.
     #[inline]
     pub fn extents(&self) -> [u64; D] {
         std::array::from_fn(|d| self.hi[d].saturating_sub(self.lo[d]))
     }
 
-    /// How many indices; `u64::MAX` if there are more.
+    /// Returns the number of indices; `u64::MAX` if there are more.
     #[inline]
     pub fn len(&self) -> u64 {
         let extents = self.extents();
-        // Nothing times too much is nothing.
+        // A box with an extent of 0 is empty, even if the product of the others overflows.
         let is_empty = extents.contains(&0);
         let all = |all: u64, extent: &u64| all.saturating_mul(*extent);
         if is_empty {
@@ -47,17 +47,18 @@ impl<const D: usize> Bounds<D> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if the box contains no index.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether an index is inside.
+    /// Returns true if an index is inside.
     pub fn contains(&self, index: [u64; D]) -> bool {
         (0..D).all(|d| (self.lo[d]..self.hi[d]).contains(&index[d]))
     }
 
-    /// The place of an index that is inside in row-major order: the last dimension changes fastest.
+    /// Returns the position of an index inside the box in row-major order: the last dimension
+    /// changes fastest.
     #[inline]
     pub fn linear(&self, index: [u64; D]) -> u64 {
         let mut place = 0;
@@ -67,7 +68,7 @@ impl<const D: usize> Bounds<D> {
         place
     }
 
-    /// The index at a place in row-major order; the reverse of [`Bounds::linear`].
+    /// Returns the index at a position in row-major order; the inverse of [`Bounds::linear`].
     #[inline]
     pub fn index(&self, place: u64) -> [u64; D] {
         let (mut index, mut rest) = (self.lo, place);
@@ -79,7 +80,7 @@ impl<const D: usize> Bounds<D> {
         index
     }
 
-    /// All indices inside in row-major order.
+    /// Iterates over all indices inside in row-major order.
     pub fn indices(&self) -> impl Iterator<Item = [u64; D]> + use<D> {
         let bounds = *self;
         let mut next = (!bounds.is_empty()).then_some(bounds.lo);

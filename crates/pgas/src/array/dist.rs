@@ -1,18 +1,18 @@
-//! How one dimension is cut: pure arithmetic on indices.
+//! How one dimension is distributed: pure arithmetic on indices.
 
-/// Who has which index of a dimension of `n` indices that is cut among `p` parts.
+/// Which of `p` parts owns which index of a dimension of `n` indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dist {
-    /// Not cut: all indices are with part 0, and there is only that one.
+    /// Not cut: part 0 owns all indices, and it is the only part.
     Whole,
-    /// One run of consecutive indices per part; lengths differ by one at most, the longer ones
+    /// One run of consecutive indices per part. Lengths differ by at most one; the longer runs come
     /// first.
     Block,
-    /// Index `i` is with part `i % p`.
+    /// Part `i % p` owns index `i`.
     Cyclic,
     /// Blocks of this length are dealt out in turn.
     BlockCyclic(u64),
-    /// As `BlockCyclic`; the owner keeps tile after tile in memory instead of whole rows.
+    /// Like `BlockCyclic`, but the owner stores tile after tile instead of whole rows.
     Tiled(u64),
 }
 
@@ -42,7 +42,8 @@ impl Axis {
         }
     }
 
-    /// Length of the blocks that are dealt out in turn; `None` where there is one block per part.
+    /// Returns the length of the blocks that are dealt out in turn; `None` if each part has one
+    /// block.
     #[inline]
     fn deal(&self) -> Option<u64> {
         match self.dist {
@@ -52,14 +53,14 @@ impl Axis {
         }
     }
 
-    /// Block distribution: the first index of a part.
+    /// Returns the first index of a part. Block distribution only.
     #[inline]
     fn start(&self, part: u32) -> u64 {
         let part = u64::from(part);
         part * self.short + part.min(self.longer)
     }
 
-    /// The part that has an index, and which of its indices that is.
+    /// Returns the part that owns an index, and which of its indices that is.
     #[inline]
     pub(crate) fn locate(&self, index: u64) -> (u32, u64) {
         if let Some(len) = self.deal() {
@@ -76,7 +77,7 @@ impl Axis {
         }
     }
 
-    /// The index that is the `local`-th of a part.
+    /// Returns the `local`-th index of a part.
     #[inline]
     pub(crate) fn index(&self, part: u32, local: u64) -> u64 {
         match self.deal() {
@@ -88,7 +89,7 @@ impl Axis {
         }
     }
 
-    /// How many of the indices below `index` a part has.
+    /// Returns how many of the indices below `index` a part owns.
     #[inline]
     pub(crate) fn below(&self, part: u32, index: u64) -> u64 {
         let Some(len) = self.deal() else {
@@ -105,7 +106,7 @@ impl Axis {
         rounds * len + own
     }
 
-    /// How many indices a part has.
+    /// Returns how many indices a part owns.
     #[inline]
     pub(crate) fn len(&self, part: u32) -> u64 {
         match self.deal() {
@@ -114,7 +115,7 @@ impl Axis {
         }
     }
 
-    /// The same with its ghost cells; a part without indices has none.
+    /// Returns the same with ghost cells; a part without indices has none.
     #[inline]
     pub(crate) fn stored(&self, part: u32) -> u64 {
         match self.len(part) {
@@ -123,8 +124,8 @@ impl Axis {
         }
     }
 
-    /// Edge of the tiles that a part keeps one after the other; without tiles that is all it
-    /// stores.
+    /// Returns the edge of the tiles that a part stores one after the other. Without tiles, that is
+    /// all it stores.
     #[inline]
     pub(crate) fn tile(&self, stored: u64) -> u64 {
         match self.dist {
@@ -133,14 +134,14 @@ impl Axis {
         }
     }
 
-    /// How many indices from the `local`-th of a part on are consecutive.
+    /// Returns how many indices, beginning with the `local`-th of a part, are consecutive.
     #[inline]
     pub(crate) fn run(&self, part: u32, local: u64) -> u64 {
         let left = self.len(part) - local;
         self.deal().map_or(left, |len| left.min(len - local % len))
     }
 
-    /// The parts that have indices of `lo..hi`, each once.
+    /// Iterates over the parts that own indices in `lo..hi`, each once.
     pub(crate) fn touched(&self, lo: u64, hi: u64) -> impl Iterator<Item = u32> + use<> {
         let parts = self.parts;
         let (first, count) = match (lo < hi, self.deal()) {
@@ -180,7 +181,7 @@ pub(crate) mod tests {
         })
     }
 
-    /// What the words of [`Dist`] say, index by index.
+    /// Finds the owner as the documentation of [`Dist`] says, index by index.
     fn owner(axis: &Axis, index: u64) -> u32 {
         let parts = u64::from(axis.parts);
         let dealt = |len: u64| (index / len % parts) as u32;
@@ -228,7 +229,7 @@ pub(crate) mod tests {
                     let expected = (1..)
                         .take_while(|steps| local + steps < len
                             && axis.index(part, local + steps) == next(*steps)
-                            // Blocks of one part that follow each other are still blocks.
+                            // Blocks of one part that follow each other are still separate blocks.
                             && axis.deal().is_none_or(|deal| (local + steps) % deal != 0))
                         .count() as u64 + 1;
                     prop_assert_eq!(axis.run(part, local), expected);

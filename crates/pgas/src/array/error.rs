@@ -1,8 +1,8 @@
-//! What can be wrong with a distributed array or map, said to a person.
+//! The errors of distributed arrays and maps.
 
 use crate::Unit;
 
-/// Shapes, distributions and indices that cannot be.
+/// An impossible shape, distribution, index or call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
@@ -77,7 +77,7 @@ pub enum ArrayError {
         /// Extents of the box that is read.
         from: Vec<u64>,
     },
-    /// An algorithm for consecutive blocks.
+    /// The array is not distributed in blocks, which the algorithm needs.
     #[error("only an array that is distributed in blocks can be sorted; copy it into one")]
     NotInBlocks,
     /// A comparison by which elements cannot be sorted.
@@ -86,13 +86,13 @@ pub enum ArrayError {
          at best, each block is sorted on its own"
     )]
     NoOrder,
-    /// An exchange of ghost cells was started and not finished, or finished and not started.
+    /// An exchange of ghost cells was started twice, or finished without being started.
     #[error("an exchange of ghost cells {0}")]
     Exchange(&'static str),
-    /// No slot is free at the unit that a key belongs to.
+    /// The unit to which a key belongs has no free slot.
     #[error("all {slots} slots of {unit} are taken; make the map with more, or remove entries")]
     MapFull {
-        /// Whose slots.
+        /// The unit whose slots are taken.
         unit: Unit,
         /// How many it has.
         slots: u64,

@@ -1,17 +1,17 @@
-//! The grid of ranks that an array is distributed over.
+//! The grid of ranks over which an array is distributed.
 
 use super::ArrayError;
 
-/// How many ranks there are along each dimension. Ranks are numbered row-major: the last dimension
-/// changes fastest.
+/// The number of ranks along each dimension. Ranks are numbered in row-major order: the last
+/// dimension changes fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid<const D: usize>([u32; D]);
 
 impl<const D: usize> Grid<D> {
-    /// A grid of this shape.
+    /// Creates a grid of this shape.
     ///
     /// # Errors
-    /// A dimension without ranks, or more than 2^32 - 1 ranks.
+    /// A dimension without ranks, or more than 2^32 - 1 ranks in total.
     pub fn new(shape: [u32; D]) -> Result<Grid<D>, ArrayError> {
         let ranks = shape.iter().try_fold(1u32, |all, n| all.checked_mul(*n));
         match ranks {
@@ -20,11 +20,12 @@ impl<const D: usize> Grid<D> {
         }
     }
 
-    /// As equal factors of `ranks` as there are, the larger ones along the larger extents; extents
-    /// that are `None` are not cut. As `MPI_Dims_create`, which knows no extents.
+    /// Splits `ranks` into factors that are as equal as possible, the larger ones along the larger
+    /// extents. Dimensions whose extent is `None` are not cut. Like `MPI_Dims_create`, which does
+    /// not consider extents.
     ///
     /// # Errors
-    /// No rank at all, or several ranks and nothing to cut.
+    /// `ranks` is 0, or there are several ranks and no dimension to cut.
     pub fn balanced(ranks: u32, extents: [Option<u64>; D]) -> Result<Grid<D>, ArrayError> {
         let mut cut: Vec<usize> = (0..D).filter(|d| extents[*d].is_some()).collect();
         cut.sort_by_key(|d| std::cmp::Reverse(extents[*d]));
@@ -37,24 +38,24 @@ impl<const D: usize> Grid<D> {
         Grid::new(shape)
     }
 
-    /// Ranks along each dimension.
+    /// Returns the number of ranks along each dimension.
     pub fn shape(&self) -> [u32; D] {
         self.0
     }
 
-    /// How many ranks in all.
+    /// Returns the total number of ranks.
     pub fn ranks(&self) -> u32 {
         self.0.iter().product()
     }
 
-    /// The rank at these coordinates, which lie inside the grid.
+    /// Returns the rank at these coordinates, which must lie inside the grid.
     #[inline]
     pub fn rank(&self, at: [u32; D]) -> u32 {
         let along = at.iter().zip(&self.0);
         along.fold(0, |rank, (at, parts)| rank * parts + at)
     }
 
-    /// The coordinates of a rank of the grid.
+    /// Returns the coordinates of a rank of the grid.
     #[inline]
     pub fn coordinates(&self, rank: u32) -> [u32; D] {
         let (mut at, mut rest) = ([0; D], rank);
@@ -66,8 +67,8 @@ impl<const D: usize> Grid<D> {
     }
 }
 
-/// `count` factors of `n`, descending, none above `limit`, of the smallest sum: that is as equal as
-/// they can be.
+/// Returns `count` factors of `n`, in descending order, none above `limit`, with the smallest sum,
+/// which makes them as equal as possible.
 fn factors(n: u32, count: usize, limit: u32) -> Option<Vec<u32>> {
     if n <= 1 || count == 0 {
         return (n == 1).then(|| vec![1; count]);

@@ -1,14 +1,14 @@
 //! Ghost cells: copies of the neighbours' elements around the block of a rank.
 //!
-//! A *direction* is a step of -1, 0 or 1 along every dimension; a face has one that is not 0, an
-//! edge or corner more. Cells that go in a direction lie at that side of the sender's block and
-//! become ghost cells at the opposite side of the receiver's. They are packed and put into a *slot*
-//! of the receiver's landing segment, which has two per direction, used in turn, and a word that
-//! says which round has landed.
+//! A *direction* is a step of -1, 0 or 1 along every dimension. A face has one step that is not 0,
+//! an edge or corner has more. Cells that go in a direction lie at that side of the sender's block
+//! and become ghost cells at the opposite side of the receiver's. They are packed and put into a
+//! *slot* of the receiver's landing segment. The segment has two slots per direction, used in turn,
+//! and a word that says which round has landed.
 //!
-//! Nobody waits for anybody but his neighbours, and two slots are enough: who puts round `r + 2`
-//! has finished round `r + 1`, for which its neighbour had to start it, for which the neighbour had
-//! to finish round `r`.
+//! A member waits for its neighbours only. Two slots are enough: a member that puts round `r + 2`
+//! has finished round `r + 1`; for that, its neighbour had to start round `r + 1`, and so had
+//! finished round `r`.
 
 use super::layout::Layout;
 use super::phase::OwnMut;
@@ -16,21 +16,21 @@ use super::{Array, ArrayError, Bounds, Pattern};
 use crate::{Elem, Result, Segment, Signal, SignalOp, Team, Wanted};
 use std::ops::Range;
 
-/// The ghost cells of a pattern: how many, and whose copies they are.
+/// The ghost cells of a pattern: how many there are, and which elements they copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Halo<const D: usize> {
     /// Ghost cells on either side of the block, per dimension.
     pub widths: [u64; D],
-    /// Whether the array is closed to a ring along a dimension. Where it is not, the ghost cells at
-    /// its ends are nobody's copies: they keep what was written there.
+    /// Whether the array is periodic along a dimension. Otherwise the ghost cells at its ends copy
+    /// nothing: they keep what was written there.
     pub periodic: [bool; D],
-    /// Whether the ghost cells beside edges and corners are exchanged as well. A stencil that only
-    /// looks along the dimensions needs none.
+    /// Whether the ghost cells beside edges and corners are also exchanged. A stencil that only
+    /// looks along the dimensions does not need them.
     pub corners: bool,
 }
 
 impl<const D: usize> Halo<D> {
-    /// Faces only, not periodic.
+    /// Creates a halo with faces only, not periodic.
     pub const fn new(widths: [u64; D]) -> Halo<D> {
         Halo {
             widths,
@@ -39,13 +39,13 @@ impl<const D: usize> Halo<D> {
         }
     }
 
-    /// Closed to a ring along these dimensions.
+    /// Makes the array periodic along these dimensions.
     #[must_use]
     pub const fn periodic(self, periodic: [bool; D]) -> Halo<D> {
         Halo { periodic, ..self }
     }
 
-    /// With edges and corners.
+    /// Adds edges and corners.
     #[must_use]
     pub const fn with_corners(self) -> Halo<D> {
         Halo {
@@ -54,7 +54,7 @@ impl<const D: usize> Halo<D> {
         }
     }
 
-    /// The directions in which cells go.
+    /// Iterates over the directions in which cells are sent.
     fn directions(self) -> impl Iterator<Item = [i8; D]> {
         let all = Bounds::whole([3; D]).indices();
         let steps = all.map(|index: [u64; D]| index.map(|i| i as i8 - 1));
@@ -66,42 +66,43 @@ impl<const D: usize> Halo<D> {
     }
 }
 
-/// What an array needs to exchange its ghost cells.
+/// The state that an array needs to exchange its ghost cells.
 #[derive(Debug)]
 pub(super) struct Exchange<T, const D: usize> {
     landing: Segment<T>,
     /// Per direction: the last round that has landed.
     landed: Segment<u64>,
     directions: Vec<Direction<D>>,
-    /// Elements of the slots of one round.
+    /// The number of elements of all slots of one round.
     room: u64,
     round: u64,
     under_way: bool,
     packed: Vec<T>,
 }
 
-/// What goes in one direction: from here, and to here.
+/// What this unit sends in one direction, and what it receives.
 #[derive(Clone, Copy, Debug)]
 struct Direction<const D: usize> {
-    /// Whom this unit puts its cells to, and which.
+    /// The rank to which this unit puts its cells, and which cells.
     to: Option<(u32, Bounds<D>)>,
-    /// Who puts cells here, and which ghost cells they become.
+    /// The rank that puts cells here, and which ghost cells they become.
     from: Option<(u32, Bounds<D>)>,
-    /// First element of the slot of even rounds.
+    /// The first element of the slot of even rounds.
     slot: u64,
 }
 
 impl<T: Elem, const D: usize> Exchange<T, D> {
-    /// Frees this unit's slots. All members have met since they used them last.
+    /// Frees this unit's slots. All members must have synchronised since they last used them.
     pub(super) fn release(self) {
         self.landing.release();
         self.landed.release();
     }
 
-    /// Collective. `None` where there is nothing to exchange.
+    /// Creates the exchange; `None` if there is nothing to exchange. Collective.
     pub(super) fn new(team: &Team, pattern: &Pattern<D>) -> Result<Option<Self>> {
         let halo = pattern.halo();
         let largest = pattern.local_extents(0);
+        // The slots are sized by rank 0, which has most elements, so that they are symmetric.
         let mut room = 0;
         let mut directions = Vec::new();
         for step in halo.directions() {
@@ -141,7 +142,7 @@ impl<T: Elem, const D: usize> Exchange<T, D> {
     }
 }
 
-/// Cells at a side of a block, in coordinates of its memory.
+/// The cells at one side of a block, in coordinates of its memory.
 struct Cells<const D: usize> {
     /// The outermost elements.
     own: Bounds<D>,
@@ -166,22 +167,24 @@ fn cells<const D: usize>(pattern: &Pattern<D>, rank: u32, towards: [i8; D]) -> C
 }
 
 impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
-    /// Fills the ghost cells with the neighbours' elements as they are at their calls. Collective:
-    /// every member calls it, and waits for its neighbours only. Needs no other synchronisation.
+    /// Fills the ghost cells with the neighbours' elements as they are when the neighbours call
+    /// this. Collective: every member calls it and waits for its neighbours only. It needs no other
+    /// synchronisation.
     ///
     /// # Errors
-    /// [`ArrayError::Exchange`] while one is under way; a lost neighbour, the deadline.
+    /// [`ArrayError::Exchange`] while another exchange is under way; a lost neighbour; the
+    /// deadline.
     pub fn exchange_halo(&mut self) -> Result<()> {
         self.start_halo()?;
         self.finish_halo()
     }
 
-    /// Sends this unit's border elements to its neighbours. Collective, does not wait. The elements
-    /// may be changed at once; the ghost cells are the neighbours' after [`Array::finish_halo`],
-    /// and untouched until then.
+    /// Sends this unit's border elements to its neighbours. Collective; does not wait. The elements
+    /// may be changed as soon as it returns. The ghost cells get the neighbours' elements in
+    /// [`Array::finish_halo`] and are untouched until then.
     ///
     /// # Errors
-    /// [`ArrayError::Exchange`] while one is under way; a lost neighbour.
+    /// [`ArrayError::Exchange`] while another exchange is under way; a lost neighbour.
     pub fn start_halo(&mut self) -> Result<()> {
         let layout = self.own_layout();
         let Some(exchange) = &mut self.exchange else {
@@ -190,8 +193,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
         if exchange.under_way {
             return Err(ArrayError::Exchange("is under way already; finish it first").into());
         }
-        // The puts of the last round have arrived: its signals were answered by this unit's
-        // neighbours.
+        // The puts of the last round have arrived, because this unit's neighbours answered its
+        // signals.
         exchange.landing.team().0.job.flush(None)?;
         exchange.under_way = true;
         exchange.round += 1;
@@ -226,10 +229,10 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
         Ok(())
     }
 
-    /// Waits for the neighbours' elements and puts them into the ghost cells. Collective.
+    /// Waits for the neighbours' elements and copies them into the ghost cells. Collective.
     ///
     /// # Errors
-    /// [`ArrayError::Exchange`] if none was started; a lost neighbour, the deadline.
+    /// [`ArrayError::Exchange`] if no exchange was started; a lost neighbour; the deadline.
     pub fn finish_halo(&mut self) -> Result<()> {
         let layout = self.own_layout();
         let Some(exchange) = &mut self.exchange else {
@@ -243,6 +246,7 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
             let Some((neighbour, ghosts)) = direction.from else {
                 continue;
             };
+            // The word is set after the put has landed, so the slot is complete.
             let round = Wanted::AtLeast(exchange.round);
             exchange
                 .landed
@@ -266,7 +270,7 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     }
 }
 
-/// Calls `each(place in a packed buffer, place in memory)` for the lines of a box.
+/// Calls `each(range in a packed buffer, range in memory)` for the lines of a box.
 fn pieces<const D: usize>(
     layout: &Layout<D>,
     cells: Bounds<D>,
@@ -280,8 +284,8 @@ fn pieces<const D: usize>(
     })
 }
 
-/// Lines across a dimension are as short as the halo is wide: a call would take longer than the
-/// copy.
+/// Copies a line. Across a dimension, lines are only as long as the halo is wide, so a call would
+/// take longer than the copy.
 #[inline]
 fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     match (to, from) {

@@ -1,18 +1,19 @@
-//! How the elements of one rank lie in its memory: tile after tile, row-major inside a tile.
+//! How the elements of one rank are laid out in its memory: tile after tile, row-major inside a
+//! tile.
 
 use super::Bounds;
 
-/// Memory of a rank. Its coordinates count from the first ghost cell.
+/// The memory layout of a rank. Coordinates count from the first ghost cell.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout<const D: usize> {
-    /// Elements along each dimension, with ghost cells.
+    /// The number of elements along each dimension, with ghost cells.
     pub(crate) extents: [u64; D],
-    /// Edges of the tiles; those at the upper ends are shorter. The extent where there are no
-    /// tiles.
+    /// The edges of the tiles; tiles at the upper ends are shorter. Equal to the extent if there
+    /// are no tiles.
     pub(crate) edges: [u64; D],
 }
 
-/// Elements that follow each other along the last dimension and in memory.
+/// Elements that are consecutive along the last dimension and in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line<const D: usize> {
     pub(crate) at: [u64; D],
@@ -20,9 +21,9 @@ pub(crate) struct Line<const D: usize> {
     pub(crate) len: u64,
 }
 
-/// A tile, as far as it exists.
+/// A tile, clipped to the extents.
 struct Tile<const D: usize> {
-    /// Elements before it in memory.
+    /// The number of elements before it in memory.
     before: u64,
     first: [u64; D],
     extents: [u64; D],
@@ -33,7 +34,7 @@ impl<const D: usize> Layout<D> {
         self.extents.iter().product()
     }
 
-    /// The tile that an element lies in.
+    /// Returns the tile that contains an element.
     #[inline]
     fn tile(&self, at: [u64; D]) -> Tile<D> {
         let (mut before, mut high) = (0, 1);
@@ -44,8 +45,8 @@ impl<const D: usize> Layout<D> {
                 first[d] = at[d] / edge * edge;
             }
             extents[d] = edge.min(all - first[d]);
-            // The tiles before this one along `d` are as high as the tiles so far and as long as
-            // all of the dimensions to come.
+            // The tiles before this one along `d` are as high as the tile so far and have the full
+            // extent in all later dimensions.
             before = before * all + first[d] * high;
             high *= extents[d];
         }
@@ -56,17 +57,18 @@ impl<const D: usize> Layout<D> {
         }
     }
 
-    /// Where an element is.
+    /// Returns the offset of an element.
     #[inline]
     pub(crate) fn offset(&self, at: [u64; D]) -> u64 {
         self.tile(at).offset(at)
     }
 
-    /// Which element is at an offset below [`Layout::len`].
+    /// Returns which element is at an offset below [`Layout::len`].
     pub(crate) fn coordinates(&self, offset: u64) -> [u64; D] {
         let (mut at, mut extents, mut rest) = ([0; D], [0; D], offset);
         for d in 0..D {
-            // Elements per step along `d`: as high as the tiles so far, as long as what is to come.
+            // Elements per step along `d`: the tile's extents so far times the full extents to
+            // come.
             let height: u64 = extents[..d].iter().chain(&self.extents[d + 1..]).product();
             at[d] = rest / (height * self.edges[d]) * self.edges[d];
             rest -= at[d] * height;
@@ -79,7 +81,7 @@ impl<const D: usize> Layout<D> {
         at
     }
 
-    /// A box that is inside, in the order of memory.
+    /// Iterates over the lines of a box that is inside, in the order of memory.
     pub(crate) fn lines(&self, bounds: Bounds<D>) -> impl Iterator<Item = Line<D>> + use<D> {
         let layout = *self;
         let edges = layout.edges.map(|edge| edge.max(1));
@@ -87,7 +89,7 @@ impl<const D: usize> Layout<D> {
             lo: std::array::from_fn(|d| bounds.lo[d] / edges[d]),
             hi: std::array::from_fn(|d| bounds.hi[d].div_ceil(edges[d])),
         };
-        // An empty box may touch tiles.
+        // An empty box may still touch tiles.
         let tiles = (!bounds.is_empty()).then(|| tiles.indices());
         tiles.into_iter().flatten().flat_map(move |tile: [u64; D]| {
             let tile = layout.tile(std::array::from_fn(|d| tile[d] * edges[d]));
@@ -111,7 +113,7 @@ impl<const D: usize> Layout<D> {
 }
 
 impl<const D: usize> Tile<D> {
-    /// Where an element of the tile is.
+    /// Returns the offset of an element of the tile.
     #[inline]
     fn offset(&self, at: [u64; D]) -> u64 {
         let mut within = 0;
@@ -126,7 +128,7 @@ impl<const D: usize> Tile<D> {
 mod tests {
     use super::*;
 
-    /// The tiles one after the other, each row by row.
+    /// Returns the coordinates tile after tile, each tile row by row.
     fn in_order(layout: &Layout<2>) -> Vec<[u64; 2]> {
         let whole = Bounds::whole(layout.extents);
         let mut all: Vec<_> = whole.indices().collect();

@@ -1,11 +1,12 @@
 //! Distributed data: arrays of any dimension, ghost cells, collective algorithms, a hash map.
 //!
 //! # Core objects
-//! * [`Pattern`]: which rank has which element; pure arithmetic. Made of a [`Dist`] per dimension
+//! * [`Pattern`]: which rank owns which element. Pure arithmetic, made of a [`Dist`] per dimension
 //!   and a [`Grid`] of ranks.
-//! * [`Array`]: `T` elements over a team by a pattern, in one symmetric segment. Elements and boxes
-//!   ([`Bounds`]) are put and got one-sided by anybody; the algorithms are collective.
-//! * [`Map`]: a hash table over a team, one-sided as well.
+//! * [`Array`]: `T` elements distributed over a team by a pattern, in one symmetric segment. Any
+//!   member can put and get elements and boxes ([`Bounds`]), one-sided; the algorithms are
+//!   collective.
+//! * [`Map`]: a hash table over a team, also one-sided.
 //!
 //! # Files
 //! `dist` (one dimension), `grid`, `bounds`, `layout` (memory of a rank), `pattern/` (all pure) ·
@@ -13,13 +14,13 @@
 //! `algorithm`, `sort` (collective) · `halo` (ghost cells) · `map/` · `error`
 //!
 //! # Rules
-//! * A box is half-open, its elements are in row-major order in the buffers of a call, indices are
+//! * A box is half-open. In the buffers of a call, its elements are in row-major order. Indices are
 //!   `u64`.
-//! * A box is moved as the stretches that are consecutive in their owner's memory, to all owners at
-//!   once.
-//! * A collective algorithm on a shared array sees what any member did before it called it, and
-//!   what it did is seen by whatever any member does after it returned there. In between the
-//!   elements are its own.
+//! * A box is moved in stretches that are consecutive in their owner's memory, to or from all
+//!   owners at once.
+//! * A collective algorithm on a shared array sees what any member did before that member called
+//!   it, and its effects are seen by what any member does after the call has returned there. In
+//!   between, the algorithm alone uses the elements.
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};
@@ -67,7 +68,7 @@ use layout::Layout;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// An array of `D` dimensions whose elements are distributed over a team. `P` is the phase of its
-/// memory, as that of a [`Segment`].
+/// memory, as for a [`Segment`].
 #[derive(Debug)]
 pub struct Array<T, const D: usize, P: Phase = Shared> {
     segment: Segment<T, P>,
@@ -76,10 +77,10 @@ pub struct Array<T, const D: usize, P: Phase = Shared> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D> {
-    /// An array of zeros. Collective, with the same pattern.
+    /// Creates an array of zeros. Collective; all members pass the same pattern.
     ///
     /// # Errors
-    /// A grid that has not as many ranks as the team, patterns that differ, the budget.
+    /// The grid has not as many ranks as the team, the patterns differ, or the budget is used up.
     pub fn new(team: &Team, pattern: Pattern<D>) -> Result<Array<T, D>> {
         let (grid, size) = (pattern.grid().ranks(), team.size());
         if grid != size {
@@ -97,27 +98,27 @@ impl<T: Elem, const D: usize> Array<T, D> {
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// Who has which element.
+    /// Returns the pattern, which says which rank owns which element.
     pub fn pattern(&self) -> &Pattern<D> {
         &self.pattern
     }
 
-    /// Whose array it is.
+    /// Returns the team of the array.
     pub fn team(&self) -> &Team {
         self.segment.team()
     }
 
-    /// How many elements there are in all.
+    /// Returns the number of elements of the whole array.
     pub fn len(&self) -> u64 {
         self.pattern.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.pattern.is_empty()
     }
 
-    /// Frees it. Collective: when it returns nobody uses it any more.
+    /// Frees the array. Collective: when it returns, no member uses the array any more.
     pub fn free(self) -> Result<()> {
         self.segment.free()?;
         self.exchange.into_iter().for_each(Exchange::release);
@@ -134,7 +135,7 @@ impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
     }
 }
 
-/// That all members mean the same by a collective call. Collective.
+/// Checks that all members pass the same value to a collective call. Collective.
 fn agree(team: &Team, what: &'static str, value: &impl Hash) -> Result<()> {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);

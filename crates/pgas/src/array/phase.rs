@@ -1,4 +1,4 @@
-//! What may be done with an array in which phase of its memory, and the ways from one to another.
+//! What each phase of its memory allows for an array, and how an array changes its phase.
 //!
 //! | | own elements | elements of all |
 //! |---|---|---|
@@ -12,18 +12,18 @@ use samite_fabric::{Scope, Scoped};
 
 /// A phase in which a unit may read its own elements.
 pub trait Own: Phase + Sized {
-    /// Copies own elements.
+    /// Copies own elements into `into`.
     #[doc(hidden)]
     fn read<T: Elem>(segment: &Segment<T, Self>, offset: u64, into: &mut [T]) -> Result<()>;
-    /// The elements themselves, if nobody writes to them.
+    /// Returns the elements in place, if no unit writes to them.
     #[doc(hidden)]
     fn elements<T: Elem>(segment: &Segment<T, Self>) -> Option<&[T]>;
-    /// Runs `work` once no member uses the elements from before, and returns once no member's work
-    /// does. An error of the work ends the call at the others, too.
+    /// Runs `work` once no member uses the elements any more as before the call, and returns once
+    /// all members have finished theirs. An error of `work` also ends the call at the others.
     #[doc(hidden)]
     fn settled(team: &Team, work: impl FnOnce() -> Result<()>) -> Result<()>;
-    /// Ends the next [`Own::settled`] at the others: this member does not come; the error, for its
-    /// caller.
+    /// Ends the next [`Own::settled`] at the others, because this member will not join it. Returns
+    /// the error for its caller.
     #[doc(hidden)]
     fn refuse(_: &Team, error: Error) -> Error {
         error
@@ -32,15 +32,15 @@ pub trait Own: Phase + Sized {
 
 /// A phase in which a unit may change its own elements.
 pub trait OwnMut: Own {
-    /// Copies to own elements.
+    /// Copies `from` to own elements.
     #[doc(hidden)]
     fn write<T: Elem>(segment: &mut Segment<T, Self>, offset: u64, from: &[T]) -> Result<()>;
-    /// The elements themselves, if nobody else has them.
+    /// Returns the elements in place, if no other unit can access them.
     #[doc(hidden)]
     fn elements_mut<T: Elem>(segment: &mut Segment<T, Self>) -> Option<&mut [T]>;
 }
 
-/// A phase in which everybody may get everybody's elements.
+/// A phase in which every member may get the elements of all.
 pub trait Reach: Own {
     /// Gets elements.
     #[doc(hidden)]
@@ -50,7 +50,7 @@ pub trait Reach: Own {
         index: u64,
         into: &mut [T],
     ) -> Result<()>;
-    /// Starts to get elements; `None` when they are there already.
+    /// Starts to get elements; `None` if they are already there.
     #[doc(hidden)]
     fn start_get<'s, 'env, T: Elem>(
         segment: &Segment<T, Self>,
@@ -121,7 +121,7 @@ impl Own for Local {
         Some(segment.as_slice())
     }
 
-    /// A change of the phase comes before and after.
+    /// Nothing to do: the changes of phase before and after it synchronise.
     fn settled(_: &Team, work: impl FnOnce() -> Result<()>) -> Result<()> {
         work()
     }
@@ -148,7 +148,7 @@ impl Own for ReadOnly {
         segment.slice(segment.team().rank()).ok().flatten()
     }
 
-    /// Nothing changes.
+    /// Nothing to do: no elements change.
     fn settled(_: &Team, work: impl FnOnce() -> Result<()>) -> Result<()> {
         work()
     }
@@ -177,7 +177,7 @@ impl Reach for ReadOnly {
     }
 }
 
-/// Whether elements are inside of this unit's part.
+/// Checks that elements are inside this unit's part.
 fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Result<()> {
     let (len, end) = (segment.len(), first.saturating_add(count as u64));
     if end <= len {
@@ -193,8 +193,8 @@ fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Resu
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// The same array in another phase. Collective. Errors, and how the array comes back:
-    /// [`Segment::turn`].
+    /// Turns the array to another phase. Collective. [`Segment::turn`] describes the errors and how
+    /// the array is returned.
     pub fn turn<Q: Phase>(self) -> Result<Array<T, D, Q>, Unturned<Self>> {
         let Array {
             segment,
@@ -217,35 +217,35 @@ impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D> {
-    /// Each member gets its own elements in place. Collective; see [`Segment::into_local`].
+    /// Gives each member its own elements in place. Collective; see [`Segment::into_local`].
     pub fn into_local(self) -> Result<Array<T, D, Local>> {
         Ok(self.turn()?)
     }
 
-    /// Everybody may only read. Collective; see [`Segment::into_read_only`].
+    /// Makes the array read only for all members. Collective; see [`Segment::into_read_only`].
     pub fn into_read_only(self) -> Result<Array<T, D, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
 impl<T: Elem, const D: usize> Array<T, D, Local> {
-    /// Everybody may put and get again. Collective.
+    /// Lets all members put and get again. Collective.
     pub fn into_shared(self) -> Result<Array<T, D>> {
         Ok(self.turn()?)
     }
 
-    /// Everybody may only read. Collective.
+    /// Makes the array read only for all members. Collective.
     pub fn into_read_only(self) -> Result<Array<T, D, ReadOnly>> {
         Ok(self.turn()?)
     }
 
-    /// This unit's memory: elements and ghost cells, in the order of [`Array::local_runs`]. Without
-    /// tiles it is row-major, [`Array::stored_extents`] being its shape.
+    /// Returns this unit's memory: elements and ghost cells, in the order of [`Array::local_runs`].
+    /// Without tiles it is row-major, with the shape [`Array::stored_extents`].
     pub fn as_slice(&self) -> &[T] {
         &self.segment.as_slice()[..self.stored_len() as usize]
     }
 
-    /// This unit's memory, to be changed.
+    /// Returns this unit's memory, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         let stored = self.stored_len() as usize;
         &mut self.segment.as_mut_slice()[..stored]
@@ -253,18 +253,18 @@ impl<T: Elem, const D: usize> Array<T, D, Local> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D, ReadOnly> {
-    /// Everybody may put and get again. Collective.
+    /// Lets all members put and get again. Collective.
     pub fn into_shared(self) -> Result<Array<T, D>> {
         Ok(self.turn()?)
     }
 
-    /// Each member gets its own elements in place. Collective.
+    /// Gives each member its own elements in place. Collective.
     pub fn into_local(self) -> Result<Array<T, D, Local>> {
         Ok(self.turn()?)
     }
 
-    /// Memory of a member, in place: [`Pattern::local_runs`](super::Pattern::local_runs) says what
-    /// is where. `None` where it is not mapped here; then [`Array::get`].
+    /// Returns a member's memory in place. [`Pattern::local_runs`](super::Pattern::local_runs) says
+    /// which element is where. `None` if it is not mapped here; use [`Array::get`] then.
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let whole = self.segment.slice(rank)?;
         Ok(whole.map(|whole| &whole[..self.pattern.stored_len(rank) as usize]))

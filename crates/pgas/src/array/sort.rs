@@ -1,15 +1,14 @@
 //! Sorting a distributed array.
 //!
-//! Every member sorts its block. Then the places at which the sorted blocks have to be cut, so that
-//! every member gets exactly as many elements as it has room for, are found by weighted medians;
-//! every member gets its pieces, which are sorted already, and merges them. Each element moves
-//! once.
+//! Every member sorts its block. Weighted medians then determine where the sorted blocks have to be
+//! cut so that every member gets exactly as many elements as it has room for. Every member gets its
+//! pieces, which are already sorted, and merges them. Each element moves once.
 //!
-//! The cuts: for the first element of a rank, every member keeps an interval of its block in which
-//! its cut lies, and proposes the middle one. The median of the proposals, each weighing as much as
-//! its interval is long, is the pivot; its position among all elements is counted, and what lies on
-//! the wrong side of it is dropped: at least a quarter per round. Equal elements are ordered by
-//! rank and place, so that all are different, duplicates cost nothing, and the whole sort is
+//! The cuts: for the first element of a rank, every member keeps an interval of its block that
+//! contains the cut, and proposes its middle element. The median of the proposals, each weighted by
+//! the length of its interval, is the pivot. The members count its position among all elements and
+//! drop what lies on the wrong side of it: at least a quarter per round. Equal elements are ordered
+//! by rank and place. So all elements are distinct, duplicates cost nothing, and the whole sort is
 //! stable.
 //!
 //! Source: Cheng, Edelman, Gilbert, Shah: A Novel Parallel Sorting Algorithm for Contemporary
@@ -21,8 +20,9 @@ use crate::{Elem, Result, Team};
 use std::cmp::Ordering;
 
 impl<T: Elem> Array<T, 1> {
-    /// Sorts the array: ascending, stable, every member keeps as many elements as it had.
-    /// Collective. Memory: two more copies of this unit's elements meanwhile.
+    /// Sorts the array in ascending order. The sort is stable, and every member keeps as many
+    /// elements as it had. Collective. Memory: two more copies of this unit's elements while it
+    /// runs.
     ///
     /// # Errors
     /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`].
@@ -33,8 +33,8 @@ impl<T: Elem> Array<T, 1> {
         self.sort_by(T::cmp)
     }
 
-    /// As [`Array::sort`], by an order of one's own, which must be the same total order at every
-    /// member (`f64::total_cmp`).
+    /// Sorts by `compare`, which must be the same total order at every member (such as
+    /// `f64::total_cmp`); otherwise like [`Array::sort`].
     pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
         if !matches!(self.pattern.dists(), [Dist::Block | Dist::Whole]) {
             return Err(ArrayError::NotInBlocks.into());
@@ -53,10 +53,10 @@ impl<T: Elem> Array<T, 1> {
             .collect();
         let cuts = Cutting::new(&team, &own, &lens).run(&compare)?;
         drop(own);
-        // Row by rank: where its block is cut, with its ends.
+        // One row per rank: where its block is cut, including both ends.
         let width = cuts.len();
         let mut all = vec![0; width * team.size() as usize];
-        // Nobody's block is read before it is sorted: gathering waits for it.
+        // No block is read before it is sorted, because gathering waits for all members.
         team.all_gather(&cuts, &mut all)?;
         check_cuts(&all, &lens)?;
 
@@ -76,7 +76,7 @@ impl<T: Elem> Array<T, 1> {
             }
             rest = after;
         }
-        // Runs that are sorted already are found and merged.
+        // A stable sort detects the sorted runs and merges them.
         got.sort_by(&compare);
         team.barrier()?;
         self.segment.write_local(first, &got)?;
@@ -84,8 +84,8 @@ impl<T: Elem> Array<T, 1> {
     }
 }
 
-/// Whether the cuts, a row of each rank, deal out all elements, as many to each rank as it has room
-/// for. If the elements are in an order they do; all members see alike whether they do.
+/// Checks that the cuts, one row per rank, assign every element, and to each rank as many as it has
+/// room for. They do if the comparison is a total order. All members get the same result.
 fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
     let rows = || all.chunks_exact(lens.len() + 1);
     let ends = rows()
@@ -109,17 +109,17 @@ fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
     }
 }
 
-/// Looks for the cuts.
+/// The search for the cuts.
 struct Cutting<'a, T> {
     team: &'a Team,
     own: &'a [T],
-    /// Per rank but the first: how many elements of all come before its first one.
+    /// Per rank but the first: how many elements, of all, come before its first one.
     targets: Vec<u64>,
-    /// Per target: where in `own` its cut can be.
+    /// Per target: where in `own` its cut may lie.
     intervals: Vec<(u64, u64)>,
 }
 
-/// The element that a member proposes for a target.
+/// An element that a member proposes for a target.
 struct Proposal<T> {
     element: T,
     rank: usize,
@@ -143,7 +143,7 @@ impl<'a, T: Elem> Cutting<'a, T> {
         }
     }
 
-    /// The cuts of the own block, with its two ends: `cuts[r]..cuts[r + 1]` goes to rank `r`.
+    /// Returns the cuts of the own block, with both ends: `cuts[r]..cuts[r + 1]` goes to rank `r`.
     fn run(mut self, compare: &impl Fn(&T, &T) -> Ordering) -> Result<Vec<u64>> {
         while self.round(compare)? {}
         let mut cuts = vec![0];
@@ -152,7 +152,7 @@ impl<'a, T: Elem> Cutting<'a, T> {
         Ok(cuts)
     }
 
-    /// Narrows all intervals; whether there was something to narrow at any member.
+    /// Narrows all intervals. Returns true if any member had an interval to narrow.
     fn round(&mut self, compare: &impl Fn(&T, &T) -> Ordering) -> Result<bool> {
         let proposals = self.propose()?;
         let pivots: Vec<Option<Proposal<T>>> = proposals
@@ -163,6 +163,7 @@ impl<'a, T: Elem> Cutting<'a, T> {
             return Ok(false);
         }
         let rank = self.team.rank() as usize;
+        // Own elements before each pivot. Equal elements are ordered by rank, so all are distinct.
         let below = |pivot: &Option<Proposal<T>>| match pivot {
             None => 0,
             Some(pivot) if pivot.rank == rank => pivot.place,
@@ -187,9 +188,9 @@ impl<'a, T: Elem> Cutting<'a, T> {
         Ok(true)
     }
 
-    /// Per target: the middle elements of the intervals that are not empty.
+    /// Returns, per target, the middle elements of the intervals that are not empty.
     fn propose(&self) -> Result<Vec<Vec<Proposal<T>>>> {
-        // Without an order an interval may end before it begins.
+        // Without a total order, an interval may end before it begins.
         let middle = |(lo, hi): &(u64, u64)| lo + hi.saturating_sub(*lo) / 2;
         let element = |interval| self.own.get(middle(interval) as usize).copied();
         let elements = self.intervals.iter().map(element);
@@ -224,12 +225,12 @@ impl<'a, T: Elem> Cutting<'a, T> {
     }
 }
 
-/// The proposal before which, and behind which, at most half of the weight lies.
+/// Returns the proposal with at most half of the weight before it and at most half behind it.
 fn weighted_median<T>(
     mut proposals: Vec<Proposal<T>>,
     compare: &impl Fn(&T, &T) -> Ordering,
 ) -> Option<Proposal<T>> {
-    // Stable: equal elements stay in the order of their ranks.
+    // The sort is stable: equal elements stay in the order of their ranks.
     proposals.sort_by(|a, b| compare(&a.element, &b.element));
     let total: u64 = proposals.iter().map(|proposal| proposal.weight).sum();
     let mut before = 0;

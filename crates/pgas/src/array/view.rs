@@ -1,16 +1,16 @@
-//! Own elements, in every phase, and all elements one after the other.
+//! Access to own elements, in every phase, and iteration over all elements.
 
 use super::phase::{Own, OwnMut, Reach};
 use super::{Array, Bounds, Run};
 use crate::{Elem, Phase, Result};
 
-/// Elements that go through a buffer at a time where there is no reference to them: a part of the
-/// nearest cache.
+/// Returns how many elements go through a buffer at a time if no reference to them is possible: a
+/// part of the first-level cache.
 fn window<T>() -> u64 {
     ((16 << 10) / size_of::<T>().max(1) as u64).max(1)
 }
 
-/// Cuts runs that ascend in memory at the borders of windows.
+/// Cuts runs in ascending memory order at the ends of windows.
 struct Cutter<I, const D: usize> {
     runs: I,
     rest: Option<Run<D>>,
@@ -21,7 +21,7 @@ impl<I: Iterator<Item = Run<D>>, const D: usize> Cutter<I, D> {
         Cutter { runs, rest: None }
     }
 
-    /// The next run, or what is left of it, as far as it lies below `end`.
+    /// Returns the part of the next run, or of what is left of it, that lies below `end`.
     fn below(&mut self, end: u64) -> Option<Run<D>> {
         let mut run = self.rest.take().or_else(|| self.runs.next())?;
         if run.offset >= end {
@@ -42,22 +42,23 @@ impl<I: Iterator<Item = Run<D>>, const D: usize> Cutter<I, D> {
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// This unit's elements: runs of consecutive indices, with their offsets in its memory.
+    /// Iterates over this unit's elements as runs of consecutive indices, with their offsets in its
+    /// memory.
     pub fn local_runs(&self) -> impl Iterator<Item = Run<D>> + use<'_, T, D, P> {
         self.pattern.local_runs(self.rank())
     }
 
-    /// How many elements this unit has.
+    /// Returns the number of elements that this unit owns.
     pub fn local_len(&self) -> u64 {
         self.pattern.local_len(self.rank())
     }
 
-    /// Elements of memory that this unit uses along each dimension, with ghost cells.
+    /// Returns the extents of this unit's memory along each dimension, with ghost cells.
     pub fn stored_extents(&self) -> [u64; D] {
         self.pattern.stored_extents(self.rank())
     }
 
-    /// Elements of memory that this unit uses.
+    /// Returns the number of elements of memory that this unit uses.
     pub fn stored_len(&self) -> u64 {
         self.pattern.stored_len(self.rank())
     }
@@ -69,7 +70,7 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         P::read(&self.segment, offset, into)
     }
 
-    /// Shows all own elements, run by run.
+    /// Calls `show` for all own elements, run by run.
     pub(super) fn see(&self, mut show: impl FnMut(Run<D>, &[T])) -> Result<()> {
         let mut runs = Cutter::new(self.local_runs());
         let stored = self.stored_len();
@@ -94,12 +95,12 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
-    /// Copies to this unit's memory. Local.
+    /// Copies `from` to this unit's memory at `offset`. Local.
     pub fn write_local(&mut self, offset: u64, from: &[T]) -> Result<()> {
         P::write(&mut self.segment, offset, from)
     }
 
-    /// Lets all own elements be changed, run by run.
+    /// Calls `change` for all own elements, run by run.
     pub(super) fn edit(&mut self, mut change: impl FnMut(Run<D>, &mut [T])) -> Result<()> {
         let pattern = self.pattern;
         let mut runs = Cutter::new(pattern.local_runs(self.rank()));
@@ -126,8 +127,8 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
 }
 
 impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
-    /// All elements of the array in row-major order, wherever they are. One-sided; got in large
-    /// pieces.
+    /// Iterates over all elements of the array in row-major order, whichever unit owns them.
+    /// One-sided; gets them in large pieces.
     pub fn elements(&self) -> Elements<'_, T, D, P> {
         Elements {
             array: self,
@@ -137,18 +138,19 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
     }
 }
 
-/// See [`Array::elements`]. After an error it goes on behind the elements that could not be had.
+/// An iterator over all elements; see [`Array::elements`]. After an error it continues behind the
+/// elements that could not be read.
 #[derive(Debug)]
 pub struct Elements<'a, T, const D: usize, P: Phase> {
     array: &'a Array<T, D, P>,
-    /// The first element, in row-major order, that was not asked for.
+    /// The first element, in row-major order, that has not been requested yet.
     next: u64,
     got: std::vec::IntoIter<T>,
 }
 
 impl<T: Elem, const D: usize, P: Reach> Elements<'_, T, D, P> {
-    /// The box of the next elements: the rest of a row, or rows, or planes, as many as a window
-    /// takes.
+    /// Returns the box of the next elements: the rest of a row, or as many rows or planes as fit
+    /// into a window.
     fn advance(&mut self) -> Bounds<D> {
         let whole = self.array.pattern.bounds();
         let extents = whole.extents();

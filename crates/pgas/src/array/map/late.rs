@@ -1,6 +1,6 @@
-//! Changes of a word over messages that its owner does not answer in time, or that a panic of what
-//! runs meanwhile leaves: the caller has no slot, and what was taken all the same is given back
-//! later ([`crate::unfinished`]).
+//! Changes of a word by messages that its owner does not answer in time, or that a panic of a
+//! handler interrupts. The caller does not get the slot; if it was taken nevertheless, it is given
+//! back later ([`crate::unfinished`]).
 
 use super::Map;
 use super::slot::State;
@@ -10,7 +10,7 @@ use crate::{Elem, Result};
 use samite_fabric::{Atomic, Error as Below, Handle, Remote, Width};
 
 impl<K: Elem, V: Elem> Map<K, V> {
-    /// Changes a word, if it is still `from`; the word that was found.
+    /// Changes a word if it is still `from`. Returns the word that was found.
     #[cold]
     pub(super) fn take_far(
         &self,
@@ -25,6 +25,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         let op = Atomic::CompareExchange;
         let asked = remote.atomic_nb(at, op, Width::W64, from.0, to.0)?;
         let taking = Some((asked, from.0));
+        // Unless `forget` is called, dropping this leaves the exchange to be undone later.
         let mut unwanted = Unwanted::new(&job.unfinished, (remote, at), taking, undo);
         let whom = [self.team().peer(rank)?];
         let over = || {
@@ -35,6 +36,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         if let Err(error) = waited
             && !unwanted.is_answered()
         {
+            // Only after a timeout may the answer still come.
             if !matches!(error, Below::Timeout { .. }) {
                 unwanted.forget();
             }
@@ -54,8 +56,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(found)
     }
 
-    /// Adds to a word that this unit has taken. An error of the checking mode is told when that is
-    /// done.
+    /// Adds to a word that this unit has taken. An error of the checking mode is returned only
+    /// after that.
     #[cold]
     pub(super) fn give_back_far(&self, (rank, place): (u32, u64), change: u64) -> Result<()> {
         let job = &self.team().0.job;
@@ -80,7 +82,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     }
 }
 
-/// A word that this unit gives back later, unless it is forgotten.
+/// A word that this unit gives back later, unless `forget` is called.
 struct Unwanted<'u> {
     unfinished: &'u Unfinished,
     late: Option<Late>,
@@ -102,13 +104,13 @@ impl<'u> Unwanted<'u> {
         Unwanted { unfinished, late }
     }
 
-    /// Whether it is known if the word was taken.
+    /// Returns true if it is known whether the word was taken.
     fn is_answered(&self) -> bool {
         let taking = self.late.as_ref().and_then(|late| late.taking.as_ref());
         taking.is_none_or(|(asked, _)| asked.is_over())
     }
 
-    /// The word that was found.
+    /// Returns the word that was found.
     fn answer(&mut self) -> Result<u64> {
         let taking = self.late.as_mut().and_then(|late| late.taking.take());
         match taking {
@@ -130,19 +132,19 @@ impl Drop for Unwanted<'_> {
     }
 }
 
-/// A word that this unit has taken, or perhaps has, and does not want any more.
+/// A word that this unit has taken, or may have taken, and no longer wants.
 #[derive(Debug)]
 struct Late {
     remote: Remote,
     at: u64,
-    /// It has it if the answer is this word.
+    /// The pending exchange, and the answer that means that the word was taken.
     taking: Option<(Handle<u64>, u64)>,
-    /// Added to it, it is given back.
+    /// Added to the word to give it back.
     undo: u64,
 }
 
 impl Late {
-    /// Whether it is settled.
+    /// Returns true if nothing is left to do.
     fn settle(&mut self) -> Result<bool, Below> {
         if let Some((asked, from)) = self.taking.take() {
             if !asked.is_over() {
@@ -159,7 +161,7 @@ impl Late {
             .atomic_nb(self.at, add, Width::W64, self.undo, 0)
         {
             Ok(asked) => {
-                // The owner takes it in its turn: nobody waits for that.
+                // The owner applies it when it makes progress; no caller waits for that.
                 drop(asked);
                 Ok(true)
             }

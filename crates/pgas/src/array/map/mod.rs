@@ -1,32 +1,32 @@
 //! A hash table over a team.
 //!
-//! Every member keeps the same number of *slots*; the hash of a key says which member has it and at
-//! which of its slots, its *home*, the search begins. Slots are tried one after the other (linear
-//! probing) up to an empty one, which ends the *chain*. Whoever asks does all the work, by atomics
-//! on the words of the slots and by puts and gets of the entries; the owner does nothing (over
-//! messages: its progress does).
+//! Every member keeps the same number of *slots*. The hash of a key determines which member stores
+//! it and at which slot, its *home*, the search begins. Slots are tried one after the other (linear
+//! probing) up to an empty one, which ends the *chain*. The calling unit does all the work, by
+//! atomics on the words of the slots and by puts and gets of the entries. The owner does nothing,
+//! or, over messages, only makes progress.
 //!
 //! # Protocol
 //! * The entry of a busy slot belongs to the unit that made it busy. Taking a free slot, or a full
 //!   one to change it, is one compare-and-swap; giving it back is one addition.
-//! * A reader looks at the word, gets the entry, looks at the word again: unchanged and full means
-//!   that what it got was whole (a sequence lock; Boehm, Can Seqlocks Get Along With Programming
-//!   Language Memory Models?, MSPC 2012).
+//! * A reader reads the word, gets the entry and reads the word again. If the word is full and
+//!   unchanged, the entry is consistent (a sequence lock; Boehm, Can Seqlocks Get Along With
+//!   Programming Language Memory Models?, MSPC 2012).
 //! * A key is added only by the unit that holds the chain of its home, after it has searched the
-//!   whole chain: a key is never there twice, although slots of removed entries are used again.
+//!   whole chain. So a key never occurs twice, although slots of removed entries are reused.
 //!   Holding is a bit of the word of the home slot, so in the common case (the home is empty)
-//!   taking the slot takes the chain too.
-//! * A slot never becomes empty again, so a search does not end before a key that is there.
+//!   taking the slot also takes the chain.
+//! * A slot never becomes empty again, so a search cannot end before a key that exists.
 //!
 //! # What it does not guarantee
-//! * A unit that dies while a slot is busy leaves it so: whoever needs the slot gets a timeout.
-//! * A unit whose call ends at its deadline, or by a panic of what runs while it waits, gives the
-//!   slot back once, behind what it has sent, in the order in which the owner takes both; what it
-//!   could not send, or has no answer to yet (`late`), when it makes progress. A key that was to be
-//!   added is not there then, unless only the last answer was missing. A value that was to be
-//!   changed is the old one or the new one; if it is longer than one message, half of it may have
-//!   arrived, and the key is gone.
-//! * Slots of removed entries make searches for absent keys longer until they are used again.
+//! * If a unit dies while a slot is busy, the slot stays busy: units that need it time out.
+//! * A unit whose call ends at its deadline, or by a panic of a handler that runs while it waits,
+//!   gives the slot back once, behind what it has sent, in the order in which the owner applies
+//!   both. What it could not send, or has no answer to yet (`late`), it gives back when it makes
+//!   progress. A key that was being added is then absent, unless only the last answer was missing.
+//!   A value that was being changed is the old one or the new one; if it is longer than one
+//!   message, half of it may have arrived, and then the key is removed.
+//! * Slots of removed entries make searches for absent keys longer until they are reused.
 
 mod late;
 mod slot;
@@ -45,12 +45,12 @@ use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, fence};
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Keys and values, distributed over a team by the hash of the key. Two keys are the same if their
-/// bytes are (0.0 and -0.0 are two). All operations but those that say so are one-sided and atomic:
-/// of two units that change an entry at the same time one is first.
+/// Keys and values, distributed over a team by the hash of the key. Two keys are equal if their
+/// bytes are (0.0 and -0.0 differ). All operations are one-sided and atomic unless they say
+/// otherwise: if two units change an entry at the same time, one comes first.
 #[derive(Debug)]
 pub struct Map<K, V> {
-    /// Per slot: the word, the key, the value, each in whole words.
+    /// Per slot: the word, the key and the value, each in whole words.
     words: Segment<u64>,
     slots: u64,
     kind: PhantomData<fn(K) -> V>,
@@ -64,7 +64,7 @@ struct Search {
     tag: u32,
 }
 
-/// Where a key was found.
+/// The slot in which a key was found, and what it held.
 struct Found {
     slot: u64,
     state: State,
@@ -72,11 +72,11 @@ struct Found {
 }
 
 impl<K: Elem, V: Elem> Map<K, V> {
-    /// A map with `slots` slots at every member, which is all that it will ever have. Searches are
-    /// short as long as two thirds are taken at most. Collective, with the same number.
+    /// Creates a map with `slots` slots at every member; the number is fixed. Searches are short
+    /// while at most two thirds are taken. Collective, with the same number.
     ///
     /// # Errors
-    /// The budget; [`Error::Mismatch`].
+    /// The budget is used up; [`Error::Mismatch`].
     pub fn new(team: &Team, slots: u64) -> Result<Map<K, V>> {
         let _turn = team.0.long_turn()?;
         let count = u64::from(Self::STRIDE).checked_mul(slots);
@@ -94,38 +94,38 @@ impl<K: Elem, V: Elem> Map<K, V> {
         })
     }
 
-    /// Words of a key, of a value.
+    /// Words of a key.
     const KEY: usize = size_of::<K>().div_ceil(8);
     const ENTRY: usize = Self::KEY + size_of::<V>().div_ceil(8);
-    /// Words from slot to slot: small ones do not straddle cache lines.
+    /// Words from slot to slot, chosen so that small slots do not straddle cache lines.
     const STRIDE: u32 = match Self::ENTRY as u32 + 1 {
         words @ ..=8 => words.next_power_of_two(),
         words => words.next_multiple_of(8),
     };
 
-    /// Whose map it is.
+    /// Returns the team of the map.
     pub fn team(&self) -> &Team {
         self.words.team()
     }
 
-    /// Slots of every member.
+    /// Returns the number of slots of every member.
     pub fn slots(&self) -> u64 {
         self.slots
     }
 
-    /// The rank that has, or would have, the entry of a key. Local.
+    /// Returns the rank that stores, or would store, the entry of a key. Local.
     pub fn owner(&self, key: &K) -> u32 {
         self.search(key).rank
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
         let found = self.find(&search, &mut Attempts::default())?;
         Ok(found.map(|found| Self::value(&found.entry)))
     }
 
-    /// Sets the value of a key; the one that it had.
+    /// Sets the value of a key. Returns its previous value.
     ///
     /// # Errors
     /// [`ArrayError::MapFull`]: the key is new and its owner has no slot left.
@@ -133,9 +133,9 @@ impl<K: Elem, V: Elem> Map<K, V> {
         self.alter(&key, |_| value)
     }
 
-    /// Replaces the value of a key, if it has one, by `of(value)`, otherwise adds `of(None)`; the
-    /// new value. Nobody else changes the entry in between. `of` is called once and must not use
-    /// the map. If it panics the entry stays as it was.
+    /// Replaces the value of a key by `of(value)` if it has one; otherwise adds `of(None)`. Returns
+    /// the new value. No other unit changes the entry in between. `of` is called once and must not
+    /// use the map. If it panics, the entry stays as it was.
     ///
     /// # Errors
     /// As [`Map::insert`].
@@ -148,7 +148,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(new)
     }
 
-    /// Removes a key; the value that it had.
+    /// Removes a key. Returns the value that it had.
     pub fn remove(&self, key: &K) -> Result<Option<V>> {
         let search = self.search(key);
         let mut attempts = Attempts::default();
@@ -163,8 +163,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         }
     }
 
-    /// Calls `see` for the entries that this unit keeps. Local. Others may use the map meanwhile:
-    /// an entry that is there all the time is seen once, with one of its values.
+    /// Calls `see` for the entries that this unit stores. Local. Other units may use the map
+    /// meanwhile: an entry that is present throughout is seen once, with one of its values.
     pub fn for_each_local(&self, mut see: impl FnMut(K, V)) -> Result<()> {
         let rank = self.team().rank();
         for slot in 0..self.slots {
@@ -188,14 +188,15 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(())
     }
 
-    /// How many entries this unit keeps. Local.
+    /// Returns the number of entries that this unit stores. Local.
     pub fn local_len(&self) -> Result<u64> {
         let mut count = 0;
         self.for_each_local(|_, _| count += 1)?;
         Ok(count)
     }
 
-    /// How many entries there are. Collective: sees what any member did before it called.
+    /// Returns the total number of entries. Collective: it sees what any member did before that
+    /// member called it.
     pub fn total_len(&self) -> Result<u64> {
         let _turn = self.team().0.long_turn()?;
         self.team().barrier()?;
@@ -206,7 +207,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(all.iter().sum())
     }
 
-    /// Frees it. Collective: when it returns nobody uses it any more.
+    /// Frees the map. Collective: when it returns, no member uses the map any more.
     pub fn free(self) -> Result<()> {
         self.words.free()
     }
@@ -214,7 +215,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     fn search(&self, key: &K) -> Search {
         let hash = xxh3_128(bytes_of(std::slice::from_ref(key)));
         let (high, low) = ((hash >> 64) as u64, hash as u64);
-        // A multiplication maps a hash to a range as evenly as a division, for less.
+        // A multiplication maps a hash to a range as evenly as a modulo does, and is cheaper.
         let below = |hash: u64, n: u64| ((u128::from(hash) * u128::from(n)) >> 64) as u64;
         Search {
             key: to_words(key),
@@ -228,7 +229,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         from_words(&entry[Self::KEY..])
     }
 
-    /// Adds a key, or changes its value; the old one. `of` is called once.
+    /// Adds a key, or changes its value. Returns the old value. `of` is called once.
     fn alter(&self, key: &K, mut of: impl FnMut(Option<V>) -> V) -> Result<Option<V>> {
         let search = self.search(key);
         let mut attempts = Attempts::default();
@@ -244,7 +245,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         }
     }
 
-    /// Searches a key.
+    /// Searches for a key.
     fn find(&self, search: &Search, attempts: &mut Attempts) -> Result<Option<Found>> {
         for slot in self.chain(search) {
             loop {
@@ -270,8 +271,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(None)
     }
 
-    /// Changes an entry that was found, unless it changed since; whether that worked. `of` is
-    /// called if so.
+    /// Changes an entry that was found, unless it has changed since. Returns true if it was
+    /// changed. `of` is called only then.
     fn change(
         &self,
         search: &Search,
@@ -279,7 +280,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         of: impl FnOnce(V) -> Option<V>,
     ) -> Result<bool> {
         let (rank, slot) = (search.rank, found.slot);
-        // Nothing of the entry is changed yet.
+        // Until the put begins, giving the slot back restores the old entry.
         let Some(mut busy) = self.take((rank, slot), found.state, found.state.busy(), FILL)? else {
             return Ok(false);
         };
@@ -287,7 +288,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
             Some(value) => {
                 let (place, value) = (self.place(slot) + 1, to_words(&value));
                 if !self.arrives_whole(rank, &value) {
-                    // Until all of it is there.
+                    // Giving it back before all of the value has arrived removes the key.
                     busy.change = EMPTY_OUT;
                 }
                 self.words.put(rank, place + Self::KEY as u64, &value)?;
@@ -298,8 +299,8 @@ impl<K: Elem, V: Elem> Map<K, V> {
         busy.give_back().map(|()| true)
     }
 
-    /// Adds a key that was not found, unless somebody is adding to its chain or did; whether it is
-    /// settled. `of` is called if so.
+    /// Adds a key that was not found, unless another unit holds its chain or has added the key.
+    /// Returns true if the key was added. `of` is called only then.
     fn add(
         &self,
         search: &Search,
@@ -315,7 +316,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
             self.rest(attempts)?;
             return Ok(false);
         }
-        // Nothing is behind an empty home.
+        // If the home is empty, so is the rest of the chain, and the slot is taken with the chain.
         let is_first = home.kind() == Kind::Empty;
         let (wanted, undo) = match is_first {
             true => (
@@ -331,6 +332,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         let (mut busy, chain) = if is_first {
             (home, None)
         } else {
+            // Another unit may have added the key before this one took the chain.
             if self.find(search, attempts)?.is_some() {
                 return home.give_back().map(|()| false);
             }
@@ -370,12 +372,12 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(None)
     }
 
-    /// The slots that a key may be in, in the order of the search.
+    /// Iterates over the slots that a key may be in, in the order of the search.
     fn chain(&self, search: &Search) -> impl Iterator<Item = u64> + use<K, V> {
         (search.home..self.slots).chain(0..search.home)
     }
 
-    /// First word of a slot.
+    /// Returns the first word of a slot.
     fn place(&self, slot: u64) -> u64 {
         slot * u64::from(Self::STRIDE)
     }
@@ -384,31 +386,31 @@ impl<K: Elem, V: Elem> Map<K, V> {
         Ok(State(self.words.load(rank, self.place(slot))?))
     }
 
-    /// Gets the entry of a slot that was full; `None` if it changed meanwhile.
+    /// Gets the entry of a slot that was full; `None` if the slot has changed meanwhile.
     fn read(&self, rank: u32, slot: u64, state: State) -> Result<Option<Words>> {
         let mut entry: Words = smallvec![0; Self::ENTRY];
         self.words
             .get_racing(rank, self.place(slot) + 1, &mut entry)?;
-        // ORDERING: Acquire: the second look comes after the copy. Pairs with the Release in
-        // `take`: bytes of a later writer are seen together with its busy word.
+        // ORDERING: Acquire: the second read of the word comes after the copy. Pairs with the
+        // Release in `take`: bytes of a later writer are seen together with its busy word.
         fence(Ordering::Acquire);
         let later = self.state(rank, slot)?;
         Ok(state.is_unchanged(later).then_some(entry))
     }
 
-    /// Lets others get on, where somebody else has a slot or changes it all the time: a few
-    /// operations long, as a rule. Errors: the deadline.
+    /// Lets other units make progress if one has the slot, or changes it all the time: usually for
+    /// a few operations. Errors: the deadline.
     #[cold]
     fn rest(&self, attempts: &mut Attempts) -> Result<()> {
         let fabric = self.team().fabric();
         fabric.progress();
-        // Perhaps the slot is busy by this unit.
+        // The slot may be one that this unit has yet to give back.
         self.team().0.job.unfinished.step(fabric);
         attempts.again(fabric, "a busy slot of a map", || Whom::Any)
     }
 
-    /// Changes the word of a slot, if it is still `from`: then this unit has the slot, or its
-    /// chain. `undo`: what gives it back unless all that it was taken for is done, also where the
+    /// Changes the word of a slot if it is still `from`; this unit then has the slot, or its chain.
+    /// `undo` gives it back unless the operation for which it was taken completes, even if the
     /// answer comes after an error or a panic.
     fn take(
         &self,
@@ -433,7 +435,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         }))
     }
 
-    /// Adds to the word of a slot: its end is visible after what was put to the entry, because the
+    /// Adds to the word of a slot. The new word is visible after the put to the entry, because the
     /// update releases and the put is complete.
     fn give_back(&self, rank: u32, slot: u64, change: u64) -> Result<()> {
         let place = self.place(slot);
@@ -446,7 +448,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         }
     }
 
-    /// Whether a put of this value cannot end with a part of it there.
+    /// Returns true if a put of this value cannot end with only a part of it written.
     fn arrives_whole(&self, rank: u32, value: &Words) -> bool {
         let most = || {
             let team = self.team();
@@ -470,21 +472,21 @@ impl<K: Elem, V: Elem> Map<K, V> {
     }
 }
 
-/// A slot, or a chain, that this unit has. It is given back once, whatever comes in between: by
-/// `give_back`, or when this is dropped, by an error or a panic.
+/// A slot, or a chain, that this unit has. It is given back once in all cases: by `give_back`, or
+/// when it is dropped after an error or a panic.
 struct SlotGuard<'m, K: Elem, V: Elem> {
     map: &'m Map<K, V>,
     rank: u32,
     slot: u64,
-    /// What gives it back.
+    /// Added to the word to give it back.
     change: u64,
 }
 
 impl<K: Elem, V: Elem> SlotGuard<'_, K, V> {
     fn give_back(self) -> Result<()> {
         let (map, rank, slot, change) = (self.map, self.rank, self.slot, self.change);
-        // From here on it is the business of what is called: if that is ended before the change is
-        // sent, it sends it later.
+        // From here on the callee is responsible: if it ends before the change is sent, it sends it
+        // later.
         std::mem::forget(self);
         map.give_back(rank, slot, change)
     }

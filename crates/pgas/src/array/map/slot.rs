@@ -1,16 +1,16 @@
-//! The word of a slot: what it holds, who may touch it.
+//! The word of a slot: its state, and who may access the entry.
 //!
 //! ```text
 //!   63........35  34.......3  2      1..0
 //!   version       tag         chain  kind
 //! ```
-//! *kind*: empty (never used), busy (one unit reads or writes the entry), full, gone (was removed).
-//! *tag*: bits of the hash of the key, so that most other keys are passed over without reading
-//! them. *version*: counts the ends of busy times, so that a reader notices that an entry changed
-//! meanwhile. *chain*: somebody adds a key whose search begins at this slot; belongs to the place,
-//! not to the entry.
+//! *kind*: empty (never used), busy (one unit reads or writes the entry), full, gone (removed).
+//! *tag*: bits of the hash of the key, so that most other keys are skipped without reading them.
+//! *version*: counts how often the slot stopped being busy, so that a reader notices that an entry
+//! has changed. *chain*: a unit is adding a key whose search begins at this slot; the bit belongs
+//! to the slot, not to the entry.
 
-/// What a slot holds.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Empty,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     Gone,
 }
 
-/// The word.
+/// The word of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(pub(super) u64);
 
@@ -29,12 +29,12 @@ const TAG_SHIFT: u32 = 3;
 const TAG: u64 = 0xffff_ffff << TAG_SHIFT;
 const VERSION: u64 = 1 << 35;
 
-/// Add it to the word of a busy slot to make it full. The other bits of the word may change
+/// Added to the word of a busy slot to make it full. The other bits of the word may change
 /// meanwhile.
 pub(super) const FILL: u64 = VERSION + 1;
-/// Add it to the word of a busy slot to make it one whose entry was removed.
+/// Added to the word of a busy slot to mark its entry as removed.
 pub(super) const EMPTY_OUT: u64 = VERSION + 2;
-/// Add it to the word of a slot whose chain is held to release it.
+/// Added to the word of a slot whose chain is held to release the chain.
 pub(super) const RELEASE: u64 = CHAIN.wrapping_neg();
 
 impl State {
@@ -55,22 +55,22 @@ impl State {
         self.0 & CHAIN != 0
     }
 
-    /// The same with the chain held.
+    /// Returns the same state with the chain held.
     pub(super) fn held(self) -> State {
         State(self.0 | CHAIN)
     }
 
-    /// The same entry, busy.
+    /// Returns the same state, busy.
     pub(super) fn busy(self) -> State {
         State(self.0 & !KIND | 1)
     }
 
-    /// A free slot taken for a key with this tag.
+    /// Returns the state of a free slot after it is taken for a key with this tag.
     pub(super) fn taken(self, tag: u32) -> State {
         State(self.busy().0 & !TAG | u64::from(tag) << TAG_SHIFT)
     }
 
-    /// Whether nothing happened to the entry between two looks.
+    /// Returns true if the entry did not change between two reads of the word.
     pub(super) fn is_unchanged(self, later: State) -> bool {
         (self.0 ^ later.0) & !CHAIN == 0
     }

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The entry of the key comes and is busy after the search for it, and before the search under the
-/// held chain: which is an error of that one, and no chain that stays held.
+/// After the search for a key, and before the search with the chain held, the entry appears and is
+/// busy. The second search fails, and no chain stays held.
 #[test]
 fn a_search_that_fails_leaves_no_chain_held() {
     let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
@@ -48,7 +48,7 @@ fn timed_out<T: std::fmt::Debug>(done: &Result<T>) -> Outcome {
     Ok(())
 }
 
-/// Two keys of unit 1 whose search begins at the same slot, and whose tags are different.
+/// Returns two keys of unit 1 whose searches begin at the same slot and whose tags differ.
 fn neighbours(map: &Map<u64, u64>) -> [u64; 2] {
     let mut keys = (0..).filter(|key| map.owner(key) == 1);
     let first = keys.next().unwrap_or(0);
@@ -58,8 +58,8 @@ fn neighbours(map: &Map<u64, u64>) -> [u64; 2] {
     [first, keys.find(is_other).unwrap_or(0)]
 }
 
-/// An exchange of unit 0 reaches the owner when its caller has been told that it is too late:
-/// nobody finds the slot, or the chain, taken afterwards.
+/// An exchange of unit 0 reaches the owner after its call has timed out: afterwards neither the
+/// slot nor the chain is taken.
 #[test]
 fn an_exchange_that_is_late_takes_nothing() {
     let name = "array::map::tests::an_exchange_that_is_late_takes_nothing";
@@ -72,8 +72,7 @@ fn an_exchange_that_is_late_takes_nothing() {
         if world.rank() == 0 {
             delay_an_exchange(fabric, armed);
         }
-        // An entry that is not there, then the same once more, as it is; one behind it in its
-        // chain; a removal.
+        // A key that is absent, the same key again, a second key in its chain, a removal.
         for turn in 0..4 {
             let late = || match turn {
                 0 => map.insert(first, 1),
@@ -106,7 +105,7 @@ fn an_exchange_that_is_late_takes_nothing() {
     });
 }
 
-/// A handler panics while the exchange of unit 0 is on its way: nobody finds the slot taken.
+/// A handler panics while the exchange of unit 0 is on its way: afterwards the slot is not taken.
 #[test]
 fn a_panic_behind_an_exchange_takes_nothing() {
     let name = "array::map::tests::a_panic_behind_an_exchange_takes_nothing";
@@ -137,10 +136,10 @@ fn a_panic_behind_an_exchange_takes_nothing() {
     });
 }
 
-/// Of unit 0, for requests of unit 1.
+/// The id of a handler of unit 0, for requests of unit 1.
 const PANICS: u16 = 7;
 
-/// What unit 1 does: as soon as `state` says so it sends unit 0 a request whose handler panics.
+/// Run by unit 1: as soon as `state` is `wanted`, sends unit 0 a request whose handler panics.
 fn disturb(fabric: &Fabric, whom: PeerId, state: &AtomicU64, wanted: u64) -> Outcome {
     while state.load(Relaxed) != wanted {
         fabric.progress();
@@ -149,7 +148,7 @@ fn disturb(fabric: &Fabric, whom: PeerId, state: &AtomicU64, wanted: u64) -> Out
     Ok(())
 }
 
-/// A handler panics while unit 0 waits for the answer of what gives a slot back: it is given back
+/// A handler panics while unit 0 waits for the answer to giving a slot back: the slot is given back
 /// once.
 #[test]
 fn a_panic_behind_the_end_of_a_change_changes_nothing() {
@@ -164,7 +163,7 @@ fn a_panic_behind_the_end_of_a_change_changes_nothing() {
             fabric.on(PANICS, |_, _| resume_unwind(Box::new("a handler")));
             delay_an_addition(fabric, armed);
         }
-        // A new key, the same once more, one behind it in its chain, which is held meanwhile.
+        // A new key, the same key again, a second key in its chain, which is held meanwhile.
         for (turn, key) in (1..).zip([first, first, second]) {
             if world.rank() == 0 {
                 armed.store(1, Relaxed);
@@ -192,9 +191,9 @@ fn a_panic_behind_the_end_of_a_change_changes_nothing() {
     });
 }
 
-/// The checking mode has no answer, behind the exchange that takes a slot, and before the slot is
-/// given back, where the wait ends at its deadline or by a panic: nobody finds the slot busy, and
-/// it was given back once.
+/// The checking mode gets no answer, after the exchange that takes a slot and before the slot is
+/// given back. The wait ends at its deadline or by a panic: the slot is not left busy, and is given
+/// back once.
 #[test]
 fn a_question_without_an_answer_leaves_no_slot_busy() {
     let lost = &Arc::new(AtomicU64::new(0));
@@ -234,7 +233,8 @@ fn a_question_without_an_answer_leaves_no_slot_busy() {
             }
             world.barrier()?;
             if world.rank() == 1 {
-                // The question before the end of a change is told of when all is done.
+                // Without an answer before the slot is given back, the error is returned after the
+                // change.
                 let there = if what == 2 { Some(value) } else { before };
                 same!(map.insert(key, 7)?, there);
             }
@@ -245,8 +245,8 @@ fn a_question_without_an_answer_leaves_no_slot_busy() {
     });
 }
 
-/// A handler panics between two frames of a value: nobody takes half of the new one, and half of
-/// the old one, for a whole.
+/// A handler panics between two frames of a value: no unit reads a mixture of the new value and the
+/// old one.
 #[test]
 fn a_panic_in_the_middle_of_a_value_leaves_none() {
     type Value = [u64; 1024];
@@ -297,7 +297,7 @@ fn a_panic_in_the_middle_of_a_value_leaves_none() {
     });
 }
 
-/// Gives one slot after the other back, each when somebody has waited for it.
+/// Gives back one slot after another, each when a unit has waited for it.
 #[derive(Debug)]
 struct GivesBack {
     map: Arc<Map<u64, u64>>,
@@ -318,7 +318,7 @@ impl Finish for GivesBack {
     }
 }
 
-/// Counts how often this unit goes on with what it has left.
+/// Counts how often this unit resumes what it has left unfinished.
 #[derive(Debug)]
 struct Counts(Arc<AtomicU32>);
 
@@ -329,8 +329,8 @@ impl Finish for Counts {
     }
 }
 
-/// What others wait for is gone on with before a slot is taken by messages, and while the answer is
-/// waited for.
+/// A unit resumes its unfinished work before it takes a slot by messages, and while it waits for
+/// the answer.
 #[test]
 fn taking_a_slot_goes_on_with_what_was_left() {
     let name = "array::map::tests::taking_a_slot_goes_on_with_what_was_left";
@@ -343,7 +343,7 @@ fn taking_a_slot_goes_on_with_what_was_left() {
             map.insert(key, 1)?;
             let count = Arc::new(AtomicU32::new(0));
             pgas.job.unfinished.add(Counts(count.clone()));
-            // The search takes nothing.
+            // The search does not take a slot.
             same!(map.get(&key)?, Some(1));
             same!(count.load(Ordering::Relaxed), 0);
             same!(map.remove(&key)?, Some(1));
@@ -357,7 +357,7 @@ fn taking_a_slot_goes_on_with_what_was_left() {
     });
 }
 
-/// Whoever looks at all slots waits for each of them, and not for all together.
+/// Iterating over all slots waits for each of them separately, not for all together.
 #[test]
 fn every_slot_is_waited_for() {
     let fabric = Fabric::alone(Identity::by_hand("map"), Config::default()).expect("a fabric");
@@ -379,14 +379,14 @@ fn every_slot_is_waited_for() {
     assert_eq!(map.local_len(), Ok(0));
 }
 
-/// The owner says at each look that the word of a slot has changed: whoever asks has an error in
+/// The owner reports at each read that the word of a slot has changed: the caller gets an error in
 /// the end.
 #[test]
 fn words_that_change_all_the_time() {
     let name = "array::map::tests::words_that_change_all_the_time";
     const VERSION: u64 = 1 << 35;
     let lies = &Lies::new();
-    // At each look; only between the search and the change; between the looks for a free slot.
+    // At each read; only between the search and the change; between the reads for a free slot.
     for case in 0..3 {
         simulate(name, 2, 0..1, |fabric, _| {
             let pgas = Pgas::new(fabric)?;

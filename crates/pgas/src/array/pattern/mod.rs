@@ -1,15 +1,15 @@
-//! Patterns: which rank has which element, and where. Pure arithmetic, the same at every unit.
+//! Patterns: which rank owns which element, and where. Pure arithmetic, the same at every unit.
 //!
 //! ```text
 //!   index [i, j] ── per dimension ──> coordinates in the grid of ranks ──> rank
-//!                                     and the how-many-eth index it is of that rank (local coordinates)
+//!                                     and its position in that rank's elements (local coordinates)
 //!                                                        │ tile after tile, row-major, ghost cells around
 //!                                                        └──> offset in the rank's memory
 //! ```
-//! Local coordinates ascend with the index in every distribution, so what a box and a rank have in
-//! common is a box of local coordinates as well. The elements of a rank lie without holes: a tile
-//! at the upper edge is shorter, and the offset of a tile follows from the tiles before it without
-//! a table.
+//! Local coordinates ascend with the index in every distribution, so the intersection of a box and
+//! a rank's elements is a box of local coordinates as well. The elements of a rank lie without
+//! gaps: a tile at the upper edge is shorter, and the offset of a tile follows from the tiles
+//! before it without a table.
 //!
 //! Source: patterns of DASH (Fürlinger et al., HPCC 2016, section III-C).
 
@@ -17,7 +17,7 @@ use super::dist::Axis;
 use super::layout::{Layout, Line};
 use super::{ArrayError, Bounds, Dist, Grid, Halo};
 
-/// Distribution of the elements of a `D`-dimensional array over ranks.
+/// The distribution of the elements of a `D`-dimensional array over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern<const D: usize> {
     axes: [Axis; D],
@@ -28,28 +28,30 @@ pub struct Pattern<const D: usize> {
 /// Where an element is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// Whose memory.
+    /// The rank whose memory it is.
     pub rank: u32,
-    /// Which element of it.
+    /// The index in that memory, in elements.
     pub offset: u64,
 }
 
-/// Elements that follow each other along the last dimension and in the memory of their owner.
+/// Elements that are consecutive along the last dimension and in the memory of their owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Run<const D: usize> {
     /// Index of the first one.
     pub index: [u64; D],
     /// Its offset in the owner's memory.
     pub offset: u64,
-    /// How many.
+    /// The number of elements.
     pub len: u64,
 }
 
 impl<const D: usize> Pattern<D> {
-    /// `extents` elements per dimension, cut as `dists` say, over a grid of ranks.
+    /// Creates a pattern of `extents` elements per dimension, distributed as `dists` say over a
+    /// grid of ranks.
     ///
     /// # Errors
-    /// More than 2^64 elements, blocks of length 0, a dimension that is `Whole` with several ranks.
+    /// More than 2^64 elements, blocks of length 0, or a dimension that is `Whole` with several
+    /// ranks.
     pub fn new(
         extents: [u64; D],
         dists: [Dist; D],
@@ -74,7 +76,7 @@ impl<const D: usize> Pattern<D> {
         Ok(pattern)
     }
 
-    /// The same over a grid of `ranks` that is as square as it can be ([`Grid::balanced`]).
+    /// Creates a pattern over a grid of `ranks` that is as square as possible ([`Grid::balanced`]).
     pub fn balanced(
         extents: [u64; D],
         dists: [Dist; D],
@@ -85,17 +87,17 @@ impl<const D: usize> Pattern<D> {
         Pattern::new(extents, dists, grid)
     }
 
-    /// Blocks in every dimension over a balanced grid.
+    /// Creates a pattern with blocks in every dimension over a balanced grid.
     pub fn block(extents: [u64; D], ranks: u32) -> Result<Pattern<D>, ArrayError> {
         Pattern::balanced(extents, [Dist::Block; D], ranks)
     }
 
-    /// With ghost cells around the block of every rank. They lie in the same memory, so that a
+    /// Adds ghost cells around the block of every rank. They lie in the same memory, so that a
     /// stencil runs over one array.
     ///
     /// # Errors
-    /// Ghost cells along a dimension that is dealt out in several blocks per rank; a width above
-    /// the shortest block, whose neighbour's neighbour would be needed.
+    /// Ghost cells along a dimension with several blocks per rank, or a width above the shortest
+    /// block, which would need elements of the neighbour's neighbour.
     pub fn with_halo(mut self, halo: Halo<D>) -> Result<Pattern<D>, ArrayError> {
         self.halo = halo;
         for (d, axis) in self.axes.iter_mut().enumerate() {
@@ -103,7 +105,7 @@ impl<const D: usize> Pattern<D> {
             if width > 0 && !matches!(axis.dist, Dist::Whole | Dist::Block) {
                 return Err(ArrayError::ScatteredHalo { dimension: d });
             }
-            // Only the last parts of a dimension can be without elements.
+            // Only the last parts of a dimension can be empty.
             let shortest = (axis.extent / u64::from(axis.parts)).max(1);
             if width > shortest {
                 return Err(ArrayError::WideHalo {
@@ -133,60 +135,60 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
-    /// Elements along each dimension.
+    /// Returns the number of elements along each dimension.
     pub fn extents(&self) -> [u64; D] {
         self.axes.map(|axis| axis.extent)
     }
 
-    /// How many elements there are.
+    /// Returns the total number of elements.
     pub fn len(&self) -> u64 {
         self.bounds().len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All indices.
+    /// Returns the box of all indices.
     pub fn bounds(&self) -> Bounds<D> {
         Bounds::whole(self.extents())
     }
 
-    /// How the dimensions are cut.
+    /// Returns the distribution of each dimension.
     pub fn dists(&self) -> [Dist; D] {
         self.axes.map(|axis| axis.dist)
     }
 
-    /// The grid of ranks.
+    /// Returns the grid of ranks.
     pub fn grid(&self) -> Grid<D> {
         self.grid
     }
 
-    /// The ghost cells.
+    /// Returns the ghost cells.
     pub fn halo(&self) -> Halo<D> {
         self.halo
     }
 
-    /// Whether there is an element with this index.
+    /// Returns true if there is an element with this index.
     #[inline]
     pub fn contains(&self, index: [u64; D]) -> bool {
         (0..D).all(|d| index[d] < self.axes[d].extent)
     }
 
-    /// Elements that a rank has along each dimension, without ghost cells.
+    /// Returns the number of elements that a rank has along each dimension, without ghost cells.
     pub fn local_extents(&self, rank: u32) -> [u64; D] {
         let at = self.grid.coordinates(rank);
         std::array::from_fn(|d| self.axes[d].len(at[d]))
     }
 
-    /// How many elements a rank has, without ghost cells.
+    /// Returns the number of elements that a rank has, without ghost cells.
     pub fn local_len(&self, rank: u32) -> u64 {
         self.local_extents(rank).iter().product()
     }
 
-    /// Elements of memory that a rank uses along each dimension, with ghost cells: the shape of its
-    /// local memory (row-major, if no dimension is tiled).
+    /// Returns the extents of a rank's memory along each dimension, with ghost cells. Without
+    /// tiles, the memory is row-major in this shape.
     pub fn stored_extents(&self, rank: u32) -> [u64; D] {
         let at = self.grid.coordinates(rank);
         let stored: [u64; D] = std::array::from_fn(|d| self.axes[d].stored(at[d]));
@@ -194,18 +196,18 @@ impl<const D: usize> Pattern<D> {
         if stored.contains(&0) { [0; D] } else { stored }
     }
 
-    /// Elements of memory that a rank uses.
+    /// Returns the number of elements of memory that a rank uses.
     pub fn stored_len(&self, rank: u32) -> u64 {
         self.stored_extents(rank).iter().product()
     }
 
-    /// Elements of memory that every rank needs in a symmetric allocation: those of rank 0, which
-    /// has most.
+    /// Returns the number of elements that every rank needs in a symmetric allocation: that of rank
+    /// 0, which has most.
     pub fn capacity(&self) -> u64 {
         self.stored_len(0)
     }
 
-    /// Where an element is. The index must be inside.
+    /// Returns the location of an element. The index must be inside.
     #[inline]
     pub fn locate(&self, index: [u64; D]) -> Location {
         let (mut at, mut local) = ([0; D], [0; D]);
@@ -219,8 +221,8 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
-    /// Which element lies at an offset of a rank's memory; `None` for a ghost cell and beyond the
-    /// end. The reverse of [`Pattern::locate`].
+    /// Returns the index of the element at a location; `None` for a ghost cell and beyond the end.
+    /// The inverse of [`Pattern::locate`].
     pub fn index(&self, place: Location) -> Option<[u64; D]> {
         let at = self.grid.coordinates(place.rank);
         let layout = self.layout(at);
@@ -237,7 +239,7 @@ impl<const D: usize> Pattern<D> {
         Some(index)
     }
 
-    /// Memory of the rank with these coordinates in the grid.
+    /// Returns the memory layout of the rank with these coordinates in the grid.
     #[inline]
     pub(crate) fn layout(&self, at: [u32; D]) -> Layout<D> {
         let extents: [u64; D] = std::array::from_fn(|d| self.axes[d].stored(at[d]));
@@ -247,8 +249,8 @@ impl<const D: usize> Pattern<D> {
         }
     }
 
-    /// Where a box begins whose elements all follow each other in the memory of one rank; `None`
-    /// where it is not plain that they do.
+    /// Returns where a box begins if all of its elements are consecutive in the memory of one rank;
+    /// `None` if a cheap test cannot tell.
     #[inline]
     pub(crate) fn in_one_run(&self, bounds: Bounds<D>) -> Option<Location> {
         let last = D.checked_sub(1)?;
@@ -262,9 +264,8 @@ impl<const D: usize> Pattern<D> {
         (len <= run).then(|| self.locate(bounds.lo))
     }
 
-    /// The rank that has the elements one step away along every dimension where `step` is not 0,
-    /// for a rank and dimensions in blocks. `None` beyond the ends, and for a rank without
-    /// elements.
+    /// Returns the rank that owns the elements one step away along every dimension where `step` is
+    /// not 0. For dimensions in blocks. `None` beyond the ends, and for a rank without elements.
     pub(crate) fn neighbour(&self, rank: u32, step: [i8; D]) -> Option<u32> {
         if self.local_len(rank) == 0 {
             return None;
@@ -272,7 +273,7 @@ impl<const D: usize> Pattern<D> {
         let mut at = self.grid.coordinates(rank);
         for d in 0..D {
             let axis = &self.axes[d];
-            // Only the last parts of a dimension can be without elements.
+            // Only the last parts of a dimension can be empty.
             let parts = u64::from(axis.parts).min(axis.extent) as i64;
             let mut next = i64::from(at[d]) + i64::from(step[d]);
             if self.halo.periodic[d] {
@@ -285,7 +286,7 @@ impl<const D: usize> Pattern<D> {
         Some(self.grid.rank(at))
     }
 
-    /// The ranks that have elements of a box, each once.
+    /// Iterates over the ranks that own elements of a box, each once.
     pub fn ranks(&self, bounds: Bounds<D>) -> impl Iterator<Item = u32> + use<D> {
         let grid = self.grid;
         let touched = |d: usize| self.axes[d].touched(bounds.lo[d], bounds.hi[d]);
@@ -297,7 +298,7 @@ impl<const D: usize> Pattern<D> {
         })
     }
 
-    /// What a rank has of a box that is inside, as runs in the order of its memory.
+    /// Iterates over a rank's elements of a box that is inside, as runs in the order of its memory.
     pub fn runs(&self, rank: u32, bounds: Bounds<D>) -> impl Iterator<Item = Run<D>> + use<'_, D> {
         let at = self.grid.coordinates(rank);
         let stored = |d: usize, index| self.axes[d].below(at[d], index) + self.axes[d].halo;
@@ -310,7 +311,7 @@ impl<const D: usize> Pattern<D> {
             .flat_map(move |line: Line<D>| self.split(at, line))
     }
 
-    /// The runs of a line that has no ghost cells: as long as their indices are consecutive.
+    /// Splits a line without ghost cells into runs of consecutive indices.
     fn split(&self, at: [u32; D], line: Line<D>) -> impl Iterator<Item = Run<D>> + use<'_, D> {
         let first = std::array::from_fn(|d| line.at[d] - self.axes[d].halo);
         let mut done = 0;
@@ -337,7 +338,7 @@ impl<const D: usize> Pattern<D> {
         })
     }
 
-    /// All elements of a rank, as runs in the order of its memory.
+    /// Iterates over all elements of a rank, as runs in the order of its memory.
     pub fn local_runs(&self, rank: u32) -> impl Iterator<Item = Run<D>> + use<'_, D> {
         self.runs(rank, self.bounds())
     }

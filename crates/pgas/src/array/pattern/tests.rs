@@ -1,4 +1,4 @@
-//! Every element has one place, and the runs of a box are its elements.
+//! Tests that every element has one location, and that the runs of a box are its elements.
 
 use super::*;
 use crate::array::dist::tests::dists;
@@ -35,7 +35,7 @@ proptest! {
         for rank in 0..pattern.grid().ranks() {
             prop_assert_eq!(pattern.local_len(rank), counts[rank as usize]);
             prop_assert!(pattern.stored_len(rank) <= pattern.capacity());
-            // What is not an element is a ghost cell.
+            // Every offset that is not an element is a ghost cell.
             let offsets = 0..pattern.capacity() + 2;
             let found = offsets.filter(|offset| pattern.index(Location { rank, offset: *offset }).is_some());
             prop_assert_eq!(found.count() as u64, counts[rank as usize]);
