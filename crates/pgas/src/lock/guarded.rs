@@ -1,4 +1,4 @@
-//! A lock together with what it guards.
+//! A lock together with the value that it guards.
 
 use super::{Guard, Lock};
 use crate::unfinished::while_unwinding;
@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-/// A value in global memory that only the holder of its lock reads and writes. It lies at the
+/// A value in global memory that only the holder of its lock reads and writes. It is stored at the
 /// lock's home.
 ///
 /// ```
@@ -23,31 +23,31 @@ use std::ops::{Deref, DerefMut};
 #[derive(Debug)]
 pub struct GlobalLock<T: Elem> {
     lock: Lock,
-    /// Which of two copies of the value is valid, and both: a new value is valid when all of it is
-    /// there. Whoever takes the lock gets both, in one message where they are far.
+    /// The index of the valid copy, followed by two copies of the value. A new value becomes valid
+    /// once all of it has arrived. The holder of the lock gets both copies, in one message if they
+    /// are not mapped.
     copies: Segment<u64>,
     kind: PhantomData<T>,
 }
 
-/// The value, as long as the lock is held: a copy, which goes back when the guard is dropped and
-/// the copy was (mutably) used. A panic drops the guard and puts nothing back: the value is as it
-/// was before.
+/// The value, while the lock is held: a copy, which is put back when the guard is dropped if it was
+/// mutably borrowed. If a panic drops the guard, nothing is put back: the value remains as it was.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct GlobalGuard<'l, T: Elem> {
     value: T,
-    /// Which copy it is of.
+    /// The index of the copy from which it was read.
     valid: u64,
     changed: bool,
-    /// Whether its thread was unwinding already when it took the lock.
+    /// Whether its thread was already unwinding when it took the lock.
     unwinding: bool,
     home: &'l GlobalLock<T>,
-    /// Dropped last of all.
+    /// Dropped last.
     guard: Option<Guard<'l>>,
 }
 
 impl Team {
-    /// A value with its lock. Collective, with the same value.
+    /// Creates a value with its lock. Collective, with the same value.
     pub fn global_lock<T: Elem>(&self, value: T) -> Result<GlobalLock<T>> {
         let _turn = self.0.long_turn()?;
         let lock = self.lock()?;
@@ -64,40 +64,40 @@ impl Team {
     }
 }
 
-/// Words of a value.
+/// Returns the number of words of a value.
 fn words<T>() -> u64 {
     size_of::<T>().div_ceil(8) as u64
 }
 
-/// Where a copy begins.
+/// Returns the first word of a copy.
 fn first_word<T>(copy: u64) -> u64 {
     1 + copy * words::<T>()
 }
 
 impl<T: Elem> GlobalLock<T> {
-    /// As [`Lock::acquire`].
+    /// Takes the lock and reads the value, like [`Lock::acquire`].
     pub fn acquire(&self) -> Result<GlobalGuard<'_, T>> {
         self.with(self.lock.acquire()?)
     }
 
-    /// As [`Lock::try_acquire`].
+    /// Takes the lock if it is free and reads the value, like [`Lock::try_acquire`].
     pub fn try_acquire(&self) -> Result<Option<GlobalGuard<'_, T>>> {
         let guard = self.lock.try_acquire()?;
         guard.map(|guard| self.with(guard)).transpose()
     }
 
-    /// As [`Lock::recover`]. The value is what it was before the holder that died, or what that one
-    /// put back: never half of it.
+    /// Takes the lock even if a holder died, like [`Lock::recover`]. The value is the one before
+    /// the holder that died, or the one that it put back: never half of it.
     pub fn recover(&self) -> Result<GlobalGuard<'_, T>> {
         self.with(self.lock.recover()?)
     }
 
-    /// The lock.
+    /// Returns the lock.
     pub fn lock(&self) -> &Lock {
         &self.lock
     }
 
-    /// Ends it. Collective.
+    /// Frees the lock and the value. Collective.
     pub fn free(self) -> Result<()> {
         self.lock.free()?;
         self.copies.release();
@@ -123,16 +123,17 @@ impl<T: Elem> GlobalLock<T> {
 }
 
 impl<T: Elem> GlobalGuard<'_, T> {
-    /// As [`Guard::lost_holder`].
+    /// Returns the holder that died before; see [`Guard::lost_holder`].
     pub fn lost_holder(&self) -> Option<Unit> {
         self.guard.as_ref().and_then(Guard::lost_holder)
     }
 
-    /// Puts the value back and gives the lock back. Dropping the guard does the same, and logs the
+    /// Puts the value back and gives the lock back. Dropping the guard does the same and logs the
     /// errors.
     ///
     /// # Errors
-    /// Those of [`Guard::release`]. The value is all of the new one then, or all of the old one.
+    /// Those of [`Guard::release`]. The value is then either all of the new one or all of the old
+    /// one.
     pub fn release(mut self) -> Result<()> {
         let put = self.put_back();
         let given = self.guard.take().map_or(Ok(()), Guard::release);
@@ -146,7 +147,7 @@ impl<T: Elem> GlobalGuard<'_, T> {
         let (home, copies) = (self.home.lock.words.home(), &self.home.copies);
         let other = 1 - self.valid;
         let put = copies.put_nb(home, first_word::<T>(other), &to_words(&self.value))?;
-        // The home takes it behind the copy.
+        // The home applies it after the copy.
         copies.swap(home, 0, other)?;
         put.wait()?;
         Ok(())
@@ -171,7 +172,7 @@ impl<T: Elem> DerefMut for GlobalGuard<'_, T> {
 impl<T: Elem> Drop for GlobalGuard<'_, T> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.unwinding {
-            // Perhaps half changed.
+            // The value may be half changed.
             return;
         }
         let unwinding = self.unwinding;

@@ -1,26 +1,26 @@
 //! Locks of a team: a queue in global memory, first come, first served.
 //!
-//! A lock lives at one member, its *home*; the locks of a team are spread over its members. On
-//! mapped memory an uncontended lock costs one compare-exchange to take and one to give back. Who
-//! has to wait looks at a line that only it and its predecessor touch, and goes on as soon as the
-//! predecessor writes there: one line transfer. Over messages the same words are reached by
+//! A lock is stored at one member, its *home*; the locks of a team are spread over its members. On
+//! mapped memory, an uncontended lock costs one compare-exchange to take and one to give back. A
+//! waiter polls a cache line that only it and its predecessor access, and continues as soon as the
+//! predecessor writes there: one line transfer. Over messages, the same words are reached by
 //! messages, and a waiter is woken by a word that the predecessor puts into its memory.
 //!
 //! # Deaths
-//! * Of a waiter: those behind it go on as if it had never been there.
-//! * Of the holder: whoever asks for the lock, and whoever waits for it, gets
-//!   [`Error::HolderLost`]: what the lock guards may be half changed. [`Lock::recover`] takes the
-//!   lock all the same; its guard repairs, and gives back a lock like any other.
-//! * Of the home: [`Error::UnitLost`] for everybody, for good.
+//! * Of a waiter: those behind it continue as if it had never been in the queue.
+//! * Of the holder: units that ask for the lock or wait for it get [`Error::HolderLost`], because
+//!   what the lock guards may be half changed. [`Lock::recover`] takes the lock nevertheless; its
+//!   guard repairs the data and then gives back a normal lock.
+//! * Of the home: [`Error::UnitLost`] for all members, permanently.
 //!
 //! A panic is not a death: guards that it drops give their locks back. What a [`Lock`] guards may
-//! be half changed then; a [`GlobalLock`] puts nothing back. A panic in the middle of a repair
-//! leaves the lock broken. One that ends a call of the lock while it waits (an operator or a
-//! handler that runs meanwhile) is to the lock as a deadline.
+//! then be half changed; a [`GlobalLock`] puts nothing back. A panic during a repair leaves the
+//! lock broken. A panic that ends a call of the lock while it waits (in an operator or a handler
+//! that runs meanwhile) has the same effect as a deadline.
 //!
 //! # Files
-//! `protocol/` (the queue as state machines, its words, invariants, the way out of it) · `drive/`
-//! (their steps carried out, and waits) · `model` (every order of their steps, with deaths) ·
+//! `protocol/` (the queue as state machines, its words, invariants, leaving it) · `drive/`
+//! (execution of their steps, and waits) · `model` (every order of their steps, with deaths) ·
 //! `table` (where the words are) · `guarded` (a lock with what it guards)
 
 mod drive;
@@ -43,10 +43,10 @@ use protocol::{End, Ticket, Wish, Word};
 use std::sync::atomic::{AtomicU64, Ordering};
 use table::Words;
 
-/// A lock of a team, as one of its members sees it. Not recursive: a unit has one place in the
-/// queue. A thread that asks for the lock while another one of its unit holds it, or waits for it,
-/// is told so; put a `std::sync::Mutex` around it where threads of a unit are to wait for each
-/// other.
+/// A lock of a team, as seen by one of its members. It is not recursive: a unit has one place in
+/// the queue. If a thread asks for the lock while another thread of its unit holds it or waits for
+/// it, it gets an error. If threads of a unit are to wait for each other, put the lock into a
+/// `std::sync::Mutex`.
 ///
 /// ```
 /// # use samite_fabric::{Config, Fabric, Identity};
@@ -64,13 +64,13 @@ pub struct Lock {
     number: u64,
     words: Words,
     call: CallState,
-    /// Of this unit's next stay in the queue, or of this one. It is changed by whoever has the
-    /// place.
+    /// The ticket of this unit's next or current stay in the queue. Changed only by the thread that
+    /// has the unit's place.
     ticket: AtomicU64,
     left: Mutex<Option<Interrupted>>,
 }
 
-/// The lock is held as long as this lives; dropping it, in any thread, gives the lock back.
+/// The lock is held while this guard lives. Dropping it, in any thread, gives the lock back.
 #[derive(Debug)]
 #[must_use = "a guard that is dropped at once gives the lock back at once"]
 pub struct Guard<'l> {
@@ -78,42 +78,42 @@ pub struct Guard<'l> {
     repair: Option<Repair>,
 }
 
-/// What the holder of a broken lock repairs.
+/// A broken lock that its holder repairs.
 #[derive(Clone, Copy, Debug)]
 struct Repair {
     lost: Unit,
-    /// Whether the thread was unwinding already when it took the lock: then it is no panic in the
-    /// middle of the repair.
+    /// Whether the thread was already unwinding when it took the lock. If so, its panic did not
+    /// interrupt the repair.
     unwinding: bool,
 }
 
-/// A lock that is held: it is given back once, whatever comes in between, by one of its functions
-/// or, with an error or a panic of what runs while its owner waits, when it is dropped.
+/// A lock that is held. It is given back once in all cases: by one of the functions here or, after
+/// an error or a panic while its owner waits, when it is dropped.
 struct Holding<'l> {
     lock: &'l Lock,
-    /// Whoever is next must know that a holder died.
+    /// The next holder must learn that a holder died.
     broken: bool,
-    /// The call that has got the lock has not ended: it has the place.
+    /// The call that got the lock has not ended: it has the unit's place.
     inside: bool,
 }
 
 impl Holding<'_> {
-    /// A [`Guard`] gives it back.
+    /// Leaves it to a [`Guard`] to give the lock back.
     #[inline(always)]
     fn keep(self) {
         std::mem::forget(self);
     }
 
-    /// Gives it back. Nothing was done under it.
+    /// Gives the lock back. Nothing was done under it.
     #[inline(always)]
     fn give(self) -> Result<()> {
         let (lock, broken, inside) = (self.lock, self.broken, self.inside);
-        // From here on it is the machine's, which is kept until it has come to its end.
+        // From here on the machine is responsible; it is kept until it ends.
         std::mem::forget(self);
         lock.give(broken, inside)
     }
 
-    /// Gives it back, after what this unit has started under it.
+    /// Gives the lock back after completing what this unit has started under it.
     #[inline(always)]
     fn complete_and_give(self) -> Result<()> {
         let completed = self.lock.complete();
@@ -140,9 +140,9 @@ fn report(given: Result<()>) {
 }
 
 impl Team {
-    /// A lock of this team. Collective: all members make their locks in the same order. It costs
-    /// nothing to have many: only some of these calls (the 1st, the 65th, the 193rd, ...) allocate
-    /// memory.
+    /// Creates a lock of this team. Collective: all members create their locks in the same order.
+    /// Many locks cost little: only some of these calls (the 1st, the 65th, the 193rd, ...)
+    /// allocate memory.
     ///
     /// # Errors
     /// Those of [`Team::allocate`].
@@ -161,24 +161,24 @@ impl Team {
 }
 
 impl Lock {
-    /// Waits until all who asked before have had the lock, and takes it. What they did under the
-    /// lock, and completed, is visible.
+    /// Waits until all who asked before have had the lock, and takes it. What they did and
+    /// completed under the lock is visible.
     ///
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
     /// * [`Error::UnitLost`]: the lock's home died.
-    /// * [`Error::AlreadyHeld`]: this unit holds it; or a call of this unit is under way, and
+    /// * [`Error::AlreadyHeld`]: this unit holds the lock, or a call of this unit is under way and
     ///   another thread, or an operator or a handler that runs meanwhile, calls this.
-    /// * The deadline: this unit keeps its place in the queue, and the next call goes on with it,
-    ///   also where the home has not answered in time. Until then those behind it wait; dropping
-    ///   the lock leaves the queue. If the home does not answer during the drop either, this unit
+    /// * The deadline: this unit keeps its place in the queue, and the next call continues from it,
+    ///   even if the home has not answered in time. Until then, those behind it wait. Dropping the
+    ///   lock leaves the queue. If the home does not answer during the drop either, this unit
     ///   leaves later: in a collective, a flush, a wait for a signal or a lock,
-    ///   [`Pgas::progress`](crate::Pgas::progress), and where it puts or gets consecutive elements
-    ///   by rank that are not mapped, or updates one by a single message
-    ///   ([`Update`](crate::Update)). A wait of the fabric (a receive, a handle) and an access by a
-    ///   pointer do nothing for it.
-    /// * A predecessor that breaks the rules of the fabric towards this unit: it keeps its place,
-    ///   too.
+    ///   [`Pgas::progress`](crate::Pgas::progress), and when it puts or gets, by rank, consecutive
+    ///   elements that are not mapped, or updates one by a single message
+    ///   ([`Update`](crate::Update)). A wait of the fabric (for a receive, a handle) and an access
+    ///   by a pointer do not continue it.
+    /// * A predecessor that violates the fabric's protocol towards this unit: this unit also keeps
+    ///   its place.
     #[inline]
     pub fn acquire(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Wait)? {
@@ -190,7 +190,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if nobody holds it or waits for it. Errors as for [`Lock::acquire`].
+    /// Takes the lock if no unit holds it or waits for it. Errors as for [`Lock::acquire`].
     #[inline]
     pub fn try_acquire(&self) -> Result<Option<Guard<'_>>> {
         match self.take(Wish::Try)? {
@@ -203,9 +203,9 @@ impl Lock {
         }
     }
 
-    /// Takes the lock whether or not a holder died ([`Guard::lost_holder`]), after waiting as
-    /// [`Lock::acquire`] does. The caller repairs what the lock guards; when it drops the guard the
-    /// lock is as good as new, unless a panic drops it. Any unit may do this.
+    /// Takes the lock even if a holder died ([`Guard::lost_holder`]), after waiting as
+    /// [`Lock::acquire`] does. The caller repairs what the lock guards. When it drops the guard,
+    /// the lock is as good as new, unless a panic drops it. Any unit may do this.
     pub fn recover(&self) -> Result<Guard<'_>> {
         match self.take(Wish::Repair)? {
             End::Held { broken: true } => {
@@ -225,8 +225,8 @@ impl Lock {
         }
     }
 
-    /// Who holds the lock and who waits for it, in the order in which they get it, as it was at
-    /// some moment or other. For people and tests.
+    /// Returns the units that hold the lock and wait for it, in the order in which they get it, at
+    /// some moment during the call. For people and tests.
     pub fn queue(&self) -> Result<Vec<Unit>> {
         let (mut units, mut looks) = (Vec::new(), 0..self.team.size());
         let mut next = protocol::ticket(self.load(Word::Tail)?);
@@ -244,28 +244,28 @@ impl Lock {
         Ok(units)
     }
 
-    /// Ends the lock. Collective: when it returns nobody uses it any more. The memory of a lock
-    /// that is only dropped is the team's until the team ends. With an error, [`Error::TeamInUse`]
-    /// included, the lock has ended here, and others may still use it.
+    /// Frees the lock. Collective: when it returns, no member uses the lock any more. The memory of
+    /// a lock that is only dropped remains with the team until the team ends. After an error,
+    /// including [`Error::TeamInUse`], the lock has ended here, but others may still use it.
     pub fn free(self) -> Result<()> {
         self.leave_queue();
         let done = self.team.barrier();
-        // All members count alike, whatever became of the barrier.
+        // All members count alike, whether or not the barrier failed.
         Table::free(&self.team, self.number);
         done
     }
 
-    /// The rank of its home.
+    /// Returns the rank of its home.
     pub fn home(&self) -> u32 {
         self.words.home()
     }
 
-    /// The team it belongs to.
+    /// Returns the team to which it belongs.
     pub fn team(&self) -> &Team {
         &self.team
     }
 
-    /// This unit has the lock.
+    /// Represents the lock that this unit now has.
     #[inline(always)]
     fn holding(&self, broken: bool) -> Holding<'_> {
         Holding {
@@ -277,7 +277,7 @@ impl Lock {
 
     #[inline(always)]
     fn ticket(&self) -> Ticket {
-        // ORDERING: Relaxed, here and below: the place orders it.
+        // ORDERING: Relaxed, here and below: having the unit's place orders it.
         Ticket(self.ticket.load(Ordering::Relaxed))
     }
 
@@ -286,7 +286,7 @@ impl Lock {
         self.ticket.store(self.ticket().next().0, Ordering::Relaxed);
     }
 
-    /// What somebody is told who does not get the lock.
+    /// Returns the error for a caller that does not get the lock.
     #[cold]
     fn turn_away(&self, end: End) -> Error {
         let holding = match end {
@@ -303,12 +303,12 @@ impl Lock {
 }
 
 impl Guard<'_> {
-    /// Which holder died before this one: only after [`Lock::recover`].
+    /// Returns the holder that died before this one; only after [`Lock::recover`].
     pub fn lost_holder(&self) -> Option<Unit> {
         self.repair.map(|repair| repair.lost)
     }
 
-    /// Gives the lock back for a caller that could not read what it guards: if a holder had died,
+    /// Gives the lock back for a caller that could not read what it guards. If a holder had died,
     /// the lock is still broken.
     fn give_up(self) {
         let (lock, broken) = (self.lock, self.repair.is_some());
@@ -316,14 +316,14 @@ impl Guard<'_> {
         report(lock.holding(broken).complete_and_give());
     }
 
-    /// Gives the lock back. What this unit started without a handle is complete before; whoever
-    /// gets the lock next sees everything. Dropping the guard does the same, and logs the errors.
+    /// Gives the lock back. What this unit started without a handle is completed before; the next
+    /// holder sees all of it. Dropping the guard does the same and logs the errors.
     ///
     /// # Errors
-    /// A lost unit that an operation went to, or the loss of the home; the lock is given back all
-    /// the same where that is possible. The deadline, where the home, or whoever is next, takes no
-    /// message in time: this unit brings it to its end later, in what [`Lock::acquire`] names, and
-    /// the next call of this lock does first.
+    /// The loss of a unit to which an operation went, or of the home; the lock is given back
+    /// nevertheless if that is possible. The deadline, if the home or the next holder accepts no
+    /// message in time: this unit completes the release later, in the operations that
+    /// [`Lock::acquire`] names, and before the next call of this lock.
     pub fn release(self) -> Result<()> {
         let lock = self.lock;
         std::mem::forget(self);
@@ -332,7 +332,7 @@ impl Guard<'_> {
 }
 
 impl Lock {
-    /// Completes what this unit started under the lock, for the next holder.
+    /// Completes what this unit started under the lock, so that the next holder sees it.
     #[inline(always)]
     fn complete(&self) -> Result<()> {
         let job = &self.team.0.job;
@@ -346,7 +346,7 @@ impl Lock {
 }
 
 impl Drop for Lock {
-    /// Brings to its end what a call at its deadline has left in the middle, and leaves the queue.
+    /// Completes what a call that ended early has left unfinished, and leaves the queue.
     #[inline]
     fn drop(&mut self) {
         if self.left.get_mut().is_some() {
@@ -368,8 +368,8 @@ impl Drop for Guard<'_> {
 }
 
 impl Guard<'_> {
-    /// Gives the lock back while the thread unwinds; broken, in the middle of a repair. It waits
-    /// for what was done under the lock: the next holder must find all of that.
+    /// Gives the lock back while the thread unwinds; broken, if the panic interrupted a repair. It
+    /// first completes what was done under the lock, because the next holder must see all of it.
     #[cold]
     fn unwind(&self) {
         let broken = self.repair.is_some_and(|repair| !repair.unwinding);

@@ -1,17 +1,17 @@
-//! The queue of a lock in a model checker: every order of the steps of a few units, with deaths at
-//! every point, and units that give the lock up at every point, by depth-first search over explicit
+//! A model checker for the queue of a lock. It covers every order of the steps of a few units, with
+//! deaths and with units that give the lock up at every point, by depth-first search over explicit
 //! states.
 //!
-//! What it checks in each state: at most one living unit holds the lock; the lock goes to the first
-//! living one of the queue; who enters without a warning finds what no dead holder has touched, and
-//! a warning is never given without cause; whoever waits can go on; and no order goes in circles,
-//! so all of them end.
+//! In each state it checks that at most one living unit holds the lock; that the lock goes to the
+//! first living unit of the queue; that a unit that enters without a warning finds data that no
+//! dead holder has touched, and that no warning is given without cause; that every waiter can
+//! continue; and that no order of steps is cyclic, so that all of them end.
 //!
 //! What it adds to the code: each operation is one indivisible step (they are sequentially
-//! consistent, L2). An operation of a unit that dies may take effect at any later time, as a
-//! message does that is still on its way. A death is noticed at any time after it. A step that its
-//! home does not answer in time, or that has not begun, is one that is done later: the caller's
-//! deadline is nothing that the model sees (L6).
+//! consistent, L2). An operation of a unit that dies may take effect at any later time, like a
+//! message that is still on its way. A death is noticed at any time after it. A step that its home
+//! does not answer in time, or that has not begun, is a step that is executed later: the model does
+//! not see the caller's deadline (L6).
 //!
 //! It is one file because the states, the steps and the checks of the search make sense only
 //! together.
@@ -26,40 +26,40 @@ use xxhash_rust::xxh3::Xxh3;
 const UNITS: usize = 3;
 const NEAR: [bool; UNITS] = [false; UNITS];
 const FAR: [bool; UNITS] = [true; UNITS];
-/// The home is one of them.
+/// The home is among the units that are not far.
 const MIXED: [bool; UNITS] = [true, false, true];
 
-/// What is explored.
+/// The scope of an exploration.
 #[derive(Clone, Copy)]
 struct Setting {
-    /// Turns of each unit.
+    /// How often each unit asks for the lock.
     turns: [u8; UNITS],
     deaths: u8,
-    /// Units that give the lock up in the middle of something, and never come again.
+    /// How many units give the lock up in the middle of something, for good.
     leaves: u8,
-    /// Who reaches the home by messages: such a waiter is woken by a word of its own, and its last
-    /// operation may come late when it dies.
+    /// Which units reach the home by messages. Such a waiter is woken by a word of its own, and if
+    /// it dies, its last operation may take effect late.
     far: [bool; UNITS],
-    /// What each unit may want, at each turn.
+    /// What each unit may wish for when it asks.
     wishes: [&'static [Wish]; UNITS],
-    /// What goes wrong in the driver, to see that the search finds it.
+    /// A defect of the driver, to check that the search finds it.
     flaw: Flaw,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// A waiter that got the lock does not write it down.
+    /// A waiter that gets the lock does not record it.
     NotEntered,
-    /// The predecessor is written down after the tail: not at all when the unit dies in between.
+    /// The predecessor is written after the tail, so not at all if the unit dies in between.
     NoPrevious,
     /// A wake is lost.
     NoWake,
     /// An announcement overwrites a release.
     BlindAnnouncement,
-    /// A release leaves without a look at who came.
+    /// A release does not check whether a unit has come.
     BlindRelease,
-    /// What is left in the middle is forgotten.
+    /// What is left unfinished is forgotten.
     Forgotten,
     /// It is forgotten after the step that was under way.
     HalfWay,
@@ -72,15 +72,16 @@ struct World {
     link: [u64; UNITS],
     wake: [u64; UNITS],
     units: [Unit; UNITS],
-    /// Operations of the dead that are on their way.
+    /// Operations of dead units that are still on their way.
     late: Vec<Step>,
     deaths_left: u8,
     leaves_left: u8,
     /// Tickets in the order in which they became the tail, until they are given back.
     queue: Vec<Ticket>,
-    /// A holder died, and nobody repaired it since.
+    /// A holder died, and no unit has repaired the data since.
     broken: bool,
-    /// A holder died while it gave the lock back: it had done its work, so both answers are right.
+    /// A holder died while it gave the lock back. It had done its work, so a warning may be given
+    /// or not.
     doubtful: bool,
 }
 
@@ -96,7 +97,7 @@ struct Unit {
 enum Phase {
     Idle,
     Taking(Acquire, Wish, Step),
-    /// `broken`: not repaired by this unit.
+    /// `broken`: this unit does not repair it.
     Holding {
         broken: bool,
     },
@@ -104,7 +105,7 @@ enum Phase {
     Settling(Settle, Step),
 }
 
-/// Why a state is wrong.
+/// A description of what is wrong with a state.
 type Wrong = &'static str;
 
 impl World {
@@ -139,9 +140,10 @@ impl World {
         }
     }
 
-    /// Carries a step out; its answer, or `None` while it has to wait.
+    /// Executes a step. Returns its answer, or `None` while it has to wait.
     fn carry_out(&mut self, step: Step, by: usize, setting: Setting) -> Option<u64> {
         let flaw = setting.flaw;
+        // An arm with a guard on `flaw` replaces the correct one behind it.
         Some(match step {
             Step::Load(word) => self.word(word).map_or(0, |word| *word),
             Step::Store(Word::Previous(_), 0) if flaw == Flaw::NotEntered => 0,
@@ -205,6 +207,7 @@ impl World {
                     true => behind.woken_by(word),
                     false => behind.look(self.link[member]),
                 };
+                // A release counts even if its unit has died since.
                 let lost = (!self.units[member].alive).then_some(Wait::Lost);
                 released.or(lost)?.answer()
             }
@@ -227,7 +230,7 @@ impl World {
         self.queue.retain(|ticket| Some(*ticket) != given);
     }
 
-    /// The unit does what it does next. `None` when it cannot, or has ended.
+    /// Executes the next step of a unit. `None` if it has to wait or has ended.
     fn advance(&self, by: usize, wish: Wish, setting: Setting) -> Option<Result<World, Wrong>> {
         let mut next = self.clone();
         let unit = &self.units[by];
@@ -283,7 +286,7 @@ impl World {
         Some(Ok(next))
     }
 
-    /// The unit gives up what it is doing, and will not come again.
+    /// Makes a unit give up what it is doing, for good.
     fn leave(&self, by: usize, setting: Setting) -> Option<World> {
         let (machine, step) = match self.units[by].phase {
             Phase::Taking(machine, _, step) => Settle::acquisition(machine, step),
@@ -301,10 +304,10 @@ impl World {
         Some(next)
     }
 
-    /// A unit has an answer to its wish: is it right?
+    /// Checks the answer to a unit's wish.
     fn taken(&mut self, by: usize, wish: Wish, end: End, setting: Setting) -> Result<(), Wrong> {
         let ticket = self.units[by].ticket;
-        // An operation that comes late may have been the entering of a unit that then never came.
+        // If a unit is far, a late operation may be the store by which a dead unit entered.
         let exact = setting.far == NEAR;
         match end {
             End::Held { broken } => {
@@ -344,7 +347,7 @@ impl World {
         Ok(())
     }
 
-    /// The unit dies. What it was about to do never happens, or later.
+    /// Kills a unit. Its next step never takes effect, or late.
     fn die(&self, who: usize, late: bool) -> World {
         let mut next = self.clone();
         next.deaths_left -= 1;
@@ -352,7 +355,7 @@ impl World {
         unit.alive = false;
         match &unit.phase {
             Phase::Holding { .. } => next.broken = true,
-            // The last words of the dead come before the news of its death.
+            // A wake by a dying unit arrives before the news of its death.
             Phase::Giving(_, Step::Wake { .. }) | Phase::Settling(_, Step::Wake { .. }) => {}
             Phase::Giving(_, step) | Phase::Settling(Settle::Release(_), step) => {
                 next.doubtful = true;
@@ -368,7 +371,7 @@ impl World {
         next
     }
 
-    /// All states that may come next, and whether somebody living could do something.
+    /// Returns all states that may come next. Errors: a living unit is stuck.
     fn successors(&self, setting: Setting) -> Result<Vec<World>, Wrong> {
         let mut all = Vec::new();
         let mut stuck = false;
@@ -388,7 +391,7 @@ impl World {
         for at in 0..self.late.len() {
             let mut next = self.clone();
             let step = next.late.remove(at);
-            // A wait of the dead, or a question, has no effect.
+            // A wait or a load of a dead unit has no effect.
             next.carry_out(step, 0, setting);
             all.push(next);
         }
@@ -420,9 +423,9 @@ fn step_expected(step: Step) -> u64 {
     }
 }
 
-/// Visits every state; how many there are.
+/// Visits every state. Returns the number of states.
 fn explore(setting: Setting) -> Result<usize, Wrong> {
-    // Whether a state is on the path that is being followed.
+    // Whether a state is on the current path.
     let mut seen = HashMap::<u128, bool>::new();
     let mut path = Vec::new();
     let first = World::new(setting);
@@ -457,7 +460,7 @@ fn setting(far: [bool; UNITS]) -> Setting {
     }
 }
 
-/// Two units come twice, so that what is left of the first turn meets the second.
+/// Two units ask twice, so that the second turn meets leftovers of the first.
 fn twice(far: [bool; UNITS]) -> Setting {
     Setting {
         turns: [2, 1, 2],
@@ -467,7 +470,7 @@ fn twice(far: [bool; UNITS]) -> Setting {
     }
 }
 
-/// Some give the lock up, and one dies.
+/// Some units give the lock up, and one dies.
 fn leaving(far: [bool; UNITS]) -> Setting {
     Setting {
         deaths: 1,
@@ -510,7 +513,7 @@ fn every_order_with_leavers_is_right() {
     }
 }
 
-/// Some 50 million states: many minutes.
+/// About 50 million states; takes many minutes.
 #[test]
 #[ignore = "long: run it after a change of the protocol"]
 fn every_order_of_all_wishes_is_right() {

@@ -1,15 +1,16 @@
-//! Where the locks of a team lie, and how their words are reached.
+//! Where the locks of a team are stored, and how their words are accessed.
 //!
-//! Locks are numbered as they are made, by the same calls at all members, so that only every 64th
-//! and later has to be agreed upon: it brings a *page*, a segment of the team with room for many.
+//! All members number locks by the same calls in the same order. So they only have to communicate
+//! for every 64th lock, later for fewer: that call allocates a *page*, a segment of the team with
+//! room for many locks.
 //! ```text
 //!   a member's part of a page:
-//!     wake      one word for each lock of the page: this member is woken by it, over messages
-//!     records   for each lock that is at home here:
+//!     wake      one word for each lock of the page: wakes this member, over messages
+//!     records   for each lock whose home is here:
 //!                 line 0:      tail, lost
-//!                 line 1 + m:  link, previous of the member m: m and the one behind it use this line, nobody else
+//!                 line 1 + m:  link, previous of member m; only m and the one behind it use it
 //! ```
-//! Neighbouring locks have different homes.
+//! Consecutive locks have different homes.
 
 use super::protocol::{MEMBERS_MAX, Step, Word};
 use crate::segment::Open;
@@ -21,7 +22,7 @@ use std::sync::Arc;
 
 const _: () = assert!(PEERS_MAX < MEMBERS_MAX as usize);
 
-/// Locks of the first page; each further one has twice as many, up to the largest.
+/// The number of locks of the first page. Each later page has twice as many, up to the largest.
 const FIRST_PAGE: u64 = 64;
 const LAST_PAGE: u64 = 4096;
 const WORD: u64 = 8;
@@ -30,29 +31,30 @@ const WORD: u64 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pages: Vec<(Arc<Page>, Freed)>,
-    /// Locks that were made.
+    /// The number of locks that were created.
     made: u64,
 }
 
-/// Locks of a page that are freed.
+/// The number of locks of a page that have been freed.
 type Freed = u64;
 
-/// Room for some locks.
+/// Room for a number of locks.
 #[derive(Debug)]
 pub(super) struct Page {
     open: Open,
-    /// Number of its first lock.
+    /// The number of its first lock.
     first: u64,
     locks: u64,
-    /// Home of its first lock.
+    /// The home of its first lock.
     home: u32,
     members: u32,
-    /// Some members reach each other by messages only: then homes have to make progress.
+    /// Some members reach each other by messages only, so homes have to make progress.
     needs_progress: bool,
 }
 
 impl Table {
-    /// The number of the next lock and its page. Collective: all members call it in the same order.
+    /// Returns the number of the next lock and its page. Collective: all members call it in the
+    /// same order.
     pub(super) fn make(team: &Team) -> Result<(u64, Arc<Page>)> {
         let (number, last) = {
             let table = team.0.locks.lock();
@@ -61,8 +63,8 @@ impl Table {
         let page = match last.filter(|page| number < page.end()) {
             Some(page) => page,
             None => {
-                // Twice as many as in the page before, which this unit may have freed sooner than
-                // others.
+                // Twice as many as the page before; computed, as this unit may have freed that one
+                // sooner than others.
                 let locks = (number + FIRST_PAGE).min(LAST_PAGE);
                 let page = Arc::new(Page::new(team, number, locks)?);
                 team.0.locks.lock().pages.push((page.clone(), 0));
@@ -73,7 +75,7 @@ impl Table {
         Ok((number, page))
     }
 
-    /// A lock is needed no more: a page all of whose locks are freed goes.
+    /// Counts a lock as freed; a page whose locks are all freed is released.
     pub(super) fn free(team: &Team, number: u64) {
         let mut table = team.0.locks.lock();
         let pages = &mut table.pages;
@@ -84,7 +86,7 @@ impl Table {
         used_up.for_each(|(page, _)| page.open.own.nobody_uses_it());
     }
 
-    /// All members have met since they used a lock of the team last.
+    /// Releases the pages. All members have synchronised since they last used a lock of the team.
     pub(crate) fn end(&self) {
         for (page, _) in &self.pages {
             page.open.own.nobody_uses_it();
@@ -98,7 +100,7 @@ impl Page {
         let records = locks.div_ceil(u64::from(members)) * record(members);
         let bytes = wake_bytes(locks) + records;
         let open = team.allocate::<u64>(bytes / WORD)?.into_open();
-        // Locks of the same number in different teams have different homes, too.
+        // Locks of the same number in different teams also have different homes.
         let spread = team.id().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let home = (first.wrapping_add(spread) % u64::from(members)) as u32;
         let needs_progress = open.remotes.iter().any(|remote| remote.mapped().is_none());
@@ -117,7 +119,7 @@ impl Page {
     }
 }
 
-/// Bytes of the record of a lock.
+/// Returns the size in bytes of the record of a lock.
 fn record(members: u32) -> u64 {
     LINE * (1 + u64::from(members))
 }
@@ -126,15 +128,15 @@ fn wake_bytes(locks: u64) -> u64 {
     (locks * WORD).next_multiple_of(LINE)
 }
 
-/// The words of one lock.
+/// The words of one lock, and how to access them.
 #[derive(Clone, Debug)]
 pub(super) struct Words {
     page: Arc<Page>,
-    /// Rank of the member that has them.
+    /// The rank of the member that stores them.
     home: u32,
-    /// Where its record begins there.
+    /// The offset of its record there.
     record: u64,
-    /// Where the words for waking are, at all members.
+    /// The offset of the words for waking, at all members.
     wake: u64,
 }
 
@@ -166,13 +168,13 @@ impl Words {
         self.page.needs_progress
     }
 
-    /// The home's memory, if it is mapped here.
+    /// Returns the home's memory, if it is mapped here.
     #[inline(always)]
     pub(super) fn near(&self) -> Option<&SharedBytes> {
         self.remote().mapped()
     }
 
-    /// Whether the home still has them.
+    /// Returns true if the home still offers them.
     #[inline(always)]
     pub(super) fn is_there(&self) -> bool {
         self.remote().is_offered()
@@ -193,7 +195,8 @@ impl Words {
     pub(super) fn load(&self, word: Word) -> Result<u64> {
         let offset = self.offset(word);
         match self.near() {
-            // ORDERING: Acquire: pairs with the exchange, swap or store of whoever wrote the word.
+            // ORDERING: Acquire: pairs with the exchange, swap or store of the unit that wrote the
+            // word.
             Some(bytes) => Ok(bytes.u64(offset).load(Ordering::Acquire)),
             None => Ok(self
                 .remote()
@@ -201,21 +204,23 @@ impl Words {
         }
     }
 
-    /// Carries a step out on the home's memory; the value found. `None` if it is not mapped here.
+    /// Executes a step on the home's memory and returns the value found; `None` if it is not mapped
+    /// here.
     #[inline(always)]
     pub(super) fn apply(&self, step: Step) -> Option<u64> {
         let bytes = self.near()?;
         let at = |word| bytes.u64(self.offset(word));
-        // ORDERING: SeqCst, as every atomic of global memory: what was done under the lock comes
-        // before whatever the next holder does.
+        // ORDERING: SeqCst, as for every atomic of global memory: what was done under the lock
+        // comes before anything that the next holder does.
         const O: Ordering = Ordering::SeqCst;
         Some(match step {
-            // ORDERING: Acquire: pairs with the exchange, swap or store of whoever wrote the word.
+            // ORDERING: Acquire: pairs with the exchange, swap or store of the unit that wrote the
+            // word.
             Step::Load(word) => at(word).load(Ordering::Acquire),
             Step::AskLost(member) => at(Word::Link(member)).load(Ordering::Acquire),
             Step::Store(word, value) => {
-                // ORDERING: Release: the exchange that follows a store publishes it (L1), whoever
-                // walks the queue later loads it with Acquire.
+                // ORDERING: Release: the exchange that follows a store publishes it (L1); a unit
+                // that walks the queue later loads it with Acquire.
                 at(word).store(value, Ordering::Release);
                 0
             }
@@ -232,7 +237,7 @@ impl Words {
         })
     }
 
-    /// Asks the home to carry a step out; the handle gives the value found.
+    /// Asks the home to execute a step; the handle returns the value found.
     pub(super) fn ask(&self, step: Step) -> Result<Handle<u64>> {
         let atomic = |word, op, a, b| {
             let offset = self.offset(word);
@@ -255,15 +260,15 @@ impl Words {
         })
     }
 
-    /// The word that this unit is woken by, over messages.
+    /// Returns the word by which this unit is woken over messages.
     pub(super) fn own_wake(&self) -> SharedBytes {
         self.page.open.bytes.slice(self.wake, WORD)
     }
 
-    /// Writes it at another member. Nobody waits for it: a member that is lost needs it no more.
+    /// Writes the wake word of another member without waiting: a lost member does not need it.
     pub(super) fn wake(&self, member: u32, word: u64) -> Result<()> {
         let remote = &self.page.open.remotes[member as usize];
-        // Not a put: one that bypasses the member would not wake it.
+        // Not a put, because one that bypasses the member would not wake it.
         drop(remote.atomic_nb(self.wake, Atomic::Swap, Width::W64, word, 0)?);
         Ok(())
     }

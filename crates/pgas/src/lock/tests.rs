@@ -1,5 +1,5 @@
-//! Homes whose words change all the time, predecessors that break the rules, homes that do not
-//! answer, and calls of a lock that waits.
+//! Homes whose words change all the time, predecessors that violate the protocol, homes that do not
+//! answer, and calls of a lock during a wait.
 
 use super::drive::State;
 use super::{GlobalLock, Lock};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 const PATIENT: Duration = Duration::from_secs(10);
 
-/// A lock that is at home at unit 0.
+/// Creates a lock whose home is unit 0.
 fn lock_of_the_first(world: &Team) -> Outcome<Lock> {
     loop {
         let lock = world.lock()?;
@@ -35,14 +35,14 @@ fn timed_out<T: std::fmt::Debug>(done: &Result<T>) -> Outcome {
     Ok(())
 }
 
-/// Where the lies begin.
+/// At which step the false answers begin.
 #[derive(Clone, Copy, PartialEq)]
 enum Case {
-    /// There is another tail each time.
+    /// The tail is different each time.
     Joining,
-    /// Somebody else was behind the predecessor each time.
+    /// Another unit was behind the predecessor each time.
     Announcing,
-    /// Somebody comes each time.
+    /// A unit comes each time.
     Leaving,
 }
 
@@ -59,7 +59,7 @@ fn words_that_change_all_the_time() {
                 lies.tell(fabric, move |count, word| match case {
                     // A ticket of unit 2.
                     Case::Joining => (count + 1) << 22 | 3 << 1,
-                    // Its predecessor is written down, the tail is exchanged, twice.
+                    // The predecessor is written and the tail exchanged, twice.
                     Case::Announcing if count < 4 => word,
                     Case::Announcing | Case::Leaving => count % 2 + 1,
                 });
@@ -100,8 +100,8 @@ fn until_queued(lock: &Lock, count: usize) -> Outcome {
     Ok(())
 }
 
-/// Unit 1 holds the lock, and breaks the rules towards unit 2, which waits behind it: unit 2 keeps
-/// its place until it drops the lock, and unit 3, behind it, gets it.
+/// Unit 1 holds the lock and violates the protocol towards unit 2, which waits behind it. Unit 2
+/// keeps its place until it drops the lock; then unit 3, behind it, gets the lock.
 #[test]
 fn a_predecessor_that_breaks_the_rules() {
     let name = "lock::tests::a_predecessor_that_breaks_the_rules";
@@ -153,7 +153,7 @@ fn a_predecessor_that_breaks_the_rules() {
     });
 }
 
-/// A lock that is at home at unit 1, with a value.
+/// Creates a lock with a value whose home is unit 1.
 fn value_of_the_second<T: Elem>(world: &Team, value: T) -> Outcome<GlobalLock<T>> {
     loop {
         let lock = world.global_lock(value)?;
@@ -163,8 +163,8 @@ fn value_of_the_second<T: Elem>(world: &Team, value: T) -> Outcome<GlobalLock<T>
     }
 }
 
-/// A value of several messages is put back, and the credit ends in the middle of it: the next
-/// holder finds the old one.
+/// A value of several messages is put back, and the credit is used up in the middle: the next
+/// holder finds the old value.
 #[test]
 fn no_half_of_a_value_is_put_back() {
     let name = "lock::tests::no_half_of_a_value_is_put_back";
@@ -206,8 +206,8 @@ fn no_half_of_a_value_is_put_back() {
 
 const PANICS: u16 = 7;
 
-/// The home does not say what a lock guards, something that was started without a handle is still
-/// on its way, and a handler panics: whoever asked does not have the lock.
+/// The home does not answer with the value that a lock guards, an operation without a handle is
+/// still on its way, and a handler panics: the caller does not keep the lock.
 #[test]
 fn a_value_that_cannot_be_read_leaves_the_lock_free() {
     let name = "lock::tests::a_value_that_cannot_be_read_leaves_the_lock_free";
@@ -244,8 +244,8 @@ fn a_value_that_cannot_be_read_leaves_the_lock_free() {
                 same!(*value.acquire()?, 1);
             }
             2 => {
-                // The call of unit 0 has waited for the value by then, and not for longer than that
-                // once more.
+                // By then unit 0's wait for the value has timed out, and a second wait of that
+                // length has not.
                 fabric.set_deadline(Duration::from_millis(75));
                 timed_out(&words.wait_until(0, Wanted::Equal(1)))?;
                 fabric.set_deadline(PATIENT);
@@ -261,7 +261,7 @@ fn a_value_that_cannot_be_read_leaves_the_lock_free() {
     });
 }
 
-/// A value that one unit could not read, and another one changes afterwards: these did not race.
+/// A value that one unit could not read, and that another unit changes afterwards, is not a race.
 #[test]
 fn a_value_that_cannot_be_read_is_no_race() {
     let lost = &Arc::new(AtomicU64::new(0));
@@ -277,7 +277,7 @@ fn a_value_that_cannot_be_read_is_no_race() {
             timed_out(&value.acquire().map(drop))?;
             lost.store(0, Relaxed);
             fabric.set_deadline(PATIENT);
-            // The checking mode does not know of it, so that the lock alone is between the two.
+            // The checking mode does not see this message, so only the lock orders the two units.
             fabric.send(peers[2], 5, &[])?;
         }
         if world.rank() == 2 {
@@ -310,7 +310,8 @@ impl Finish for Calls {
     }
 }
 
-/// What runs while a call waits asks for the same lock: it is told so, and the call goes on.
+/// A handler that runs while a call waits asks for the same lock: it gets an error, and the call
+/// continues.
 #[test]
 fn a_lock_that_waits_is_asked_for_again() {
     let name = "lock::tests::a_lock_that_waits_is_asked_for_again";

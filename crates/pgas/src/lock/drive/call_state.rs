@@ -1,19 +1,20 @@
-//! Who of this unit's threads has its place in the queue of a lock: there is one, of the unit.
+//! Which of this unit's threads has its place in the queue of a lock. A unit has one place.
 //!
 //! ```text
 //!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
-//!                   | left something in the middle
+//!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
+//!                   | left something unfinished
 //!                   v
-//!   Interrupted --call--> Leaving --call ends--> Interrupted         Leaving --goes on with it--> Busy
+//!   Interrupted --call--> Leaving --call ends--> Interrupted     Leaving --continues it--> Busy
 //! ```
-//! In `Busy`, `Leaving` and `Held` the place belongs to one thread (of a guard: to whoever has
-//! that), and only that one changes the state, the ticket and what is left.
+//! In `Busy`, `Leaving` and `Held`, the place belongs to one thread (for a guard, to the thread
+//! that has it). Only that thread changes the state, the ticket and what is left unfinished.
 
 use crate::lock::Lock;
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// See the module's text.
+/// The states; see the module's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(in crate::lock) enum State {
@@ -21,9 +22,9 @@ pub(in crate::lock) enum State {
     Held,
     /// A call is under way.
     Busy,
-    /// A call is under way, and something is left in the middle.
+    /// A call is under way, and something is left unfinished.
     Leaving,
-    /// A call ended before it had its answer.
+    /// A call ended before it got its answer.
     Interrupted,
 }
 
@@ -37,7 +38,7 @@ impl CallState {
 
     #[inline(always)]
     pub(in crate::lock) fn state(&self) -> State {
-        // ORDERING: Relaxed: the place is this thread's, or the exchange in `Lock::begin` is next.
+        // ORDERING: Relaxed: the place is this thread's, or the exchange in `Lock::begin` follows.
         match self.0.load(Ordering::Relaxed) {
             0 => State::Idle,
             1 => State::Held,
@@ -47,16 +48,16 @@ impl CallState {
         }
     }
 
-    /// The caller has the place.
+    /// Sets the state. The caller has the place.
     #[inline(always)]
     pub(super) fn set(&self, state: State) {
-        // ORDERING: Release pairs with the Acquire in `Lock::begin`: the next thread finds ticket
-        // and rest as they are.
+        // ORDERING: Release pairs with the Acquire in `Lock::begin`: the next thread sees the
+        // ticket and the unfinished rest.
         self.0.store(state as u8, Ordering::Release);
     }
 }
 
-/// A call of a lock, which has the place; at its end it is free again.
+/// A call of a lock, which has the place and frees it at its end.
 pub(super) struct Call<'l>(&'l Lock);
 
 impl Lock {
@@ -78,7 +79,7 @@ impl Lock {
         }
     }
 
-    /// Begins to give a lock back that is held.
+    /// Begins to give back a lock that is held.
     #[inline(always)]
     pub(super) fn begin_giving(&self) -> Call<'_> {
         self.call.set(State::Busy);
@@ -87,7 +88,7 @@ impl Lock {
 }
 
 impl Call<'_> {
-    /// Ends with the lock.
+    /// Ends the call with the lock held.
     #[inline(always)]
     pub(super) fn hold(self) {
         self.0.call.set(State::Held);

@@ -1,5 +1,5 @@
-//! The way to the end of what a call of a lock has left in the middle, without that lock: out of
-//! the queue, when it is dropped, and of a release.
+//! Completes what a call of a lock has left unfinished, without that lock: leaving the queue after
+//! a drop, and a release.
 
 use super::{Attempts, Below, CallState};
 use crate::lock::Lock;
@@ -11,8 +11,8 @@ use samite_fabric::Handle;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// What is left to do for a lock that this unit has given back, or for a place in its queue that it
-/// has given up.
+/// The rest of the work for a lock that this unit has given back, or for a place in its queue that
+/// it has given up.
 #[derive(Debug)]
 pub(in crate::lock) struct Leaver {
     lock: Lock,
@@ -22,7 +22,7 @@ pub(in crate::lock) struct Leaver {
 }
 
 impl Leaver {
-    /// Of a release.
+    /// Completes a release.
     pub(super) fn of(
         lock: &Lock,
         machine: Release,
@@ -32,7 +32,7 @@ impl Leaver {
         Leaver::new(lock, (Settle::Release(machine), step), asked)
     }
 
-    /// Of a lock that is being dropped, instead of an acquisition.
+    /// Completes an acquisition of a lock that is being dropped, by leaving the queue.
     pub(super) fn instead_of(
         lock: &Lock,
         machine: Acquire,
@@ -59,8 +59,8 @@ impl Leaver {
         }
     }
 
-    /// Goes on to the end, or until something is not answered in time. Another error is an end,
-    /// too.
+    /// Continues to the end, or until something is not answered in time. Any other error is also an
+    /// end.
     pub(super) fn settle(&mut self) -> Result<()> {
         let done = self.walk_out();
         if done.as_ref().is_err_and(|error| !is_late(error)) {
@@ -88,7 +88,7 @@ impl Leaver {
         Ok(())
     }
 
-    /// Whether a release has come to its end, and somebody was behind.
+    /// Returns true if a release has ended and a unit was behind this one.
     pub(super) fn has_used_the_ticket(&self) -> bool {
         self.step == Step::Ended(End::Released { used: true })
     }
@@ -97,7 +97,7 @@ impl Leaver {
 impl Finish for Arc<Mutex<Leaver>> {
     fn go_on(&mut self) -> bool {
         let Some(mut leaver) = self.try_lock() else {
-            // A call goes on with it.
+            // A call is continuing it.
             return false;
         };
         if leaver.asked.as_ref().is_some_and(|asked| !asked.is_over()) {
@@ -112,7 +112,7 @@ impl Finish for Arc<Mutex<Leaver>> {
     }
 }
 
-/// Whether it is the deadline: the machine goes on.
+/// Returns true if the error is the deadline: the machine can continue.
 pub(super) fn is_late(error: &Error) -> bool {
     matches!(error, Error::Fabric(Below::Timeout { .. }))
 }

@@ -1,8 +1,7 @@
 //! Executes the steps of the state machines: directly on mapped memory, otherwise by messages to
-//! the home. A call whose deadline passes, or that is ended by a panic of what runs while it waits,
-//! leaves its state here ([`Interrupted`]), and the next call continues from it. A release is gone
-//! on with ([`Leaver`]) when this unit makes progress, too; so is the way out of the queue if the
-//! lock is dropped.
+//! the home. A call whose deadline passes, or that a panic of a handler ends while it waits, leaves
+//! its state here ([`Interrupted`]), and the next call continues from it. A release ([`Leaver`]) is
+//! also continued when this unit makes progress; so is leaving the queue if the lock is dropped.
 
 mod call_state;
 mod leaver;
@@ -52,7 +51,7 @@ impl Lock {
         Ok(end)
     }
 
-    /// Errors: the home is gone.
+    /// Checks that the home still exists and offers the lock.
     #[inline(always)]
     fn find_home(&self) -> Result<()> {
         let home = self.home_peer();
@@ -60,7 +59,7 @@ impl Lock {
             return Err(self.say(lost.into()));
         }
         if self.words.needs_progress() {
-            // Whoever takes locks in a loop may be the home that others wait for.
+            // A unit that takes locks in a loop may be the home for which others wait.
             self.team.fabric().progress();
         }
         if !self.words.is_there() {
@@ -69,8 +68,7 @@ impl Lock {
         Ok(())
     }
 
-    /// The lock is held, if this is how the queue ended. With an error it is not: it has been given
-    /// back.
+    /// Completes an acquisition that got the lock. With an error, the lock has been given back.
     #[inline(always)]
     fn hold(&self, end: End) -> Result<End> {
         if let End::Held { broken } = end {
@@ -85,7 +83,7 @@ impl Lock {
         Ok(end)
     }
 
-    /// The checking mode hears that this unit holds the lock.
+    /// Tells the checking mode that this unit holds the lock.
     #[inline]
     fn tell_check(&self, broken: bool) -> Result<()> {
         let Some(check) = &self.team.0.job.check else {
@@ -93,13 +91,13 @@ impl Lock {
         };
         check.lock_taken(self.home_unit()?, self.team.id().0, self.number)?;
         if broken {
-            // The dead do nothing any more.
+            // A dead holder does nothing any more.
             check.buried(self.lost_unit()?);
         }
         Ok(())
     }
 
-    /// Goes through the queue, to its end or as far as the wish allows.
+    /// Runs the machine to its end, or as far as the wish allows.
     #[inline(always)]
     fn drive(&self, mut machine: Acquire, mut step: Step, wish: Wish) -> Result<End> {
         let mut walk = Attempts::default();
@@ -129,8 +127,8 @@ impl Lock {
         }
     }
 
-    /// One step that is no wait; its answer. `None`: somebody has to be asked for it
-    /// ([`Lock::ask_home`]).
+    /// Executes one step that is not a wait. Returns its answer; `None` if another unit has to be
+    /// asked ([`Lock::ask_home`]).
     #[inline(always)]
     fn carry_out(&self, step: Step) -> Result<Option<u64>> {
         match step {
@@ -152,15 +150,15 @@ impl Lock {
         }
     }
 
-    /// As [`Lock::carry_out`], by messages.
+    /// Executes a step by messages; see [`Lock::carry_out`].
     #[cold]
     fn ask(&self, machine: Machine, step: Step) -> Result<u64> {
         self.waiting(machine, step, None).answer()
     }
 
-    /// Waits for the answer of a home that is not mapped here, which is asked unless it was before.
-    /// With an error what is in `asked` may still be answered; if there is nothing the step has not
-    /// begun.
+    /// Waits for the answer of a home that is not mapped here. Asks it first, unless `asked` holds
+    /// a request. After an error, the request in `asked` may still be answered; if there is none,
+    /// the step has not begun.
     fn ask_home(&self, step: Step, asked: &mut Option<Handle<u64>>) -> Result<u64> {
         let fabric = self.team.fabric();
         if let Step::Wake { member, word, .. } = step {
@@ -175,7 +173,7 @@ impl Lock {
         let answer = asked.insert(answer);
         let (what, home) = ("the home of a lock", [self.home_peer()]);
         let over = || {
-            // Perhaps it is what others wait for.
+            // Others may be waiting for what this unit has left unfinished.
             self.team.0.job.unfinished.step(fabric);
             answer.is_over().then_some(())
         };
@@ -187,7 +185,8 @@ impl Lock {
         }
     }
 
-    /// What a word means as the answer to a step, if the rules of the queue allow it.
+    /// Checks that the rules of the queue allow a word as the answer to a step, and returns its
+    /// meaning.
     #[inline(always)]
     fn understand(&self, step: Step, found: u64) -> Result<u64> {
         if !step.allows(found, self.team.size()) {
@@ -199,7 +198,7 @@ impl Lock {
         })
     }
 
-    /// A word, outside of the queue's steps.
+    /// Loads a word outside of the queue's steps.
     pub(super) fn load(&self, word: Word) -> Result<u64> {
         let found = self.words.load(word).map_err(|error| self.say(error))?;
         self.understand(Step::Load(word), found)
@@ -212,7 +211,7 @@ impl Lock {
         Below::PeerCorrupt { peer, what }.into()
     }
 
-    /// Waits for a predecessor. `None`: it would have to wait, but only tries.
+    /// Waits for a predecessor. `None` if it would have to wait but only tries.
     fn wait(&self, behind: Ticket, wish: Wish) -> Result<Option<Wait>> {
         let peer = self.team.peers()[behind.member() as usize];
         let whom = [self.home_peer(), peer];
@@ -224,7 +223,7 @@ impl Lock {
             &move || behind.look(link.load(Ordering::Acquire))
         } else {
             own = self.words.own_wake();
-            // ORDERING: Acquire: the word comes by this unit's own progress.
+            // ORDERING: Acquire: the word is written by this unit's own progress.
             &|| behind.woken_by(own.u64(0).load(Ordering::Acquire))
         };
         if wish == Wish::Try {
@@ -239,10 +238,10 @@ impl Lock {
         }
     }
 
-    /// Goes on with what a call has left in the middle; `None`: that is done, and this one begins.
+    /// Continues what a call has left unfinished. `None`: that is done, and the new call begins.
     #[cold]
     fn go_on(&self, wish: Wish) -> Result<Option<End>> {
-        // Before anything is taken out: a handler that runs meanwhile may panic.
+        // Before anything is taken out, because a handler that runs meanwhile may panic.
         self.find_home()?;
         let left = self.left.lock().take();
         let (mut machine, step, asked) = match left {
@@ -263,16 +262,18 @@ impl Lock {
             }
             None => step,
         };
-        // Whoever has held the lock has no place in the queue any more, whatever becomes of it.
+        // If `hold` fails, the lock has been given back: this unit has no place in the queue any
+        // more.
         let end = self.drive(machine, step, wish)?;
         let end = self.hold(end)?;
-        // The call before may only have tried: it has no place.
+        // The interrupted call may only have tried: then it has no place.
         let begins = end == End::Busy && wish != Wish::Try;
         Ok((!begins).then_some(end))
     }
 
-    /// Goes on with a release, to its end.
+    /// Continues a release to its end.
     fn go_on_giving(&self, leaver: Arc<Mutex<Leaver>>) -> Result<()> {
+        // Kept here as well, so that the next call continues it if this one ends early.
         *self.left.lock() = Some(Interrupted::Release(leaver.clone()));
         let given = leaver.lock().settle();
         if given.as_ref().is_err_and(is_late) {
@@ -288,7 +289,7 @@ impl Lock {
         given
     }
 
-    /// As [`Lock::leave_queue`], when the lock is dropped.
+    /// Leaves the queue when the lock is dropped; see [`Lock::leave_queue`].
     #[cold]
     pub(super) fn end(&self) {
         match std::thread::panicking() {
@@ -297,9 +298,9 @@ impl Lock {
         }
     }
 
-    /// Brings what a call has left in the middle to its end, without the lock, and without a place
-    /// in the queue that somebody waits behind. What the home does not answer in time is gone on
-    /// with when this unit makes progress.
+    /// Completes what a call has left unfinished, without taking the lock and without leaving a
+    /// place in the queue behind which others wait. What the home does not answer in time is
+    /// continued when this unit makes progress.
     pub(super) fn leave_queue(&self) {
         let Some(left) = self.left.lock().take() else {
             return;
@@ -323,19 +324,20 @@ impl Lock {
         }
     }
 
-    /// Has this unit's progress go on with it, whatever becomes of this call.
+    /// Registers a leaver with this unit's progress, which continues it even if this call ends
+    /// early.
     fn add_leaver(&self, leaver: Leaver) -> Arc<Mutex<Leaver>> {
         let leaver = Arc::new(Mutex::new(leaver));
         self.team.0.job.unfinished.add(leaver.clone());
         leaver
     }
 
-    /// Those that have come to their ends have nothing of the team any more.
+    /// Drops the leavers that have ended, so that they no longer keep the team alive.
     fn let_go_of_leavers(&self) {
         self.team.0.job.unfinished.step(self.team.fabric());
     }
 
-    /// Errors: the deadline. Whoever is lost needs no wake.
+    /// Wakes a far waiter. Errors: the deadline. A lost waiter needs no wake.
     fn wake_far(&self, member: u32, word: u64) -> Result<()> {
         match self.words.wake(member, word) {
             Err(error) if !is_late(&error) => {
@@ -346,8 +348,8 @@ impl Lock {
         }
     }
 
-    /// Gives the lock back; `broken`: to somebody who must know that a holder died; `inside`: of a
-    /// call that has the place.
+    /// Gives the lock back. `broken`: the next holder must learn that a holder died. `inside`: a
+    /// call that has the place gives it back.
     #[inline(always)]
     pub(super) fn give(&self, broken: bool, inside: bool) -> Result<()> {
         let _call = (!inside).then(|| self.begin_giving());
@@ -374,14 +376,14 @@ impl Lock {
         }
     }
 
-    /// Who died as the holder.
+    /// Returns the unit that died as the holder.
     pub(super) fn lost_unit(&self) -> Result<Unit> {
         let word = self.load(Word::Lost)?;
         self.team.unit(word.saturating_sub(1) as u32)
     }
 
-    /// Whether a predecessor is not there any more. One that has broken the rules may hold the
-    /// lock.
+    /// Returns true if a predecessor has died. One that has violated the protocol may still hold
+    /// the lock.
     fn has_died(&self, peer: PeerId) -> bool {
         matches!(self.team.fabric().lost(peer), Some(Below::PeerLost { .. }))
     }
@@ -394,7 +396,7 @@ impl Lock {
         self.team.unit(self.words.home())
     }
 
-    /// A step in a queue whose words somebody may be changing all the time, or that goes in
+    /// Limits the steps in a queue whose words other units may change all the time, or that goes in
     /// circles. Errors: the deadline.
     #[inline(always)]
     fn walk(&self, walk: &mut Attempts) -> Result<()> {
@@ -402,7 +404,7 @@ impl Lock {
         walk.again(self.team.fabric(), "the queue of a lock", whom)
     }
 
-    /// The loss of the home, in the words of this crate.
+    /// Translates the loss of the home into an error of this crate.
     #[cold]
     fn say(&self, error: Error) -> Error {
         match error {
@@ -411,7 +413,7 @@ impl Lock {
         }
     }
 
-    /// The home has dropped the team.
+    /// Returns the error for a home that has dropped the team.
     #[cold]
     fn gone(&self) -> Error {
         let what = "it was the home of a lock";

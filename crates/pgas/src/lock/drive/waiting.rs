@@ -1,4 +1,4 @@
-//! Machines whose next step is waited for, and those that a call has left in the middle.
+//! Machines that wait for their next step, and machines that a call has left unfinished.
 
 use super::call_state::State;
 use super::leaver::{Leaver, is_late};
@@ -9,17 +9,17 @@ use parking_lot::Mutex;
 use samite_fabric::Handle;
 use std::sync::Arc;
 
-/// A machine that a call left in the middle.
+/// A machine that a call has left unfinished.
 #[derive(Debug)]
 pub(in crate::lock) enum Interrupted {
     Acquire {
         machine: Acquire,
         /// Its next step.
         step: Step,
-        /// The home was asked for it, and has not answered yet. `None`: it has not begun.
+        /// The pending request to the home for it. `None`: the step has not begun.
         asked: Option<Handle<u64>>,
     },
-    /// This unit's progress has it, too: others wait for it.
+    /// Shared with this unit's progress, because others wait for the release.
     Release(Arc<Mutex<Leaver>>),
 }
 
@@ -29,9 +29,9 @@ pub(super) enum Machine {
     Release(Release),
 }
 
-/// A machine whose next step is waited for. The lock keeps it if its step may still be done: with
-/// the deadline, with any error in a wait for a predecessor, which can begin anew, and with a panic
-/// of an operator or a handler that runs meanwhile.
+/// A machine that waits for its next step. The lock keeps it if the step may still be executed:
+/// after the deadline, after any error in a wait for a predecessor (which can begin again), and
+/// after a panic of an operator or a handler that runs meanwhile.
 pub(super) struct Waiting<'l> {
     lock: &'l Lock,
     machine: Machine,
@@ -41,7 +41,7 @@ pub(super) struct Waiting<'l> {
 }
 
 impl Waiting<'_> {
-    /// Waits for what the home answers.
+    /// Waits for the home's answer.
     pub(super) fn answer(mut self) -> Result<u64> {
         let answer = self.lock.ask_home(self.step, &mut self.asked);
         self.is_kept = answer.as_ref().is_err_and(is_late);
@@ -82,7 +82,7 @@ impl Lock {
         }
     }
 
-    /// Keeps a machine whose next step was not done.
+    /// Keeps a machine whose next step was not executed.
     #[cold]
     pub(super) fn leave(&self, machine: Machine, step: Step, asked: Option<Handle<u64>>) {
         let left = match machine {

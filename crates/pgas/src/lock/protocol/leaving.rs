@@ -1,10 +1,10 @@
-//! Out of the queue without the lock, for good: of a waiter ([`Leave`]), and of a lock that is
-//! dropped when a call has left a machine in the middle ([`Settle`]).
+//! Leaving the queue for good without the lock: for a waiter ([`Leave`]), and for a lock that is
+//! dropped after a call has left a machine unfinished ([`Settle`]).
 
 use super::words::{FAR, LEFT, MEMBER};
 use super::{Acquire, End, Release, Step, Ticket, Wish, Word};
 
-/// Leaves the queue without having had the lock: what a waiter does that gives it up for good.
+/// Leaves the queue without having had the lock, for a waiter that gives it up for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::lock) struct Leave {
     me: Ticket,
@@ -19,18 +19,18 @@ enum Leaving {
 }
 
 impl Leave {
-    /// `me`: the ticket of an acquisition that waits.
+    /// `me`: the ticket of an acquisition that is waiting.
     fn new(me: Ticket) -> Leave {
         let at = Leaving::Begin;
         Leave { me, at }
     }
 
-    /// The next step, after the answer to the last one.
+    /// Returns the next step, given the answer to the last one.
     fn step(&mut self, answer: u64) -> Step {
         match self.at {
             Leaving::Begin => self.say(self.me.fresh_link()),
             Leaving::Saying { expected } if answer == expected => match answer & MEMBER {
-                // Whoever comes finds that it has left.
+                // A unit that comes later finds that this one has left.
                 0 => Step::Ended(End::Interrupted),
                 next => {
                     self.at = Leaving::Woken;
@@ -41,7 +41,7 @@ impl Leave {
                     }
                 }
             },
-            // Somebody announced itself meanwhile.
+            // A unit announced itself meanwhile.
             Leaving::Saying { .. } => self.say(answer),
             Leaving::Woken => Step::Ended(End::Interrupted),
         }
@@ -57,8 +57,8 @@ impl Leave {
     }
 }
 
-/// Brings a machine to its end that was left in the middle, for a unit that does not want the lock
-/// any more and never comes again. Afterwards it has neither the lock nor a place in the queue.
+/// Completes a machine that was left unfinished, for a unit that no longer wants the lock and never
+/// asks for it again. Afterwards it has neither the lock nor a place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::lock) enum Settle {
     Acquire(Acquire),
@@ -67,16 +67,16 @@ pub(in crate::lock) enum Settle {
 }
 
 impl Settle {
-    /// Instead of an acquisition whose next step was to be this one: the next step.
+    /// Replaces an acquisition whose next step was to be `step`. Returns the next step.
     pub(in crate::lock) fn acquisition(mut machine: Acquire, step: Step) -> (Settle, Step) {
-        // It waits for nobody more.
+        // It no longer waits for any other unit.
         machine.wish(Wish::Try);
         let mut settle = Settle::Acquire(machine);
         let step = settle.instead_of(step);
         (settle, step)
     }
 
-    /// The next step, after the answer to the last one.
+    /// Returns the next step, given the answer to the last one.
     pub(in crate::lock) fn step(&mut self, answer: u64) -> Step {
         let step = match self {
             Settle::Acquire(machine) => machine.step(answer),
@@ -86,7 +86,7 @@ impl Settle {
         self.instead_of(step)
     }
 
-    /// What is done in place of a step of the machine.
+    /// Returns what is done in place of a step of the machine.
     fn instead_of(&mut self, step: Step) -> Step {
         match (&*self, step) {
             (Settle::Acquire(machine), Step::Await(_)) => {

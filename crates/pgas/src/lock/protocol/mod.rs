@@ -1,42 +1,44 @@
-//! The queue of a lock, as two state machines: no memory, no clock, no IO. Each step is one
-//! operation on one word, or a wait; whoever drives the machine carries it out and comes back with
-//! the answer. The same machines run here, over messages, and in the model checker (`model`).
+//! The queue of a lock, as two state machines without memory, clock or IO. Each step is one
+//! operation on one word, or a wait. The driver of the machine executes it and returns with the
+//! answer. The same machines run on mapped memory, over messages, and in the model checker
+//! (`model`).
 //!
 //! # Words, all of them in the memory of the lock's home
 //! ```text
 //!   tail         0: free   1: free, and broken   else the ticket of the last in the queue
-//!   previous[m]  0: m holds the lock (or is not in the queue)   else the ticket that m waits behind
+//!   previous[m]  0: m holds the lock (or is not in the queue)   else the ticket before m
 //!   link[m]      released:42 | left:1 | broken:1 | far:1 | announced:19
 //! ```
-//! A *ticket* names one stay of a member in the queue: its number and a count. `link[m]` says which
-//! of m's tickets are released, and who comes after the one that is not. A member takes a new
-//! ticket only when somebody came after the old one, so an uncontended lock costs one exchange to
+//! A *ticket* identifies one stay of a member in the queue: its number and a count. `link[m]` says
+//! which of m's tickets are released, and who comes after the one that is not. A member takes a new
+//! ticket only if another unit came after the old one, so an uncontended lock costs one exchange to
 //! take and one to give back.
 //!
 //! # Invariants
-//! L1 `previous[m]` is written before the ticket of m gets into the queue, by the exchange of the
-//!    tail that expects just that predecessor. So the queue can be walked from the tail at any
-//!    time, whoever dies.
+//! L1 `previous[m]` is written before the ticket of m enters the queue, by the exchange of the tail
+//!    that expects exactly that predecessor. So the queue can be walked from the tail at any time,
+//!    whichever units die.
 //! L2 A link changes by exchange or swap only. An announcement expects the ticket to be unreleased:
-//!    either it comes first and the release finds it, or the release comes first and the announcer
-//!    sees that.
+//!    either it comes first and the release finds it, or the release comes first and the announcing
+//!    unit sees that.
 //! L3 A member that was waiting writes `previous[m] = 0` before it touches what the lock guards.
-//!    Hence a dead one with 0 may have left it half changed, and a dead one with a ticket has not.
-//! L4 Who finds its predecessor dead waits behind the predecessor of that one. A late write of the
-//!    dead changes its own `previous`, or is an exchange that finds nothing it expects.
+//!    Hence a dead member with 0 may have left it half changed, and one with a ticket has not.
+//! L4 A unit that finds its predecessor dead waits behind the predecessor of that one. A late write
+//!    of the dead unit changes its own `previous`, or is an exchange that does not find what it
+//!    expects.
 //! L5 A waiter that leaves the queue says so in its own link, for good: it never comes to this lock
-//!    again. To whoever is behind it, it is as if it had died waiting (L3, L4). If its predecessor
-//!    gives the lock to it all the same, whoever comes next finds that in the link of the
-//!    predecessor.
-//! L6 A machine that has begun comes to its end, whatever its caller is told meanwhile: a step
-//!    takes place once, or is still to be asked for, and the next one follows its answer. Only then
-//!    does the unit begin another one; one that has dropped the lock is out of the queue at the end
-//!    ([`Settle`]). Only the loss of the home, and words that no home says, end a machine before.
+//!    again. To the unit behind it, it is as if it had died waiting (L3, L4). If its predecessor
+//!    gives the lock to it nevertheless, the next unit finds that in the link of the predecessor.
+//! L6 A machine that has begun runs to its end, whatever its caller is told meanwhile: a step
+//!    takes place once, or is yet to be requested, and the next one follows its answer. Only then
+//!    does the unit begin another machine; a unit that has dropped the lock is out of the queue at
+//!    the end ([`Settle`]). Only the loss of the home, and words that no correct home returns, end
+//!    a machine early.
 //!
 //! Source: the queue lock of Mellor-Crummey and Scott (TOCS 1991), with the words of the waiters at
-//! the home instead of in their own memory, so that the queue outlives them (in the manner of
+//! the home instead of in their own memory, so that the queue survives them (in the manner of
 //! recoverable mutual exclusion, Golab and Ramaraju, PODC 2016). The swap of the tail is a
-//! compare-exchange here: that is L1. The order of the queue is that in which the exchanges
+//! compare-exchange here because of L1. The order of the queue is that in which the exchanges
 //! succeed.
 
 mod leaving;
@@ -47,8 +49,8 @@ pub(super) use words::{MEMBERS_MAX, Ticket, Wait, Word, has_left, ticket};
 
 use words::{FAR, FREE_BROKEN, MEMBER};
 
-/// What is to be done next. The answer is the value loaded, or the value found by an exchange or
-/// swap; it is ignored after a store and a wake.
+/// The next step. The answer is the value loaded, or the value found by an exchange or swap; it is
+/// ignored after a store and a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     Load(Word),
@@ -59,12 +61,12 @@ pub(super) enum Step {
         new: u64,
     },
     Swap(Word, u64),
-    /// Wait until the ticket is released, or its member is lost or has left; the answer is that of
-    /// [`Wait`].
+    /// Wait until the ticket is released, or its member is lost or has left; [`Wait`] encodes the
+    /// answer.
     Await(Ticket),
     /// The answer is 1 if the member is known to be lost, or has left the queue.
     AskLost(u32),
-    /// Wakes a waiter; one that is far by this word.
+    /// Wakes a waiter; a far one by this word.
     Wake {
         member: u32,
         far: bool,
@@ -74,7 +76,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether the home may answer with this word: members that it names are those of the team.
+    /// Returns true if the home may answer with this word: any members in it belong to the team.
     #[inline(always)]
     pub(super) fn allows(self, answer: u64, members: u32) -> bool {
         let named = match self {
@@ -96,19 +98,19 @@ impl Step {
 /// How a machine ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum End {
-    /// The lock is held. Broken: a holder died before.
+    /// The lock is held. `broken`: a holder died before.
     Held { broken: bool },
-    /// It is free and broken, and who asked does not repair it.
+    /// The lock is free and broken, and the caller does not repair it.
     Broken,
-    /// It is held by somebody else, and who asked does not wait.
+    /// Another unit holds the lock, and the caller does not wait.
     Busy,
-    /// This unit waits no more, and never comes again.
+    /// This unit no longer waits, and never asks again.
     Interrupted,
-    /// It is given back; whether somebody came after, so that the ticket is used up.
+    /// The lock is given back. `used`: a unit came after, so the ticket is used up.
     Released { used: bool },
 }
 
-/// What an acquisition is for.
+/// The purpose of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wish {
     /// To hold the lock, after waiting.
@@ -119,11 +121,11 @@ pub(super) enum Wish {
     Repair,
 }
 
-/// Takes the lock.
+/// The machine that takes the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Acquire {
     me: Ticket,
-    /// The waiter cannot look at the home: it is woken by a word in its own memory.
+    /// The waiter cannot poll the home: it is woken by a word in its own memory.
     far: bool,
     wish: Wish,
     at: Taking,
@@ -132,7 +134,7 @@ pub(super) struct Acquire {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Taking {
     Begin,
-    /// The predecessor is written down; next the tail.
+    /// The predecessor is written; the tail is next.
     Ready {
         expected: u64,
     },
@@ -157,12 +159,12 @@ enum Taking {
     Passing {
         behind: Ticket,
     },
-    /// The dead one's name is written down; next this unit enters.
+    /// The dead holder's name is written; entering is next.
     Named,
     Entering {
         broken: bool,
     },
-    /// Who only tries looks whether everybody in the queue is dead.
+    /// A unit that only tries checks whether all units in the queue are dead.
     TryLost {
         tail: Ticket,
         at: Ticket,
@@ -184,12 +186,12 @@ impl Acquire {
         Acquire { me, far, wish, at }
     }
 
-    /// Another wish of the same unit, between two steps.
+    /// Changes the wish of the unit, between two steps.
     pub(super) fn wish(&mut self, wish: Wish) {
         self.wish = wish;
     }
 
-    /// The next step, after the answer to the last one (anything, for the first).
+    /// Returns the next step, given the answer to the last one (any value, for the first).
     #[inline(always)]
     pub(super) fn step(&mut self, answer: u64) -> Step {
         match self.at {
@@ -231,7 +233,7 @@ impl Acquire {
                     self.at = Taking::Waiting { behind };
                     Step::Await(behind)
                 }
-                // Somebody announced itself who is dead since.
+                // Another unit announced itself here and has since died.
                 None => self.announce(behind, answer),
             },
             Taking::Waiting { behind } => match Wait::of(answer) {
@@ -278,7 +280,7 @@ impl Acquire {
         }
     }
 
-    /// Writes the predecessor down (L1), then tries to become the tail.
+    /// Writes the predecessor (L1), then tries to become the tail.
     #[inline(always)]
     fn join(&mut self, expected: u64) -> Step {
         self.at = Taking::Ready { expected };
@@ -296,7 +298,7 @@ impl Acquire {
         }
     }
 
-    /// The ticket was not released, and never will be: who is before it?
+    /// The ticket was not released and never will be: finds its predecessor.
     fn pass_over(&mut self, dead: Ticket) -> Step {
         self.at = Taking::LostPrevious { dead };
         Step::Load(Word::Previous(dead.member()))
@@ -312,7 +314,7 @@ impl Acquire {
     }
 }
 
-/// Gives the lock back.
+/// The machine that gives the lock back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Release {
     me: Ticket,
@@ -322,7 +324,7 @@ pub(super) struct Release {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Giving {
-    /// Looks first whether somebody came after: where that is cheap.
+    /// Checks first whether a unit came after, if that is cheap.
     Look,
     Looking,
     Leave,
@@ -332,14 +334,14 @@ enum Giving {
 }
 
 impl Release {
-    /// `look`: a load of the home's memory costs little. `broken`: whoever is next must know.
+    /// `look`: a load of the home's memory is cheap. `broken`: the next holder must learn of it.
     #[inline(always)]
     pub(super) fn new(me: Ticket, look: bool, broken: bool) -> Release {
         let at = if look { Giving::Look } else { Giving::Leave };
         Release { me, broken, at }
     }
 
-    /// The next step, after the answer to the last one.
+    /// Returns the next step, given the answer to the last one.
     #[inline(always)]
     pub(super) fn step(&mut self, answer: u64) -> Step {
         let link = Word::Link(self.me.member());
@@ -360,7 +362,7 @@ impl Release {
             Giving::Leaving if answer == self.me.0 => Step::Ended(End::Released { used: false }),
             Giving::Leaving => self.pass(),
             Giving::Passing => match answer & MEMBER {
-                // Whoever comes finds the ticket released.
+                // A unit that comes later finds the ticket released.
                 0 => Step::Ended(End::Released { used: true }),
                 next => {
                     self.at = Giving::Woken;

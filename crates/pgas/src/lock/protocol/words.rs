@@ -1,4 +1,4 @@
-//! The contents of a lock's words; their layout is in the text of [`super`].
+//! The contents of a lock's words; [`super`] describes their layout.
 
 const SEQUENCE: u32 = 22;
 pub(super) const MEMBER: u64 = (1 << 19) - 1;
@@ -6,7 +6,7 @@ pub(super) const FAR: u64 = 1 << 19;
 const BROKEN: u64 = 1 << 20;
 pub(super) const LEFT: u64 = 1 << 21;
 
-/// Members that a team with locks can have.
+/// The largest number of members that a team with locks can have.
 pub(in crate::lock) const MEMBERS_MAX: u32 = MEMBER as u32 - 1;
 
 /// The tail of a lock that is free, but whose last holder died.
@@ -29,39 +29,40 @@ impl Ticket {
         self.0 >> SEQUENCE
     }
 
-    /// What a link says before anybody announced itself behind this ticket.
+    /// Returns the link before any unit has announced itself behind this ticket.
     pub(super) fn fresh_link(self) -> u64 {
         self.sequence().wrapping_sub(1) << SEQUENCE
     }
 
-    /// What it says afterwards, for whoever is next.
+    /// Returns the link after the release, for the next unit.
     pub(super) fn released_link(self, broken: bool) -> u64 {
         self.sequence() << SEQUENCE | if broken { BROKEN } else { 0 }
     }
 
-    /// The next ticket of the same member.
+    /// Returns the next ticket of the same member.
     pub(in crate::lock) fn next(self) -> Ticket {
         Ticket::new(self.member(), self.sequence().wrapping_add(1))
     }
 
-    /// Whether this ticket is released, by the link of its member.
+    /// Returns true if this ticket is released, according to the link of its member.
     pub(in crate::lock) fn is_released(self, link: u64) -> bool {
-        // Counts may wrap; nobody is half a circle late.
+        // Counts may wrap, but no unit is half the range behind.
         let since = (link >> SEQUENCE).wrapping_sub(self.sequence()) << SEQUENCE;
         since >> 63 == 0
     }
 
-    /// The word that a far waiter is woken by.
+    /// Returns the word by which a far waiter is woken.
     pub(in crate::lock) fn wake(self, broken: bool) -> u64 {
         self.0 | u64::from(broken)
     }
 
-    /// The word that a far waiter is woken by when this ticket leaves the queue.
+    /// Returns the word by which a far waiter is woken if this ticket leaves the queue.
     pub(super) fn wake_without(self) -> u64 {
         self.0 | LEFT
     }
 
-    /// Whether a far waiter behind this ticket is woken by this word, and how it finds the lock.
+    /// Returns whether a far waiter behind this ticket is woken by this word, and the state of the
+    /// lock.
     pub(in crate::lock) fn woken_by(self, word: u64) -> Option<Wait> {
         let broken = word & 1 == 1;
         match word & !(LEFT | 1) == self.0 {
@@ -71,7 +72,7 @@ impl Ticket {
         }
     }
 
-    /// Whether a near waiter behind this ticket may go on, by the link it looks at.
+    /// Returns whether a near waiter behind this ticket may continue, according to the link.
     #[inline(always)]
     pub(in crate::lock) fn look(self, link: u64) -> Option<Wait> {
         let broken = link & BROKEN != 0;
@@ -83,13 +84,13 @@ impl Ticket {
     }
 }
 
-/// Whether a member has left the queue, by its link.
+/// Returns true if a member has left the queue, according to its link.
 #[inline(always)]
 pub(in crate::lock) fn has_left(link: u64) -> bool {
     link & LEFT != 0
 }
 
-/// The ticket in a word, if there is one.
+/// Returns the ticket in a word, if there is one.
 pub(in crate::lock) fn ticket(word: u64) -> Option<Ticket> {
     (word & !1 != 0).then_some(Ticket(word & !1))
 }
@@ -100,7 +101,7 @@ pub(in crate::lock) enum Word {
     Tail,
     Previous(u32),
     Link(u32),
-    /// Which member died as the holder, plus one. For people.
+    /// Which member died as the holder, plus one. For error messages.
     Lost,
 }
 
@@ -110,12 +111,12 @@ pub(in crate::lock) enum Wait {
     Released {
         broken: bool,
     },
-    /// Its member is dead, or has left the queue.
+    /// The ticket's member is dead, or has left the queue.
     Lost,
 }
 
 impl Wait {
-    /// As the answer to [`Step::Await`].
+    /// Encodes the wait as the answer to [`Step::Await`].
     #[inline(always)]
     pub(in crate::lock) fn answer(self) -> u64 {
         match self {
