@@ -1,32 +1,32 @@
-//! What can go wrong in global memory, said to a person.
+//! The errors of global memory.
 
 use crate::Unit;
 
-/// Failures of the world and of calls that do not fit the memory they name.
+/// An error of global memory, or of a call that does not fit the memory that it names.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The fabric below: a lost peer, a deadline, the budget.
+    /// An error of the fabric: a lost peer, a deadline, the budget.
     #[error(transparent)]
     Fabric(#[from] samite_fabric::Error),
     /// A unit of the team or job died, and the call depends on it.
     #[error("{unit} was lost while {what}")]
     UnitLost {
-        /// Who.
+        /// The unit.
         unit: Unit,
         /// What was under way.
         what: &'static str,
     },
-    /// Elements outside of the memory.
+    /// Elements that lie outside of the memory.
     #[error("elements {first}..{end} lie outside the {len} elements of {unit}")]
     OutOfRange {
-        /// Whose memory.
+        /// The unit whose memory it is.
         unit: Unit,
-        /// First element.
+        /// The first element.
         first: u64,
         /// One past the last element.
         end: u64,
-        /// How many there are.
+        /// The number of elements in the memory.
         len: u64,
     },
     /// A rank that the team does not have.
@@ -34,7 +34,7 @@ pub enum Error {
     NoSuchRank {
         /// The rank.
         rank: u32,
-        /// Size of the team.
+        /// The size of the team.
         size: u32,
     },
     /// A unit that the job or the team does not have.
@@ -46,37 +46,37 @@ pub enum Error {
         /// The pointer in words.
         pointer: String,
     },
-    /// A size that no address space holds.
+    /// A size that exceeds any address space.
     #[error("{count} elements of {size} bytes are more than 2^63 bytes")]
     TooLarge {
-        /// Elements.
+        /// The number of elements.
         count: u64,
-        /// Bytes of one.
+        /// The bytes of one element.
         size: u64,
     },
-    /// Private memory for a result that could not be had.
+    /// Private memory for a result could not be allocated.
     #[error("no private memory for a result of {bytes} bytes")]
     OutOfMemory {
-        /// How many bytes.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// There is global memory on this fabric already.
+    /// Global memory has already begun on this fabric.
     #[error(
         "this fabric already has global memory; use the existing `Pgas` (a library makes a team of its \
          own with `Team::duplicate`), or drop it with all its teams and segments first"
     )]
     AlreadyBegun,
-    /// An update that the type of the elements does not have.
+    /// An update that the type of the elements does not support.
     #[error("elements of type {0} do not support this update (bitwise updates need integers)")]
     NoSuchUpdate(&'static str),
-    /// Buffers of one call that do not fit together.
+    /// The buffers of one call do not fit together.
     #[error("{what}: expected {expected} elements, found {found}")]
     WrongLength {
         /// Which buffer.
         what: &'static str,
-        /// Elements that are needed.
+        /// The number of elements that are needed.
         expected: u64,
-        /// Elements that were given.
+        /// The number of elements that were given.
         found: u64,
     },
     /// The members of a team called different collectives, or one with different arguments.
@@ -84,7 +84,7 @@ pub enum Error {
         "{unit} called the collective with different arguments: {what} ({theirs} there, {ours} here)"
     )]
     Mismatch {
-        /// Who differs from this unit.
+        /// The unit that differs from this one.
         unit: Unit,
         /// Which argument.
         what: &'static str,
@@ -93,19 +93,19 @@ pub enum Error {
         /// Its value here.
         ours: u64,
     },
-    /// A member could not get the memory for its part.
+    /// A member could not allocate the memory for its part.
     #[error("{0} could not allocate its part; its own error says why")]
     NoMemory(Unit),
     /// A member could not take part in a collective, which therefore ended at all others.
     #[error("{0} could not take part in a collective; its own error says why")]
     Refused(Unit),
-    /// A part could not change its phase: somebody is attached to it otherwise.
+    /// A part could not change its phase, because a process is attached to it in another way.
     #[error("the part of {0} could not change its phase; its own error says why")]
     NoPhase(Unit),
     /// Registered memory has no phases.
     #[error("registered memory is always shared; to change phases, allocate the memory")]
     AlwaysShared,
-    /// The checking mode found two accesses without order.
+    /// The checking mode found two unordered accesses.
     #[error("a data race: {0}")]
     Conflict(Box<crate::Conflict>),
     /// A unit died while it held a lock.
@@ -114,26 +114,26 @@ pub enum Error {
          take the lock with `recover` to repair it"
     )]
     HolderLost {
-        /// Who.
+        /// The holder that died.
         unit: Unit,
     },
-    /// A lock was asked for by the unit that holds it, or by a thread, an operator or a handler
-    /// while this unit waits for it: locks are not recursive.
+    /// The unit that asks for the lock already holds it, or waits for it in another thread, or asks
+    /// from an operator or a handler during the wait. Locks are not recursive.
     #[error("this unit already holds the lock, or is waiting for it; locks are not recursive")]
     AlreadyHeld,
-    /// A collective of a team that another thread of this unit is calling one of, or whose operator
-    /// this is. This one did not begin.
+    /// Another thread of this unit is in a collective of this team, or this call comes from an
+    /// operator of one. This call did not begin.
     #[error(
         "another thread of this unit is in a collective of this team; give each thread a team of its own \
          (`Team::duplicate`), or let them take turns"
     )]
     TeamInUse,
-    /// No number is free at all members of the team at once.
+    /// No segment number is free at all members of the team at once.
     #[error(
         "no segment number is free at all members; free some segments, or allocate fewer, larger ones"
     )]
     NoSegment,
-    /// A distributed array or map.
+    /// An error of a distributed array or map.
     #[error(transparent)]
     Array(#[from] crate::array::ArrayError),
 }

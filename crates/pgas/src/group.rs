@@ -1,51 +1,51 @@
-//! Sets of units: local values, always sorted by unit.
+//! Sets of units: local values, always in ascending order.
 //!
-//! Source: groups of DART (Zhou et al., PGAS 2014, IV-B1): members ascend by their absolute number,
-//! and a union merges.
+//! Source: groups of DART (Zhou et al., PGAS 2014, IV-B1): members ascend by absolute number, and a
+//! union merges.
 
 use crate::Unit;
 
-/// A set of units, ascending. Local: nobody else is told.
+/// A set of units in ascending order. Local: no other unit learns of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Group(Vec<Unit>);
 
 impl Group {
-    /// The empty group.
+    /// Creates an empty group.
     pub fn new() -> Group {
         Group::default()
     }
 
-    /// Units `0..count`.
+    /// Creates the group of units `0..count`.
     pub fn first(count: u32) -> Group {
         Group((0..count).map(Unit).collect())
     }
 
-    /// How many.
+    /// Returns the number of members.
     pub fn len(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// Whether nobody is in it.
+    /// Returns true if the group has no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The members, ascending.
+    /// Returns the members in ascending order.
     pub fn members(&self) -> &[Unit] {
         &self.0
     }
 
-    /// Whether a unit is in it. O(log n).
+    /// Returns true if a unit is a member. O(log n).
     pub fn contains(&self, unit: Unit) -> bool {
         self.0.binary_search(&unit).is_ok()
     }
 
-    /// Its place among the members. O(log n).
+    /// Returns the position of a unit among the members. O(log n).
     pub fn position(&self, unit: Unit) -> Option<u32> {
         self.0.binary_search(&unit).ok().map(|at| at as u32)
     }
 
-    /// Adds a unit; whether it was new.
+    /// Adds a unit. Returns true if it was new.
     pub fn add(&mut self, unit: Unit) -> bool {
         match self.0.binary_search(&unit) {
             Ok(_) => false,
@@ -56,7 +56,7 @@ impl Group {
         }
     }
 
-    /// Removes a unit; whether it was there.
+    /// Removes a unit. Returns true if it was a member.
     pub fn remove(&mut self, unit: Unit) -> bool {
         match self.0.binary_search(&unit) {
             Ok(at) => {
@@ -67,7 +67,7 @@ impl Group {
         }
     }
 
-    /// Who is in one or the other: one merge.
+    /// Returns the units that are in either group, by one merge.
     pub fn union(&self, other: &Group) -> Group {
         let mut merged = Vec::with_capacity(self.0.len() + other.0.len());
         let (mut left, mut right) = (self.0.as_slice(), other.0.as_slice());
@@ -81,20 +81,21 @@ impl Group {
         Group(merged)
     }
 
-    /// Who is in both.
+    /// Returns the units that are in both groups.
     pub fn intersection(&self, other: &Group) -> Group {
         let both = self.0.iter().filter(|unit| other.contains(**unit));
         Group(both.copied().collect())
     }
 
-    /// Who is in this one only.
+    /// Returns the units that are in this group only.
     pub fn difference(&self, other: &Group) -> Group {
         let only = self.0.iter().filter(|unit| !other.contains(**unit));
         Group(only.copied().collect())
     }
 
-    /// `parts` groups of consecutive members whose sizes differ by one at most, the larger ones
-    /// first. Groups are empty when there are more parts than members; none for zero parts.
+    /// Splits the group into `parts` groups of consecutive members. Their sizes differ by at most
+    /// one; the larger ones come first. Some are empty if there are more parts than members; there
+    /// are none for zero parts.
     pub fn split(&self, parts: u32) -> Vec<Group> {
         let (members, parts) = (self.0.len(), parts as usize);
         let start = |part: usize| part * (members / parts) + part.min(members % parts);
@@ -102,8 +103,8 @@ impl Group {
         (0..parts).map(part).collect()
     }
 
-    /// Groups of equal `key`, in the order of the keys. With the node of a unit as the key this is
-    /// the split by node ([`crate::Pgas::node_of`]).
+    /// Splits the group into groups of equal `key`, in the order of the keys. With the node of a
+    /// unit as the key, this is the split by node ([`crate::Pgas::node_of`]).
     pub fn split_by<K: Ord>(&self, mut key: impl FnMut(Unit) -> K) -> Vec<Group> {
         let mut groups = std::collections::BTreeMap::<K, Group>::new();
         for unit in &self.0 {

@@ -1,11 +1,11 @@
-//! Memory that one unit allocates by itself and that every unit can reach: pieces of segments that
-//! are added as needed. Cold path.
+//! Memory that one unit allocates by itself and that every unit can access: pieces of segments that
+//! are added as needed. Not performance-critical.
 //!
 //! ```text
 //!   a chunk:  | pieces, each a multiple of 64 bytes          | generation: one byte per 64 bytes |
 //! ```
 //! The byte is 0 where nothing is allocated. Debug builds of any unit compare it with the
-//! generation in the pointer, and so notice the use of freed memory.
+//! generation in the pointer and so detect the use of freed memory.
 
 use crate::pointer::Flags;
 use crate::{Error, GlobalPtr, Result, Unit};
@@ -13,36 +13,36 @@ use range_alloc::RangeAllocator;
 use samite_fabric::{Fabric, Reserved, Segment};
 use std::collections::HashMap;
 
-/// A chunk is at least this long: few segments, and others attach to each of them once.
+/// The minimum length of a chunk. Segments are few, and other units attach to each of them once.
 const CHUNK: u64 = 1 << 20;
-/// Pieces begin at a cache line of their own.
+/// Every piece begins at its own cache line.
 const GRAIN: u64 = 64;
 
-/// Bytes for pieces in a chunk of this length; the generations follow.
+/// Returns the bytes for pieces in a chunk of this length; the generations follow them.
 pub(crate) fn data_bytes(chunk: u64) -> u64 {
     chunk / (GRAIN + 1) * GRAIN
 }
 
-/// Where the generation of the piece at `offset` is kept in a chunk of this length.
+/// Returns the position of the generation of the piece at `offset` in a chunk of this length.
 pub(crate) fn generation_at(chunk: u64, offset: u64) -> u64 {
     data_bytes(chunk) + offset / GRAIN
 }
 
-/// A number for a segment that is this unit's alone: from the top. Teams agree on the lowest ones,
-/// by memory that may itself be a new chunk.
+/// Reserves a number for a segment of this unit alone, from the top. Teams agree on the lowest
+/// ones, through memory that may itself be a new chunk.
 pub(crate) fn number(fabric: &Fabric) -> Result<Reserved> {
     let count = fabric.free_segments().len() as u32 * u64::BITS;
     let number = (0..count).rev().find_map(|number| fabric.reserve(number));
     number.ok_or(Error::NoSegment)
 }
 
-/// The pieces of this unit.
+/// The heap of this unit's pieces.
 #[derive(Debug, Default)]
 pub(crate) struct LocalHeap {
     chunks: Vec<Chunk>,
-    /// Length, by the pointer that was given out.
+    /// The length of each piece, by its pointer.
     pieces: HashMap<GlobalPtr<u8>, u64>,
-    /// 1 to 255, of the last piece.
+    /// The generation of the last piece, 1 to 255.
     generation: u8,
 }
 
@@ -53,7 +53,7 @@ struct Chunk {
 }
 
 impl LocalHeap {
-    /// A zeroed piece. Errors: the budget, the number of segments.
+    /// Allocates a zeroed piece. Errors: the budget, the number of segments.
     pub(crate) fn allocate(
         &mut self,
         fabric: &Fabric,
@@ -84,7 +84,7 @@ impl LocalHeap {
         Ok(pointer)
     }
 
-    /// Writes the generation of a piece; 0 for none.
+    /// Writes the generation of a piece; 0 if it is free.
     fn mark(&self, segment: u16, offset: u64, bytes: u64, generation: u8) {
         let of = |chunk: &&Chunk| chunk.segment.key().segment == u32::from(segment);
         if let Some(chunk) = self.chunks.iter().find(of) {
@@ -103,15 +103,15 @@ impl LocalHeap {
         let segment = number(fabric)?.allocate(with_generations.max(CHUNK))?;
         let segment = segment.into_segment()?;
         let mut free = RangeAllocator::new(0..data_bytes(segment.key().bytes));
-        // A fresh range that is long enough.
+        // A fresh range that is long enough, so this cannot fail.
         let _ = free.allocate_range(bytes);
         self.chunks.push(Chunk { segment, free });
         let last = self.chunks.len() - 1;
         Ok(&mut self.chunks[last])
     }
 
-    /// Frees a piece; whether it was one. A chunk that is empty then is given back, unless it is
-    /// the last.
+    /// Frees a piece. Returns false if there is none. A chunk that becomes empty is freed, unless
+    /// it is the last.
     pub(crate) fn free(&mut self, pointer: GlobalPtr<u8>) -> bool {
         let Some(bytes) = self.pieces.remove(&pointer) else {
             return false;

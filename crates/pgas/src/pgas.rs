@@ -1,5 +1,5 @@
-//! This unit among the units of its job, as a program has it: from the beginning of global memory
-//! to its end.
+//! Global memory as a program uses it: this unit among the units of its job, from the beginning of
+//! global memory to its end.
 
 use crate::check::{AccessKind, Checker};
 use crate::collective::Kind;
@@ -14,16 +14,15 @@ use std::sync::Arc;
 
 /// Global memory of a job; see the crate's text. Any thread may use it.
 ///
-/// Keep it as long as its teams and segments are used: dropping it is *collective*. It completes
-/// what this unit has started, and waits until all units drop theirs, so that nobody uses the
-/// memory of a unit that has left; until then this unit's parts of dropped segments stay, and its
-/// progress goes on. A program needs no barrier at its end. It does not wait
-/// * for units that are lost: the others wait for those with whom they share segments;
-/// * beyond the fabric's deadline: what is accessed later ends with an error that names the unit
-///   that left;
-/// * when a panic drops it: then the others may find this unit lost.
+/// Keep it as long as its teams and segments are used. Dropping it is *collective*: it completes
+/// what this unit has started, and waits until all units drop theirs, so that no unit uses the
+/// memory of one that has left. Until then, this unit's parts of dropped segments stay, and it
+/// makes progress. So a program needs no barrier at its end. Dropping does not wait
+/// * for lost units: the others wait for those with which they share segments;
+/// * beyond the fabric's deadline: a later access ends with an error that names the unit that left;
+/// * if a panic drops it: the others may then find this unit lost.
 ///
-/// A unit that ends while another one calls a collective of the world ends that call, with
+/// If a unit ends while another one calls a collective of the world, that collective ends with
 /// [`Error::Mismatch`].
 #[derive(Debug)]
 pub struct Pgas {
@@ -33,11 +32,11 @@ pub struct Pgas {
 }
 
 impl Pgas {
-    /// Begins: agrees with the other units of the job. Collective over the job. It can be ended
-    /// (dropped by all) and begun anew any number of times, by all units alike.
+    /// Begins global memory together with the other units of the job. Collective over the job. All
+    /// units may end it (drop it) and begin it again any number of times.
     ///
     /// # Errors
-    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not come within the
+    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not join within the
     /// fabric's deadline, or is lost.
     pub fn new(fabric: &Fabric) -> Result<Pgas> {
         let job = Arc::new(Job::new(fabric)?);
@@ -46,57 +45,57 @@ impl Pgas {
         Ok(Pgas { job, world, ended })
     }
 
-    /// This unit.
+    /// Returns this unit.
     pub fn me(&self) -> Unit {
         self.job.me
     }
 
-    /// How many units the job has.
+    /// Returns the number of units of the job.
     pub fn units(&self) -> u32 {
         self.job.peers.len() as u32
     }
 
-    /// The team of all units; ranks are units.
+    /// Returns the team of all units. Its ranks are the numbers of the units.
     pub fn world(&self) -> &Team {
         &self.world
     }
 
-    /// The team with this id, if this unit is a member of it and has a clone of it somewhere. O(1).
+    /// Returns the team with this id, if this unit is a member of it and keeps a clone of it. O(1).
     pub fn team(&self, id: TeamId) -> Option<Team> {
         self.world.of_this_unit(id)
     }
 
-    /// All units.
+    /// Returns the group of all units.
     pub fn group(&self) -> Group {
         Group::first(self.units())
     }
 
-    /// The fabric below.
+    /// Returns the underlying fabric.
     pub fn fabric(&self) -> &Fabric {
         &self.job.fabric
     }
 
-    /// Which node a unit is on: equal for units that share memory.
+    /// Returns the node of a unit; it is equal for units that share memory.
     pub fn node_of(&self, unit: Unit) -> Result<u32> {
         let node = self.fabric().node_of(self.job.peer(unit)?);
-        // All have joined before there is a job.
+        // All units have joined before the job exists.
         Ok(node.unwrap_or(unit.0))
     }
 
-    /// Allocates `count` elements in this unit's memory, reachable by every unit that gets the
+    /// Allocates `count` elements in this unit's memory, accessible to every unit that gets the
     /// pointer. Local; zeroed; aligned to 64 bytes. The heap grows as needed, within the budget.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {
         self.job.allocate(count)
     }
 
-    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Others must not use it
-    /// any more; debug builds notice when they do.
+    /// Frees memory that this unit allocated by [`Pgas::allocate`]. Local. Other units must not use
+    /// it any more; debug builds detect it if they do.
     pub fn free<T>(&self, pointer: GlobalPtr<T>) -> Result<()> {
         self.job.free(pointer)
     }
 
-    /// Makes this unit's own memory reachable by every unit that gets the pointer. Local; the
-    /// elements stay where they are. Elements of other sizes than 4 and 8 bytes: see
+    /// Makes this unit's own memory accessible to every unit that gets the pointer. Local; the
+    /// elements stay where they are. For elements whose size is not 4 or 8 bytes, see
     /// [`Team::register`].
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<GlobalPtr<T>> {
         let number = local::number(&self.job.fabric)?;
@@ -108,14 +107,14 @@ impl Pgas {
         Ok(pointer.cast())
     }
 
-    /// Ends a registration; the first `count` elements as they are now. Others must not use it any
-    /// more, and notice when they do. Not collective, but it waits, for half of the fabric's
-    /// deadline at most, until the units that have used it by the pointer let go of it. They do
-    /// when they call a collective, a flush or [`Pgas::progress`].
+    /// Ends a registration. Returns the first `count` elements as they are now. Other units must
+    /// not use it any more, and get an error if they do. It is not collective, but it waits, for at
+    /// most half of the fabric's deadline, until the units that have accessed it by the pointer
+    /// release it. They do so when they call a collective, a flush or [`Pgas::progress`].
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for more elements than were registered, [`Error::BadPointer`],
-    /// [`samite_fabric::Error::InUse`] by units that do not let go: the registration stays.
+    /// [`Error::OutOfRange`] if fewer elements were registered, [`Error::BadPointer`],
+    /// [`samite_fabric::Error::InUse`] if units do not release it; the registration then stays.
     pub fn unregister<T: Elem>(&self, pointer: GlobalPtr<T>, count: u64) -> Result<Vec<T>> {
         let registered = pointer.at_offset(0).cast();
         let len = match self.job.registered.lock().get(&registered) {
@@ -131,12 +130,14 @@ impl Pgas {
                 unit: self.job.me,
                 first: pointer.offset() / size.max(1),
                 end: (pointer.offset() / size.max(1)).saturating_add(count),
+                // Allocated first: a failure must leave the registration as it is.
                 len: len / size.max(1),
             });
         }
         let mut elements = crate::zeros::<T>(count)?;
         self.job.forget(self.job.me, pointer.segment());
         let segment = self.job.registered.lock().remove(&registered);
+        // Sole access is needed to copy the elements out.
         let segment = segment.ok_or_else(|| bad(pointer))?;
         let shut = segment.into_phased();
         shut.shut();
@@ -159,8 +160,8 @@ impl Pgas {
         }
     }
 
-    /// What the checking mode found so far: the conflicts whose later access was this unit's. Empty
-    /// where it is switched off.
+    /// Returns what the checking mode has found so far: the conflicts whose later access was this
+    /// unit's. Empty if it is switched off.
     pub fn conflicts(&self) -> Vec<crate::Conflict> {
         self.job
             .check
@@ -168,7 +169,8 @@ impl Pgas {
             .map_or_else(Vec::new, Checker::conflicts)
     }
 
-    /// Copies `from` to the memory at `to`. One-sided; complete here and there.
+    /// Copies `from` to the memory at `to`. One-sided; locally and remotely complete when it
+    /// returns.
     #[inline]
     #[track_caller]
     pub fn put<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
@@ -181,7 +183,7 @@ impl Pgas {
         self.job.watch(to, from.len(), AccessKind::Put)
     }
 
-    /// Copies the memory at `from` to `into`. One-sided; complete.
+    /// Copies the memory at `from` to `into`. One-sided; complete when it returns.
     #[inline]
     #[track_caller]
     pub fn get<T: Elem>(&self, from: GlobalPtr<T>, into: &mut [T]) -> Result<()> {
@@ -195,8 +197,8 @@ impl Pgas {
         self.job.watch(from, into.len(), AccessKind::Get)
     }
 
-    /// As [`Pgas::put`], without waiting: `from` is copied before it returns (locally complete);
-    /// the handle ends when the bytes are there.
+    /// Starts a [`Pgas::put`] without waiting. `from` is copied before it returns (locally
+    /// complete); the handle ends when the bytes have arrived.
     #[inline]
     #[track_caller]
     pub fn put_nb<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<Handle<u64>> {
@@ -205,7 +207,7 @@ impl Pgas {
         Ok(handle)
     }
 
-    /// As [`Pgas::put_nb`]; its end is waited for by [`Pgas::flush`].
+    /// Starts a put like [`Pgas::put_nb`], but without a handle; [`Pgas::flush`] waits for its end.
     #[inline]
     #[track_caller]
     pub fn put_implicit<T: Elem>(&self, to: GlobalPtr<T>, from: &[T]) -> Result<()> {
@@ -214,30 +216,30 @@ impl Pgas {
         self.job.watch(to, from.len(), AccessKind::ImplicitPut)
     }
 
-    /// Waits until every implicit operation to a unit is complete there.
+    /// Waits until every implicit operation to a unit is remotely complete.
     ///
     /// # Errors
-    /// The failure of an operation that this thread started. The deadline: what has not ended by
-    /// then is given up.
+    /// The failure of an operation that this thread started. The deadline: operations that have not
+    /// ended by then are abandoned.
     pub fn flush(&self, unit: Unit) -> Result<()> {
         self.job.flush(Some(unit))
     }
 
-    /// Waits until every implicit operation is complete. Errors: as [`Pgas::flush`].
+    /// Waits until every implicit operation is complete. Errors: as for [`Pgas::flush`].
     pub fn flush_all(&self) -> Result<()> {
         self.job.flush(None)
     }
 
-    /// Waits until the sources of all implicit operations may be used again. They are copied when
-    /// an operation starts, so there is nothing to wait for: it only makes progress.
+    /// Waits until the sources of all implicit operations may be reused. They are copied when an
+    /// operation starts, so this only makes progress.
     pub fn flush_local(&self) {
         self.job.fabric.progress();
         self.job.let_go();
         self.job.unfinished.step(&self.job.fabric);
     }
 
-    /// Makes progress for others: where units share no memory, whoever computes for long calls this
-    /// now and then.
+    /// Makes progress for other units. If units share no memory, a unit that computes for a long
+    /// time should call this now and then.
     pub fn progress(&self) {
         self.job.fabric.progress();
         self.job.step();
@@ -245,7 +247,7 @@ impl Pgas {
 }
 
 impl Drop for Pgas {
-    /// Waits for the other units to end, too; see [`Pgas`].
+    /// Waits until the other units also end; see [`Pgas`].
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::debug!("global memory is left by a panic, without waiting for the others");

@@ -1,24 +1,24 @@
-//! Global pointers: 128 bits that name a byte of the job.
+//! Global pointers: 128 bits that identify a byte of the job.
 //!
 //! ```text
 //!   bits 127..96   95..80    79..64   63..0
 //!        unit      segment   flags    offset in bytes
 //! ```
-//! The layout of the DART paper (Zhou et al., PGAS 2014, section III). The flags hold how the
-//! memory was had and eight bits of its generation, so that a pointer to freed memory is
-//! recognised. Pieces of a unit's own heap have generations of their own; there the flags hold six
-//! bits of the generation of the segment, too.
+//! The layout of the DART paper (Zhou et al., PGAS 2014, section III). The flags hold the origin of
+//! the memory and eight bits of its generation, so that a pointer to freed memory is recognised.
+//! Pieces of a unit's own heap have generations of their own; for them, the flags also hold six
+//! bits of the generation of the segment.
 
 use crate::Unit;
 use std::marker::PhantomData;
 
-/// How the memory behind a pointer was had.
+/// How the memory behind a pointer was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Origin {
-    /// By one unit, for itself ([`crate::Pgas::allocate`]).
+    /// Allocated by one unit, for itself ([`crate::Pgas::allocate`]).
     Local = 0,
-    /// By a team, symmetric ([`crate::Team::allocate`]).
+    /// Allocated by a team, symmetrically ([`crate::Team::allocate`]).
     Collective = 1,
     /// The user's own memory, registered.
     Registered = 2,
@@ -28,8 +28,9 @@ const ORIGIN: u16 = 0x3;
 const CHUNK_SHIFT: u32 = 2;
 const GENERATION_SHIFT: u32 = 8;
 
-/// Names an element of type `T` somewhere in the job. A value: it can be copied, compared, sent and
-/// kept; it gives no access by itself. Comparison is by unit, segment, flags, offset.
+/// Identifies an element of type `T` anywhere in the job. It is a value: it can be copied,
+/// compared, sent and stored, and gives no access by itself. Comparison is by unit, segment, flags,
+/// offset.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct GlobalPtr<T> {
@@ -40,10 +41,10 @@ pub struct GlobalPtr<T> {
 const _: () = assert!(size_of::<GlobalPtr<f64>>() == 16);
 
 impl<T> GlobalPtr<T> {
-    /// Points nowhere.
+    /// The null pointer.
     pub const NULL: GlobalPtr<T> = GlobalPtr::from_bits(u128::MAX);
 
-    /// From its 128 bits.
+    /// Creates a pointer from its 128 bits.
     pub const fn from_bits(bits: u128) -> GlobalPtr<T> {
         GlobalPtr {
             bits,
@@ -51,12 +52,12 @@ impl<T> GlobalPtr<T> {
         }
     }
 
-    /// The 128 bits: to send, or to keep in global memory.
+    /// Returns the 128 bits, for sending or for storing in global memory.
     pub const fn to_bits(self) -> u128 {
         self.bits
     }
 
-    /// Its bits as two words, as messages carry it.
+    /// Returns its bits as two words, as messages carry them.
     pub(crate) fn to_words(self) -> [u64; 2] {
         let bits = self.to_bits();
         [bits as u64, (bits >> 64) as u64]
@@ -75,40 +76,41 @@ impl<T> GlobalPtr<T> {
         )
     }
 
-    /// Whether it points nowhere.
+    /// Returns true if it is the null pointer.
     pub const fn is_null(self) -> bool {
         self.bits == u128::MAX
     }
 
-    /// Whose memory.
+    /// Returns the unit that owns the memory.
     pub const fn unit(self) -> Unit {
         Unit((self.bits >> 96) as u32)
     }
 
-    /// The number of the segment at that unit.
+    /// Returns the number of the segment at that unit.
     pub const fn segment(self) -> u16 {
         (self.bits >> 80) as u16
     }
 
-    /// The flags.
+    /// Returns the flags.
     pub const fn flags(self) -> Flags {
         Flags((self.bits >> 64) as u16)
     }
 
-    /// Bytes from the start of the segment.
+    /// Returns the offset from the start of the segment, in bytes.
     pub const fn offset(self) -> u64 {
         self.bits as u64
     }
 
-    /// The element `count` further on (or back). The sum is not checked against the segment here,
-    /// every access does that.
+    /// Returns a pointer to the element `count` elements further on (or back). The result is not
+    /// checked against the segment here, but by every access.
     #[must_use]
     pub const fn add(self, count: i64) -> GlobalPtr<T> {
         let bytes = count.wrapping_mul(size_of::<T>() as i64);
         self.at_offset(self.offset().wrapping_add_signed(bytes))
     }
 
-    /// Elements from `earlier` to this one; `None` when they lie in different segments.
+    /// Returns the number of elements from `earlier` to this one; `None` if they lie in different
+    /// segments.
     pub const fn distance_from(self, earlier: GlobalPtr<T>) -> Option<i64> {
         if self.bits >> 64 != earlier.bits >> 64 || size_of::<T>() == 0 {
             return None;
@@ -116,19 +118,20 @@ impl<T> GlobalPtr<T> {
         Some(self.offset().wrapping_sub(earlier.offset()) as i64 / size_of::<T>() as i64)
     }
 
-    /// The same place at another unit: the corresponding element of a symmetric allocation.
+    /// Returns a pointer to the same place at another unit: the corresponding element of a
+    /// symmetric allocation.
     #[must_use]
     pub const fn at_unit(self, unit: Unit) -> GlobalPtr<T> {
         GlobalPtr::new(unit, self.segment(), self.flags(), self.offset())
     }
 
-    /// The same segment at another offset in bytes.
+    /// Returns a pointer into the same segment at another offset in bytes.
     #[must_use]
     pub const fn at_offset(self, offset: u64) -> GlobalPtr<T> {
         GlobalPtr::from_bits(self.bits & !(u64::MAX as u128) | offset as u128)
     }
 
-    /// The same byte as another type.
+    /// Returns a pointer to the same byte as another type.
     #[must_use]
     pub const fn cast<U>(self) -> GlobalPtr<U> {
         GlobalPtr::from_bits(self.bits)
@@ -144,12 +147,12 @@ impl Flags {
         Flags(origin as u16 | ((generation as u16) & 0xff) << GENERATION_SHIFT)
     }
 
-    /// Of a piece of a unit's own heap, in a segment of the generation `chunk`.
+    /// Creates the flags of a piece of a unit's own heap, in a segment of the generation `chunk`.
     pub(crate) const fn of_piece(generation: u8, chunk: u32) -> Flags {
         Flags(Flags::of(Origin::Local, generation as u32).0 | (chunk as u16 & 0x3f) << CHUNK_SHIFT)
     }
 
-    /// Whether it is the segment with this generation, as far as can be told.
+    /// Returns true if it may be the segment with this generation, as far as the bits tell.
     pub(crate) const fn is_of(self, segment: u32) -> bool {
         match self.origin() {
             Origin::Local => self.0 >> CHUNK_SHIFT & 0x3f == segment as u16 & 0x3f,
@@ -157,7 +160,7 @@ impl Flags {
         }
     }
 
-    /// How the memory was had.
+    /// Returns how the memory was obtained.
     pub const fn origin(self) -> Origin {
         match self.0 & ORIGIN {
             0 => Origin::Local,
@@ -166,25 +169,25 @@ impl Flags {
         }
     }
 
-    /// Low bits of the generation of the allocation.
+    /// Returns the low bits of the generation of the allocation.
     pub const fn generation(self) -> u8 {
         (self.0 >> GENERATION_SHIFT) as u8
     }
 }
 
-/// The layout of today's DART headers: `unit:24 flags:8 | segment:16 team:16 | offset:64`, where
-/// the unit is a rank of the team.
+/// The layout of the current DART headers: `unit:24 flags:8 | segment:16 team:16 | offset:64`,
+/// where the unit is a rank of the team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DartPtr {
-    /// Rank in the team, 24 bits; -1 of the null pointer is `0xff_ffff`.
+    /// The rank in the team, 24 bits; the -1 of the null pointer is `0xff_ffff`.
     pub unit: u32,
-    /// The low flags.
+    /// The low eight flags.
     pub flags: u8,
-    /// Segment.
+    /// The segment.
     pub segment: i16,
-    /// Team.
+    /// The team.
     pub team: i16,
-    /// Offset in bytes, or an address.
+    /// The offset in bytes, or an address.
     pub offset: u64,
 }
 
@@ -198,7 +201,7 @@ impl DartPtr {
         offset: 0,
     };
 
-    /// The 16 bytes of the C structure on a little-endian machine.
+    /// Returns the 16 bytes of the C structure on a little-endian machine.
     pub const fn to_bytes(self) -> [u8; 16] {
         let word = (self.unit & 0xff_ffff) as u128
             | (self.flags as u128) << 24
@@ -208,7 +211,7 @@ impl DartPtr {
         word.to_le_bytes()
     }
 
-    /// The reverse.
+    /// Creates a pointer from these bytes; the inverse of [`DartPtr::to_bytes`].
     pub const fn from_bytes(bytes: [u8; 16]) -> DartPtr {
         let word = u128::from_le_bytes(bytes);
         DartPtr {
@@ -222,14 +225,15 @@ impl DartPtr {
 }
 
 impl<T> GlobalPtr<T> {
-    /// The DART form, of a team that the C side knows as `team` and in which the unit has the rank
-    /// `rank`. Lossless together with [`GlobalPtr::from_dart`]: the generation (the high flags) is
-    /// the segment's and comes back with `generation`. `None` if rank or segment do not fit.
+    /// Returns the DART form, for a team that the C side knows as `team` and in which the unit has
+    /// the rank `rank`. Lossless together with [`GlobalPtr::from_dart`]: the generation (the high
+    /// flags) is the segment's and is passed back as `generation`. `None` if rank or segment do not
+    /// fit.
     pub fn to_dart(self, team: i16, rank: u32) -> Option<DartPtr> {
         if self.is_null() {
             return Some(DartPtr::NULL);
         }
-        // A rank of 24 bits, all ones of which mean nobody.
+        // A rank has 24 bits; all ones mean the null pointer.
         let fits = rank < 0xff_ffff;
         Some(DartPtr {
             unit: rank,
@@ -241,8 +245,8 @@ impl<T> GlobalPtr<T> {
         .filter(|_| fits)
     }
 
-    /// The native form of a DART pointer whose rank is the unit `unit`, in a segment of this
-    /// generation.
+    /// Returns the native form of a DART pointer whose rank is the unit `unit`, in a segment of
+    /// this generation.
     pub fn from_dart(dart: DartPtr, unit: Unit, generation: u8) -> GlobalPtr<T> {
         if dart == DartPtr::NULL {
             return GlobalPtr::NULL;

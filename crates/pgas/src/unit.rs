@@ -1,11 +1,11 @@
-//! Who is who: units, and the types that may lie in global memory.
+//! Units, and the types that may be stored in global memory.
 
 /// A process of the job. Its number never changes and is the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Unit(pub u32);
 
 impl Unit {
-    /// As an index into a table of all units.
+    /// Returns its index in a table of all units.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -17,10 +17,10 @@ impl std::fmt::Display for Unit {
     }
 }
 
-/// What may lie in global memory: plain data without padding, of which every bit pattern is a
-/// value.
+/// A type that may be stored in global memory: plain data without padding for which every bit
+/// pattern is valid.
 ///
-/// Whatever another unit writes is then a value, perhaps an unexpected one, and never undefined
-/// behaviour. Derive [`bytemuck::Pod`] and [`bytemuck::Zeroable`] for structures of one's own.
+/// Whatever another unit writes is then a value, possibly an unexpected one, but never undefined
+/// behaviour. Derive [`bytemuck::Pod`] and [`bytemuck::Zeroable`] for your own structures.
 pub trait Elem: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Elem for T {}

@@ -1,9 +1,10 @@
 //! Irregular access, element by element, without a round trip for each.
 //!
-//! On mapped memory the cost of a random element is the trip of its line: each element's line is
-//! asked for when it is named and used some elements later, so that many trips are under way at
-//! once. Over messages the elements for one member are collected and travel together, and no more
-//! than [`IN_FLIGHT`] batches are unanswered: whoever asks faster than the others answer waits.
+//! On mapped memory, the cost of a random element is the transfer of its cache line. The line of an
+//! element is prefetched when the element is named and used some elements later, so that many
+//! transfers are in flight at once. Over messages, the elements for one member are collected and
+//! travel together. At most [`IN_FLIGHT`] batches are unanswered: a unit that sends faster than the
+//! others answer waits.
 //!
 //! Source: exstack and conveyors of the bale programs (Maley and DeVinney, IA^3 2019).
 
@@ -14,42 +15,42 @@ use crate::{Elem, Error, Result};
 use samite_fabric::{Atomic, Handle, Remote, WordUpdate};
 use std::collections::VecDeque;
 
-/// Elements whose lines are under way at once: about what a core can have in flight, and more while
-/// some of them hit.
+/// How many elements' lines are prefetched ahead: about what a core can have in flight, and more
+/// because some of them hit.
 const AHEAD: usize = 32;
-/// Elements of one member that travel together.
+/// The number of elements that travel to one member together.
 const BATCH: usize = 1024;
-/// Batches without an answer.
+/// The number of batches without an answer.
 const IN_FLIGHT: usize = 8;
 
 /// An element of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// The member.
+    /// The rank of the member.
     pub rank: u32,
-    /// The element.
+    /// The index of the element.
     pub index: u64,
 }
 
-/// Updates on their way; see [`Segment::updates`].
+/// Updates in flight; see [`Segment::updates`].
 #[derive(Debug)]
 #[must_use = "call finish: updates that are still collected are not done before"]
 pub struct Updates<'s, T> {
     segment: &'s Segment<T, Shared>,
     update: Update,
     native: Option<Atomic>,
-    /// On mapped memory: what was asked for and is not done yet.
+    /// On mapped memory: updates whose line is prefetched and that are not applied yet.
     near: Vec<(u32, WordUpdate)>,
-    /// Where the oldest of them is, once there are [`AHEAD`].
+    /// The position of the oldest of them, once there are [`AHEAD`].
     oldest: usize,
-    /// By rank: what is collected for it.
+    /// By rank: the updates collected for it.
     far: Vec<Vec<WordUpdate>>,
     in_flight: VecDeque<Handle<u64>>,
 }
 
 impl<T: AtomicElem> Segment<T, Shared> {
-    /// Begins many updates of elements anywhere, all of the same kind:
-    /// `element = element op value`, each atomic, in no order. Local. They are done when
+    /// Begins many updates of elements anywhere, all of the same kind: `element = element op
+    /// value`, each atomic, in no particular order. Local. They are complete when
     /// [`Updates::finish`] returns.
     pub fn updates(&self, update: Update) -> Updates<'_, T> {
         Updates {
@@ -65,8 +66,8 @@ impl<T: AtomicElem> Segment<T, Shared> {
 }
 
 impl<T: AtomicElem> Updates<'_, T> {
-    /// Updates one element, some time until [`Updates::finish`]. Waits while too much is
-    /// unanswered.
+    /// Updates one element, at some time before [`Updates::finish`] returns. Waits while too many
+    /// batches are unanswered.
     ///
     /// # Errors
     /// Out of range; [`Error::NoSuchUpdate`]; a lost unit.
@@ -93,7 +94,7 @@ impl<T: AtomicElem> Updates<'_, T> {
             .segment
             .watched_part(rank, index, 1, AccessKind::Update)?;
         let Some(op) = self.native else {
-            // Not one operation anywhere: there is nothing that could travel together.
+            // The update is not one operation anywhere, so it cannot be part of a batch.
             let fabric = self.segment.team().fabric();
             atomic::fetch_op(fabric, remote, word.offset, self.update, value)?;
             return Ok(());
@@ -110,7 +111,7 @@ impl<T: AtomicElem> Updates<'_, T> {
         Ok(())
     }
 
-    /// Takes the place of the oldest one whose line was asked for, which is done now.
+    /// Replaces the oldest update whose line was prefetched, which is applied now.
     #[inline(always)]
     fn do_later(&mut self, op: Atomic, update: (u32, WordUpdate)) -> Result<()> {
         if self.near.len() < AHEAD {
@@ -151,7 +152,7 @@ impl<T: AtomicElem> Updates<'_, T> {
         Ok(())
     }
 
-    /// Returns when every update is done, at all members. One-sided.
+    /// Waits until every update is complete at all members. One-sided.
     pub fn finish(mut self) -> Result<()> {
         if let Some(op) = self.native {
             for update in std::mem::take(&mut self.near) {
@@ -208,7 +209,7 @@ impl<T: Elem> Segment<T, Shared> {
         }
     }
 
-    /// The elements `far[rank]` of `places`, in batches that go to all members at once.
+    /// Gets the elements `far[rank]` of `places`, in batches that go to all members at once.
     fn get_far(&self, places: &[Location], far: &[Vec<usize>], into: &mut [T]) -> Result<()> {
         let size = size_of::<T>() as u64;
         if size == 0 {
@@ -223,6 +224,8 @@ impl<T: Elem> Segment<T, Shared> {
             }
             Ok(())
         };
+        // Round by round over the members, so that no member has to answer all of its batches
+        // alone.
         for start in (0..longest).step_by(BATCH) {
             for (remote, which) in self.state.remotes.iter().zip(far) {
                 let end = which.len().min(start + BATCH);

@@ -7,7 +7,8 @@ use crate::{GlobalPtr, Pgas, Result};
 use samite_fabric::{Atomic, Remote};
 
 impl<T: AtomicElem> Segment<T, Shared> {
-    /// `element = element op value`; the old element. One-sided, atomic, complete when it returns.
+    /// Executes `element = element op value`. Returns the old element. One-sided, atomic, complete
+    /// when it returns.
     ///
     /// # Errors
     /// [`crate::Error::NoSuchUpdate`] for bitwise updates of floats; out of range; a lost unit.
@@ -23,7 +24,7 @@ impl<T: AtomicElem> Segment<T, Shared> {
         self.fetch_op_slowly(rank, index, update, value)
     }
 
-    /// An atomic on a word that is mapped here; `None` if it is not.
+    /// Executes an atomic on a word that is mapped here; `None` if it is not.
     #[inline(always)]
     fn apply_here(&self, rank: u32, index: u64, op: Atomic, values: (u64, u64)) -> Option<T> {
         let (window, offset) = (self.window(rank)?, self.offset(index));
@@ -41,21 +42,21 @@ impl<T: AtomicElem> Segment<T, Shared> {
         Ok(old)
     }
 
-    /// Adds to an element; the old one. Integers wrap.
+    /// Adds to an element. Returns the old one. Integers wrap.
     #[inline]
     #[track_caller]
     pub fn fetch_add(&self, rank: u32, index: u64, value: T) -> Result<T> {
         self.fetch_op(rank, index, Update::Sum, value)
     }
 
-    /// Replaces an element; the old one.
+    /// Replaces an element. Returns the old one.
     #[inline]
     #[track_caller]
     pub fn swap(&self, rank: u32, index: u64, value: T) -> Result<T> {
         self.fetch_op(rank, index, Update::Replace, value)
     }
 
-    /// Replaces an element if it is, bit by bit, `expected`; the old one.
+    /// Replaces an element if it is, bit by bit, `expected`. Returns the old one.
     #[inline]
     #[track_caller]
     pub fn compare_swap(&self, rank: u32, index: u64, expected: T, new: T) -> Result<T> {
@@ -80,7 +81,7 @@ impl<T: AtomicElem> Segment<T, Shared> {
         Ok(old)
     }
 
-    /// An element, atomically.
+    /// Loads an element atomically.
     #[inline]
     #[track_caller]
     pub fn load(&self, rank: u32, index: u64) -> Result<T> {
@@ -91,13 +92,13 @@ impl<T: AtomicElem> Segment<T, Shared> {
         Ok(value)
     }
 
-    /// Updates consecutive elements, each atomically, in no order among them. One-sided; complete
-    /// when it returns. Over messages the updates that a word has natively are all on their way at
-    /// once.
+    /// Updates consecutive elements, each atomically, in no particular order. One-sided; complete
+    /// when it returns. Over messages, the updates that are native operations on a word are all in
+    /// flight at once.
     #[track_caller]
     pub fn accumulate(&self, rank: u32, index: u64, values: &[T], update: Update) -> Result<()> {
         let remote = self.watched_part(rank, index, values.len(), AccessKind::Update)?;
-        // Before anything is changed.
+        // Checked before anything is changed.
         self.check_range(rank, index, values.len() as u64)?;
         let offset = |at: usize| self.offset(index.saturating_add(at as u64));
         let native = T::native(update).filter(|_| remote.mapped().is_none());
@@ -141,7 +142,7 @@ impl Pgas {
         Ok(value)
     }
 
-    /// As [`Segment::fetch_op`], on the element that a pointer names.
+    /// Updates the element at a pointer, like [`Segment::fetch_op`].
     #[inline]
     #[track_caller]
     pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
@@ -150,7 +151,7 @@ impl Pgas {
         })
     }
 
-    /// As [`Segment::compare_swap`], on the element that a pointer names.
+    /// Replaces the element at a pointer, like [`Segment::compare_swap`].
     #[inline]
     #[track_caller]
     pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
@@ -159,7 +160,7 @@ impl Pgas {
         })
     }
 
-    /// As [`Segment::load`], of the element that a pointer names.
+    /// Loads the element at a pointer, like [`Segment::load`].
     #[inline]
     #[track_caller]
     pub fn load<T: AtomicElem>(&self, at: GlobalPtr<T>) -> Result<T> {

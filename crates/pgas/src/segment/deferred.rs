@@ -1,14 +1,14 @@
-//! Parts that this unit has dropped while others may still use them.
+//! Parts that this unit has dropped while other members may still use them.
 //!
-//! A unit that drops a segment cannot know who is still at its part. So the part stays, offered as
-//! before, until
-//! * all members have dropped theirs: each tells the others, when some of them allocate together,
-//!   which it has dropped. A part whose number this unit is telling stays until that is over, so
-//!   that the number does not become that of another segment before the last member has heard of
+//! A unit that drops a segment does not know which units still use its part. So the part stays,
+//! offered as before, until
+//! * all members have dropped theirs: whenever some members allocate together, each announces which
+//!   parts it has dropped. A part whose number this unit is announcing stays until the exchange is
+//!   over, so that the number is not reused for another segment before the last member has received
 //!   it;
 //! * or the end of this unit's [`crate::Pgas`], which comes after that of all others.
 //!
-//! [`crate::Segment::free`] meets the others, and needs neither.
+//! [`crate::Segment::free`] synchronises with the others and needs neither.
 
 use super::own::Own;
 use crate::Result;
@@ -17,15 +17,15 @@ use samite_fabric::PeerId;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// This unit's part of a segment whose other parts may be used by others. Dropped it is left
-/// behind.
+/// This unit's part of a segment whose other parts may still be in use. If it is dropped, freeing
+/// it is deferred.
 #[derive(Debug)]
 pub(crate) struct OwnPart {
     own: Option<Own>,
     /// The members.
     peers: Arc<[PeerId]>,
     left: Arc<DeferredFrees>,
-    /// Nobody uses it any more.
+    /// No member uses it any more.
     unused: AtomicBool,
 }
 
@@ -39,18 +39,19 @@ impl OwnPart {
         }
     }
 
-    /// All members have met since they used it last: it goes as soon as it is dropped.
+    /// Lets the part be freed as soon as it is dropped: all members have synchronised since they
+    /// last used it.
     pub(crate) fn nobody_uses_it(&self) {
-        // ORDERING: Relaxed: it is asked in `drop`, which comes after all uses.
+        // ORDERING: Relaxed: it is read in `drop`, which comes after all uses.
         self.unused.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is registered memory.
+    /// Returns true if it is registered memory.
     pub(super) fn is_registered(&self) -> bool {
         self.own.as_ref().is_some_and(Own::is_registered)
     }
 
-    /// Out of it, for another phase.
+    /// Takes the memory out, for another phase.
     pub(super) fn take(mut self) -> Option<Own> {
         self.own.take()
     }
@@ -64,7 +65,7 @@ impl Drop for OwnPart {
     }
 }
 
-/// What this unit has left behind.
+/// The parts whose freeing this unit has deferred.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredFrees(Mutex<Deferred>);
 
@@ -80,9 +81,9 @@ struct Part {
     own: Own,
     /// The members.
     peers: Arc<[PeerId]>,
-    /// How many threads are telling others of it.
+    /// How many threads are announcing it to others.
     told_by: u32,
-    /// All members have left theirs.
+    /// All members have dropped theirs.
     is_unused: bool,
 }
 
@@ -99,10 +100,10 @@ impl DeferredFrees {
         }
     }
 
-    /// Tells the members of a team what this unit has left, hears the same of them, and lets go of
-    /// the parts that all their members have left. `exchange` tells the numbers of the parts, as
-    /// bits of so many words, and returns what it hears; `has_left(heard, peer, number)`: whether a
-    /// peer has left a part.
+    /// Announces to the members of a team which parts this unit has dropped, receives the same from
+    /// them, and frees the parts that all of their members have dropped. `exchange` sends the
+    /// numbers of the parts, as bits in `words` words, and returns what it receives.
+    /// `has_left(heard, peer, number)` returns true if a peer has dropped a part.
     pub(super) fn exchange(
         &self,
         words: usize,
@@ -118,7 +119,7 @@ impl DeferredFrees {
         let heard = exchange(&numbers);
         self.0.lock().parts.retain_mut(|part| {
             let number = part.own.key().segment;
-            // It is still the part that had the number before.
+            // This is still the part that had the number before the exchange.
             if numbers[number as usize / 64] >> (number % 64) & 1 == 1 {
                 part.told_by -= 1;
                 let all_left = |heard: &Vec<u64>| {
@@ -132,7 +133,7 @@ impl DeferredFrees {
         heard
     }
 
-    /// With whom this unit shares what it has left.
+    /// Returns the peers with which this unit shares deferred parts.
     pub(crate) fn peers(&self) -> Vec<PeerId> {
         let left = self.0.lock();
         let all = left
@@ -145,7 +146,7 @@ impl DeferredFrees {
         all
     }
 
-    /// All units have ended: everything goes, now and later.
+    /// Frees everything, now and later, because all units have ended.
     pub(crate) fn end(&self) {
         let mut left = self.0.lock();
         left.is_over = true;
@@ -159,8 +160,8 @@ mod tests {
     use samite_fabric::{Config, Fabric, Identity};
     use samite_testkit::{Outcome, check};
 
-    /// Two threads tell of a part at the same time, and one of them hears that all have left it.
-    /// The other one is still telling its number.
+    /// Two threads announce a part at the same time, and one of them learns that all members have
+    /// dropped it. The other one is still announcing its number.
     #[test]
     fn a_number_is_not_used_again_while_it_is_told() -> Outcome {
         let fabric = Fabric::alone(Identity::by_hand("leave"), Config::default())?;

@@ -1,4 +1,4 @@
-//! The calls of a segment that depend on its phase: access by reference, and the change to another
+//! The calls of a segment that depend on its phase: access by reference, and changes to another
 //! phase.
 
 use super::own::Own;
@@ -8,7 +8,7 @@ use crate::{Elem, Result};
 use std::marker::PhantomData;
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Attaches to all parts. Collective; all parts are offered.
+    /// Attaches to all parts. Collective; all parts must be offered.
     pub(super) fn share(parts: Parts, own: Own) -> Result<Self> {
         let opened = Open::attach(&parts, own, size_of::<T>() as u64, false);
         Ok(Segment {
@@ -18,42 +18,42 @@ impl<T: Elem> Segment<T, Shared> {
         })
     }
 
-    /// What this unit has of it, without its team: for what a team keeps.
+    /// Returns this unit's state of the segment without its team, for what a team itself stores.
     pub(crate) fn into_open(self) -> Open {
         self.state
     }
 
-    /// Each member gets its own part as `&mut [T]`. Collective. [`Segment::turn`], where the
+    /// Gives each member its own part as `&mut [T]`. Collective. Like [`Segment::turn`], but the
     /// segment is dropped if that fails.
     pub fn into_local(self) -> Result<Segment<T, Local>> {
         Ok(self.turn()?)
     }
 
-    /// Everybody may only read. Collective. As [`Segment::into_local`].
+    /// Makes the segment read only for all members. Collective; like [`Segment::into_local`].
     pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
         Ok(self.turn()?)
     }
 }
 
 impl<T: Elem> Segment<T, Local> {
-    /// This unit's part.
+    /// Returns this unit's part.
     pub fn as_slice(&self) -> &[T] {
         &self.state.memory().as_slice()[..self.len() as usize]
     }
 
-    /// This unit's part, to be changed. Nobody else reaches it in this phase.
+    /// Returns this unit's part, mutable. No other unit can access it in this phase.
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         let len = self.len() as usize;
         &mut self.state.memory_mut().as_mut_slice()[..len]
     }
 
-    /// Everybody may put and get again. Collective; what was written is visible to all. As
+    /// Lets all members put and get again. Collective; what was written is visible to all. Like
     /// [`Segment::into_local`].
     pub fn into_shared(self) -> Result<Segment<T, Shared>> {
         Ok(self.turn()?)
     }
 
-    /// Everybody may read. Collective; what was written is visible to all. As
+    /// Lets all members read. Collective; what was written is visible to all. Like
     /// [`Segment::into_local`].
     pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
         Ok(self.turn()?)
@@ -61,24 +61,24 @@ impl<T: Elem> Segment<T, Local> {
 }
 
 impl<T: Elem> Segment<T, ReadOnly> {
-    /// The part of a member, in place; `None` where its memory is not mapped here ([`Segment::get`]
-    /// then).
+    /// Returns a member's part in place; `None` if its memory is not mapped here (then use
+    /// [`Segment::get`]).
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {
         let len = self.len_of(rank)? as usize;
         let readable = self.state.remotes[rank as usize].readable();
         Ok(readable.map(|bytes| &bytes.as_slice()[..len]))
     }
 
-    /// This unit's own part.
+    /// Returns this unit's own part.
     pub fn as_slice(&self) -> &[T] {
         match self.slice(self.team().rank()) {
             Ok(Some(own)) => own,
-            // Its own memory is mapped everywhere.
+            // Unreachable: a unit's own memory is always mapped.
             _ => &[],
         }
     }
 
-    /// Copies elements of the part of `rank`, from the element `index` on, to `into`. One-sided.
+    /// Copies elements of the part of `rank`, beginning at `index`, to `into`. One-sided.
     pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let (len, count) = (self.len_of(rank)?, into.len() as u64);
         if index.checked_add(count).is_none_or(|end| end > len) {
@@ -94,12 +94,12 @@ impl<T: Elem> Segment<T, ReadOnly> {
         Ok(remote.get(offset, crate::bytes_of_mut(into))?)
     }
 
-    /// Everybody may put and get again. Collective. As [`Segment::into_local`].
+    /// Lets all members put and get again. Collective; like [`Segment::into_local`].
     pub fn into_shared(self) -> Result<Segment<T, Shared>> {
         Ok(self.turn()?)
     }
 
-    /// Each member gets its own part as `&mut [T]`. Collective. As in the shared phase.
+    /// Gives each member its own part as `&mut [T]`. Collective; as in the shared phase.
     pub fn into_local(self) -> Result<Segment<T, Local>> {
         Ok(self.turn()?)
     }

@@ -1,4 +1,4 @@
-//! Memory of a team: the same number of elements at every member, reached by rank and index.
+//! Memory of a team: elements at every member, accessed by rank and index.
 
 mod aggregate;
 mod atomics;
@@ -39,27 +39,27 @@ pub struct Segment<T, P: Phase = Shared> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// What a segment is in every phase.
+/// The state of a segment that is the same in every phase.
 #[derive(Debug)]
 pub struct Parts {
     team: Team,
-    /// Elements, by rank.
+    /// The number of elements, by rank.
     counts: Vec<u64>,
-    /// What names the parts, by rank.
+    /// The keys of the parts, by rank.
     keys: Vec<SegmentKey>,
     origin: Origin,
-    /// Whether the checking mode looks at its accesses.
+    /// Whether the checking mode checks its accesses.
     checked: bool,
 }
 
 impl Team {
     /// Allocates `count` zeroed elements at every member. Collective, with the same `count`; every
     /// member can then compute a pointer to every element. Each part begins at a multiple of 128
-    /// bytes, is touched first by its owner, lies on huge pages where it is large and the kernel
-    /// has them, and counts against the budget.
+    /// bytes, is first touched by its owner, and counts against the budget. It lies on huge pages
+    /// if it is large and the kernel has them.
     ///
     /// # Errors
-    /// The budget of a member, at all members. [`Error::Mismatch`] when the counts, or the sizes of
+    /// The budget of any member, at all members. [`Error::Mismatch`] if the counts, or the sizes of
     /// an element, differ.
     pub fn allocate<T: Elem>(&self, count: u64) -> Result<Segment<T>> {
         let _turn = self.0.long_turn()?;
@@ -84,12 +84,12 @@ impl Team {
     }
 
     /// Makes the members' own memory a segment. Collective; the lengths may differ. The elements
-    /// stay where they are and as they are, but for a vector of small elements that has to grow by
-    /// a few bytes to whole words; they come back with [`Segment::read_local`].
+    /// are neither moved nor changed, except that a vector of small elements may have to grow by a
+    /// few bytes to whole words. [`Segment::read_local`] copies them back.
     pub fn register<T: Elem>(&self, elements: Vec<T>) -> Result<Segment<T>> {
         let _turn = self.0.long_turn()?;
         let count = elements.len() as u64;
-        // Once it is registered it does not come back: before that all have the number.
+        // Registering consumes the elements, so all members reserve the number first.
         let number = self.until_free(|number| {
             let own = self.fabric().reserve(number);
             let mut all = vec![0; self.size() as usize];
@@ -102,8 +102,7 @@ impl Team {
         segment.ok_or(Error::NoSegment)
     }
 
-    /// Agrees on numbers until all members could `take` the one that they have agreed on.
-    /// Collective.
+    /// Agrees on numbers until all members could `take` the one that they agreed on. Collective.
     fn until_free<R>(&self, mut take: impl FnMut(u32) -> Result<Option<R>>) -> Result<R> {
         let mut attempt = 0;
         loop {
@@ -115,9 +114,9 @@ impl Team {
         }
     }
 
-    /// A number of a segment that is free at all members. On this occasion they let go of what all
-    /// of them have left. Threads of a unit may agree on one number in several teams: one of them
-    /// finds it in use, and its team agrees once more.
+    /// Agrees on a segment number that is free at all members. The same exchange frees parts that
+    /// all members have dropped. Threads of a unit may agree on one number in several teams: one of
+    /// them then finds it in use, and its team tries again.
     fn agree_on_number(&self, attempt: u64) -> Result<u32> {
         let free = self.fabric().free_segments();
         let words = free.len();
@@ -140,7 +139,7 @@ impl Team {
                 .fold(u64::MAX, |acc, of| acc & of[word])
         };
         let free = (0..words).map(both).enumerate();
-        // All teams begin with the lowest. After that they look in different places.
+        // All teams begin with the lowest number. After that they look in different places.
         let mixed = (self.id().0 + 1)
             .wrapping_mul(attempt)
             .wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -152,8 +151,8 @@ impl Team {
         Ok(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    /// Tells the others of this unit's part, or that it has none, and learns of theirs. `None`: at
-    /// some members the number was not free any more (there, `own` is `None`).
+    /// Sends this unit's part, or that it has none, to the others and receives theirs. `None`: at
+    /// some members the number was no longer free (`own` is `None` there).
     fn assemble_segment<T: Elem>(
         &self,
         own: Option<samite_fabric::Result<Own>>,
@@ -187,7 +186,7 @@ impl Team {
             let word = told[at..].first_chunk().copied();
             word.map_or(0, u64::from_le_bytes)
         };
-        // If any two differ, each member differs from somebody.
+        // If any two differ, each member differs from at least one other.
         if let Some((rank, told)) = all().find(|(_, told)| word(told, 32) != element) {
             return Err(Error::Mismatch {
                 unit: self.unit(rank)?,
@@ -227,27 +226,27 @@ impl Team {
 }
 
 impl<T: Elem, P: Phase> Segment<T, P> {
-    /// Whose memory it is.
+    /// Returns the team that owns the memory.
     pub fn team(&self) -> &Team {
         &self.parts.team
     }
 
-    /// Elements of this unit's part.
+    /// Returns the number of elements of this unit's part.
     pub fn len(&self) -> u64 {
         self.parts.counts[self.team().rank() as usize]
     }
 
-    /// Whether this unit's part has no elements.
+    /// Returns true if this unit's part has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Elements of the part of a member.
+    /// Returns the number of elements of a member's part.
     pub fn len_of(&self, rank: u32) -> Result<u64> {
         self.parts.len_of(rank)
     }
 
-    /// Names an element. Local.
+    /// Returns a pointer to an element. Local.
     pub fn pointer(&self, rank: u32, index: u64) -> Result<GlobalPtr<T>> {
         let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
         let key = self.parts.keys[rank as usize];
@@ -259,16 +258,16 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         Ok(GlobalPtr::new(unit, key.segment as u16, flags, offset))
     }
 
-    /// Frees it. Collective: when it returns nobody uses it any more. A part that is only dropped
-    /// stays for the others until they have dropped theirs, or have ended. With an error,
-    /// [`Error::TeamInUse`] included, it is only dropped.
+    /// Frees the segment. Collective: when it returns, no member uses it any more. A part that is
+    /// only dropped stays for the others until they have dropped theirs or have ended. After an
+    /// error, including [`Error::TeamInUse`], the segment is only dropped.
     pub fn free(self) -> Result<()> {
         self.team().barrier()?;
         self.release();
         Ok(())
     }
 
-    /// Frees this unit's part. All members have met since they used it last.
+    /// Frees this unit's part. All members have synchronised since they last used it.
     pub(crate) fn release(self) {
         P::release(&self.state);
     }
@@ -283,7 +282,7 @@ impl Parts {
         })
     }
 
-    /// Forgets what pointers into the parts led to: a remote that is kept is a user of the memory.
+    /// Forgets the remotes of pointers into the parts, because each counts as a user of the memory.
     fn forget_remotes(&self) {
         for (key, unit) in self.keys.iter().zip(self.team.group()) {
             self.team.0.job.forget(unit, key.segment as u16);
@@ -298,8 +297,8 @@ impl Drop for Parts {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// The elements of a member, if they can be reached at once. An access to memory that its owner
-    /// freed too early is found in debug builds; in others it reaches what was there.
+    /// Returns the elements of a member, if they are mapped. Debug builds detect an access to
+    /// memory that its owner freed too early; others access what was there.
     #[inline(always)]
     fn window(&self, rank: u32) -> Option<&SharedBytes> {
         let rank = rank as usize;
@@ -323,18 +322,18 @@ impl<T: Elem> Segment<T, Shared> {
         }
     }
 
-    /// A member's part, for an access to `count` elements from `index` on.
+    /// Returns a member's part, for an access to `count` elements from `index` on.
     #[inline(always)]
     fn part_of(&self, rank: u32, index: u64, count: usize) -> Result<&Remote> {
         let remote = self.remote(rank)?;
-        // The fabric checks bytes. That is exact, but for elements whose part is padded.
+        // The fabric checks bytes, which is exact except for elements whose part is padded.
         if size_of::<T>() < 4 {
             self.check_range(rank, index, count as u64)?;
         }
         Ok(remote)
     }
 
-    /// Whether a member's part has these elements.
+    /// Checks that a member's part has these elements.
     #[inline(always)]
     fn check_range(&self, rank: u32, index: u64, count: u64) -> Result<()> {
         let len = self.len_of(rank)?;
@@ -344,17 +343,18 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(())
     }
 
-    /// Bytes to an element; a sum that no segment is long enough for when it does not fit.
+    /// Returns the offset of an element in bytes; saturates beyond the length of any segment.
     #[inline(always)]
     fn offset(&self, index: u64) -> u64 {
         index.saturating_mul(size_of::<T>() as u64)
     }
 }
 
-/// Bytes that a member tells of its part: the key, the count, the bytes of an element.
+/// The number of bytes that a member sends about its part: the key, the count, the size of an
+/// element.
 const KEY: usize = 40;
 
-/// The same elements and perhaps some more, so that they end with a whole word.
+/// Extends the elements so that they end with a whole word.
 pub(crate) fn whole_words<T: Elem>(mut elements: Vec<T>) -> Vec<T> {
     let bytes = size_of_val(elements.as_slice()) as u64;
     if let Some(more) = (padded(bytes) - bytes).checked_div(size_of::<T>() as u64) {
@@ -363,7 +363,8 @@ pub(crate) fn whole_words<T: Elem>(mut elements: Vec<T>) -> Vec<T> {
     elements
 }
 
-/// Atomics on small elements exchange the word that they lie in: parts end with a whole one.
+/// Rounds up to whole words, because atomics on small elements exchange the word that contains
+/// them.
 fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(4)
 }

@@ -1,7 +1,7 @@
 //! Put and get of consecutive elements.
 //!
-//! On one node each is a bounds check and a memcpy (of 8 bytes: one store or load). Elsewhere they
-//! are messages, which the owner's progress answers.
+//! On one node, each is a bounds check and a memcpy (for 8 bytes, one store or load). Otherwise
+//! they are messages, which the owner answers when it makes progress.
 
 use super::{Segment, Shared, out_of_range};
 use crate::check::AccessKind;
@@ -9,7 +9,7 @@ use crate::{Elem, Result};
 use samite_fabric::{Error as Below, Handle, Scope, Scoped};
 use std::marker::PhantomData;
 
-/// Elements that were asked for.
+/// Elements that were requested.
 #[derive(Debug)]
 #[must_use = "elements that nobody waits for were asked for in vain"]
 pub struct Fetch<T>(Source<T>);
@@ -21,7 +21,7 @@ enum Source<T> {
 }
 
 impl<T: Elem> Fetch<T> {
-    /// Waits for the elements.
+    /// Waits for the elements and returns them.
     pub fn wait(self) -> Result<Vec<T>> {
         match self.0 {
             Source::Here(elements) => Ok(elements),
@@ -31,7 +31,7 @@ impl<T: Elem> Fetch<T> {
         }
     }
 
-    /// Whether they are here; makes some progress.
+    /// Returns true if the elements are here; makes some progress.
     pub fn has_ended(&self) -> bool {
         match &self.0 {
             Source::Here(_) => true,
@@ -41,8 +41,8 @@ impl<T: Elem> Fetch<T> {
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Copies `from` to the part of `rank`, from the element `index` on. One-sided. Complete here
-    /// and there when it returns.
+    /// Copies `from` to the part of `rank`, beginning at `index`. One-sided. Locally and remotely
+    /// complete when it returns.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`], [`crate::Error::NoSuchRank`]; a lost unit.
@@ -65,7 +65,7 @@ impl<T: Elem> Segment<T, Shared> {
             .map_err(|error| self.say(error, rank, index, from.len()))
     }
 
-    /// Copies elements of the part of `rank`, from the element `index` on, to `into`. One-sided.
+    /// Copies elements of the part of `rank`, beginning at `index`, to `into`. One-sided.
     #[inline]
     #[track_caller]
     pub fn get(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
@@ -104,8 +104,8 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(value)
     }
 
-    /// As [`Segment::put`], without waiting. `from` is copied (or sent) before it returns, so it is
-    /// locally complete at once; the handle ends when the elements are there.
+    /// Starts a [`Segment::put`] without waiting. `from` is copied (or sent) before it returns, so
+    /// it is locally complete at once. The handle ends when the elements have arrived.
     #[inline]
     #[track_caller]
     pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<u64>> {
@@ -132,10 +132,11 @@ impl<T: Elem> Segment<T, Shared> {
             .map_err(|error| self.say(error, rank, index, from.len()))
     }
 
-    /// Starts to copy `count` elements of the part of `rank`; the handle gives them.
+    /// Starts to copy `count` elements of the part of `rank`; the handle returns them.
     ///
     /// # Errors
-    /// As [`Segment::put`], before there is memory for the elements; [`crate::Error::OutOfMemory`].
+    /// As for [`Segment::put`], checked before memory for the elements is allocated;
+    /// [`crate::Error::OutOfMemory`].
     #[track_caller]
     pub fn get_nb(&self, rank: u32, index: u64, count: u64) -> Result<Fetch<T>> {
         self.check_range(rank, index, count)?;
@@ -154,9 +155,9 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(Fetch(Source::Coming(handle, PhantomData)))
     }
 
-    /// As [`Segment::get`], without waiting, inside a
-    /// [`Fabric::scope`](samite_fabric::Fabric::scope), which does not end before the elements are
-    /// there.
+    /// Starts a [`Segment::get`] without waiting, inside a
+    /// [`Fabric::scope`](samite_fabric::Fabric::scope). The scope does not end before the elements
+    /// have arrived.
     #[track_caller]
     pub fn get_in<'s, 'env>(
         &self,
@@ -171,7 +172,8 @@ impl<T: Elem> Segment<T, Shared> {
         started.map_err(|error| self.say(error, rank, index, count))
     }
 
-    /// As [`Segment::put_nb`]; its end is waited for by [`crate::Pgas::flush`].
+    /// Starts a put like [`Segment::put_nb`], but without a handle; [`crate::Pgas::flush`] waits
+    /// for its end.
     #[inline]
     #[track_caller]
     pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {
@@ -198,11 +200,11 @@ impl<T: Elem> Segment<T, Shared> {
         self.put(self.team().rank(), index, from)
     }
 
-    /// What the fabric said in bytes, in elements.
+    /// Translates an error of the fabric, which counts bytes, to elements.
     #[cold]
     pub(super) fn say(&self, error: Below, rank: u32, index: u64, count: usize) -> crate::Error {
         match (error, self.team().unit(rank), self.len_of(rank)) {
-            // Elements are aligned: an offset that is not was too large to compute.
+            // Elements are aligned: a misaligned offset means that it was too large to compute.
             (Below::OutOfRange { .. } | Below::Misaligned(_), Ok(unit), Ok(len)) => {
                 out_of_range(unit, index, count as u64, len)
             }

@@ -1,4 +1,4 @@
-//! This unit's part of a segment, as the fabric has it.
+//! This unit's part of a segment, as the fabric represents it.
 
 use samite_fabric::{Phased, Segment, SegmentKey};
 

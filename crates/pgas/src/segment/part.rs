@@ -1,5 +1,5 @@
-//! Parts of this unit's memory as arguments of collectives: read and written in place by the
-//! members.
+//! Parts of this unit's memory as arguments of collectives: the members read and write them in
+//! place.
 
 use super::{Segment, Shared, out_of_range};
 use crate::pointer::Origin;
@@ -7,20 +7,20 @@ use crate::{Elem, GlobalPtr, Group, Result, Team};
 use samite_mem::SharedBytes;
 use std::ops::{Bound, RangeBounds};
 
-/// Elements of this unit's part of a shared segment.
+/// A range of elements of this unit's part of a shared segment.
 #[derive(Clone, Debug)]
 pub struct Part<'a, T> {
     bytes: SharedBytes,
     pointer: GlobalPtr<T>,
     count: u64,
-    /// Whose the segment is.
+    /// The members of the segment's team.
     group: &'a Group,
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Elements of this unit's own part, as an argument of a collective. Local. The members may
-    /// give different ranges, and of different segments. Of a segment of the same team, or of a
-    /// larger one, the others read and write the elements in place.
+    /// Returns elements of this unit's own part, as an argument of a collective. Local. The members
+    /// may pass different ranges, and ranges of different segments. If the segment belongs to the
+    /// same team or a larger one, the other members read and write the elements in place.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`].
@@ -52,23 +52,24 @@ impl<T: Elem> Segment<T, Shared> {
 }
 
 impl<T> Part<'_, T> {
-    /// How many elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> u64 {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The bytes, here.
+    /// Returns the bytes in this unit's memory.
     pub(crate) fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
 
-    /// What the members of `team` reach it by; `None` if it is not for all of them: registered
-    /// memory, and segments of a smaller team, whose phases the others do not follow.
+    /// Returns the pointer by which the members of `team` access it. `None` if not all of them can:
+    /// for registered memory, and for segments of a smaller team, whose phases the others do not
+    /// follow.
     pub(crate) fn reach(&self, team: &Team) -> Option<GlobalPtr<u8>> {
         let collective = self.pointer.flags().origin() == Origin::Collective;
         let everybody = || {
@@ -81,7 +82,7 @@ impl<T> Part<'_, T> {
         (collective && everybody()).then(|| self.pointer.cast())
     }
 
-    /// Whether both have bytes in common.
+    /// Returns true if both have bytes in common.
     pub(crate) fn overlaps(&self, other: &Part<'_, T>) -> bool {
         let (a, b) = (&self.bytes, &other.bytes);
         a.address() < b.address() + b.len() && b.address() < a.address() + a.len()

@@ -1,26 +1,28 @@
-//! The phases of a segment: who may do what with it, known to the compiler.
+//! The phases of a segment: who may access it and how, enforced by the compiler.
 //!
 //! ```text
-//!   Shared     everybody puts, gets, updates; nobody has a reference to the memory
-//!   Local      each member has its own part as `&mut [T]`; nobody reaches the others' parts
-//!   ReadOnly   everybody gets; on a node everybody has `&[T]` of every part
+//!   Shared     all members put, get, update; no references to the memory exist
+//!   Local      each member has its own part as `&mut [T]`; no member accesses the others' parts
+//!   ReadOnly   all members get; on a node, all have `&[T]` of every part
 //! ```
-//! A phase is changed by a collective call that consumes the segment, so the compiler sees that no
-//! access of the old phase comes after it. Below, whoever is attached to a part has a lease on it,
-//! and the part turns only when no lease is out (`samite_mem::lease`): a member that is attached in
-//! another way, or a program that breaks the rules, ends the change with an error and never with a
-//! reference to memory that others write.
+//! A phase is changed by a collective call that consumes the segment, so the compiler ensures that
+//! no access of the old phase comes after it. Below that, a process that is attached to a part has
+//! a lease on it, and the part turns only when no lease is out (`samite_mem::lease`). If a member
+//! is attached in another way, or a program violates the rules, the change ends with an error. It
+//! never yields a reference to memory that others write.
 //!
 //! The order of a change:
 //! 1. All agree to begin: what was started in the old phase is complete. Until here the segment is
-//!    as it was.
-//! 2. All detach. Each owner withdraws its part, waits until nobody uses it ([`Job::wait_alone`]:
-//!    units that followed a pointer let go when they make progress), turns it and offers it again.
-//! 3. All agree that all parts have turned, and attach anew; or else they turn back.
+//!    unchanged.
+//! 2. All detach. Each owner withdraws its part, waits until no process uses it
+//!    ([`Job::wait_alone`]; units that followed a pointer release it when they make progress),
+//!    turns it and offers it again.
+//! 3. All agree that all parts have turned, and attach again; otherwise all turn back.
 //!
-//! It also orders memory: what was written in one phase is there in the next, at all members.
+//! A change also orders memory: what was written in one phase is visible in the next, at all
+//! members.
 //!
-//! Registered memory stays `Shared`: others reach it by the kernel, which knows no phases.
+//! Registered memory stays `Shared`: others access it through the kernel, which knows no phases.
 
 use super::deferred::OwnPart;
 use super::own::Own;
@@ -41,22 +43,22 @@ pub(super) mod sealed {
     pub trait Phase {
         type State: std::fmt::Debug;
 
-        /// How a part is leased.
+        /// The mode in which a part is leased.
         const MODE: super::Mode;
 
-        /// Nobody uses the part any more.
+        /// Marks the part as no longer used by any member.
         fn release(_: &Self::State) {}
 
-        /// Whether it is registered memory.
+        /// Returns true if it is registered memory.
         fn is_registered(_: &Self::State) -> bool {
             false
         }
 
-        /// Detaches from all parts; this unit's own. `None` of registered memory.
+        /// Detaches from all parts. Returns this unit's own; `None` for registered memory.
         fn detach(parts: &Parts, state: Self::State) -> Option<Part>;
 
-        /// Attaches to all parts, which have elements of `size` bytes and are in this phase; with
-        /// `anyway` also where some cannot be reached. Collective without that.
+        /// Attaches to all parts, which have elements of `size` bytes and are in this phase.
+        /// Collective, unless `anyway` is set: then parts that cannot be reached are no failure.
         fn attach(
             parts: &Parts,
             part: Part,
@@ -66,7 +68,7 @@ pub(super) mod sealed {
     }
 }
 
-/// How a part is leased.
+/// The mode in which a part is leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Shared,
@@ -81,22 +83,22 @@ pub enum Part {
     Alone(Owned),
 }
 
-/// Why the members do not go on.
+/// Why the members do not continue.
 #[derive(Debug)]
 pub enum Failure {
-    /// One of them cannot. All know that.
+    /// One of them cannot continue. All know it.
     Refused(Error),
-    /// The collective by which they agree has failed. Some may go on.
+    /// The collective by which they agree has failed. Some may continue.
     Unknown(Error),
 }
 
-/// Everybody may put, get and use atomics, and nobody has a reference to the memory.
+/// All members may put, get and use atomics; no references to the memory exist.
 #[derive(Debug)]
 pub enum Shared {}
-/// Each member has its own part for itself.
+/// Each member alone accesses its own part.
 #[derive(Debug)]
 pub enum Local {}
-/// Everybody reads, nobody writes.
+/// All members read, none writes.
 #[derive(Debug)]
 pub enum ReadOnly {}
 
@@ -197,7 +199,7 @@ impl Part {
         }
     }
 
-    /// Turns it, when nobody else uses it any more; else as it was, and withdrawn.
+    /// Turns the part once no other process uses it. On failure it is unchanged, and withdrawn.
     fn turn(self, to: Mode, job: &Job) -> Result<Part, Box<(Option<Part>, Error)>> {
         let reading = to == Mode::ReadOnly;
         let turned = match (self, to) {
@@ -210,7 +212,7 @@ impl Part {
                 phased.shut();
                 job.wait_alone(phased, Phased::own).map(Part::Alone)
             }
-            // It did not turn, or need not.
+            // It did not turn, or does not need to.
             (Part::Phased(phased), _) if phased.is_reading() == reading => {
                 match phased.offer_again() {
                     Ok(()) => Ok(Part::Phased(phased)),
@@ -241,22 +243,21 @@ impl Failure {
     }
 }
 
-/// What a member has of a segment while it is shared.
+/// A member's state of a segment while it is shared.
 #[derive(Debug)]
 pub struct Open {
     /// This unit's own bytes.
     pub(crate) bytes: SharedBytes,
     /// By rank.
     pub(crate) remotes: Vec<Remote>,
-    /// By rank: the elements, where they are mapped here and the checking mode does not look. The
-    /// memory stays as long as somebody has them, so an access is a check of its range and nothing
-    /// else.
+    /// By rank: the elements, if they are mapped here and the checking mode is off. The memory
+    /// stays as long as these exist, so an access only has to check its range.
     pub(super) windows: Vec<SharedBytes>,
-    /// Dropped last, when this unit itself is not inside any more.
+    /// Dropped last, after this unit itself has detached.
     pub(crate) own: OwnPart,
 }
 
-/// What a member has of a segment while it is read.
+/// A member's state of a segment while it is read only.
 #[derive(Debug)]
 pub struct Reading {
     /// By rank.
@@ -266,12 +267,12 @@ pub struct Reading {
 }
 
 impl Parts {
-    /// What is left behind when it is dropped.
+    /// Wraps a part so that freeing it is deferred when it is dropped.
     fn keep(&self, own: Own) -> OwnPart {
         OwnPart::new(own, &self.team.0.job.left, &self.team.0.peers)
     }
 
-    /// Whether all members can go on.
+    /// Agrees on whether all members can continue.
     fn agree<T>(&self, mine: Result<T>) -> Result<T, Failure> {
         let fine = [u8::from(mine.is_ok())];
         let mut all = vec![0; self.team.size() as usize];
@@ -291,8 +292,8 @@ impl Parts {
         }
     }
 
-    /// Attaches to all parts. Collective, unless it is done `anyway`: then operations on those that
-    /// cannot be reached say why.
+    /// Attaches to all parts. Collective, unless `anyway` is set: then operations on parts that
+    /// cannot be reached return the cause.
     fn attach(&self, anyway: bool) -> Result<Vec<Remote>, Failure> {
         let fabric = self.team.fabric();
         if anyway {
@@ -309,7 +310,7 @@ impl Parts {
 }
 
 impl Open {
-    /// Attaches to all parts, which are open; see [`Parts::attach`].
+    /// Attaches to all parts, which must be open; see [`Parts::attach`].
     pub(super) fn attach(
         parts: &Parts,
         own: Own,
@@ -328,6 +329,7 @@ impl Open {
             Ok(bytes) => bytes,
             Err(error) => return Err(Box::new((own, Failure::Unknown(error.into())))),
         };
+        // Accesses by a pointer then find the part without attaching again.
         for (remote, unit) in remotes.iter().zip(parts.team.group()) {
             let number = remote.key().segment as u16;
             let job = &parts.team.0.job;
@@ -349,14 +351,14 @@ impl Open {
 }
 
 impl<T: Elem, P: Phase> Segment<T, P> {
-    /// The segment in another phase. Collective; what was written or put before is there at all
-    /// members. Units that are no members and have followed a pointer to a part let go of it when
-    /// they make progress; each member waits for that, for half of the fabric's deadline.
+    /// Turns the segment to another phase. Collective; what was written or put before is visible at
+    /// all members. Units that are not members and have followed a pointer to a part release it
+    /// when they make progress; each member waits for that, for half of the fabric's deadline.
     ///
     /// # Errors
-    /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] by units that
-    /// do not let go, [`Error::NoPhase`] at the other members; a lost member. The segment comes
-    /// back in its old phase, with what was in it: see [`Unturned`].
+    /// [`Error::AlwaysShared`] for registered memory; [`samite_fabric::Error::InUse`] if units do
+    /// not release a part, [`Error::NoPhase`] at the other members; a lost member. The segment is
+    /// returned in its old phase, with its contents: see [`Unturned`].
     pub fn turn<Q: Phase>(self) -> Result<Segment<T, Q>, Unturned<Self>> {
         if P::is_registered(&self.state) {
             return Err(Unturned::new(Some(self), Error::AlwaysShared));
@@ -366,11 +368,12 @@ impl<T: Elem, P: Phase> Segment<T, P> {
             Ok(turn) => turn,
             Err(error) => return Err(Unturned::new(Some(self), error)),
         };
-        // What was put without a handle belongs to the phase that ends.
+        // Puts without a handle belong to the phase that ends.
         let flushed = self.parts.team.0.job.flush(None);
         if let Err(failure) = self.parts.agree(flushed) {
             return Err(Unturned::new(Some(self), failure.into_error()));
         }
+        // Detach and turn this unit's part.
         let Segment { parts, state, .. } = self;
         parts.forget_remotes();
         let (part, turned) = match P::detach(&parts, state) {
@@ -380,6 +383,7 @@ impl<T: Elem, P: Phase> Segment<T, P> {
             },
             None => (None, Err(Error::AlwaysShared)),
         };
+        // Attach in the new phase if all parts have turned; otherwise turn back.
         let attached = match (parts.agree(turned), part) {
             (Ok(()), Some(part)) => Q::attach(&parts, part, size_of::<T>() as u64, false),
             (Ok(()), None) => unreachable!("a part that has turned is there"),
@@ -399,13 +403,13 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         }
     }
 
-    /// In its old phase, after a change that has failed. `None`: others have gone on, and use this
-    /// unit's part, or the part is gone.
+    /// Returns the segment in its old phase after a change that has failed. `None` if others have
+    /// continued and use this unit's part, or if the part is lost.
     fn turn_back(parts: Parts, part: Option<Part>, failure: &Failure) -> Option<Self> {
         let turned = part.map(|part| part.turn(P::MODE, &parts.team.0.job));
         if matches!(failure, Failure::Refused(_)) {
-            // All parts are offered again, if all go well. A member that has none is one of those
-            // who meet, too.
+            // Wait until all parts are offered again, if possible. A member that has none takes
+            // part, too.
             let _ = parts.agree(Ok(()));
         }
         let (part, error) = match turned? {

@@ -1,8 +1,8 @@
 //! Data with a signal, and waiting for one.
 //!
-//! Source: put-with-signal and wait-until of OpenSHMEM 1.5. The data are visible to whoever has
-//! seen the signal. On mapped memory: a copy, one atomic instruction, and a look at whether the
-//! other sleeps; over messages two messages that arrive in order.
+//! Source: put-with-signal and wait-until of OpenSHMEM 1.5. The data are visible to a unit that has
+//! seen the signal. On mapped memory, this costs a copy, one atomic instruction, and a check
+//! whether the other unit sleeps; otherwise two messages that arrive in order.
 
 use super::{Segment, Shared};
 use crate::check::AccessKind;
@@ -19,36 +19,36 @@ pub enum SignalOp {
     Add,
 }
 
-/// A change of a word that somebody may wait for.
+/// A change of a word for which a unit may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Index of the word.
+    /// The index of the word.
     pub index: u64,
     /// How it changes.
     pub op: SignalOp,
-    /// By what.
+    /// The operand.
     pub value: u64,
 }
 
-/// What a wait wants of a word.
+/// The condition for which a wait waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// The word is the value.
+    /// The word equals the value.
     Equal(u64),
-    /// The word is not the value.
+    /// The word differs from the value.
     Differs(u64),
-    /// The word is the value or more.
+    /// The word is at least the value.
     AtLeast(u64),
-    /// The word is more than the value.
+    /// The word is greater than the value.
     MoreThan(u64),
-    /// The word is the value or less.
+    /// The word is at most the value.
     AtMost(u64),
     /// The word is less than the value.
     LessThan(u64),
 }
 
 impl Wanted {
-    /// Whether a word is as wanted.
+    /// Returns true if a word satisfies the condition.
     #[inline(always)]
     pub fn holds(self, word: u64) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl Wanted {
 
 impl<T: Elem> Segment<T, Shared> {
     /// Puts `from` and then changes a word of `signals` at the same member. One-sided; locally
-    /// complete when it returns. Whoever sees the signal sees the data.
+    /// complete when it returns. A unit that sees the signal sees the data.
     #[track_caller]
     pub fn put_signal(
         &self,
@@ -74,21 +74,21 @@ impl<T: Elem> Segment<T, Shared> {
         signals: &Segment<u64, Shared>,
         signal: Signal,
     ) -> Result<()> {
-        // Requests to one member are carried out in order, so nothing is waited for in between.
+        // Requests to one member are executed in order, so no wait is needed in between.
         self.put_implicit(rank, index, from)?;
         signals.signal(rank, signal)
     }
 }
 
 impl Segment<u64, Shared> {
-    /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided;
-    /// everything that this unit put to the member before is visible to whoever sees the change.
+    /// Changes a word of a member that it may be waiting for ([`Segment::wait_until`]). One-sided.
+    /// A unit that sees the change sees everything that this unit put to the member before.
     #[track_caller]
     pub fn signal(&self, rank: u32, signal: Signal) -> Result<()> {
         let Signal { index, op, value } = signal;
         let unit = self.team().unit(rank)?;
         if self.parts.checked {
-            // The data come before the signal: for whoever sees it they are complete.
+            // The data come before the signal: a unit that sees the signal finds them complete.
             self.team().0.job.complete_for_signal(unit)?;
         }
         let remote = self.watched_part(rank, index, 1, AccessKind::Signal)?;
@@ -99,7 +99,7 @@ impl Segment<u64, Shared> {
         let (offset, job) = (self.offset(index), &self.team().0.job);
         let wrong = |error| self.say(error, rank, index, 1);
         if remote.mapped().is_some() {
-            // Messages to the member that are under way (its own memory, registered) come first.
+            // Messages in flight to the member (for its own registered memory) come first.
             job.complete_implicit(Some(unit))?;
             remote
                 .atomic(offset, op, Width::W64, value, 0)
@@ -112,8 +112,9 @@ impl Segment<u64, Shared> {
         Ok(())
     }
 
-    /// Waits until a word of this unit's own part is as wanted; the word. What came with the signal
-    /// is visible then. Any member may send it: the wait ends early when one of them is lost.
+    /// Waits until a word of this unit's own part satisfies `wanted`. Returns the word. What was
+    /// put before the signal is then visible. Any member may send it: the wait ends early if one of
+    /// them is lost.
     ///
     /// # Errors
     /// [`crate::Error::OutOfRange`]; a lost member; the deadline.
@@ -122,7 +123,7 @@ impl Segment<u64, Shared> {
         self.wait_from(index, wanted, self.team().peers())
     }
 
-    /// As [`Segment::wait_until`], for a signal that only one member sends.
+    /// Waits like [`Segment::wait_until`], for a signal that only the member `from` sends.
     #[track_caller]
     pub fn wait_until_from(&self, index: u64, wanted: Wanted, from: u32) -> Result<u64> {
         let peer = self.team().peer(from)?;
@@ -148,7 +149,7 @@ impl Segment<u64, Shared> {
         Ok(seen)
     }
 
-    /// Whether a word of this unit's own part is as wanted; makes some progress.
+    /// Returns true if a word of this unit's own part satisfies `wanted`; makes some progress.
     #[track_caller]
     pub fn test_signal(&self, index: u64, wanted: Wanted) -> Result<bool> {
         self.team().fabric().progress();

@@ -1,7 +1,7 @@
-//! Elements that do not follow each other: blocks at a constant distance, and elements by a list.
+//! Elements that are not consecutive: blocks at a constant distance, and elements by a list.
 //!
-//! On mapped memory a loop over blocks. Elsewhere one message per block, all of them on their way
-//! before the first answer is waited for; the fabric bounds how many a peer may have unanswered.
+//! On mapped memory, this is a loop over blocks. Otherwise one message is sent per block, all of
+//! them before the first answer is awaited; the fabric limits how many may be unanswered per peer.
 
 use super::{Segment, Shared};
 use crate::check::AccessKind;
@@ -9,30 +9,30 @@ use crate::{Elem, Error, Result};
 use samite_mem::Blocks;
 use std::panic::Location;
 
-/// Where blocks of elements lie: `count` blocks of `block` elements, each `stride` elements after
-/// the one before, the first at `first`.
+/// A set of blocks: `count` blocks of `block` elements, each `stride` elements after the previous
+/// one, the first at `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strided {
-    /// Index of the first element.
+    /// The index of the first element.
     pub first: u64,
-    /// Blocks.
+    /// The number of blocks.
     pub count: u64,
-    /// Elements of a block.
+    /// The number of elements of a block.
     pub block: u64,
-    /// Elements from the start of one block to the start of the next.
+    /// The number of elements from the start of one block to the start of the next.
     pub stride: u64,
 }
 
 impl Strided {
-    /// Elements altogether.
+    /// Returns the total number of elements.
     pub fn elements(&self) -> u64 {
         self.count.saturating_mul(self.block)
     }
 }
 
 impl<T: Elem> Segment<T, Shared> {
-    /// Copies `from`, which lies together, to blocks of the part of `rank`. One-sided; complete
-    /// here and there when it returns.
+    /// Copies `from`, which is contiguous, to blocks of the part of `rank`. One-sided; locally and
+    /// remotely complete when it returns.
     ///
     /// # Errors
     /// [`Error::WrongLength`], [`Error::OutOfRange`] (before anything is written); a lost unit.
@@ -57,7 +57,7 @@ impl<T: Elem> Segment<T, Shared> {
         )
     }
 
-    /// Copies blocks of the part of `rank` to `into`, where they lie together.
+    /// Copies blocks of the part of `rank` to `into`, where they are contiguous.
     #[track_caller]
     pub fn get_strided(&self, rank: u32, place: Strided, into: &mut [T]) -> Result<()> {
         self.check_strided(rank, place, into.len())?;
@@ -80,7 +80,7 @@ impl<T: Elem> Segment<T, Shared> {
     }
 
     /// Copies `from[i]` to the element `indices[i]` of the part of `rank`. One-sided; complete when
-    /// it returns. An index that occurs twice gets one of its values.
+    /// it returns. If an index occurs twice, its element gets one of the values.
     #[track_caller]
     pub fn put_indexed(&self, rank: u32, indices: &[u64], from: &[T]) -> Result<()> {
         same_length(indices.len(), from.len())?;
@@ -171,7 +171,7 @@ impl<T: Elem> Segment<T, Shared> {
             });
         }
         let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
-        // Blocks of nothing lie nowhere, however many and wherever they are.
+        // Empty blocks are valid anywhere, however many there are.
         if given == 0 {
             return Ok(());
         }
@@ -198,7 +198,7 @@ impl Strided {
         self.first + block as u64 * self.stride
     }
 
-    /// In bytes. What does not fit into 64 bits is longer than any memory.
+    /// Converts to bytes. What does not fit into 64 bits is longer than any memory.
     fn bytes<T>(&self) -> Blocks {
         let bytes = |elements: u64| elements.saturating_mul(size_of::<T>() as u64);
         Blocks {

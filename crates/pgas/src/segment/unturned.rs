@@ -2,8 +2,8 @@
 
 use crate::Error;
 
-/// A change of phase that has failed, at all members, with what was to change. By `?` it becomes
-/// its [`Error`], and what was to change is dropped.
+/// A change of phase that has failed at all members, with the object that was to change. `?` turns
+/// it into its [`Error`] and drops the object.
 #[derive(Debug)]
 pub struct Unturned<S>(Box<(Option<S>, Error)>);
 
@@ -12,14 +12,14 @@ impl<S> Unturned<S> {
         Unturned(Box::new((unturned, error)))
     }
 
-    /// Why.
+    /// Returns the cause.
     pub fn error(&self) -> &Error {
         &self.0.1
     }
 
-    /// What was to change, in its old phase and with its elements, and why it did not. `None` where
-    /// other members have gone on before one was lost, and use this unit's part in the new phase:
-    /// then it is left to them.
+    /// Returns the object in its old phase, with its elements, and the cause. `None` if other
+    /// members continued before one was lost and use this unit's part in the new phase; the part is
+    /// then left to them.
     ///
     /// After the loss of a member, operations on its part end with an error that names it, as all
     /// collectives do.
@@ -27,7 +27,7 @@ impl<S> Unturned<S> {
         *self.0
     }
 
-    /// With something else around it.
+    /// Wraps the object in another one.
     pub(crate) fn map<R>(self, around: impl FnOnce(S) -> R) -> Unturned<R> {
         let (unturned, error) = *self.0;
         Unturned::new(unturned.map(around), error)

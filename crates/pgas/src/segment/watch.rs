@@ -1,5 +1,5 @@
-//! Accesses as the checking mode sees them ([`crate::check`]). Where it is switched off an access
-//! pays one predictable branch, on a byte of the segment itself.
+//! Accesses as the checking mode sees them ([`crate::check`]). If it is switched off, an access
+//! costs one predictable branch on a byte of the segment itself.
 
 use super::{Segment, Shared};
 use crate::check::{AccessKind, Memory};
@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::panic::Location;
 
 impl<T: Elem> Segment<T, Shared> {
-    /// As [`Segment::get`], where a race is meant, and recognised afterwards: the checking mode
-    /// does not look.
+    /// Gets elements in a race that is intended and detected afterwards by the caller: the checking
+    /// mode does not check it.
     pub(crate) fn get_racing(&self, rank: u32, index: u64, into: &mut [T]) -> Result<()> {
         let remote = self.part_of(rank, index, into.len())?;
         let count = into.len();
@@ -19,35 +19,36 @@ impl<T: Elem> Segment<T, Shared> {
             .map_err(|error| self.say(error, rank, index, count))
     }
 
-    /// An element of a member's part, for an atomic that is about to happen.
+    /// Returns an element of a member's part, for an atomic that is about to be executed.
     #[track_caller]
     pub(crate) fn word(&self, rank: u32, index: u64, kind: AccessKind) -> Result<(&Remote, u64)> {
         let remote = self.watched_part(rank, index, 1, kind)?;
         Ok((remote, self.offset(index)))
     }
 
-    /// As [`Segment::word`], where the checking mode is asked otherwise.
+    /// Returns the same as [`Segment::word`], if the checking mode is asked separately.
     pub(crate) fn unwatched_word(&self, rank: u32, index: u64) -> Result<(&Remote, u64)> {
         let remote = self.part_of(rank, index, 1)?;
         Ok((remote, self.offset(index)))
     }
 
-    /// Goes on with what others wait for, before this unit waits for a member whose memory is not
-    /// mapped.
+    /// Continues unfinished work for which others wait, before this unit waits for a member whose
+    /// memory is not mapped.
     #[cold]
     pub(super) fn finish_for_others(&self) {
         let job = &self.team().0.job;
         job.unfinished.step(&job.fabric);
     }
 
-    /// Whether a member's elements are reached at once.
+    /// Returns true if a member's elements are mapped here.
     #[inline(always)]
     pub(crate) fn is_near(&self, rank: u32) -> bool {
         let window = self.state.windows.get(rank as usize);
         window.is_some_and(|window| !window.is_empty())
     }
 
-    /// A member's part, for an access to `count` elements from `index` on that is about to happen.
+    /// Returns a member's part, for an access to `count` elements from `index` on that is about to
+    /// happen.
     #[inline(always)]
     #[track_caller]
     pub(super) fn watched_part(
@@ -61,7 +62,7 @@ impl<T: Elem> Segment<T, Shared> {
         if self.parts.checked {
             let elements = index..index.saturating_add(count as u64);
             if elements.end > self.parts.counts[rank as usize] {
-                // The access itself will say so.
+                // The access itself will report the error.
                 return Ok(part);
             }
             self.watch_all(rank, std::iter::once(elements), kind, Location::caller())?;
@@ -69,7 +70,7 @@ impl<T: Elem> Segment<T, Shared> {
         Ok(part)
     }
 
-    /// The checking mode, of accesses that are about to happen.
+    /// Reports accesses that are about to happen to the checking mode.
     #[cold]
     pub(super) fn watch_all(
         &self,
@@ -84,7 +85,7 @@ impl<T: Elem> Segment<T, Shared> {
         }
     }
 
-    /// The checking mode, of an atomic access that has happened.
+    /// Reports an atomic access that has happened to the checking mode.
     #[inline(always)]
     pub(crate) fn seen(&self, rank: u32, index: u64) -> Result<()> {
         if self.parts.checked {

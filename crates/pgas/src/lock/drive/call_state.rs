@@ -2,7 +2,6 @@
 //!
 //! ```text
 //!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
-//!   Idle --call--> Busy --has the lock--> Held --gives it back--> Busy --> Idle
 //!                   | left something unfinished
 //!                   v
 //!   Interrupted --call--> Leaving --call ends--> Interrupted     Leaving --continues it--> Busy
