@@ -162,7 +162,7 @@ pub(crate) fn budget_by_rule() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use samite::agent::{Lost, Owned, Service, Turn};
+    use samite::agent::{Lost, Owned, Service};
     use samite::{Fabric, FabricConfig, Identity, Match};
     use samite_testkit::full_pipe;
     use std::process::{Command, Stdio};
@@ -180,9 +180,12 @@ mod tests {
         fn owns(&self) -> Vec<Owned> {
             Vec::new()
         }
-        fn poll(&mut self) -> Turn {
+        fn poll(&mut self) -> bool {
             let _ = std::io::stdin().read_line(&mut String::new());
             panic!("as in a test");
+        }
+        fn next(&mut self) -> Duration {
+            Duration::ZERO
         }
         fn has_news(&self) -> bool {
             false
@@ -193,7 +196,7 @@ mod tests {
 
     const PANICKING: Starter = Starter {
         name: "panicking",
-        start: |_, _| Box::new(Panicking),
+        start: |_, _| vec![Box::new(Panicking)],
     };
 
     /// The service of the agent panics: the agent says so and ends, and a member that waits hears

@@ -39,7 +39,7 @@ pub use unit::{fabric_config, init, init_with, join, variable};
 
 /// The services that an agent hosts, in the order in which it polls them.
 pub fn services() -> Vec<agent::Starter> {
-    stage::service::STARTERS.to_vec()
+    vec![stage::service::STARTER]
 }
 
 /// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`;

@@ -12,7 +12,7 @@ mod honest;
 mod stranger;
 
 use samite::agent::Starter;
-use samite::stage::service::{self, BlockStoreService, Capacity};
+use samite::stage::service::{self, Capacity};
 use samite::{Fabric, Identity};
 use samite_testkit::hostile::Reach;
 use samite_testkit::{Cluster, Outcome, Unit, fuzz, units};
@@ -27,15 +27,15 @@ const READER: u32 = HONEST - 1;
 const FINISHED: &str = "finished";
 
 /// As `samite agent` has it, with less disk.
-const BLOCK_STORE: Starter = Starter {
+const SERVICES: Starter = Starter {
     start: |fabric, agent| {
         let room = Capacity {
             disk: 8 << 20,
             ..Capacity::of_agent(agent.budget)
         };
-        Box::new(BlockStoreService::beside(fabric, room))
+        service::Staging::new(fabric, room).into_services()
     },
-    ..service::STARTERS[1]
+    ..service::STARTER
 };
 
 /// The honest units are one job of two programs: all but the last one write streams, that one reads
@@ -77,7 +77,7 @@ fn domain(
     };
     let processes = units(HONEST + STRANGERS)
         .seed(seed)
-        .services(vec![service::STARTERS[0], BLOCK_STORE]);
+        .services(vec![SERVICES]);
     processes
         .timeout(Duration::from_secs(120))
         .orchestrate_bare(name, part, orchestrator);

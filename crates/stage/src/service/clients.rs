@@ -2,14 +2,15 @@
 
 use super::envelope::Packed;
 use super::unsent::Unsent;
-use super::{SOON, life};
+use super::{life, own};
 use crate::protocol::{self, Peer};
+use parking_lot::Mutex;
 use samite_fabric::Fabric;
 use samite_fabric::agent::Lost;
 use samite_fabric::rpc::{Inbound, Server, Service as Number};
 use serde::de::DeserializeOwned;
-use std::collections::BTreeSet;
-use std::fmt::Debug;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Most bytes that wait of one peer to be heard, beside the first message.
@@ -24,10 +25,17 @@ pub(super) struct Heard<M> {
     pub(super) message: M,
 }
 
-/// Whom a service has to do with.
-pub(super) struct Clients {
+/// What the coordinator and the block store of one process have for each other: values, which
+/// nobody encodes. Its owner empties it at each poll; until then it holds no more than an order, or
+/// a report, for each buffer.
+pub(super) type Mailbox<M> = Arc<Mutex<VecDeque<M>>>;
+
+/// Whom a service has to do with. `M`: what they say to it.
+pub(super) struct Clients<M> {
     fabric: Fabric,
     server: Server,
+    /// What the other service of this process has said.
+    mailbox: Mailbox<M>,
     /// Who has said something, or has something to take, and was not seen to be gone when the
     /// service looked last.
     known: BTreeSet<Peer>,
@@ -37,12 +45,13 @@ pub(super) struct Clients {
     deaf: BTreeSet<Peer>,
 }
 
-impl Clients {
+impl<M: DeserializeOwned> Clients<M> {
     /// Of the service of this process that has that number; it is served from now on.
-    pub(super) fn new(fabric: &Fabric, number: Number) -> Clients {
+    pub(super) fn new(fabric: &Fabric, number: Number) -> Clients<M> {
         Clients {
             fabric: fabric.clone(),
             server: fabric.serve(number, INBOX),
+            mailbox: Mailbox::default(),
             known: BTreeSet::new(),
             unsent: Unsent::default(),
             deaf: BTreeSet::new(),
@@ -54,22 +63,28 @@ impl Clients {
         self.fabric.now()
     }
 
+    /// Where the other service of this process leaves what it has to say to this one.
+    pub(super) fn mailbox(&self) -> Mailbox<M> {
+        self.mailbox.clone()
+    }
+
     /// How many messages have come and were not taken.
     pub(super) fn waiting(&self) -> usize {
-        self.server.waiting()
+        self.mailbox.lock().len() + self.server.waiting()
     }
 
     /// Takes a message; `None` if there is none, or one that is not to be heard.
-    pub(super) fn take<M: DeserializeOwned + Debug>(&mut self) -> Option<Heard<M>> {
+    pub(super) fn take(&mut self) -> Option<Heard<M>> {
+        if let Some(message) = self.mailbox.lock().pop_front() {
+            let (from, id) = (own(&self.fabric), None);
+            return Some(Heard { from, id, message });
+        }
         let asked = self.server.take()?;
         self.heard(asked)
     }
 
     /// Takes all that these peers have said.
-    pub(super) fn last_words<M: DeserializeOwned + Debug>(
-        &mut self,
-        gone: &[Peer],
-    ) -> Vec<Heard<M>> {
+    pub(super) fn last_words(&mut self, gone: &[Peer]) -> Vec<Heard<M>> {
         let mut all = Vec::new();
         for peer in gone {
             while let Some(asked) = self.server.take_of(life(*peer)) {
@@ -79,18 +94,20 @@ impl Clients {
         all
     }
 
-    fn heard<M: DeserializeOwned + Debug>(&mut self, asked: Inbound) -> Option<Heard<M>> {
+    // What is refused here anybody can send as often as it likes: it is logged without its
+    // contents, and not as a warning.
+    fn heard(&mut self, asked: Inbound) -> Option<Heard<M>> {
         let from = Peer::new(asked.from.peer.0, asked.from.incarnation);
         let Some(message) = protocol::decode::<M>(&asked.bytes) else {
-            tracing::warn!(%from, "{} bytes that are no message", asked.bytes.len());
+            tracing::debug!(%from, "{} bytes that are no message", asked.bytes.len());
             return None;
         };
         if !self.knows(from) {
-            tracing::debug!(%from, ?message, "a message of a process that is not there");
+            tracing::debug!(%from, "a message of a process that is not there");
             return None;
         }
         if asked.id.is_some() && self.unsent.is_full(from) {
-            tracing::warn!(%from, "a request of a process that does not take its answers");
+            tracing::debug!(%from, "a request of a process that does not take its answers");
             return None;
         }
         let id = asked.id;
@@ -110,15 +127,15 @@ impl Clients {
         self.fabric.lost_life(life.peer, life.incarnation).is_none()
     }
 
-    /// Whoever is gone does not get it, and that is another event. A peer that lives and takes
-    /// nothing now (it is stopped, or has too much before) gets it later, behind what it did not
-    /// take before; one that has too much of that nevertheless is given up: whatever it has asked
-    /// for, or said that it would carry out.
+    /// Never waits. Whoever is gone does not get it, and that is another event. A peer that lives
+    /// and takes nothing now (it is stopped, or has too much before) gets it later, behind what it
+    /// did not take before; one that has too much of that nevertheless is given up: whatever it has
+    /// asked for, or said that it would carry out.
     pub(super) fn send(&mut self, to: Peer, packed: Packed) {
         if self.deaf.contains(&to) {
             return;
         }
-        let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed, SOON);
+        let is_late = self.unsent.waits_for(to) || !self.delivered(to, &packed);
         if !is_late {
             return;
         }
@@ -132,21 +149,23 @@ impl Clients {
 
     /// Sends what peers had not taken.
     pub(super) fn send_again(&mut self) {
+        if self.unsent.is_empty() {
+            return;
+        }
         let mut unsent = std::mem::take(&mut self.unsent);
         // Whoever is gone has taken nothing, and is slow until it is forgotten.
-        unsent.try_again(|to, packed| self.lives(to) && self.delivered(to, packed, Duration::ZERO));
+        unsent.try_again(|to, packed| self.lives(to) && self.delivered(to, packed));
         self.unsent = unsent;
     }
 
     /// Whether that message is done with: on its way, or for nobody.
-    fn delivered(&self, to: Peer, packed: &Packed, timeout: Duration) -> bool {
+    fn delivered(&self, to: Peer, packed: &Packed) -> bool {
         if !self.lives(to) {
             return true;
         }
-        let timeout = timeout.min(self.fabric.deadline());
-        match packed.send(&self.fabric, &self.server, to, timeout) {
+        match packed.send(&self.fabric, &self.server, to) {
             Ok(()) => true,
-            Err(crate::Error::Fabric(samite_fabric::Error::Timeout { .. })) => false,
+            Err(samite_fabric::Error::Timeout { .. }) => false,
             Err(error) => {
                 tracing::debug!(%to, %error, "a message was not delivered");
                 true

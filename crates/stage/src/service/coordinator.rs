@@ -1,21 +1,26 @@
 //! The service that decides about the streams of a domain: [`Coordinator`], on the fabric.
 
-use super::SOON;
-use super::clients::{Clients, Heard};
-use super::envelope::Packed;
+use super::clients::{Clients, Heard, Mailbox};
+use super::envelope::{Packed, ToStore};
+use super::{SOON, own};
 use crate::clock::Clock;
 use crate::protocol::{Action, Coordinator, Event, Notice, Peer, Request, StreamFigures};
 use samite_fabric::Fabric;
-use samite_fabric::agent::{self, Lost, Owned, Turn};
+use samite_fabric::agent::{self, Lost, Owned};
 use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
 /// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in
 /// them ends.
 pub struct CoordinatorService {
-    pub(super) clients: Clients,
+    pub(super) clients: Clients<Request>,
     pub(super) coordinator: Coordinator,
+    /// Of the block store of this process.
+    pub(super) store: Mailbox<ToStore>,
+    own: Peer,
     clock: Clock,
+    /// The time when it looked last, in milliseconds, as the state machine counts them.
+    now: u64,
 }
 
 impl CoordinatorService {
@@ -27,7 +32,10 @@ impl CoordinatorService {
         CoordinatorService {
             clients: Clients::new(fabric, Number::COORDINATOR),
             coordinator: Coordinator::new(),
+            store: Mailbox::default(),
+            own: own(fabric),
             clock: Clock::new(fabric.now()),
+            now: 0,
         }
     }
 
@@ -41,7 +49,7 @@ impl CoordinatorService {
         if message.ticket().map(|ticket| ticket.0) == id {
             self.happened(Event::Said(from, message));
         } else {
-            tracing::warn!(%from, ?message, ?id, "a request with the ticket of another one");
+            tracing::debug!(%from, ?id, "a request with the ticket of another one");
         }
     }
 
@@ -58,9 +66,12 @@ impl CoordinatorService {
     }
 
     fn carry_out(&mut self, event: Event) {
-        let now = self.now();
-        for Action::Send(to, notice) in self.coordinator.on_event(now, event) {
+        for Action::Send(to, notice) in self.coordinator.on_event(self.now, event) {
             let packed = match notice {
+                Notice::Order(order) if to == self.own => {
+                    self.store.lock().push_back(ToStore::Order(order));
+                    continue;
+                }
                 Notice::Order(order) => Packed::order(order),
                 Notice::Answer { ticket, answer } => Packed::answer(ticket, &answer),
             };
@@ -82,22 +93,9 @@ impl CoordinatorService {
         self.tell_who_is_slow();
     }
 
-    /// In milliseconds, as the state machine counts them.
-    fn now(&mut self) -> u64 {
-        self.clock.look(self.clients.now()).as_millis() as u64
-    }
-
-    /// When it has something to do if nobody says anything.
-    fn next(&mut self) -> Duration {
-        let now = self.now();
-        let due = self.coordinator.wake_at();
-        let due = due.map(|due| Duration::from_millis(due.saturating_sub(now).max(1)));
-        let longest = if self.clients.are_late() {
-            SOON
-        } else {
-            Duration::MAX
-        };
-        due.unwrap_or(longest).min(longest)
+    /// Looks at the clock, once for all that is done next.
+    fn look(&mut self) {
+        self.now = self.clock.look(self.clients.now()).as_millis() as u64;
     }
 }
 
@@ -113,7 +111,8 @@ impl agent::Service for CoordinatorService {
         )]
     }
 
-    fn poll(&mut self) -> Turn {
+    fn poll(&mut self) -> bool {
+        self.look();
         // Messages that come meanwhile are not waited for.
         let messages = self.clients.waiting();
         for _ in 0..messages {
@@ -122,17 +121,28 @@ impl agent::Service for CoordinatorService {
             }
         }
         self.send_again();
-        let now = self.now();
-        if self.coordinator.wake_at().is_some_and(|due| due <= now) {
+        if self
+            .coordinator
+            .wake_at()
+            .is_some_and(|due| due <= self.now)
+        {
             self.happened(Event::Tick);
         }
         for peer in self.clients.given_up() {
             self.forget(peer);
         }
-        Turn {
-            worked: messages > 0,
-            next: self.next(),
-        }
+        messages > 0
+    }
+
+    fn next(&mut self) -> Duration {
+        self.look();
+        let due = self.coordinator.wake_at();
+        let due = due.map(|due| Duration::from_millis(due.saturating_sub(self.now).max(1)));
+        let longest = match self.clients.are_late() {
+            true => SOON,
+            false => Duration::MAX,
+        };
+        due.unwrap_or(longest).min(longest)
     }
 
     fn has_news(&self) -> bool {
@@ -142,6 +152,7 @@ impl agent::Service for CoordinatorService {
     /// What a peer said before it died counts: what had come when it was seen to be gone is taken
     /// before that. What others say is heard after it, so that nobody is given what the dead had.
     fn peers_lost(&mut self, lost: Lost<'_>) {
+        self.look();
         let gone = self.clients.lost(lost);
         for heard in self.clients.last_words(&gone) {
             self.hear(heard);

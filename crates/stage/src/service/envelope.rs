@@ -1,6 +1,5 @@
 //! What is said to a service, and what it says, as it travels.
 
-use crate::Result;
 use crate::protocol::{self, Answer, BufferId, Fault, LONGEST, Order, Peer, Request, Ticket};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::{Life, Server, Service};
@@ -95,7 +94,7 @@ impl Packed {
         Packed::response(ticket.0, protocol::encode(&fault))
     }
 
-    fn response(to: u64, bytes: Vec<u8>) -> Packed {
+    pub(super) fn response(to: u64, bytes: Vec<u8>) -> Packed {
         let to = To::Asker(to);
         Packed { to, bytes }
     }
@@ -114,18 +113,17 @@ impl Packed {
         self.bytes.len()
     }
 
-    /// Sends it to the peer that it is for.
+    /// Sends it to the peer that it is for, if that one takes it now.
     pub(crate) fn send(
         &self,
         fabric: &Fabric,
         server: &Server,
         to: Peer,
-        deadline: Duration,
-    ) -> Result<()> {
+    ) -> samite_fabric::Result<()> {
+        let (to, now) = (life(to), Duration::ZERO);
         match self.to {
-            To::Asker(id) => server.respond(life(to), id, &self.bytes, deadline)?,
-            To::Service(service) => fabric.note(service, life(to), deadline, &self.bytes)?,
+            To::Asker(id) => server.respond(to, id, &self.bytes, now),
+            To::Service(service) => fabric.note(service, to, now, &self.bytes),
         }
-        Ok(())
     }
 }

@@ -2,15 +2,17 @@
 //! domain [hosts](samite_fabric::agent::host).
 //!
 //! The [`CoordinatorService`] decides about streams, the [`BlockStoreService`] owns their memory.
-//! The agent hosts both ([`STARTERS`]); a dedicated staging unit (method `server`) hosts one more
+//! The agent hosts both ([`STARTER`]); a dedicated staging unit (method `server`) hosts one more
 //! block store; a domain of one process has both in the process itself, polled by whoever waits
-//! ([`Staging`]). Wherever they are, they talk to each other by messages.
+//! ([`Staging`]). Orders and reports between a coordinator and the block store of its own process
+//! are values in a queue ([`clients::Mailbox`]); to and from other block stores they travel as
+//! notes.
 //!
 //! ```text
-//!   frames ──> the server's inbox ([`samite_fabric::rpc`])
+//!   frames ──> the server's inbox ([`samite_fabric::rpc`]), and the mailbox
 //!   poll of the coordinator:  requests, reports, losses and time ──> Coordinator::on_event
 //!                             ──> answers to clients, orders to block stores
-//!   poll of a block store:    orders, asks, what the disk has done ──> Block store
+//!   poll of a block store:    orders, requests, what the disk has done ──> BlockStore
 //!                             ──> answers to clients, reports to the coordinator
 //! ```
 //!
@@ -39,23 +41,11 @@ pub use coordinator::CoordinatorService;
 pub(crate) use envelope::{BlockStoreAnswer, BlockStoreRequest, ToStore, life, own};
 pub use store::BlockStoreService;
 
-/// How an agent starts the services of streams, in this order: the block store tells the
-/// coordinator what it has.
-pub const STARTERS: [Starter; 2] = [
-    Starter {
-        name: CoordinatorService::NAME,
-        start: |fabric, _| Box::new(CoordinatorService::new(fabric)),
-    },
-    Starter {
-        name: BlockStoreService::NAME,
-        start: |fabric, agent| {
-            Box::new(BlockStoreService::beside(
-                fabric,
-                Capacity::of_agent(agent.budget),
-            ))
-        },
-    },
-];
+/// How an agent starts the services of streams.
+pub const STARTER: Starter = Starter {
+    name: "staging",
+    start: |fabric, agent| Staging::new(fabric, Capacity::of_agent(agent.budget)).into_services(),
+};
 
 /// How long a service sleeps when it waits for something that no message tells.
 const SOON: Duration = Duration::from_millis(5);
@@ -76,19 +66,24 @@ pub struct Staging {
 impl Staging {
     /// Serves from now on, with blocks in `capacity`.
     pub fn new(fabric: &Fabric, capacity: Capacity) -> Staging {
+        let mut coordinator = CoordinatorService::new(fabric);
         Staging {
             fabric: fabric.clone(),
             host: Host::default(),
-            coordinator: CoordinatorService::new(fabric),
-            store: BlockStoreService::beside(fabric, capacity),
+            store: BlockStoreService::beside(&mut coordinator, fabric, capacity),
+            coordinator,
         }
+    }
+
+    /// The two services, to be hosted by an agent in this order.
+    pub fn into_services(self) -> Vec<Box<dyn agent::Service>> {
+        vec![Box::new(self.coordinator), Box::new(self.store)]
     }
 
     /// Does what has to be done now; whether there was anything.
     pub fn turn(&mut self) -> bool {
-        let services: &mut [&mut dyn agent::Service] =
-            &mut [&mut self.coordinator, &mut self.store];
-        self.host.turn(&self.fabric, services).worked
+        let (coordinator, store) = (&mut self.coordinator, &mut self.store);
+        self.host.turn(&self.fabric, &mut [coordinator, store])
     }
 
     /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and
@@ -97,9 +92,10 @@ impl Staging {
     /// # Errors
     /// The agent is lost.
     pub fn run(&mut self, go_on: impl FnMut(&Fabric) -> bool) -> Result<()> {
-        let services: &mut [&mut dyn agent::Service] =
-            &mut [&mut self.coordinator, &mut self.store];
-        Ok(self.host.run(&self.fabric, services, go_on)?)
+        let (coordinator, store) = (&mut self.coordinator, &mut self.store);
+        Ok(self
+            .host
+            .run(&self.fabric, &mut [coordinator, store], go_on)?)
     }
 
     /// How the streams stand.

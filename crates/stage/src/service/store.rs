@@ -1,14 +1,14 @@
 //! The service that owns the memory of streams: a [`BlockStore`], on the fabric.
 
 use super::block_store::{BlockStore, Capacity};
-use super::clients::{Clients, Heard};
+use super::clients::{Clients, Heard, Mailbox};
 use super::envelope::{Packed, ToStore};
 use super::units::Units;
-use super::{SOON, own};
+use super::{CoordinatorService, SOON, own};
 use crate::Result;
 use crate::protocol::{Peer, Report, Request};
 use samite_fabric::Fabric;
-use samite_fabric::agent::{self, Host, Lost, Owned, Turn};
+use samite_fabric::agent::{self, Host, Lost, Owned};
 use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
@@ -16,20 +16,28 @@ use std::time::Duration;
 /// When a process is lost it stops to read for it; the memory of its buffers the coordinator frees.
 pub struct BlockStoreService {
     fabric: Fabric,
-    clients: Clients,
+    clients: Clients<ToStore>,
     pub(super) block_store: BlockStore,
     /// Whose orders it carries out.
     coordinator: Peer,
+    /// Where it reports to a coordinator of this process.
+    reports: Option<Mailbox<Request>>,
 }
 
 impl BlockStoreService {
     /// What people call it.
     pub(super) const NAME: &str = "block store";
 
-    /// Keeps blocks in `capacity` for a coordinator that serves in this process already, as in an
-    /// agent.
-    pub fn beside(fabric: &Fabric, capacity: Capacity) -> BlockStoreService {
-        BlockStoreService::new(fabric, own(fabric), capacity)
+    /// Keeps blocks in `capacity` for the coordinator of this process, which has the same host.
+    pub(super) fn beside(
+        coordinator: &mut CoordinatorService,
+        fabric: &Fabric,
+        capacity: Capacity,
+    ) -> BlockStoreService {
+        let reports = Some(coordinator.clients.mailbox());
+        let store = BlockStoreService::new(fabric, own(fabric), reports, capacity);
+        coordinator.store = store.clients.mailbox();
+        store
     }
 
     /// Keeps blocks in `capacity` for the coordinator of the domain, as a staging server does
@@ -39,18 +47,23 @@ impl BlockStoreService {
     /// A domain without a coordinator.
     pub fn join(fabric: &Fabric, capacity: Capacity) -> Result<BlockStoreService> {
         let coordinator = crate::client::await_coordinator(fabric)?;
-        Ok(BlockStoreService::new(fabric, coordinator, capacity))
+        Ok(BlockStoreService::new(fabric, coordinator, None, capacity))
     }
 
-    fn new(fabric: &Fabric, coordinator: Peer, capacity: Capacity) -> BlockStoreService {
+    fn new(
+        fabric: &Fabric,
+        coordinator: Peer,
+        reports: Option<Mailbox<Request>>,
+        capacity: Capacity,
+    ) -> BlockStoreService {
         let mut store = BlockStoreService {
             fabric: fabric.clone(),
             clients: Clients::new(fabric, Number::BLOCK_STORE),
             block_store: BlockStore::new(fabric, capacity),
             coordinator,
+            reports,
         };
-        let introduction = store.block_store.introduction();
-        store.tell(&introduction);
+        store.tell(store.block_store.introduction());
         store
     }
 
@@ -95,34 +108,30 @@ impl BlockStoreService {
                     self.clients.send(from, Packed::kept(id, &answer));
                 }
             }
-            (message, id) => tracing::warn!(%from, ?message, ?id, "a message that does not fit"),
+            (_, id) => {
+                tracing::debug!(%from, ?id, "an order of another process, or a request as a note")
+            }
         }
     }
 
     fn report(&mut self, report: Report) {
-        self.tell(&Request::Report(report));
+        self.tell(Request::Report(report));
     }
 
-    fn tell(&mut self, request: &Request) {
-        self.clients
-            .send(self.coordinator, Packed::request(request));
+    fn tell(&mut self, request: Request) {
+        match &self.reports {
+            Some(reports) => reports.lock().push_back(request),
+            None => {
+                let packed = Packed::request(&request);
+                self.clients.send(self.coordinator, packed);
+            }
+        }
     }
 
     /// A peer is gone, or as good as gone.
     fn forget(&mut self, peer: Peer) {
         self.block_store.forget(peer);
         self.clients.forget(peer);
-    }
-
-    /// When it has something to do if nobody says anything.
-    fn next(&self) -> Duration {
-        if self.block_store.is_busy() {
-            return Duration::ZERO;
-        }
-        match self.block_store.is_waiting() || self.clients.are_late() {
-            true => SOON,
-            false => Duration::MAX,
-        }
     }
 }
 
@@ -141,7 +150,7 @@ impl agent::Service for BlockStoreService {
     }
 
     /// Blocks for no longer than a part of a buffer's memory takes to be found.
-    fn poll(&mut self) -> Turn {
+    fn poll(&mut self) -> bool {
         // Messages that come meanwhile are not waited for.
         let messages = self.clients.waiting();
         for _ in 0..messages {
@@ -163,8 +172,17 @@ impl agent::Service for BlockStoreService {
             self.clients.send(from, Packed::kept(id, &answer));
         }
         self.block_store.tidy();
-        let next = self.next();
-        Turn { worked, next }
+        worked
+    }
+
+    fn next(&mut self) -> Duration {
+        if self.block_store.is_busy() {
+            return Duration::ZERO;
+        }
+        match self.block_store.is_waiting() || self.clients.are_late() {
+            true => SOON,
+            false => Duration::MAX,
+        }
     }
 
     fn has_news(&self) -> bool {

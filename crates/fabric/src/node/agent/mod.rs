@@ -35,6 +35,6 @@ pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
 pub use server::{AgentConfig, run};
 pub use service::{
-    Host, Lost, Owned, Service, ServiceFacts, Starter, Turn, find_host, host, identity, services,
+    Host, Lost, Owned, Service, ServiceFacts, Starter, find_host, host, identity, services,
 };
 pub(crate) use slots::Life;

@@ -9,7 +9,9 @@ use crate::protocol::{
     WriterId,
 };
 use envelope::Packed;
-use samite_fabric::rpc::Service as Number;
+use samite_fabric::Match;
+use samite_fabric::rpc::{Life, Service as Number};
+use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Config, Identity};
 use std::sync::Arc;
 
@@ -182,13 +184,65 @@ fn a_dead_process_that_was_slow_has_taken_nothing() {
     assert!(first.as_ref().is_some_and(is_first), "{first:?}");
 }
 
+/// A peer takes its answers more slowly than they are made: others are served meanwhile, and it
+/// gets them in the end.
+#[test]
+fn nobody_is_waited_for() {
+    // More than the simulated network takes at a time.
+    const ANSWERS: usize = 300;
+    const EACH: usize = 4000;
+    let serve = |fabric: &Fabric| -> samite_fabric::Result<()> {
+        let mut clients = Clients::<u8>::new(fabric, Number::COORDINATOR);
+        let all = || (clients.waiting() == ANSWERS).then_some(());
+        fabric.wait_stepping("requests", &[], all, || false)?;
+        let asked: Vec<_> = std::iter::from_fn(|| clients.take()).collect();
+        let before = fabric.now();
+        for heard in asked {
+            let answer = Packed::response(heard.id.expect("a request"), vec![7; EACH]);
+            clients.send(heard.from, answer);
+        }
+        assert!(clients.are_late(), "it has taken all of them at once");
+        let waited = fabric.now() - before;
+        assert!(waited < SOON, "{waited:?} of simulated time");
+        let all = || {
+            clients.send_again();
+            (!clients.are_late()).then_some(())
+        };
+        fabric.wait_stepping("a slow peer", &[], all, || false)?;
+        fabric.recv(Match::any(1), &mut []).map(|_| ())
+    };
+    let ask = |fabric: &Fabric| -> samite_fabric::Result<()> {
+        let (deadline, server) = (fabric.deadline(), fabric.job()?[0]);
+        let peers = fabric.peers();
+        let server = peers.iter().find(|info| info.peer == server);
+        let server = server.map(|info| Life {
+            peer: info.peer,
+            incarnation: info.incarnation,
+        });
+        let server = server.expect("it is there");
+        let call = |_| fabric.call(Number::COORDINATOR, server, deadline, |_| vec![0]);
+        let calls: Vec<_> = (0..ANSWERS).map(call).collect();
+        for call in calls {
+            let answer = call?.wait(deadline, "an answer")?;
+            assert_eq!(answer, vec![7; EACH]);
+        }
+        fabric.send(server.peer, 1, &[])
+    };
+    let ends = Scenario::new(7, 2).run(|fabric| match fabric.identity().unit {
+        0 => serve(fabric),
+        _ => ask(fabric),
+    });
+    ends.into_iter()
+        .for_each(|end| end.expect("nobody is lost"));
+}
+
 /// An answer that no message can carry is an error for whoever has asked, who would wait for it for
 /// ever. Its state machine makes none: this is about the service.
 #[test]
 fn an_answer_that_no_message_can_carry_is_an_error() {
     const BLOCK_STORES: usize = 4 << 20;
     let fabric = alone();
-    let mut clients = Clients::new(&fabric, Number::COORDINATOR);
+    let mut clients = Clients::<Request>::new(&fabric, Number::COORDINATOR);
     let (me, deadline) = (own(&fabric), Duration::from_secs(30));
     let asked = fabric.call(Number::COORDINATOR, life(me), deadline, |_| vec![0]);
     let mut asked = asked.expect("the service is there");

@@ -6,8 +6,8 @@
 //! own, and wakes the host by the [`Bell`](crate::Bell) of this process. A server that is no agent
 //! (a staging unit) hosts its services in the same way.
 //!
-//! Services talk to each other as to any peer, by [`rpc`](crate::rpc), whether one process has them
-//! or several.
+//! Services of several processes talk to each other as to any peer, by [`rpc`](crate::rpc). Those
+//! of one [`Starter`] are always in one process, and may share queues.
 
 use super::AgentConfig;
 use crate::rpc::{Life, Server, Service as Number};
@@ -69,7 +69,12 @@ pub trait Service: Send {
     fn owns(&self) -> Vec<Owned>;
 
     /// Does what has to be done now, in a bounded time: others are polled after it. Never blocks.
-    fn poll(&mut self) -> Turn;
+    /// Returns whether there was anything to do.
+    fn poll(&mut self) -> bool;
+
+    /// When it has to be polled again if nothing comes before, asked before the host sleeps; zero
+    /// for at once.
+    fn next(&mut self) -> Duration;
 
     /// Whether something has come that [`Service::poll`] takes, asked before the host sleeps. It
     /// must not use the fabric.
@@ -81,15 +86,6 @@ pub trait Service: Send {
 
     /// It is not polled any more: what it has still to say is said now.
     fn end(&mut self);
-}
-
-/// What a service says of one poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// Whether there was anything to do.
-    pub worked: bool,
-    /// When it wants to be polled again, if nothing comes before; zero for at once.
-    pub next: Duration,
 }
 
 /// Who is lost.
@@ -142,14 +138,14 @@ pub struct ServiceFacts {
     pub owns: Vec<Owned>,
 }
 
-/// How a service of an agent is started.
+/// How services of an agent are started.
 #[derive(Clone, Copy, Debug)]
 pub struct Starter {
-    /// Its name.
+    /// What they are together.
     pub name: &'static str,
-    /// Starts it in the agent of a domain. What peers send to it arrives when all services have
+    /// Starts them in the agent of a domain. What peers send to them arrives when all services have
     /// been started.
-    pub start: fn(&Fabric, &AgentConfig) -> Box<dyn Service>,
+    pub start: fn(&Fabric, &AgentConfig) -> Vec<Box<dyn Service>>,
 }
 
 /// Joins a domain as its agent's peer, and hosts services for as long as this process lives.
@@ -174,7 +170,7 @@ pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
     let hosting = || {
         for starter in starters {
             host.running = starter.name;
-            services.push((starter.start)(&fabric, agent));
+            services.extend((starter.start)(&fabric, agent));
         }
         let mut all: Vec<&mut dyn Service> = Vec::new();
         for service in &mut services {
@@ -203,8 +199,9 @@ pub struct Host {
 }
 
 impl Host {
-    /// Polls each service once, in their order; who is lost they hear first.
-    pub fn turn(&mut self, fabric: &Fabric, services: &mut [&mut dyn Service]) -> Turn {
+    /// Polls each service once, in their order; who is lost they hear first. Returns whether there
+    /// was anything to do.
+    pub fn turn(&mut self, fabric: &Fabric, services: &mut [&mut dyn Service]) -> bool {
         let changes = fabric.changes();
         if self.changes != Some(changes) {
             self.changes = Some(changes);
@@ -215,18 +212,13 @@ impl Host {
                 service.peers_lost(Lost(fabric));
             }
         }
-        let mut all = Turn {
-            worked: false,
-            next: LONGEST_SLEEP,
-        };
+        let mut has_worked = false;
         for service in &mut *services {
             self.running = service.name();
-            let turn = service.poll();
-            all.worked |= turn.worked;
-            all.next = all.next.min(turn.next);
+            has_worked |= service.poll();
         }
         self.tell_facts(services);
-        all
+        has_worked
     }
 
     /// Answers who asks what is hosted here. An answer that its asker does not take now is dropped.
@@ -263,7 +255,9 @@ impl Host {
     ) -> Result<()> {
         let mut ran = Ok(());
         while ran.is_ok() && go_on(fabric) {
-            let next = self.turn(fabric, services).next;
+            self.turn(fabric, services);
+            let next = services.iter_mut().map(|service| service.next());
+            let next = next.fold(LONGEST_SLEEP, Duration::min);
             if next.is_zero() {
                 fabric.progress();
             } else {

@@ -36,11 +36,12 @@ impl Service for Noted {
         let notes = self.log.lock().unwrap().len() as u64;
         vec![Owned::count("notes", notes), Owned::bytes("memory", 7)]
     }
-    fn poll(&mut self) -> Turn {
+    fn poll(&mut self) -> bool {
         self.note("polled");
-        let worked = self.news.swap(false, Ordering::AcqRel);
-        let next = self.next;
-        Turn { worked, next }
+        self.news.swap(false, Ordering::AcqRel)
+    }
+    fn next(&mut self) -> Duration {
+        self.next
     }
     fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire)
