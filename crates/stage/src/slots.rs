@@ -86,6 +86,10 @@ impl Slots {
             };
             let mut last = None;
             for at in buffers.by_ref().take(slot.block_stores.len()) {
+                if at.bytes != bytes {
+                    let what = format!("a buffer of {} bytes instead of {bytes}", at.bytes);
+                    return Err(Error::Nonsense(what));
+                }
                 match self.reach(&at) {
                     Ok(memory) => slot.copies.push((at, memory)),
                     Err(error) if error.is_loss() => last = Some(error),
@@ -400,8 +404,46 @@ fn round_up(bytes: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{PIECE, each_run, round_up};
+    use super::{PIECE, Slots, each_run, round_up};
+    use crate::Error;
+    use crate::client::Client;
+    use crate::protocol::{BufferAt, BufferId, Handle, Slot, StreamId, WriterId};
+    use crate::service::own;
     use ndarray::{Array, Dimension, IxDyn, Slice};
+    use samite_fabric::{Config, Fabric, Identity};
+    use std::sync::Arc;
+
+    /// Whatever passes as the coordinator gives shorter memory than was asked for: the writer
+    /// relies on the length that it asked for.
+    #[test]
+    fn a_buffer_of_another_length_is_refused() {
+        const LENT: u64 = 64 << 10;
+        let fabric = Fabric::alone(Identity::by_hand("writer"), Config::default()).unwrap();
+        let client = Arc::new(Client::new(&fabric).unwrap());
+        let mut lent = fabric.allocate_phased(9, LENT).unwrap();
+        lent.lend().unwrap();
+        let (key, stream) = (lent.key(), StreamId(1));
+        let at = BufferAt {
+            block_store: own(&fabric),
+            buffer: BufferId { stream, number: 1 },
+            handle: Handle {
+                segment: key.segment,
+                incarnation: key.incarnation,
+                generation: key.generation,
+            },
+            bytes: LENT,
+            on_disk: false,
+        };
+        let open = |bytes| {
+            let mut slots = Slots::new(client.clone(), WriterId { stream, rank: 0 }, None);
+            slots.open(vec![(Slot::from_elem(own(&fabric), 1), bytes)], vec![at])
+        };
+        for other in [1 << 20, LENT - 1] {
+            let opened = open(other);
+            assert!(matches!(opened, Err(Error::Nonsense(_))), "{opened:?}");
+        }
+        open(LENT).unwrap();
+    }
 
     /// Of an array that is not together no more than a piece is copied at a time, whatever its
     /// shape.
