@@ -136,7 +136,7 @@ impl Fabric {
     /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not
     /// in use. Local.
     pub fn allocate_phased(&self, segment: u32, bytes: u64) -> Result<Phased> {
-        self.grow_phased(bytes)?.publish(segment)
+        self.grow_phased(bytes)?.publish(Some(segment))
     }
 
     /// As [`Fabric::allocate_phased`], part by part.
@@ -168,9 +168,10 @@ impl Growing {
         Ok(self.memory.step()?)
     }
 
-    /// The segment, open, with all of its memory. `segment`: a number that is not in use.
-    pub fn publish(self, segment: u32) -> Result<Phased> {
-        let number = self.fabric.take_number(Some(segment))?;
+    /// The segment, open, with all of its memory. `segment`: a number that is not in use; `None`:
+    /// any such number.
+    pub fn publish(self, segment: Option<u32>) -> Result<Phased> {
+        let number = self.fabric.take_number(segment)?;
         self.publish_as(number)
     }
 

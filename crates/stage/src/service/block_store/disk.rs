@@ -126,7 +126,10 @@ impl Disk {
     fn begin(&mut self, bytes: u64, job: Job) -> io::Result<JobId> {
         let io = match self.io.take() {
             Some(io) => io,
-            None => Io::start(self.folder.clone(), self.bell.clone())?,
+            None => {
+                let bell = self.bell.clone();
+                Io::start(self.folder.clone(), move || bell.nudge())?
+            }
         };
         self.last += 1;
         let is_taken = io.push(self.last, job);

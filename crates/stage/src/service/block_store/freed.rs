@@ -3,7 +3,7 @@
 
 use super::BlockStore;
 use crate::protocol::Peer;
-use samite_fabric::{Fabric, Owned, Phased};
+use samite_fabric::{Owned, Phased};
 use std::time::{Duration, Instant};
 
 /// How long freed memory waits for a buffer of its length: longer than most steps take to compute,
@@ -79,7 +79,10 @@ impl BlockStore {
 
     /// Gives back what nobody had a use for.
     pub(in crate::service) fn tidy(&mut self) {
-        self.give_back(|_, since| since.elapsed() >= IDLE);
+        if !self.free.is_empty() {
+            let now = Instant::now();
+            self.give_back(|_, since| now.duration_since(since) >= IDLE);
+        }
     }
 
     /// Gives back the freed memory of which `is_due` says so, told how much is used and since when
@@ -112,11 +115,4 @@ impl BlockStore {
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.iter().map(|freed| freed.phased.key().bytes).sum()
     }
-}
-
-/// A number of a segment that is free.
-pub(super) fn free_number(fabric: &Fabric) -> Option<u32> {
-    let words = fabric.free_segments();
-    let word = words.iter().position(|word| *word != 0)?;
-    Some(word as u32 * 64 + words[word].trailing_zeros())
 }

@@ -1,6 +1,5 @@
 //! Memory to come: a buffer's pages are made part by part, the buffers one after another.
 
-use super::freed::free_number;
 use super::{BlockStore, BufferState};
 use crate::protocol::{BufferId, Handle, Lack, Peer, Report};
 use samite_fabric::{Growing, Phased};
@@ -147,21 +146,25 @@ impl BlockStore {
     /// memory.
     fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
         tracing::warn!(bytes, %error, "no memory for a buffer");
-        let lack = match free_number(&self.fabric) {
-            Some(_) => Lack::Memory,
-            None => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
+        let lack = match self.has_numbers() {
+            true => Lack::Memory,
+            false => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
         };
         Report::Refused { buffer, lack }
     }
 
     /// Under a number that is free, or that somebody gives back.
     fn publish(&mut self, memory: Growing) -> samite_fabric::Result<Phased> {
-        let mut number = free_number(&self.fabric);
-        if number.is_none() && self.give_idle_back() {
-            number = free_number(&self.fabric);
+        if !self.has_numbers() {
+            self.give_idle_back();
         }
-        let none = || samite_fabric::Error::Memory("no number of a segment is free".into());
-        memory.publish(number.ok_or_else(none)?)
+        // Other threads of this process take numbers, too: this one is found and taken in one step.
+        memory.publish(None)
+    }
+
+    /// Whether a number of a segment is free.
+    fn has_numbers(&self) -> bool {
+        self.fabric.free_segments().iter().any(|word| *word != 0)
     }
 
     /// Lends memory that counts as used. When that fails because somebody is attached, it is used

@@ -3,11 +3,10 @@
 //!
 //! Jobs are done one after another, in the order in which they were queued: a range that is given
 //! back and used again is read, freed and written in this order. The thread starts with the first
-//! job and ends with the store.
+//! job and ends after the last one that it has begun when the store ends.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
-use samite_fabric::Bell;
 use samite_mem::lease::Readable;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 
 /// What the thread is asked to do with the file.
 #[derive(Debug)]
@@ -69,30 +68,24 @@ impl Results {
 /// The thread, as the store sees it.
 #[derive(Debug)]
 pub(super) struct Io {
-    jobs: Option<Sender<(JobId, Job)>>,
+    jobs: Sender<(JobId, Job)>,
     results: Arc<Results>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Io {
-    /// Starts the thread. It rings `bell` when a job is done.
-    pub(super) fn start(folder: PathBuf, bell: Bell) -> io::Result<Io> {
+    /// Starts the thread. It calls `wake` when the result of a job can be taken, and when it ends.
+    pub(super) fn start(folder: PathBuf, wake: impl Fn() + Send + 'static) -> io::Result<Io> {
         let results = Arc::new(Results::default());
         let (jobs, queue) = channel();
-        let theirs = Ending(results.clone(), bell);
+        let theirs = Ending(results.clone(), wake);
         let thread = Builder::new().name("block store".to_owned());
-        let thread = thread.spawn(move || serve(folder, &queue, &theirs))?;
-        Ok(Io {
-            jobs: Some(jobs),
-            results,
-            thread: Some(thread),
-        })
+        thread.spawn(move || serve(folder, &queue, &theirs))?;
+        Ok(Io { jobs, results })
     }
 
     /// Queues a job; `false` if the thread has ended.
     pub(super) fn push(&self, id: JobId, job: Job) -> bool {
-        let jobs = self.jobs.as_ref();
-        jobs.is_some_and(|jobs| jobs.send((id, job)).is_ok())
+        self.jobs.send((id, job)).is_ok()
     }
 
     /// Whether [`Io::take`] has something, or the thread has ended.
@@ -113,30 +106,27 @@ impl Io {
 }
 
 impl Drop for Io {
-    /// Waits for the job that is being done.
+    /// The thread ends after the job that it is doing. Nobody waits for that: a disk may hang, and
+    /// in a fork there is no such thread.
     fn drop(&mut self) {
         // ORDERING: Relaxed: a hint, which the thread may see late.
         self.results.is_over.store(true, Ordering::Relaxed);
-        self.jobs = None;
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::warn!("the thread of the disk had panicked");
-        }
     }
 }
 
 /// Tells the store when the thread ends, however that is.
-struct Ending(Arc<Results>, Bell);
+struct Ending<W: Fn()>(Arc<Results>, W);
 
-impl Drop for Ending {
+impl<W: Fn()> Drop for Ending<W> {
     fn drop(&mut self) {
         // ORDERING: Release, with the Acquire in `has_ended`.
         self.0.has_ended.store(true, Ordering::Release);
-        self.1.nudge();
+        self.1();
     }
 }
 
-fn serve(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending) {
-    let Ending(results, bell) = ending;
+fn serve<W: Fn()>(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending<W>) {
+    let Ending(results, wake) = ending;
     let mut file = Spilled { folder, file: None };
     for (id, job) in queue {
         // ORDERING: Relaxed: see `Io::drop`.
@@ -147,7 +137,7 @@ fn serve(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending) {
         // once.
         let done = file.carry_out(job);
         results.done().push_back((id, done));
-        bell.nudge();
+        wake();
     }
 }
 
@@ -193,5 +183,44 @@ impl Spilled {
 
     fn file(&self) -> io::Result<&File> {
         Ok(self.file.as_ref().ok_or(io::ErrorKind::NotFound)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    /// The store may sleep: it is woken when a result can be taken, and when the thread has died.
+    #[test]
+    fn each_result_and_the_end_wake_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let (rung, rings) = channel();
+        let io = Io::start(folder.path().to_owned(), move || rung.send(()).unwrap()).unwrap();
+        for id in 1..=3 {
+            assert!(io.push(id, Job::Read { at: 0, len: 1 }));
+            rings.recv_timeout(TIMEOUT).expect("it is woken");
+            assert!(io.has_news());
+            let (done, result) = io.take().expect("a result");
+            assert_eq!((done, result.is_err()), (id, true), "there is no file yet");
+        }
+        assert!(!io.has_news() && io.push(4, Job::Panic));
+        rings.recv_timeout(TIMEOUT).expect("it is woken");
+        assert!(io.has_ended() && io.has_news());
+    }
+
+    #[test]
+    fn a_disk_that_hangs_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (rung, rings) = channel();
+        let io = Io::start(folder.path().to_owned(), move || rung.send(()).unwrap()).unwrap();
+        let (go_on, until) = channel();
+        assert!(io.push(1, Job::Stall(until)) && io.push(2, Job::FreeAll));
+        drop(io);
+        go_on.send(()).expect("it still hangs");
+        let rung: Vec<()> = std::iter::from_fn(|| rings.recv_timeout(TIMEOUT).ok()).collect();
+        assert!(rung.len() <= 2, "the second job is not done");
     }
 }

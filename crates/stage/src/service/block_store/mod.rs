@@ -213,7 +213,8 @@ impl BlockStore {
     pub(super) fn work(&mut self) -> Vec<Report> {
         let mut reports = self.take_done();
         reports.extend(self.grow());
-        reports.extend(self.spill());
+        // Each one that fails makes way for the next.
+        reports.extend(std::iter::from_fn(|| self.spill()));
         reports.extend(std::iter::from_fn(|| self.tell_full()));
         for buffer in std::mem::take(&mut self.unsealed) {
             reports.extend(self.seal(buffer));
@@ -243,7 +244,7 @@ impl BlockStore {
     }
 
     /// Answers the request `id` of one who does not map the memory; what is read from the disk,
-    /// [later](Block store::answers).
+    /// [later](BlockStore::answers).
     pub(super) fn answer(
         &mut self,
         from: Peer,

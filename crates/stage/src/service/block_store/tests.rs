@@ -1,9 +1,9 @@
-use super::freed::free_number;
 use super::spill::PART;
 use super::*;
 use crate::protocol::{Handle, Lack, Peer, StreamId};
 use samite_fabric::{Config, Identity};
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LARGE: u64 = 300 << 20;
 
@@ -456,14 +456,38 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     assert!(matches!(never, Some(Report::Refused { .. })), "{never:?}");
 }
 
+/// A thread of the same process has segments of its own: it takes no number that the block store
+/// has found for a buffer.
+#[test]
+fn another_thread_takes_numbers_meanwhile() {
+    let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
+    let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(fabric.allocate(64).unwrap());
+            }
+        });
+        let mut refused = 0;
+        for number in 0..2000 {
+            // Of another length each time: no memory is used again.
+            let said = block_store.obey(allocate(number, 4096 + number));
+            refused += u32::from(!matches!(said, Some(Report::Allocated { .. })));
+            let buffer = buffer(number);
+            block_store.obey(Order::Free { buffer });
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(refused, 0);
+    });
+}
+
 /// Memory that cannot be lent because somebody is attached is not free before that one has let go.
 #[test]
 fn memory_that_cannot_be_lent_stays_used() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
-    let phased = fabric
-        .allocate_phased(free_number(&fabric).unwrap(), 6000)
-        .unwrap();
+    let phased = fabric.allocate_phased(9, 6000).unwrap();
     block_store.used += 6000;
     let inside = fabric.attach(phased.key()).unwrap();
     assert!(block_store.lend(buffer(1), phased, Peer(0)).is_err());

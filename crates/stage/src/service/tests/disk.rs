@@ -58,7 +58,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
         fabric.progress();
         service.turn();
     }
-    // One that sleeps is woken by the disk.
+    // Its host may sleep meanwhile.
     let mut call = ask_store(BlockStoreRequest::Load(buffer(1), 7, 1000));
     let mut answer = None;
     let ran = service.run(|_| {
