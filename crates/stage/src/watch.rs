@@ -154,16 +154,20 @@ impl Watch {
     ///
     /// # Errors
     /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`].
-    /// Nothing within the deadline: the error names whom the next step waits for. A box that the
-    /// array of a step has not got; the next call goes on after that step.
+    /// Nothing within the deadline: the error names whom the next step waits for. A box that lies
+    /// outside the array of a step; the next call goes on after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
         let deadline = deadline.min(LONGEST);
-        let mut call = match self.late.take() {
+        let late = self.late.take();
+        let was_late = late.is_some();
+        let mut call = match late {
             Some(call) => call,
             None => self.ask(deadline)?,
         };
         let answer = self.client.answer_within(deadline, WAITED_FOR, &mut call);
         match answer {
+            // So it was at the deadline of the call before.
+            Err(Error::Fault(Fault::NothingWritten { .. })) if was_late => self.next(deadline),
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
                 Ok(Some(*news))

@@ -45,8 +45,14 @@ fn settings(method: Method) -> Settings {
 
 /// Serves until all of these have said that they are done.
 fn serve(fabric: &Fabric, others: &[PeerId]) -> Outcome {
+    serve_by(
+        &mut Staging::new(fabric, Capacity::of_memory(MEMORY)),
+        others,
+    )
+}
+
+fn serve_by(staging: &mut Staging, others: &[PeerId]) -> Outcome {
     let mut left: Vec<PeerId> = others.to_vec();
-    let mut staging = Staging::new(fabric, Capacity::of_memory(MEMORY));
     let mut received = Ok(());
     staging.run(|fabric| {
         while received.is_ok() && fabric.probe(Match::any(DONE)).is_some() {
@@ -141,6 +147,66 @@ fn local_on_two_nodes() {
 #[test]
 fn local_on_three_nodes() {
     on("local_on_three_nodes", three_nodes, Method::Local);
+}
+
+/// The coordinator answers a question after the subscriber has given up. That is no answer to the
+/// next question, which has a deadline of its own.
+#[test]
+fn a_late_answer_is_not_that_to_the_next_question() {
+    const STOP: u64 = 8;
+    const GO: u64 = 9;
+    let name = full_name(
+        module_path!(),
+        "a_late_answer_is_not_that_to_the_next_question",
+    );
+    let scenario = |seed| Scenario::new(seed, 3).with_host();
+    simulate_as(scenario, &name, 0..4, |fabric: &Fabric, all: &[PeerId]| {
+        let (server, watcher, writer) = (all[0], all[1], all[2]);
+        if fabric.me() == server {
+            let mut staging = Staging::new(fabric, Capacity::of_memory(MEMORY));
+            staging.run(|fabric| fabric.probe(Match::any(STOP)).is_none())?;
+            fabric.send(watcher, STOP, &[])?;
+            // It hears nothing until the watcher has given up.
+            fabric.recv(Match::any(GO), &mut [])?;
+            return serve_by(&mut staging, &all[1..]);
+        }
+        let stage = stage(fabric, settings(Method::Stream))?;
+        if fabric.me() == writer {
+            let field = stage.write("field").as_rank("solver", 0, 1);
+            let mut field = field.discard_unread().open()?;
+            fabric.recv(Match::any(GO), &mut [])?;
+            // The first question is answered before there is anything.
+            let second = Duration::from_secs(1);
+            let slept = fabric.wait_stepping_within(second, "", &[], || None::<()>, || false);
+            check!(slept.is_err());
+            let mut step = field.step()?;
+            step.put(
+                "u",
+                [ROWS, COLUMNS],
+                [0, 0],
+                rows(0, 0..ROWS, COLUMNS).view(),
+            )?;
+            step.commit()?;
+            field.close()?;
+        } else {
+            let mut watch = stage.watch("field", "u").open()?;
+            fabric.send(server, STOP, &[])?;
+            fabric.recv(Match::any(STOP), &mut [])?;
+            let given_up = watch.next(Duration::from_millis(10));
+            let is_late = matches!(
+                &given_up,
+                Err(Error::Fabric(samite_fabric::Error::Timeout { .. }))
+            );
+            check!(is_late, "{given_up:?}");
+            fabric.send(writer, GO, &[])?;
+            fabric.send(server, GO, &[])?;
+            match watch.next(Duration::from_secs(5))? {
+                Some(News::Written(written)) => same!(written.step, 0),
+                other => check!(false, "{other:?}"),
+            }
+        }
+        Ok(fabric.send(server, DONE, &[])?)
+    });
 }
 
 /// A rank of the writer is killed at some time. Readers get all steps, or whole ones up to an error

@@ -292,6 +292,7 @@ fn steps_of_attributes_that_nobody_takes() {
 /// What comes back in every answer is short.
 #[test]
 fn names_and_shapes_are_short() {
+    let _alone = crate::alone();
     let mut coordinator = Coordinator::new();
     let long = || "x".repeat(5000);
     let refused = said(&mut coordinator, LIAR, writer(long(), 1));
