@@ -45,13 +45,14 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     };
     let source = Source::join(&domain)?;
     let stage = source.stage()?;
-    let report = Report::new(&stage.sample()?, None);
+    let first = stage.sample()?;
     if args.json {
+        let report = Report::new(&first, None);
         say(format_args!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else if args.once {
-        say(format_args!("{}", tables::text(&report)))?;
+        say(format_args!("{}", tables::text(&Report::new(&first, None))))?;
     } else {
-        screen::live(&stage, report, args.interval)?;
+        screen::live(&stage, first, args.interval)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -62,10 +63,10 @@ fn only_domain() -> Result<String> {
     match &domains[..] {
         [domain] => Ok(domain.clone()),
         [] => bail!(
-            "no domain of yours is on this machine: start a workflow with `samite run`, or an agent with `samite agent`"
+            "this machine has no domain of yours: start a workflow with `samite run`, or an agent with `samite agent`"
         ),
         several => bail!(
-            "several domains are here: say which one with --domain: {}",
+            "this machine has several domains of yours: choose one of them with --domain: {}",
             several.join(", ")
         ),
     }

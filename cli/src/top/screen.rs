@@ -1,7 +1,7 @@
 //! The live view: the tables of a report, drawn again and again, until a key ends it.
 
 use super::report::Report;
-use super::sample::Connected;
+use super::sample::{Connected, Sample};
 use super::tables::{Section, headline, sections};
 use anyhow::{Context, Result};
 use ratatui::Frame;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// The terminal cannot be drawn on; the domain is gone.
-pub(super) fn live(stage: &Connected<'_>, first: Report, interval: Duration) -> Result<()> {
+pub(super) fn live(stage: &Connected<'_>, first: Sample, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init()
         .context("there is no terminal to draw on: use `samite top --once`, or --json")?;
     let result = turn(&mut terminal, stage, first, interval);
@@ -27,14 +27,14 @@ pub(super) fn live(stage: &Connected<'_>, first: Report, interval: Duration) -> 
 fn turn(
     terminal: &mut ratatui::DefaultTerminal,
     stage: &Connected<'_>,
-    mut report: Report,
+    mut last: Sample,
     interval: Duration,
 ) -> Result<()> {
-    let mut last = stage.sample()?;
+    let mut report = Report::new(&last, None);
     loop {
         terminal.draw(|frame| draw(frame, &report))?;
-        let next = Instant::now() + interval;
-        while let Some(left) = next.checked_duration_since(Instant::now()) {
+        let drawn = Instant::now();
+        while let Some(left) = interval.checked_sub(drawn.elapsed()) {
             if !event::poll(left)? {
                 break;
             }
@@ -97,9 +97,9 @@ fn draw_section(frame: &mut Frame<'_>, section: Section, area: Rect) {
     });
     let header = Row::new(section.header.iter().copied()).bold();
     let rows = section.rows.iter().map(|row| {
-        let row_style = match section.title.as_str() {
-            "who waits" => Style::new().fg(Color::Yellow),
-            _ => Style::new(),
+        let row_style = match section.title.starts_with("who waits") {
+            true => Style::new().fg(Color::Yellow),
+            false => Style::new(),
         };
         Row::new(row.iter().map(String::as_str)).style(row_style)
     });
