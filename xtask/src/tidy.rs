@@ -1,8 +1,9 @@
 //! `cargo xtask tidy`: the rules of the house that no compiler knows.
 //!
 //! Wrong: `unsafe` away from its homes, a crate that does not forbid it, an `unsafe` or a stronger
-//! ordering without its comment, names that say nothing, arrows that point up. Only reported: files
-//! that have become long, and how much `unsafe` there is.
+//! ordering without its comment, names that say nothing, arrows that point up, comments and
+//! Markdown wider than 100 characters. Only reported: files that have become long, and how much
+//! `unsafe` there is.
 
 use crate::arrows::wrong_arrows;
 use crate::command::output;
@@ -12,6 +13,8 @@ use std::path::Path;
 
 /// A file above this wants a reason.
 const LONG: usize = 500;
+/// Comments and Markdown are at most so many characters wide; the formatter sees to the code.
+const WIDTH: usize = 100;
 /// How far above its code a `SAFETY:` or `ORDERING:` may begin.
 const NEAR: usize = 12;
 const BANNED_NAMES: &[&str] = &[
@@ -39,6 +42,7 @@ pub(crate) fn tidy() -> Result<()> {
             "--exclude-standard",
             "--",
             "*.rs",
+            "*.md",
         ],
     )?;
     let mut wrong = wrong_arrows()?;
@@ -46,6 +50,10 @@ pub(crate) fn tidy() -> Result<()> {
     // A file that was deleted but not yet from the index is no file.
     for path in files.lines().filter(|path| Path::new(path).exists()) {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+        wrong.extend(too_wide(path, &text));
+        if path.ends_with(".md") {
+            continue;
+        }
         let source = Source::new(path, &text);
         wrong.extend(source.wrong());
         unsafe_lines += source.unsafe_lines().count();
@@ -200,6 +208,37 @@ impl<'a> Source<'a> {
     }
 }
 
+/// The lines of comments in a source file, or of Markdown, that are too wide.
+fn too_wide(path: &str, text: &str) -> Vec<String> {
+    let mut wide = Vec::new();
+    let mut is_code = false;
+    for (at, line) in text.lines().enumerate() {
+        let prose = match path.ends_with(".md") {
+            true => Some(line),
+            false => line.trim_start().strip_prefix("//"),
+        };
+        let Some(prose) = prose.map(|prose| prose.trim_start_matches(['/', '!', ' '])) else {
+            // A block of code ends with its comment.
+            is_code = false;
+            continue;
+        };
+        if prose.starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code && line.chars().count() > WIDTH && can_be_wrapped(prose) {
+            wide.push(format!("{path}:{}: wider than {WIDTH} characters", at + 1));
+        }
+    }
+    wide
+}
+
+/// Not a table, the definition of a link, or one long word such as an address.
+fn can_be_wrapped(prose: &str) -> bool {
+    let is_link = prose.starts_with('[') && prose.contains("]: ");
+    let is_item = prose.starts_with("- ") || prose.starts_with("* ");
+    let words = prose.split_whitespace().skip(usize::from(is_item)).count();
+    !prose.starts_with('|') && !is_link && words > 1
+}
+
 /// A block or an implementation states why it is sound; a declaration states what it asks.
 fn opens_block(code: &str) -> bool {
     code.contains("unsafe {") || code.contains("unsafe impl")
@@ -209,16 +248,16 @@ fn opens_block(code: &str) -> bool {
 /// here takes the rest.
 fn code(line: &str) -> String {
     let (mut code, mut is_text) = (String::new(), false);
-    let mut envelopes = line.chars().peekable();
-    while let Some(envelope) = envelopes.next() {
-        match envelope {
-            '\\' if is_text => _ = envelopes.next(),
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\\' if is_text => _ = letters.next(),
             '"' => is_text = !is_text,
             _ if is_text => {}
-            '/' if envelopes.peek() == Some(&'/') => break,
-            // A quotation mark as a message.
-            '\'' if envelopes.peek() == Some(&'"') => _ = envelopes.next(),
-            _ => code.push(envelope),
+            '/' if letters.peek() == Some(&'/') => break,
+            // A quotation mark as a character.
+            '\'' if letters.peek() == Some(&'"') => _ = letters.next(),
+            _ => code.push(letter),
         }
     }
     code
@@ -255,8 +294,8 @@ mod tests {
     fn unsafe_behind_a_string_is_seen() {
         let hidden = "let a = f(\"text // \\\" \"); unsafe { g() }\n";
         assert_eq!(wrong("crates/stage/src/index.rs", hidden).len(), 1);
-        let envelope = "let a = '\"'; unsafe { g() }\n";
-        assert_eq!(wrong("crates/stage/src/index.rs", envelope).len(), 1);
+        let letter = "let a = '\"'; unsafe { g() }\n";
+        assert_eq!(wrong("crates/stage/src/index.rs", letter).len(), 1);
     }
 
     #[test]
@@ -301,6 +340,40 @@ mod tests {
                 &format!("#[cfg(test)]\nmod tests {{\n{text}")
             )
             .is_empty()
+        );
+    }
+
+    #[test]
+    fn comments_and_markdown_are_as_wide_as_a_screen() {
+        let words = |count: usize| "words ".repeat(count);
+        let wide = |path: &str, text: String| too_wide(path, &text).len();
+        for (path, before) in [("a.rs", "//! "), ("a.rs", "    // "), ("a.md", "* ")] {
+            assert_eq!(wide(path, format!("{before}{}", words(17))), 1, "{before}");
+            assert_eq!(wide(path, format!("{before}{}", words(14))), 0, "{before}");
+            assert_eq!(wide(path, format!("{before}{}", "x".repeat(200))), 0);
+        }
+        // The last character counts, and no byte.
+        assert_eq!(wide("a.md", format!("a {}", "\u{e9}".repeat(98))), 0);
+        assert_eq!(wide("a.md", format!("a {}", "\u{e9}".repeat(99))), 1);
+        assert_eq!(wide("a.rs", format!("let code = {}", words(40))), 0);
+        for free in ["| a | ", "[link]: https://example.org "] {
+            assert_eq!(wide("a.md", format!("{free}{}", words(20))), 0, "{free}");
+            assert_eq!(
+                wide("a.rs", format!("/// {free}{}", words(20))),
+                0,
+                "{free}"
+            );
+        }
+        let long = words(20);
+        let fenced = format!("```text\n{long}\n```\n{long}\n");
+        assert_eq!(
+            too_wide("a.md", &fenced),
+            ["a.md:4: wider than 100 characters"]
+        );
+        let fenced = format!("/// ```text\n/// {long}\nfn f() {{}}\n// {long}\n");
+        assert_eq!(
+            too_wide("a.rs", &fenced),
+            ["a.rs:4: wider than 100 characters"]
         );
     }
 
