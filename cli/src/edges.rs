@@ -238,7 +238,7 @@ mod tests {
             ),
             (
                 "variables = [{ name = 'u', dtype = 'f64', every = 0 }]",
-                "graph.toml:14: `every` is 1 or more",
+                "graph.toml:14: `every` must be 1 or more",
             ),
             (
                 "variables = [{ dtype = 'f64' }]",

@@ -32,7 +32,7 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(NobodyReads.into()),
-        result => result.context("the standard output could not be written"),
+        result => result.context("cannot write to the standard output"),
     }
 }
 
@@ -81,7 +81,7 @@ impl Screen {
     pub(crate) fn start(tag_output: bool) -> anyhow::Result<Self> {
         let backlog = Backlog::new()?;
         let (send, queue) = channel();
-        let (done, hold) = io::pipe().context("the output cannot be watched")?;
+        let (done, hold) = io::pipe().context("cannot watch the output")?;
         let shown = backlog.clone();
         std::thread::spawn(move || {
             Terminal::default().show_all(&queue, &shown);

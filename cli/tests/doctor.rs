@@ -214,7 +214,7 @@ fn plans_that_cannot_be_are_no_ready_ones() {
     let alone = folder.path().join("alone.toml");
     let text = "[[program]]\nname = 'a'\ncommand = 'true'\n[config]\nstage.method = 'graph'\n";
     std::fs::write(&alone, text).expect("our folder");
-    says(&[alone.to_str().expect("envelopes")], "has no [[edge]]");
+    says(&[alone.to_str().expect("UTF-8")], "has no [[edge]]");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn promises_and_links_that_do_not_hold_are_told() {
     assert!(text.contains("step 0 has u as f64"), "{text}");
     let (_, text) = fails("as = \"coarse\"", "as = \"course\"", &small);
     assert!(
-        text.contains("no edge brings a stream called `coarse` to monitor"),
+        text.contains("no edge leads a stream called `coarse` to monitor"),
         "{text}"
     );
     assert!(text.contains("solver/field -> monitor/course"), "{text}");

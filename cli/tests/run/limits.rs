@@ -37,7 +37,7 @@ fn more_units_than_descriptors_are_refused() {
         .expect("sh can be started");
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("64 units need 88 file descriptors and the limit is 64"),
+        stderr(&output).contains("64 units need 88 file descriptors, but the limit is 64"),
         "{}",
         stderr(&output)
     );
@@ -83,7 +83,7 @@ fn more_units_than_processes_are_refused_and_none_stays() {
         .expect("prlimit, of util-linux, can be started");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("the system allows no further process after "),
+        stderr(&output).contains("the system allowed no more processes after "),
         "{}",
         stderr(&output)
     );

@@ -44,7 +44,7 @@ pub enum Error {
         looked: String,
     },
     /// A program of the job is there, but cannot be run.
-    #[error("{program}: {} may not be executed; `chmod +x` makes it a program; nothing was started", path.display())]
+    #[error("{program}: {} is not executable: run `chmod +x` on it; nothing was started", path.display())]
     NotExecutable {
         /// The program's name in the job.
         program: String,
@@ -59,9 +59,9 @@ pub enum Error {
     },
     /// The system refused another process.
     #[error(
-        "{unit} could not be started: the system allows no further process after {started} of {wanted} units \
-         (process limit: {}); all were ended; raise `ulimit -u` or the container's limit, or use fewer units",
-        limit.map_or("none of this user, so of the container".to_owned(), |limit| limit.to_string())
+        "{unit} could not be started: the system allowed no more processes after {started} of {wanted} units \
+         (limit of this user: {}); all units were ended; raise `ulimit -u` or the container's limit, or use fewer units",
+        limit.map_or("none, so the container has one".to_owned(), |limit| limit.to_string())
     )]
     ProcessLimit {
         /// The unit that did not start.
@@ -75,7 +75,7 @@ pub enum Error {
     },
     /// Even one pipe per unit is more than the limit of open files.
     #[error(
-        "{units} units need {needed} file descriptors and the limit is {limit}; raise `ulimit -n` or use fewer units"
+        "{units} units need {needed} file descriptors, but the limit is {limit}; raise `ulimit -n` or use fewer units"
     )]
     FileLimit {
         /// Units in the job.

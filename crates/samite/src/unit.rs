@@ -31,7 +31,9 @@ fn number(name: &str, default: u32) -> Result<u32> {
         Err(_) => Ok(default),
         Ok(text) => text.parse().map_err(|_| Error::Join {
             domain: env::var(variable::DOMAIN).unwrap_or_default(),
-            why: format!("{name} is \"{text}\", which is no number; start units with `samite run`"),
+            why: format!(
+                "{name} is \"{text}\", which is not a number; start units with `samite run`"
+            ),
         }),
     }
 }

@@ -22,17 +22,17 @@ pub enum Error {
     Space(#[from] SpaceError),
     /// No process of the domain coordinates streams.
     #[error(
-        "no coordinator of streams is in this domain: start its agent (`samite agent`), or the program with `samite run`"
+        "this domain has no coordinator of streams: start its agent (`samite agent`), or the program with `samite run`"
     )]
     NoCoordinator,
     /// A second stage in a process that is a domain of its own.
     #[error(
-        "this process has a stage in its own domain, and a stream of it or the stage itself is still there: open all streams with that one"
+        "this process is a domain of its own and already has a stage, which is still in use: open all streams with that one"
     )]
     SecondStage,
     /// A stream for staging servers, and none is there.
     #[error(
-        "the stream {stream} has the method `server`, and no staging server is in this domain: add a program with the command `stage-server` to the workflow, or choose another method"
+        "the stream {stream} uses the method `server`, but this domain has no staging server: add a program with the command `stage-server` to the workflow, or choose another method"
     )]
     NoServers {
         /// The stream.
@@ -40,7 +40,7 @@ pub enum Error {
     },
     /// A subscription to a stream with the method `file`.
     #[error(
-        "the stream {stream} lies in files, and nobody tells what is written to them: read it, or choose another method"
+        "the stream {stream} is stored in files, which cannot be watched: read it, or choose another method"
     )]
     NoNews {
         /// The stream.
@@ -56,7 +56,7 @@ pub enum Error {
     },
     /// Files of another run, where those of this one are waited for.
     #[error(
-        "nobody in this job has opened the stream {stream} for writing in time; {folder} has steps of another run, which a program reads that is alone in its job"
+        "no program of this job opened the stream {stream} for writing in time; {folder} has the steps of another run: to read those, run the reader in a job of its own"
     )]
     OtherRun {
         /// The stream.
@@ -88,14 +88,14 @@ pub enum Error {
         bytes: u64,
     },
     /// The answer was not one to the question.
-    #[error("the coordinator of the streams answered something that was not asked: {0}")]
+    #[error("the coordinator of streams sent an unexpected answer: {0}")]
     Nonsense(String),
     /// A block store did not do what it was asked.
-    #[error("a block store did not serve its buffer: {0}")]
+    #[error("a block store did not provide a buffer: {0}")]
     BlockStore(String),
     /// An array that is not as large as its box.
     #[error(
-        "an array of shape {array:?} for a block of {variable} whose shape is {block:?}: give both the same"
+        "an array of shape {array:?} does not fill a block of {variable} of shape {block:?}: give both the same shape"
     )]
     ArrayShape {
         /// The variable.
@@ -107,7 +107,7 @@ pub enum Error {
     },
     /// A variable that the writer gave two types or shapes within a step.
     #[error(
-        "{variable} was put as {before} before, and is put as {now} now: give it one type and one shape per step"
+        "{variable} was first put as {before}, and now as {now}: give it one type and one shape per step"
     )]
     TwoKinds {
         /// The variable.
@@ -129,7 +129,7 @@ pub enum Error {
     },
     /// A variable of another type than the reader wants.
     #[error(
-        "{variable} is {written} as {writer} writes it, and {asked} is asked for: read it as {written}"
+        "{writer} writes {variable} as {written}, but {asked} was requested: read it as {written}"
     )]
     Clash {
         /// The variable.
@@ -142,7 +142,7 @@ pub enum Error {
         asked: Dtype,
     },
     /// A box that is not inside the array.
-    #[error("{asked} is asked of {variable}, whose shape is {shape:?}: ask for a box inside it")]
+    #[error("{asked} is outside {variable}, whose shape is {shape:?}: ask for a box inside it")]
     OutsideArray {
         /// The variable.
         variable: String,
@@ -153,14 +153,16 @@ pub enum Error {
     },
     /// A step of which a block was begun, and did not get there.
     #[error(
-        "a block of step {step} was not put, as an error before this one says: drop the step, and begin it again"
+        "step {step} cannot be committed, because an earlier call failed to put a block: drop the step, and begin it again"
     )]
     Spoiled {
         /// The step.
         step: Step,
     },
     /// A box that nobody has written as a whole.
-    #[error("nobody has written {hole} of {variable} in step {step}, which is part of {asked}")]
+    #[error(
+        "no rank wrote {hole} of {variable} in step {step}, which is part of {asked}: ask for a smaller box, or write it"
+    )]
     Hole {
         /// The step.
         step: Step,

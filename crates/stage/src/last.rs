@@ -10,7 +10,7 @@
 //!
 //! | the writer's target | where the kept blocks lie |
 //! |---|---|
-//! | one block store, mapped here | in the buffers of the step: the coordinator counts a hold, the gate a reader |
+//! | one block store, mapped here | in the buffers of the step: the coordinator counts a hold, the phase lock a reader |
 //! | one block store, by messages; staging servers; files | in the memory that they were allocated in, of this process: it is not given back at the commit |
 //!
 //! The hold ends at the next commit. The views cannot outlive it: they borrow from the step that is

@@ -189,7 +189,8 @@ impl Workflow {
             return Err(self.edge_error(edge, key, message));
         };
         if self.units(&self.file.program[at])? == 0 {
-            let message = format!("`{name}` has no units, and an edge needs some");
+            let message =
+                format!("`{name}` has no units, so no edge can link it: give it at least one");
             return Err(self.edge_error(edge, key, message));
         }
         Ok(())
@@ -326,7 +327,7 @@ variables = [
         let twice = format!("{}{}", edge(""), edge(""));
         assert!(message(&twice).contains("two streams called `f`"));
         for (rest, said) in [
-            ("tokens = 'x'", "`x` is no number"),
+            ("tokens = 'x'", "`x` is not a number"),
             ("rate = 'every {unit}'", "did you mean `units`"),
             ("variables = [{ block = '{size},' }]", "no number"),
             ("operators = ['{n}']", "not in [parameters]"),

@@ -206,7 +206,7 @@ fn check_names(source: &SourceText, file: &File) -> Result<(), Error> {
     for name in file.parameters.keys() {
         if !is_name(name.get_ref()) {
             let message = format!(
-                "`{}` cannot name a parameter: use small messages, digits, - and _",
+                "`{}` cannot name a parameter: use lower-case letters, digits, - and _",
                 name.get_ref()
             );
             return Err(source.error(name.span(), message));

@@ -207,8 +207,9 @@ impl Workflow {
             args.push(self.fill(arg)?.into());
         }
         if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
-            let message =
-                format!("{key} is what the launcher tells units; settings go into [config]");
+            let message = format!(
+                "the launcher itself sets {key} for each unit: write settings into [config]"
+            );
             return Err(self.source.error(value.span(), message));
         }
         let env = entry

@@ -37,14 +37,14 @@ impl MakeOperators<i128> for Arithmetic {
 /// A sentence about what is no such thing, or is negative, or has more than 63 bits.
 pub(super) fn number(text: &str) -> Result<u64, String> {
     let form = "write whole numbers with + - * / ^ and parentheses";
-    let no_number = |why: String| format!("`{text}` is no number ({why}): {form}");
+    let no_number = |why: String| format!("`{text}` is not a valid number ({why}): {form}");
     // In parentheses: beside another number they are no number with more digits.
     let plain = text.replace("true", "(1)").replace("false", "(0)");
     let parsed = FlatEx::<i128, Arithmetic>::parse(&plain);
     // The parser's own words are about operators and brackets of more than this.
     let value = parsed
         .and_then(|sum| sum.eval(&[]))
-        .map_err(|_| format!("`{text}` is no number: {form}"))?;
+        .map_err(|_| format!("`{text}` is not a number: {form}"))?;
     match value {
         ..0 => Err(no_number("it is negative".into())),
         // As many as whole numbers of a configuration have.

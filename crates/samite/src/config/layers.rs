@@ -405,11 +405,11 @@ impl Resolved {
         let of_streams = of_streams.map(|(name, table)| (format!("stage.{name}"), table));
         for (section, table) in of_streams.chain([("stage".to_owned(), &stage.all)]) {
             if table.replicas == Some(0) {
-                let message = "a block lies on 1 server or more";
+                let message = "at least 1 server has to keep each block";
                 return wrong(format!("{section}.replicas"), message);
             }
             if table.limit_steps.and_then(Auto::set) == Some(Steps(0)) {
-                let message = "a step has to wait somewhere: write \"1 step\" or more";
+                let message = "at least 1 step has to fit: write \"1 step\" or more";
                 return wrong(format!("{section}.limit_steps"), message);
             }
         }

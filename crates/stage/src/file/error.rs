@@ -20,7 +20,7 @@ pub enum FileError {
     },
     /// No steps of ours.
     #[error(
-        "{path} has no steps of Samite: a stream is a folder with a file `rank-R.samite` for each writer rank"
+        "{path} is not a stream of Samite, which is a folder with a file `rank-R.samite` for each writer rank"
     )]
     NotAStream {
         /// The file or folder.
@@ -38,7 +38,7 @@ pub enum FileError {
     },
     /// Written by a newer Samite.
     #[error(
-        "{path} has version {version} of the format, and this is version {known}: read it with the Samite that wrote it"
+        "{path} has version {version} of the format, and this Samite reads version {known}: read it with the Samite that wrote it"
     )]
     Version {
         /// The file.
@@ -49,7 +49,7 @@ pub enum FileError {
         known: u32,
     },
     /// A file that belongs to another stream, or to another number of ranks.
-    #[error("{path} belongs to {found}, not to {wanted}: use another folder, or remove it")]
+    #[error("{path} belongs to {found}, not to {wanted}: use another folder, or remove the file")]
     Stranger {
         /// The file.
         path: PathBuf,
@@ -60,7 +60,7 @@ pub enum FileError {
     },
     /// Two processes write as the same rank.
     #[error(
-        "another process is writing {path}, the file of rank {rank}: give each process another rank, or each run another folder"
+        "another process is writing {path}, the file of rank {rank}: give each process a rank of its own, and each run a folder of its own"
     )]
     InUse {
         /// The file.
@@ -69,7 +69,7 @@ pub enum FileError {
         rank: u32,
     },
     /// Steps come in order.
-    #[error("step {step} cannot follow step {last} in {path}: steps rise")]
+    #[error("step {step} cannot follow step {last} in {path}: write steps in increasing order")]
     Order {
         /// The file.
         path: PathBuf,
@@ -112,7 +112,7 @@ pub enum FileError {
     },
     /// Ranks that do not agree.
     #[error(
-        "ranks {one} and {other} wrote `{name}` as {one_is} and {other_is}: write it alike at all ranks"
+        "ranks {one} and {other} wrote `{name}` as {one_is} and {other_is}: write it the same way in all ranks"
     )]
     Clash {
         /// The variable.
@@ -127,7 +127,7 @@ pub enum FileError {
         other_is: String,
     },
     /// A type that was not asked for.
-    #[error("`{name}` is made of {is}, and {asked} was asked: ask for its own type")]
+    #[error("`{name}` has elements of type {is}, but {asked} was requested: read it as {is}")]
     Type {
         /// The variable.
         name: String,
@@ -137,7 +137,7 @@ pub enum FileError {
         asked: Dtype,
     },
     /// Points that no rank has written.
-    #[error("nobody wrote {hole} of `{name}` in step {step}: ask for less, or write it")]
+    #[error("no rank wrote {hole} of `{name}` in step {step}: ask for a smaller box, or write it")]
     Hole {
         /// The variable.
         name: String,

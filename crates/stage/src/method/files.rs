@@ -30,13 +30,11 @@ const LOOK_FOR_WRITERS: Duration = Duration::from_millis(40);
 
 /// The folder of a stream: its name, with what no name of a folder should have replaced.
 fn folder_of(folder: &Path, stream: &str) -> PathBuf {
-    let plain = |envelope: char| envelope.is_alphanumeric() || "-_.+".contains(envelope);
+    let plain = |letter: char| letter.is_alphanumeric() || "-_.+".contains(letter);
     let mut name = String::new();
-    for envelope in stream.chars() {
-        match envelope {
-            envelope if plain(envelope) && !(envelope == '.' && name.is_empty()) => {
-                name.push(envelope)
-            }
+    for letter in stream.chars() {
+        match letter {
+            letter if plain(letter) && !(letter == '.' && name.is_empty()) => name.push(letter),
             other => name += &format!("%{:x}", u32::from(other)),
         }
     }

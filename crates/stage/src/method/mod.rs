@@ -3,7 +3,7 @@
 //!
 //! | [`Method`] | where a block lies | kept for `at` when all have read it | dies with |
 //! |---|---|---|---|
-//! | `Stream` (the default) | with the block store of its writer's node (its agent) | nothing | the agent |
+//! | `Stream` (the default) | with the block store beside the coordinator, in its agent | nothing | the agent |
 //! | `Local` | the same | the two newest steps | the agent |
 //! | `Server` | split, and spread over all staging servers, as often as [`Settings::replicas`] says | nothing | its servers |
 //! | `Graph` | as `Stream`; edges of a workflow say who reads what ([`graph`]) | nothing | the agent |
@@ -39,10 +39,10 @@ static OF_PROCESS: OnceLock<Configuration> = OnceLock::new();
 /// How steps get from writers to readers. See the module's table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// In the memory of the writer's node, as long as readers need them.
+    /// In the memory of the coordinator's agent, as long as readers need them.
     #[default]
     Stream,
-    /// In the memory of the writer's node, by number.
+    /// In the memory of the coordinator's agent, by number.
     Local,
     /// In the memory of staging servers.
     Server,

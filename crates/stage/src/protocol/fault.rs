@@ -16,11 +16,11 @@ use std::sync::Arc;
 pub enum Fault {
     // Waiting
     #[error(
-        "nobody has opened the stream {stream} for reading, and its {steps} steps fill what may wait: start the reader, or let unread steps be discarded"
+        "no reader has opened the stream {stream} yet, and its {steps} unread steps have reached the limit: start the reader, or let unread steps be discarded"
     )]
     NobodyReads { stream: String, steps: u64 },
     #[error(
-        "the readers {group} of the stream {stream} are {steps} steps behind, which is their limit: wait longer, raise the limit, or choose another policy for them"
+        "the reader group {group} of the stream {stream} is {steps} steps behind, which is its limit: wait longer, raise the limit, or choose another policy for it"
     )]
     ReadersBehind {
         stream: String,
@@ -28,7 +28,7 @@ pub enum Fault {
         steps: u64,
     },
     #[error(
-        "writer rank {rank} of the stream {stream} has not committed step {step} yet, and a step begins when the one before it is whole"
+        "writer rank {rank} of the stream {stream} has not committed step {step} yet, and the next step begins only when every rank has: wait longer, or check what that rank is doing"
     )]
     WriterBehind {
         stream: String,
@@ -36,7 +36,7 @@ pub enum Fault {
         step: Step,
     },
     #[error(
-        "no memory for {bytes} bytes in time: {used} of {limit} are in use at {at}; let readers go faster, or {}",
+        "no memory for {bytes} bytes became free in time: {used} of {limit} bytes are in use at {at}; make the readers faster, or {}",
         raise(at)
     )]
     NoMemory {
@@ -46,21 +46,23 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "no number of a segment for one more buffer in time: {used} of the {limit} that {block_store} has for buffers are in use, one for each, whatever its length; let readers go faster, retain fewer steps, or write fewer, larger blocks"
+        "{block_store} had no segment for another buffer in time: {used} of its {limit} are in use, one per buffer whatever its length; make the readers faster, retain fewer steps, or write fewer, larger blocks"
     )]
     NoBuffer {
         used: u64,
         limit: u64,
         block_store: Peer,
     },
-    #[error("{block_store} has not given the memory for {bytes} bytes in time")]
+    #[error(
+        "{block_store} did not allocate {bytes} bytes in time: wait longer, or check whether its process is stopped"
+    )]
     BlockStoreSilent { block_store: Peer, bytes: u64 },
     #[error(
-        "{block_store} has no room for {bytes} bytes: buffers of ended streams or of steps that are over are still in use; let their processes drop those steps"
+        "{block_store} has no room for {bytes} bytes, because buffers of ended streams or of finished steps are still in use: let the processes that hold those steps drop them"
     )]
     StillInUse { block_store: Peer, bytes: u64 },
     #[error(
-        "no step of the stream {stream} came in time; {committed} are committed, and this rank waits for {whom}"
+        "no step of the stream {stream} came in time; {committed} are committed, and this rank is waiting for {whom}"
     )]
     NoStep {
         stream: String,
@@ -68,18 +70,18 @@ pub enum Fault {
         whom: String,
     },
     #[error(
-        "this wait would never end, since {}; raise a limit, or let one of them read or write in another order",
+        "this wait would never end, because {}: raise a limit, or change the order in which one of them reads or writes",
         waits.join(", and ")
     )]
     Circle { waits: Arc<[String]> },
     #[error(
-        "no program has opened the stream {stream} for writing in time: check its name, or wait longer"
+        "no program opened the stream {stream} for writing in time: check its name, or wait longer"
     )]
     NoStream { stream: String },
 
     // Memory that can never be granted
     #[error(
-        "{bytes} bytes for one step of the stream {stream}, and for the last one where its writer keeps it, are more than {limit}, all that {at} may have: write less per step, or {}",
+        "one step of the stream {stream}, with the previous one where its writer keeps it, needs {bytes} bytes, but {at} may use only {limit}: write less per step, or {}",
         raise(at)
     )]
     TooLarge {
@@ -89,7 +91,7 @@ pub enum Fault {
         at: String,
     },
     #[error(
-        "one step of the stream {stream} needs {buffers} buffers at {block_store}, which has {most} numbers of segments for them, one for each, whatever its length: write fewer, larger blocks, or use more servers"
+        "one step of the stream {stream} needs {buffers} buffers at {block_store}, which has {most} segments for them, one per buffer whatever its length: write fewer, larger blocks, or use more servers"
     )]
     TooManyBuffers {
         stream: String,
@@ -98,25 +100,25 @@ pub enum Fault {
         block_store: Peer,
     },
     #[error(
-        "{block_store} keeps no blocks (any more): ask for the block stores again by opening the stream"
+        "{block_store} is not a block store, or is no longer one: open the stream again to use those that are there"
     )]
     NoBlockStore { block_store: Peer },
     #[error(
-        "{block_store} died while step {step} was written into it: abort the step and write it again"
+        "{block_store} died while step {step} was being written into it: abort the step and write it again"
     )]
     BlockStoreLost { block_store: Peer, step: Step },
     #[error(
-        "{block_store} gets no more memory of its node, although its budget has room: let it keep less (retained and unread steps), or see what else the node's memory is used for"
+        "{block_store} is within its budget, but its node has no more shared memory: keep fewer retained or unread steps, or find out what else uses the memory of the node"
     )]
     BlockStoreFull { block_store: Peer },
     #[error(
-        "all {numbers} numbers of segments of {block_store} are used up, one for each buffer, whatever its length, although its memory has room: write fewer, larger blocks, retain fewer steps, or use more servers"
+        "{block_store} has memory left, but all of its {numbers} segments are in use, one per buffer whatever its length: write fewer, larger blocks, retain fewer steps, or use more servers"
     )]
     NumbersUsedUp { block_store: Peer, numbers: u64 },
 
     // Opening
     #[error(
-        "the stream {stream} is written by {there}, so {program} cannot write it: give one of them another name"
+        "the stream {stream} is already written by {there}, so {program} cannot write it: give one of the two streams another name"
     )]
     TwoWriters {
         stream: String,
@@ -124,62 +126,66 @@ pub enum Fault {
         program: String,
     },
     #[error(
-        "rank {rank} of {program} is there already, as {peer}: two processes have the same rank"
+        "rank {rank} of {program} is there already, as {peer}: give each process a rank of its own"
     )]
     RankTaken {
         program: String,
         rank: u32,
         peer: Peer,
     },
-    #[error("rank {rank} of {program} says that there are {size} ranks, others say {there}")]
+    #[error(
+        "rank {rank} of {program} says that there are {size} ranks, but other ranks say {there}: give all ranks the same number"
+    )]
     SizeDiffers {
         program: String,
         rank: u32,
         size: u32,
         there: u32,
     },
-    #[error("rank {rank} of {program} is beyond its {size} ranks")]
+    #[error("rank {rank} is not a rank of {program}, which has {size}: ranks are numbered from 0")]
     RankBeyond {
         program: String,
         rank: u32,
         size: u32,
     },
     #[error(
-        "the stream {stream} is over and its steps are not read yet: open it when they are, or take another name"
+        "the stream {stream} has ended, and its steps have not all been read: open it again once they have, or choose another name"
     )]
     Over { stream: String, why: EndOfStream },
-    #[error("{program} says that it has {size} ranks: at most {most} are possible")]
+    #[error("{program} says that it has {size} ranks, but at most {most} are possible: use fewer")]
     TooManyRanks {
         program: String,
         size: u32,
         most: u32,
     },
     #[error(
-        "{of} would need {bytes} bytes of the coordinator's memory for its streams, groups of readers, subscriptions, and steps that are kept; the limit is {most}: close some of them, or keep fewer steps"
+        "{of} would need {bytes} bytes of the coordinator's memory for its streams, reader groups, subscriptions and steps, but the limit is {most}: close some of them, or retain fewer steps"
     )]
     TooMuchOpen { of: String, bytes: u64, most: u64 },
     #[error(
-        "the name that begins with {begins} has {bytes} bytes: at most {most} are possible, of a stream, a program, a reader group or a variable"
+        "the name that begins with {begins} has {bytes} bytes: the name of a stream, program, reader group or variable can have at most {most}"
     )]
     NameTooLong {
         begins: String,
         bytes: u64,
         most: u64,
     },
-    #[error("the policy or the limits of the readers {group} are zero: give one step or more")]
+    #[error("the policy or a limit of the reader group {group} is zero steps: allow at least one")]
     ZeroLimit { group: String },
-    #[error("this process has not opened that stream, or has closed it, or the stream is over")]
+    #[error(
+        "this process has not opened the stream or has closed it, or the stream has ended: open it first"
+    )]
     NotOpen,
 
     // Writing
-    #[error("this rank asks for a second thing before the first was answered")]
+    #[error("this rank sent a request while another one was still unanswered: send one at a time")]
     Busy,
-    #[error("step {asked} cannot begin, step {next} is the next one of this rank")]
+    #[error("step {asked} cannot begin: the next step of this rank is {next}")]
     WrongStep { asked: Step, next: Step },
-    #[error("step {step} was not begun by this rank, or it was aborted")]
+    #[error("this rank has not begun step {step}, or has aborted it: begin it first")]
     NotBegun { step: Step },
     #[error(
-        "writer rank {rank} has closed the stream {stream} without step {step}, so that step cannot become whole"
+        "writer rank {rank} has closed the stream {stream} without writing step {step}, so that step can never be complete: write the same number of steps in every rank"
     )]
     RankClosed {
         stream: String,
@@ -187,7 +193,7 @@ pub enum Fault {
         step: Step,
     },
     #[error(
-        "writer rank {rank} closes the stream {stream} without step {step}, which rank {other} has committed: write as many steps in every rank"
+        "writer rank {rank} closes the stream {stream} without step {step}, which rank {other} has committed: write the same number of steps in every rank"
     )]
     ClosesEarly {
         stream: String,
@@ -202,17 +208,19 @@ pub enum Fault {
         how: Failure,
     },
     #[error(
-        "rank {rank} commits step {step} again with another content: after a restart a step must be the same"
+        "rank {rank} commits step {step} a second time with different contents: after a restart, write the same step again"
     )]
     Differs { rank: u32, step: Step },
-    #[error("the layout of rank {rank} is the same as one that nobody has sent: send it whole")]
+    #[error(
+        "rank {rank} refers to a layout that the coordinator does not have: send the whole layout"
+    )]
     UnknownLayout { rank: u32 },
     #[error("the part of rank {rank} names a buffer that was not given to it for this step")]
     ForeignBuffer { rank: u32 },
-    #[error("rank {rank} says where {places} blocks lie, and its layout has {blocks}")]
+    #[error("rank {rank} gives the offsets of {places} blocks, but its layout has {blocks}")]
     PlacesDiffer { rank: u32, places: u64, blocks: u64 },
     #[error(
-        "block {block} of {variable} of rank {rank} does not fit into its buffer, or begins at no multiple of 128 bytes there"
+        "block {block} of {variable} of rank {rank} does not fit into its buffer, or does not begin at a multiple of 128 bytes"
     )]
     BadPlace {
         rank: u32,
@@ -220,7 +228,7 @@ pub enum Fault {
         block: u64,
     },
     #[error(
-        "the description of step {step} of the stream {stream} would take up to {bytes} bytes with that of rank {rank}, and a message has at most {most}: write fewer, larger blocks, or less in attributes"
+        "the description of step {step} of the stream {stream} would take up to {bytes} bytes with the part of rank {rank}, and a message can have at most {most}: write fewer, larger blocks, or shorter attributes"
     )]
     StepTooLong {
         stream: String,
@@ -231,13 +239,13 @@ pub enum Fault {
     },
     #[error("rank {rank} names the variable {variable} twice")]
     VariableTwice { rank: u32, variable: String },
-    #[error("{variable} has {dims} dimensions: at most {most} are possible")]
+    #[error("{variable} has {dims} dimensions, but at most {most} are possible")]
     TooManyDimensions {
         variable: String,
         dims: u64,
         most: u64,
     },
-    #[error("block {block} of {variable} has {dims} dimensions, its array has {shape}")]
+    #[error("block {block} of {variable} has {dims} dimensions, but its array has {shape}")]
     BlockDimensions {
         variable: String,
         block: Box<Region>,
@@ -245,7 +253,7 @@ pub enum Fault {
         shape: u64,
     },
     #[error(
-        "block {block} of {variable} of rank {rank} is outside of the array, whose shape is {shape:?}"
+        "block {block} of {variable} of rank {rank} is outside the array, whose shape is {shape:?}"
     )]
     OutsideArray {
         variable: String,
@@ -281,7 +289,7 @@ pub enum Fault {
         other: u32,
         other_block: Box<Region>,
     },
-    #[error("the block {block} of {variable} is larger than 64 bits can count")]
+    #[error("the size of block {block} of {variable} does not fit into 64 bits")]
     Uncountable {
         variable: String,
         block: Box<Region>,
@@ -289,7 +297,7 @@ pub enum Fault {
 
     // Watching
     #[error(
-        "nothing of {interest} of the stream {stream} was written in time; {committed} steps are committed, and the next one waits for {whom}"
+        "nothing was written to {interest} of the stream {stream} in time; {committed} steps are committed, and the next one is waiting for {whom}"
     )]
     NothingWritten {
         stream: String,
@@ -298,21 +306,23 @@ pub enum Fault {
         whom: String,
     },
     #[error(
-        "{interest} is not a box of the array in step {step}, whose shape is {shape:?}: watch a box inside it"
+        "{interest} is outside the array of step {step}, whose shape is {shape:?}: watch a box inside it"
     )]
     NoSuchBox {
         step: Step,
         interest: Box<Interest>,
         shape: Vec<u64>,
     },
-    #[error("{interest} has no points, so nothing is ever written there: watch a larger box")]
+    #[error("{interest} is an empty box, to which nothing is ever written: watch a larger one")]
     EmptyBox { interest: Box<Interest> },
 
     // Reading
-    #[error("the answer takes {bytes} bytes, and a message has at most {most}")]
+    #[error(
+        "the answer would take {bytes} bytes, and a message can have at most {most}: keep fewer streams and steps"
+    )]
     AnswerTooLong { bytes: u64, most: u64 },
     #[error(
-        "step {step} of the stream {stream}, or one after it, is not there any more; {}",
+        "step {step} of the stream {stream}, or one after it, is no longer available; {}",
         there_is(oldest)
     )]
     Gone {
@@ -321,7 +331,7 @@ pub enum Fault {
         oldest: Option<Step>,
     },
     #[error(
-        "step {step} lost blocks with {}, which died, and there is no other copy of them: keep two replicas",
+        "step {step} has lost blocks, because {} died and no other store had a copy of them: set stage.replicas to 2 or more",
         all_of(block_stores)
     )]
     Damaged { step: Step, block_stores: Vec<Peer> },
@@ -348,8 +358,8 @@ fn all_of(block_stores: &[Peer]) -> String {
 
 fn there_is(oldest: &Option<Step>) -> String {
     match oldest {
-        Some(step) => format!("the oldest that is there is step {step}"),
-        None => "no step is there".to_owned(),
+        Some(step) => format!("the oldest one that is available is step {step}"),
+        None => "none is available".to_owned(),
     }
 }
 

@@ -279,7 +279,7 @@ mod tests {
         let said = with(vec![outside]).check(3).unwrap_err().to_string();
         assert_eq!(
             said,
-            "block [0..9] of a of rank 3 is outside of the array, whose shape is [8]"
+            "block [0..9] of a of rank 3 is outside the array, whose shape is [8]"
         );
         let dims = variable("a", Dtype::F64, &[8, 1], vec![block(&[0], &[8], 0)]);
         assert!(matches!(

@@ -23,7 +23,7 @@ pub use region::{Dims, MAX_DIMS, Region};
 #[non_exhaustive]
 pub enum SpaceError {
     /// Two things that should have the same number of dimensions do not.
-    #[error("one box has {one} dimensions, the other {other}: give both the same number")]
+    #[error("one box has {one} dimensions and the other {other}: give both the same number")]
     Dimensions {
         /// Of the first.
         one: usize,
@@ -31,7 +31,7 @@ pub enum SpaceError {
         other: usize,
     },
     /// More dimensions than [`MAX_DIMS`], or none.
-    #[error("a box of {dims} dimensions: from 1 to {MAX_DIMS} are possible")]
+    #[error("a box cannot have {dims} dimensions: from 1 to {MAX_DIMS} are possible")]
     DimensionCount {
         /// How many were asked.
         dims: usize,
@@ -49,7 +49,9 @@ pub enum SpaceError {
         upper: u64,
     },
     /// A product or a sum that 64 bits do not hold.
-    #[error("the box {region} with elements of {element} bytes is larger than 64 bits can count")]
+    #[error(
+        "the size of the box {region} with elements of {element} bytes does not fit into 64 bits"
+    )]
     TooLarge {
         /// The box.
         region: Region,
@@ -75,10 +77,10 @@ pub enum SpaceError {
         given: u64,
     },
     /// An element size that no [`crate::Dtype`] has.
-    #[error("elements of {0} bytes: possible are 1, 2, 4, 8 and 16")]
+    #[error("elements cannot have {0} bytes: 1, 2, 4, 8 and 16 are possible")]
     ElementSize(u64),
     /// A grid of no parts, or of more parts than 64 bits count.
-    #[error("an array cannot be cut into a grid of {0:?}: every dimension needs one part or more")]
+    #[error("an array cannot be cut into a grid of {0:?}: every dimension needs at least one part")]
     Grid(Vec<u64>),
 }
 

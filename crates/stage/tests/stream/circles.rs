@@ -293,7 +293,7 @@ fn a_limit_and_a_step_of_another_stream() {
     let told = world.late();
     assert_eq!(
         told[&0].to_string(),
-        "this wait would never end, since rank 0 of writers of field waits for room in field until rank 0 of readers 0 of field reads, and rank 0 of readers 0 of control waits for rank 0 of writers of control to commit step 0 of control; raise a limit, or let one of them read or write in another order"
+        "this wait would never end, because rank 0 of writers of field waits for room in field until rank 0 of readers 0 of field reads, and rank 0 of readers 0 of control waits for rank 0 of writers of control to commit step 0 of control: raise a limit, or change the order in which one of them reads or writes"
     );
     assert!(is_circle(&told, 1), "{told:?}");
 }

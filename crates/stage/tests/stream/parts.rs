@@ -157,7 +157,7 @@ fn opening_is_checked() {
     let ticket = stage.open_writer(5, "solver", 0, 2, &config());
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "rank 0 of solver is there already, as peer 0: two processes have the same rank"
+        "rank 0 of solver is there already, as peer 0: give each process a rank of its own"
     );
     let ticket = stage.open_writer(5, "solver", 1, 3, &config());
     assert!(matches!(

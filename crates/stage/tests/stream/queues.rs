@@ -30,7 +30,7 @@ fn block_waits_at_the_limit_and_says_who_is_behind() {
     let behind = stage.still_waits(fourth);
     assert_eq!(
         behind.to_string(),
-        "the readers viewer of the stream field are 2 steps behind, which is their limit: \
+        "the reader group viewer of the stream field is 2 steps behind, which is its limit: \
          wait longer, raise the limit, or choose another policy for them"
     );
 }

@@ -156,7 +156,7 @@ fn a_box_that_does_not_fit_is_an_error_in_its_place() {
     stage.write(writer, 0);
     assert_eq!(
         stage.told(10, outside),
-        "u [8..17] is not a box of the array in step 0, whose shape is [16]: watch a box inside it"
+        "u [8..17] is outside the array of step 0, whose shape is [16]: watch a box inside it"
     );
     let ticket = stage.news(10, square);
     assert!(matches!(
@@ -186,7 +186,7 @@ fn a_deadline_names_whom_the_step_waits_for() {
     stage.pass(1);
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "nothing of u of the stream field was written in time; 0 steps are committed, and the next one waits for rank 1 of \
+        "nothing was written to u of the stream field in time; 0 steps are committed, and the next one is waiting for rank 1 of \
          solver to commit step 0"
     );
     let ticket = stage.news(10, watch);

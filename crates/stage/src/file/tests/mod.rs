@@ -291,7 +291,7 @@ fn wrong_questions_get_answers() {
     );
     assert_eq!(
         stored.read::<i64>("u", &inside).unwrap_err().to_string(),
-        "`u` is made of f64, and i64 was asked: ask for its own type"
+        "`u` has elements of type f64, but i64 was requested: read it as f64"
     );
     for outside in [
         region(&[0, 0], &[1, 10]),
@@ -363,7 +363,7 @@ fn ranks_that_disagree_are_named() {
     let said = archive.step(0).unwrap_err().to_string();
     assert_eq!(
         said,
-        "ranks 0 and 1 wrote `n` as i64 [2] and f64 [2]: write it alike at all ranks"
+        "ranks 0 and 1 wrote `n` as i64 [2] and f64 [2]: write it the same way in all ranks"
     );
 }
 

@@ -108,7 +108,7 @@ impl Chain {
             let whole = Region::whole(&self.kinds[at].shape)?;
             let need = need.and_then(|need| match whole.contains(&need) {
                 true => Ok(need),
-                false => Err(format!("it wants {need} of an array of {whole}")),
+                false => Err(format!("it needs {need} of an array of {whole}")),
             });
             needs.push(need.map_err(|why| self.unfit(at, why))?);
         }
@@ -336,7 +336,7 @@ mod tests {
         struct Never;
         impl Operator for Never {
             fn result(&self, input: &Kind) -> Result<Kind, String> {
-                Err(format!("it does not like {}", input.dtype))
+                Err(format!("it does not accept {}", input.dtype))
             }
             fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
                 Ok(asked.clone())
@@ -375,7 +375,7 @@ mod tests {
             .unwrap()
             .to_string();
         assert!(
-            error.contains("mine:never") && error.contains("it does not like f64"),
+            error.contains("mine:never") && error.contains("it does not accept f64"),
             "{error}"
         );
         let chain = with("mine:beyond", Arc::new(Beyond)).unwrap();

@@ -279,7 +279,7 @@ impl TryFrom<Written> for Promise {
         let every = written.every.unwrap_or(1);
         if every == 0 {
             let why = "the variable is in the steps that are multiples of it";
-            return Err(format!("`every` is 1 or more: {why}"));
+            return Err(format!("`every` must be 1 or more: {why}"));
         }
         Ok(Promise {
             name: written.name,

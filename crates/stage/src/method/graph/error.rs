@@ -7,7 +7,7 @@ use crate::protocol::Step;
 #[non_exhaustive]
 pub enum GraphError {
     /// A word that is none of those that are known.
-    #[error("`{word}` is no {what}{hint}")]
+    #[error("there is no {what} `{word}`{hint}")]
     Word {
         /// What it should be.
         what: &'static str,
@@ -37,8 +37,8 @@ pub enum GraphError {
     },
     /// A reader whose program has no such edge.
     #[error(
-        "no edge brings a stream called `{name}` to {program}; {}",
-        those(there, "there is none to it", "to it lead")
+        "no edge leads a stream called `{name}` to {program}: add an [[edge]] to the workflow, or check the name; {}",
+        those(there, "no other edge leads to it either", "the edges to it are")
     )]
     NoEdgeTo {
         /// The program that would read.
@@ -50,8 +50,12 @@ pub enum GraphError {
     },
     /// A writer whose stream nobody reads.
     #[error(
-        "nobody is linked to the stream `{stream}` of {program}: add an [[edge]] from it to the workflow; {}",
-        those(there, "there is none from this program", "from this program lead")
+        "no edge leads from the stream `{stream}` of {program}: add an [[edge]] from it to the workflow; {}",
+        those(
+            there,
+            "no other edge leads from this program either",
+            "the edges from this program are"
+        )
     )]
     NoEdgeFrom {
         /// The program that would write.
@@ -63,7 +67,7 @@ pub enum GraphError {
     },
     /// An operator `mine:NAME` that the reading program has not registered.
     #[error(
-        "{edge} has the operator `mine:{name}`, and {program} has registered {}: call `stage.operator(\"{name}\", ...)` before it opens the stream",
+        "{edge} has the operator `mine:{name}`, but {program} has registered {}: call `stage.operator(\"{name}\", ...)` before it opens the stream",
         names(there)
     )]
     NoOperator {
@@ -90,7 +94,7 @@ pub enum GraphError {
     },
     /// A promise that the writer has not kept.
     #[error(
-        "{edge}: {from} promised {to} {promised}, and step {step} has {came}: change the program, or the edge's `variables`"
+        "{edge}: {from} promised {to} {promised}, but step {step} has {came}: change the program, or the edge's `variables`"
     )]
     Broken {
         /// The edge.
@@ -108,7 +112,7 @@ pub enum GraphError {
     },
     /// Data asked of an empty step.
     #[error(
-        "{edge}: this step is a token, which has no {variable}: ask `step.is_token()` before you read"
+        "{edge}: this step is a token, which has no {variable}: check `step.is_token()` before reading"
     )]
     Token {
         /// The edge.
@@ -118,7 +122,7 @@ pub enum GraphError {
     },
     /// A part of its own asked of an edge that gives none.
     #[error(
-        "{edge} gives no reader a part of its own: set its `redistribute` to count, round or block, or ask for a box"
+        "{edge} does not divide the array among its readers: set its `redistribute` to count, round or block, or ask for a box"
     )]
     NothingIsMine {
         /// The edge.
@@ -144,7 +148,7 @@ impl GraphError {
             word: word.to_owned(),
             hint: match near {
                 Some((_, near)) => format!("; did you mean `{near}`?"),
-                None => format!("; known are {}", known.join(", ")),
+                None => format!("; there are {}", known.join(", ")),
             },
         }
     }
@@ -165,7 +169,7 @@ fn those(edges: &[String], none: &str, some: &str) -> String {
 
 fn names(there: &[String]) -> String {
     match there {
-        [] => "no operator".to_owned(),
+        [] => "none".to_owned(),
         there => there.join(", "),
     }
 }

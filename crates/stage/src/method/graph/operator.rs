@@ -38,7 +38,7 @@ use std::sync::Arc;
 ///     fn result(&self, input: &Kind) -> Result<Kind, String> {
 ///         match input.dtype {
 ///             Dtype::F64 => Ok(input.clone()),
-///             other => Err(format!("it turns f64, and not {other}")),
+///             other => Err(format!("it negates f64, and not {other}")),
 ///         }
 ///     }
 ///     fn needs(&self, input: &Kind, asked: &Region) -> Result<Region, String> {
@@ -188,7 +188,7 @@ mod tests {
             ("scale", "write a number"),
             ("as f65", "did you mean `f64`"),
             ("mine:", "mine:name"),
-            ("", "is no operator"),
+            ("", "there is no operator ``"),
         ] {
             let error = parse(text).err().map(|error| error.to_string());
             assert!(

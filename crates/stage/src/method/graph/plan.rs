@@ -142,8 +142,11 @@ mod tests {
         assert!(!error.contains("c/ac"), "{error}");
         assert_eq!(linked_from(&edges, "a", "ac").unwrap().len(), 1);
         let error = linked_from(&edges, "b", "ab").unwrap_err().to_string();
-        assert!(error.contains("nobody is linked"), "{error}");
-        assert!(error.contains("none from this program"), "{error}");
+        assert!(error.contains("no edge leads from"), "{error}");
+        assert!(
+            error.contains("no other edge leads from this program"),
+            "{error}"
+        );
     }
 
     proptest! {

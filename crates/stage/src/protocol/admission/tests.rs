@@ -210,7 +210,7 @@ fn the_impossible_is_refused_at_once_and_by_name() {
     let large = refusal(admission.request(request(B, 0, &[want(1, 101)], &[])));
     assert_eq!(
         large.to_string(),
-        "101 bytes for one step of the stream b, and for the last one where its writer keeps it, are more than 100, all that peer 1 may have: \
+        "one step of the stream b, with the previous one where its writer keeps it, needs 101 bytes, but peer 1 may use only 100: \
          write less per step, or give it more memory: memory.budget on its node, or --memory of a staging server"
     );
     let open = refusal(admission.request(request(B, 0, &[want(1, 60)], &[want(1, 60)])));

@@ -237,7 +237,7 @@ impl Stream {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
             Stage::Queued if asking.is_over && self.store.open.admitted => {
-                "readers to take steps, which have too much to say".to_owned()
+                "readers to take steps: too much of them is open at the coordinator".to_owned()
             }
             Stage::Queued => self
                 .whom_to_release()
@@ -273,7 +273,10 @@ impl Stream {
         match self.end {
             Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
             Some(EndOfStream::WriterFailed { rank, how }) => {
-                return format!("nobody: rank {rank} of {} {how}", self.writers.program());
+                return format!(
+                    "no rank any more: rank {rank} of {} {how}",
+                    self.writers.program()
+                );
             }
             None => {}
         }
@@ -327,7 +330,9 @@ impl Stream {
             .groups
             .who_is_full(&self.store, step, self.store.last_bytes)?;
         Some(match full {
-            (Some(group), steps) => format!("the readers {group}, which are {steps} steps behind"),
+            (Some(group), steps) => {
+                format!("the reader group {group}, which is {steps} steps behind")
+            }
             (None, steps) => format!("a first reader; {steps} steps are unread"),
         })
     }

@@ -14,8 +14,8 @@ const RANKS: u32 = 2;
 
 /// Ten MiB, of each step other ones.
 fn fact(step: u64) -> Attribute {
-    let envelopes = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
-    Attribute::Text(envelopes.collect())
+    let letters = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
+    Attribute::Text(letters.collect())
 }
 
 /// Serves until the others have come and have left again.
