@@ -79,8 +79,8 @@ impl Implicit {
         !self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Waits for all operations, or those to one peer, that were started before. Errors: the first failure of this thread's;
-    /// the deadline.
+    /// Waits for all operations, or those to one peer, that were started before. Errors: the first
+    /// failure of this thread's; the deadline.
     pub(crate) fn flush(&self, fabric: &Fabric, to: Option<PeerId>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());

@@ -29,8 +29,8 @@
 //! T7 to T12, of RMA: [`rma`].
 //! T13 A peer is announced ([`Change::Joined`]) before its first frame. Those of this node are
 //!    announced when they join; one of another node when this process has to do with it: at its
-//!    first frame, or when it is [asked for](Transport::announce). Of others a process hears nothing,
-//!    however many there are.
+//!    first frame, or when it is [asked for](Transport::announce). Of others a process hears
+//!    nothing, however many there are.
 
 pub(crate) mod ordered;
 pub mod rma;

@@ -273,8 +273,8 @@ impl Board {
         self.ended.store(place + 1, Ordering::Release);
     }
 
-    /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it members
-    /// touch each other's memory. A failure is that of the board, which has been given up.
+    /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it
+    /// members touch each other's memory. A failure is that of the board, which has been given up.
     #[inline]
     pub(super) fn post(
         &self,
