@@ -107,7 +107,7 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
 /// deadline.
 fn end(domain: &str, why: &str) -> ! {
     say(format!(
-        "the agent of domain {domain} ends, since its services do not run any more: {why}"
+        "the agent of domain {domain} ends because its services have stopped: {why}"
     ));
     std::process::exit(1);
 }
@@ -148,7 +148,7 @@ pub(crate) fn too_small(units: u64, budget: Option<u64>) -> Option<String> {
     let least = (units + 1) * MESSAGES;
     let budget = budget.filter(|budget| *budget < least)?;
     Some(format!(
-        "memory.budget is {}, and {units} units and the agent need {} for their messages alone",
+        "memory.budget is {}, but {units} units and the agent need {} for their messages alone",
         size(budget),
         size(least)
     ))
@@ -211,7 +211,7 @@ mod tests {
         let domain = format!("panicking-{}", std::process::id());
         let words = panicking(&domain, Stdio::piped());
         let sentence = format!(
-            "the agent of domain {domain} ends, since its services do not run any more: \
+            "the agent of domain {domain} ends because its services have stopped: \
              its service \"panicking\" has panicked"
         );
         assert!(words.contains(&sentence), "{words}");

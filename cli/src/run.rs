@@ -178,7 +178,7 @@ pub(crate) fn run(
         Some(mut workflow) => {
             if args.units.is_some() {
                 let message = format!(
-                    "-n is for a program, and {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
+                    "-n is for a program, but {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
                     workflow.path().display()
                 );
                 return Err(UsageError(message).into());
@@ -261,7 +261,7 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
         if settings.method == Method::Server && servers > 0 && settings.replicas > servers {
             let dot = if name.is_empty() { "" } else { "." };
             eprintln!(
-                "samite: stage{dot}{name}.replicas is {}, and there are {servers} servers: blocks lie on each of them once",
+                "samite: stage{dot}{name}.replicas is {}, but there are only {servers} servers: each of them keeps one copy of every block",
                 settings.replicas
             );
         }
@@ -272,7 +272,7 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
 /// means that one.
 fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     if !args.set.is_empty() {
-        return Err(UsageError("--set changes a workflow, and this is a program".into()).into());
+        return Err(UsageError("--set changes a workflow, but this is a program".into()).into());
     }
     let (command, arguments) = args.target.split_first().context("no program was given")?;
     if is_workflow(command) {

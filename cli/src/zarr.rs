@@ -80,7 +80,10 @@ mod store {
 
     pub(crate) fn archive(fabric: &Fabric, args: &ArchiveArgs) -> Result<()> {
         let units = fabric.identity().size;
-        anyhow::ensure!(units == 1, "{units} units write one store: start one");
+        anyhow::ensure!(
+            units == 1,
+            "only one unit can write a store: start 1 unit instead of {units}"
+        );
         let stage = Stage::join(fabric)?;
         let store = Zarr::open(&args.folder)?;
         store.begin(&args.stream)?;

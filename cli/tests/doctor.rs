@@ -156,7 +156,7 @@ fn what_cannot_run_is_said_before_it_runs() {
     };
     let (code, text) = command(&[&without]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("no program is one"), "{text}");
+    assert!(text.contains("no program is a staging server"), "{text}");
     assert!(text.contains("6291456 bytes per step (6.0 MiB)"), "{text}");
 
     let file = workflow(folder.path(), "stream", 0);

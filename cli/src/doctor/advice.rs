@@ -76,7 +76,7 @@ fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
             return Vec::new(); // nothing is promised of its sizes
         }
         let found = format!(
-            "{} has the method `server`, and no program is one",
+            "{} uses the method `server`, but no program is a staging server",
             stream.name
         );
         let remedy = "add a program with the command `stage-server` to the workflow";
@@ -85,15 +85,15 @@ fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if stream.replicas > all {
         let found = format!(
-            "{} is to lie on {} servers, and there are {all}",
+            "{} is to be kept by {} servers, but there are {all}",
             stream.name, stream.replicas
         );
-        let remedy = "it lies on all there are: start more, or lower stage.replicas";
+        let remedy = "each server keeps one copy: start more servers, or lower stage.replicas";
         findings.push(Finding::new("servers", State::Note, found, remedy));
     }
     if servers.max_over_mean > 1.1 {
         let found = format!(
-            "the fullest server has {:.2} times the mean of {}: the pieces are few",
+            "the fullest server has {:.2} times the mean of {}, because there are few pieces",
             servers.max_over_mean, stream.name
         );
         let remedy = "fewer servers, or larger steps, are shared more evenly";
@@ -157,10 +157,10 @@ fn unknown(stream: &StreamPlan) -> Option<Finding> {
     let missing: Vec<&str> = missing.map(|array| array.name.as_str()).collect();
     let found = match (stream.variables.is_empty(), missing.is_empty()) {
         (true, _) => format!("the edges of {} promise no variables", stream.name),
-        (false, false) => format!("nothing is promised of the size of {}", missing.join(", ")),
+        (false, false) => format!("no edge promises the size of {}", missing.join(", ")),
         (false, true) => return None,
     };
-    let remedy = "with `variables = [...]` in the [[edge]] the plan knows their bytes";
+    let remedy = "add `variables = [...]` to the [[edge]], so that the plan can count the bytes";
     Some(Finding::new("sizes", State::Note, found, remedy))
 }
 
@@ -176,7 +176,7 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
         );
         if let Some(limit) = stream.limit_memory.filter(|limit| step > *limit) {
             let found = format!(
-                "one step of {} needs {}, and stage.memory lets it have {}",
+                "one step of {} needs {}, but stage.memory allows only {}",
                 stream.name,
                 size(step),
                 size(limit)
@@ -185,7 +185,7 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
             findings.push(Finding::new("memory for steps", State::Bad, found, remedy));
         } else if step > plan.capacity {
             let found = format!(
-                "one step of {} needs {}, and there are {} for blocks",
+                "one step of {} needs {}, but only {} are available for blocks",
                 stream.name,
                 size(step),
                 size(plan.capacity)

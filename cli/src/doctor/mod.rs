@@ -91,7 +91,7 @@ pub(crate) fn doctor(
     };
     let Some(mut workflow) = workflow else {
         if !args.set.is_empty() {
-            return Err(UsageError("--set changes a workflow, and none is given".into()).into());
+            return Err(UsageError("--set changes a workflow, but none was given".into()).into());
         }
         let settings = settings::resolve(None, &args.config)?;
         let findings = machine::findings(2, &settings.config);
@@ -117,8 +117,8 @@ pub(crate) fn doctor(
     let mut advice = advice::findings(&plan, &programs);
     let method = settings.config.stage.configuration().all.method;
     if edges.is_empty() && method == Method::Graph {
-        let found = "the method is `graph`, and the file has no [[edge]]";
-        let remedy = "say who reads what of whom, or use another method";
+        let found = "the method is `graph`, but the file has no [[edge]]";
+        let remedy = "add an [[edge]] for each stream that a program reads, or use another method";
         advice.push(Finding::new("edges", State::Bad, found, remedy));
     }
     let what = format!("{} ({} units)", workflow.path().display(), plan.units);

@@ -50,7 +50,7 @@ pub enum Error {
     #[error("the box of the simulation is tilted: use one whose sides are at right angles")]
     Tilted,
     /// As many positions as atoms are needed.
-    #[error("{ids} numbers of atoms, but {positions} positions: give one position for each atom")]
+    #[error("{ids} atom ids, but {positions} positions: give one position for each atom")]
     Lengths {
         /// Numbers of atoms.
         ids: usize,

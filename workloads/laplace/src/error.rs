@@ -60,7 +60,9 @@ pub enum Error {
     #[error(transparent)]
     Stage(Box<samite::stage::Error>),
     /// The step that the next one is computed from is not there any more.
-    #[error("step {step} is not there any more to compute the next one from: start the job again")]
+    #[error(
+        "step {step}, from which the next one is computed, is no longer available: start the job again"
+    )]
     LastStep {
         /// Its number.
         step: u64,
@@ -79,7 +81,7 @@ pub enum Error {
         name: &'static str,
     },
     /// A unit of the analysis said something that another one does not understand.
-    #[error("a unit of the analysis was not understood: are all of them of one build?")]
+    #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Partial(#[from] postcard::Error),
     /// The analysis did not compute what it computes of the sequential solver's field.
     #[error("step {step}: {what}")]

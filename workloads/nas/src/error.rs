@@ -7,7 +7,7 @@ pub enum Error {
     Pgas(#[from] samite::pgas::Error),
     /// More keys came to a unit than the sample had announced.
     #[error(
-        "rank {rank} has room for {chunks} chunks of keys and more were sent: the keys are not spread as their sample is"
+        "rank {rank} has room for {chunks} chunks of keys, but more were sent: the sample does not represent the keys"
     )]
     Capacity {
         /// The rank whose memory is full.

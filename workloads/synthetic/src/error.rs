@@ -12,15 +12,15 @@ pub enum Error {
     #[error("the writers closed the stream before its last step")]
     Ended,
     /// A step that was not dropped did not come.
-    #[error("step {0} did not come, although the policy drops none")]
+    #[error("step {0} is missing, although the policy drops no steps")]
     Missing(u64),
     /// A step without what the writers say of it.
     #[error(
-        "step {0} does not say how many there are: is its writer synthetic-writer, of the same build?"
+        "step {0} does not carry the number of steps: is its writer synthetic-writer, of the same build?"
     )]
     Untold(u64),
     /// A unit said something that another one does not understand.
-    #[error("a unit of the job was not understood: are all of them of one build?")]
+    #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Said(#[from] postcard::Error),
     /// No memory for the writer's own array.
     #[error(

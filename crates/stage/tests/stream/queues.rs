@@ -31,7 +31,7 @@ fn block_waits_at_the_limit_and_says_who_is_behind() {
     assert_eq!(
         behind.to_string(),
         "the reader group viewer of the stream field is 2 steps behind, which is its limit: \
-         wait longer, raise the limit, or choose another policy for them"
+         wait longer, raise the limit, or choose another policy for it"
     );
 }
 

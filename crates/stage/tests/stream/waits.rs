@@ -20,7 +20,7 @@ fn memory_that_does_not_come() {
     // Its reader lives, and will let go of what it has.
     let ticket = stage.begin(writer, 3, 128);
     stage.pass(1000);
-    let sentence = "no memory for 128 bytes in time: 384 of 384 are in use at peer 100; let readers go faster, or give it more memory: memory.budget on its node, or --memory of a staging server";
+    let sentence = "no memory for 128 bytes became free in time: 384 of 384 bytes are in use at peer 100; make the readers faster, or give it more memory: memory.budget on its node, or --memory of a staging server";
     assert_eq!(stage.still_waits(ticket).to_string(), sentence);
     // Not one that waits itself, for the step that the writer has no memory for.
     let holds = [(); 3].map(|()| stage.next(10, reader));

@@ -61,14 +61,14 @@ pub enum Error {
     Empty,
     /// The first step that came is not the one in which all atoms begin.
     #[error(
-        "displacements are those since step 0, and the first step that came is {0}: keep step 0 with stage.melt.precious_first=true, or use a policy that does not drop it"
+        "displacements are measured from step 0, but the first step that arrived is {0}: keep step 0 with stage.melt.precious_first=true, or use a policy that does not drop it"
     )]
     NoStart(u64),
     /// A step that was not dropped did not come.
-    #[error("step {0} did not come, although the policy drops none")]
+    #[error("step {0} is missing, although the policy drops no steps")]
     Missing(u64),
     /// A unit said something that another one does not understand.
-    #[error("a unit of the job was not understood: are all of them of one build?")]
+    #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Said(#[from] postcard::Error),
     /// A step without what the melt says of it.
     #[error("step {step} has no attribute `{name}`: is its writer lammps-melt, of the same build?")]
@@ -79,7 +79,9 @@ pub enum Error {
         name: String,
     },
     /// The result is not LAMMPS' own.
-    #[error("step {step}: the displacement differs from LAMMPS' own by {difference:.1e} of it")]
+    #[error(
+        "step {step}: the displacement differs from the value of LAMMPS by {difference:.1e}, relatively"
+    )]
     Wrong {
         /// The first step of the simulation that differs.
         step: u64,
@@ -88,7 +90,7 @@ pub enum Error {
     },
     /// There is nothing of LAMMPS' own to compare with.
     #[error(
-        "none of {0} steps could be compared with LAMMPS' own: no step that all units have says what it is"
+        "none of {0} steps could be compared with the value of LAMMPS: no step that every unit has carries it"
     )]
     Unchecked(usize),
     /// Nobody reads what the program prints.

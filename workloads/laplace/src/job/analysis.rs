@@ -187,7 +187,7 @@ impl<'f> Analysis<'f> {
             let (number, steps) = (step.number(), steps(&step)?);
             if let Some(missing) = next.filter(|next| gives_all && *next != number) {
                 let message =
-                    format!("step {missing} did not come, although the policy drops none");
+                    format!("step {missing} is missing, although the policy drops no steps");
                 return Err(Error::Ended(message));
             }
             next = Some(number + 1);
