@@ -1,17 +1,18 @@
-//! One sparse memfd, mapped whole by every process of a domain on this node.
+//! One sparse memfd, mapped as a whole by every process of a domain on this node.
 //!
 //! The file's size is the budget of the domain and is sealed: it can neither shrink (no `SIGBUS`)
 //! nor grow (no allocation beyond the budget). Address space is reserved, memory is not: a page
-//! exists once somebody allocated it ([`Arena::populate`]) and is gone after [`Arena::release`].
+//! exists from its allocation ([`Arena::populate`]) until [`Arena::release`].
 //!
 //! # Invariants
 //! A1 `base..base+bytes` is one mapping of the memfd, readable and writable, until `Drop`.
 //! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked
-//!    on attach, since the descriptor may come from another process).
-//! A3 Adopted memory is one vector that nobody touches, so that it neither moves nor is freed.
-//! A4 A range keeps what it is used by: its block, its lease, its claim ([`crate::claims`]). They
-//!    end with the last clone of it, in whatever thread.
-//! A5 A fork has no part of it: it finds private zeroes in the mapping (S4 of `sys`), and gets no
+//!    on attach, because the descriptor may come from another process).
+//! A3 Adopted memory is one vector that is not accessed any more, so that it neither moves nor is
+//!    freed.
+//! A4 A range keeps what it is used for: its block, its lease, its claim ([`crate::claims`]). They
+//!    end with the last clone of it, in any thread.
+//! A5 A fork has no part of the arena: its mapping is private zeroes (S4 of `sys`), and it gets no
 //!    further ranges.
 
 use crate::claims::{Claims, Use};
@@ -27,7 +28,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::any::Any;
 use std::sync::Arc;
 
-/// See the module's text. Cloning is cheap and keeps the mapping alive.
+/// See the module documentation. Cloning is cheap and keeps the mapping alive.
 #[derive(Clone, Debug)]
 pub struct Arena {
     inner: Arc<Mapping>,
@@ -40,22 +41,22 @@ pub(crate) struct Mapping {
     backing: Backing,
 }
 
-/// What the bytes of a mapping are.
+/// The origin of a mapping's bytes.
 #[derive(Debug)]
 pub(crate) enum Backing {
-    /// A memfd, mapped, and what this process uses of it.
+    /// A mapped memfd, and what this process uses of it.
     Memfd(OwnedFd, Claims, WipedInForks, OwnerProcess),
-    /// A file, mapped to be read; nothing else of it is needed.
+    /// A file mapped for reading; nothing else is needed.
     ReadOnly,
-    /// As [`Backing::ReadOnly`], mapped to be written.
+    /// Like [`Backing::ReadOnly`], but mapped for writing.
     Written(WipedInForks),
-    /// Private memory of this process that was adopted: freed with the mapping.
+    /// Private memory of this process that was adopted; it is freed with the mapping.
     Adopted(
         #[expect(dead_code, reason = "kept alive: the pointer is into it")] Box<dyn Any + Send>,
     ),
-    /// A part of another mapping, and what lets this process use it.
+    /// A part of another mapping, and what entitles this process to use it.
     Part {
-        /// Ends when it is dropped, before the mapping may.
+        /// Dropped first, before the mapping may be.
         keeps: Keeps,
         #[expect(dead_code, reason = "kept alive: the pointer is into it")]
         of: Arc<Mapping>,
@@ -65,11 +66,11 @@ pub(crate) enum Backing {
 /// What ends with the last range of a part (A4).
 #[derive(Debug)]
 pub(crate) enum Keeps {
-    /// A block goes back to its heap.
+    /// A block, which returns to its heap.
     Block(Piece),
-    /// A lease ends.
+    /// A lease.
     Lease(Lease),
-    /// A raw range is no longer used.
+    /// A raw range.
     Raw(#[expect(dead_code, reason = "released when it is dropped")] Raw),
 }
 
@@ -80,7 +81,7 @@ pub(crate) struct Raw(Arc<Mapping>, Span);
 impl Drop for Raw {
     fn drop(&mut self) {
         match &self.0.backing {
-            // In a fork another thread of the parent may have been in the midst of it.
+            // In a fork, another thread of the parent may have been in the middle of a change.
             Backing::Memfd(_, claims, _, owner) if owner.is_current() => {
                 claims.release(self.1, Use::Raw);
             }
@@ -90,9 +91,9 @@ impl Drop for Raw {
 }
 
 impl Mapping {
-    /// Adopts private memory: from now on it is reached by copies and atomics only.
+    /// Adopts private memory: from now on, it is accessed only by copies and atomics.
     pub(crate) fn adopt<T: Pod + Send>(mut elements: Vec<T>) -> Mapping {
-        // A3: the buffer of a vector does not move while nobody touches the vector.
+        // A3: the buffer of a vector does not move while the vector is not accessed.
         Mapping {
             base: elements.as_mut_ptr().cast(),
             bytes: std::mem::size_of_val(elements.as_slice()),
@@ -100,7 +101,7 @@ impl Mapping {
         }
     }
 
-    /// A whole file, mapped by `published`.
+    /// Wraps a whole file that `published` has mapped.
     pub(crate) fn of_file(base: *mut u8, bytes: usize, is_written: bool) -> Mapping {
         let backing = match is_written {
             true => Backing::Written(WipedInForks::new(base, bytes)),
@@ -113,7 +114,7 @@ impl Mapping {
         }
     }
 
-    /// A mapping of the part `pointer..pointer + bytes` of another one.
+    /// Creates a mapping of the part `pointer..pointer + bytes` of another one.
     pub(crate) fn part(of: Arc<Mapping>, pointer: *mut u8, bytes: usize, keeps: Keeps) -> Mapping {
         Mapping {
             base: pointer,
@@ -122,7 +123,7 @@ impl Mapping {
         }
     }
 
-    /// The lease that its ranges keep, if any.
+    /// Returns the lease that its ranges keep, if any.
     pub(crate) fn lease(&self) -> Option<&Lease> {
         match &self.backing {
             Backing::Part {
@@ -133,8 +134,8 @@ impl Mapping {
         }
     }
 
-    /// The memory is never used again by this process: its block does not go back, and private
-    /// memory stays.
+    /// Makes sure that this process never reuses the memory: its block does not return to the heap,
+    /// and private memory is not freed.
     pub(crate) fn abandon(self: &Arc<Self>) {
         match &self.backing {
             Backing::Part {
@@ -154,8 +155,8 @@ impl Mapping {
     }
 }
 
-// SAFETY: the mapping is plain memory reached by copies and atomics only (M2); the pointer is valid
-// in every thread until `Drop` (A1), which runs when no clone is left.
+// SAFETY: the mapping is plain memory, accessed only by copies and atomics (M2); the pointer is
+// valid in every thread until `Drop` (A1), which runs when no clone is left.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; no method hands out a reference to non-atomic shared bytes.
 unsafe impl Sync for Mapping {}
@@ -163,9 +164,9 @@ unsafe impl Sync for Mapping {}
 const HUGE: u64 = 2 << 20;
 
 impl Arena {
-    /// Creates an arena of `bytes` (rounded up to 2 MiB), sparse, with no name anywhere.
+    /// Creates a sparse arena of `bytes` (rounded up to 2 MiB) without a name.
     pub fn create(bytes: u64) -> Result<Arena, Error> {
-        // More than there can be is refused below.
+        // A size that is too large is refused below.
         let rounded = bytes.max(1).checked_next_multiple_of(HUGE);
         let bytes = rounded.unwrap_or(u64::MAX);
         let fd =
@@ -177,7 +178,7 @@ impl Arena {
         Self::map(fd, bytes)
     }
 
-    /// Maps the arena behind a descriptor that another process sent; refuses one that could shrink.
+    /// Maps the arena behind a descriptor from another process; refuses one that could shrink.
     pub fn attach(fd: OwnedFd) -> Result<Arena, Error> {
         let seals =
             rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
@@ -197,7 +198,7 @@ impl Arena {
             source: std::io::Error::other("the arena is larger than the address space"),
         })?;
         let reserve = len + HUGE as usize;
-        // SAFETY: A1 begins here: a fresh reservation at an address of the kernel's choice, which
+        // SAFETY: A1 begins here: a fresh reservation at an address chosen by the kernel, which
         // nothing else knows.
         let hint = unsafe {
             rustix::mm::mmap_anonymous(
@@ -209,8 +210,8 @@ impl Arena {
         }
         .map_err(Error::system("mmap"))?;
         let start = (hint as usize).next_multiple_of(HUGE as usize);
-        // SAFETY: A1: it replaces a part of the reservation made above, which nobody uses; the file
-        // has `len` bytes and cannot shrink (A2).
+        // SAFETY: A1: it replaces a part of the reservation above, which nothing uses; the file has
+        // `len` bytes and cannot shrink (A2).
         let base = unsafe {
             rustix::mm::mmap(
                 start as *mut _,
@@ -222,12 +223,12 @@ impl Arena {
             )
         }
         .map_err(Error::system("mmap"))?;
-        // What the alignment left over on both sides goes back; failure only costs address space.
+        // Unmap what the alignment left over on both sides; failure only costs address space.
         let (front, back) = (
             start - hint as usize,
             reserve - (start - hint as usize) - len,
         );
-        // SAFETY: the two ranges belong to the reservation and lie outside of what A1 is about.
+        // SAFETY: the two ranges belong to the reservation and lie outside the mapping of A1.
         unsafe {
             if front > 0 {
                 let _ = rustix::mm::munmap(hint, front);
@@ -248,17 +249,17 @@ impl Arena {
         })
     }
 
-    /// Size of the arena in bytes, which is the budget of the domain.
+    /// Returns the size of the arena in bytes, which is the budget of the domain.
     pub fn len(&self) -> u64 {
         self.inner.bytes as u64
     }
 
-    /// Never: an arena has at least one page.
+    /// Returns false: an arena has at least one page.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The descriptor, to be sent to another process.
+    /// Returns the descriptor, to be sent to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.inner.backing {
             Backing::Memfd(fd, ..) => fd.as_fd(),
@@ -266,12 +267,12 @@ impl Arena {
         }
     }
 
-    /// The range `offset..offset + bytes`, for copies and atomics: tables, and what others describe
-    /// of their own memory.
+    /// Returns the range `offset..offset + bytes`, for copies and atomics: tables, and memory that
+    /// other processes describe as theirs.
     ///
     /// # Errors
-    /// A range outside of the arena, or one that this process has blocks in or a lease on (K1, K2
-    /// of `claims`); [`Error::Forked`].
+    /// The range is outside the arena, or this process has blocks in it or a lease on it (K1, K2 of
+    /// `claims`); [`Error::Forked`].
     pub fn bytes(&self, offset: u64, bytes: u64) -> Result<SharedBytes, Error> {
         let span = Span { offset, bytes };
         let range = self.range(span)?;
@@ -280,12 +281,12 @@ impl Arena {
         Ok(range.keeping(Keeps::Raw(raw)))
     }
 
-    /// As [`Arena::bytes`], for a span.
+    /// Returns a span, like [`Arena::bytes`].
     pub fn span(&self, span: Span) -> Result<SharedBytes, Error> {
         self.bytes(span.offset, span.bytes)
     }
 
-    /// A range that nothing was claimed for: its caller has done so.
+    /// Returns a range without claiming it; the caller has claimed it.
     pub(crate) fn range(&self, span: Span) -> Result<SharedBytes, Error> {
         self.check_owner()?;
         let Span { offset, bytes } = span;
@@ -308,7 +309,7 @@ impl Arena {
         ))
     }
 
-    /// A fork has the descriptor, but no part of the arena (A5).
+    /// Fails in a fork, which has the descriptor but no part of the arena (A5).
     fn check_owner(&self) -> Result<(), Error> {
         match &self.inner.backing {
             Backing::Memfd(.., owner) if !owner.is_current() => Err(Error::Forked),
@@ -316,7 +317,7 @@ impl Arena {
         }
     }
 
-    /// What this process uses of it.
+    /// Returns what this process uses of the arena.
     pub(crate) fn claims(&self) -> &Claims {
         match &self.inner.backing {
             Backing::Memfd(_, claims, ..) => claims,
@@ -324,13 +325,13 @@ impl Arena {
         }
     }
 
-    /// Where a range of this arena begins in it.
+    /// Returns the offset of a range in this arena.
     pub(crate) fn offset_of(&self, bytes: &SharedBytes) -> u64 {
         bytes.address().wrapping_sub(self.inner.base as u64)
     }
 
     /// Allocates the pages of a span now, in the NUMA node of the caller (first touch by the
-    /// owner), so that a full machine is an error here and not a signal later.
+    /// owner). If the machine is out of memory, this fails now instead of raising a signal later.
     pub fn populate(&self, span: Span) -> Result<(), Error> {
         self.check_owner()?;
         let (mut done, mut part) = (0, span.bytes);
@@ -339,8 +340,8 @@ impl Arena {
             let start = span.offset + done;
             match fallocate(self.fd(), FallocateFlags::empty(), start, length) {
                 Ok(()) => done += length,
-                // A signal makes the kernel give back what this call has found. A shorter one is
-                // done between two signals of a profiler.
+                // A signal makes the kernel give back what this call has allocated. A shorter call
+                // can finish between two signals of a profiler.
                 Err(Errno::INTR) => part = (length / 2).next_multiple_of(PAGE).max(PAGE),
                 Err(error) => return Err(Error::system("fallocate")(error)),
             }
@@ -348,9 +349,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Asks the kernel to back a span by huge pages. `MADV_COLLAPSE` works for shared memory even
-    /// where huge pages for it are off by default. Returns whether it did. The bytes stay as they
-    /// are, and others may use them meanwhile.
+    /// Asks the kernel to back a span with huge pages. `MADV_COLLAPSE` works for shared memory even
+    /// if huge pages are off for it by default. Returns true on success. The bytes do not change,
+    /// and others may use them meanwhile.
     pub fn collapse(&self, span: Span) -> bool {
         let first = span.offset.next_multiple_of(HUGE);
         let last = span.end() & !(HUGE - 1);
@@ -367,14 +368,14 @@ impl Arena {
                 libc::madvise(start.cast(), bytes as usize, advice) == 0
             }
         };
-        // One mapped page per huge page is what the kernel wants to see before it collapses.
+        // The kernel collapses only huge pages that have at least one mapped page.
         let touched = (first..last)
             .step_by(HUGE as usize)
             .all(|offset| advise(offset, PAGE, MADV_POPULATE_WRITE));
         touched && advise(first, last - first, MADV_COLLAPSE)
     }
 
-    /// Gives the pages of a span back to the machine; the bytes read as zero afterwards.
+    /// Gives the pages of a span back to the system; the bytes then read as zero.
     pub fn release(&self, span: Span) -> Result<(), Error> {
         self.check_owner()?;
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -382,7 +383,7 @@ impl Arena {
             .map_err(Error::system("fallocate(PUNCH_HOLE)"))
     }
 
-    /// Bytes that really have pages now.
+    /// Returns the number of bytes that are backed by pages now.
     pub fn resident(&self) -> u64 {
         rustix::fs::fstat(self.fd()).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
@@ -456,16 +457,16 @@ mod tests {
         assert_eq!(byte, [0]);
     }
 
-    /// What a fork has a copy of is wiped, and it gets nothing else.
+    /// The copy that a fork has of the mapping is wiped, and the fork gets nothing else.
     #[test]
     fn a_fork_reaches_nothing() {
         let arena = Arena::create(8 << 20).unwrap();
         let bytes = arena.bytes(4096, 4096).unwrap();
         bytes.fill(7);
-        // Registered and ended before: its addresses are this arena's, perhaps, or nobody's.
+        // Registered and ended earlier: its addresses may be unused now, or belong to this arena.
         drop(Arena::create(64 << 20).unwrap());
-        // SAFETY: A5 is what is tested. The child does nothing that a thread which is not there
-        // might be in the midst of: no allocation.
+        // SAFETY: A5 is what is tested. The child does nothing that another thread of the parent
+        // could have been in the middle of: no allocation.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
@@ -483,7 +484,7 @@ mod tests {
             ];
             let forked = |error: &Option<Error>| matches!(error, Some(Error::Forked));
             let is_refused = refused.iter().all(forked);
-            // SAFETY: it ends here, without the destructors of the parent.
+            // SAFETY: the child ends here, without the destructors of the parent.
             unsafe { libc::_exit(if is_wiped && is_refused { 0 } else { 1 }) }
         }
         let mut status = -1;

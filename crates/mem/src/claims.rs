@@ -1,12 +1,12 @@
-//! What this process uses the ranges of a mapping for, so that no two uses contradict each other.
+//! Records how this process uses the ranges of a mapping, so that no two uses conflict.
 //!
-//! Offsets come from tables that other processes write, and from whoever grants extents. Behind a
-//! lease there are references; so a range that is leased, or lies in this process's own blocks,
-//! must not be reached in another way. That is looked at when a range is made, which is never on
-//! the way of a byte.
+//! Offsets come from tables that other processes write, and from the agent, which grants extents.
+//! Behind a lease there are references, so a range that is leased, or lies in this process's own
+//! blocks, must not be accessed in another way. This is checked when a range is made, never on the
+//! data path.
 //!
 //! # Invariants
-//! K1 Own extents overlap nothing else. Ranges in them are made by the heap that has them.
+//! K1 Own extents overlap nothing else. The heap that has them makes the ranges in them.
 //! K2 A leased range overlaps no other leased range (one entry has one place) and no raw one.
 //! K3 Raw ranges (tables, rings and words of others) may overlap each other: they are never behind
 //!    a reference.
@@ -15,10 +15,10 @@ use crate::{Corrupt, Error, Span};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What a range is used for.
+/// The use of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Blocks of this process are cut from it.
+    /// This process cuts blocks from it.
     Own,
     /// Memory of another process that this one has a lease on.
     Leased,
@@ -32,7 +32,7 @@ pub(crate) struct Claims(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Own and leased ranges, which do not overlap: end and use by beginning.
+    /// Own and leased ranges, which do not overlap: from the start to the end and the use.
     apart: BTreeMap<u64, (u64, Use)>,
     raw: Vec<Span>,
 }
@@ -42,7 +42,7 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to use a range, unless that contradicts another use.
+    /// Starts a use of a range; fails if that conflicts with another use.
     pub(crate) fn claim(&self, span: Span, what: Use) -> Result<(), Error> {
         if span.bytes == 0 {
             return Ok(());
@@ -66,7 +66,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Ends a use that was begun.
+    /// Ends a use.
     pub(crate) fn release(&self, span: Span, what: Use) {
         if span.bytes == 0 {
             return;

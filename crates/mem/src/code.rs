@@ -1,9 +1,9 @@
-//! Stable numbers of errors, for languages that cannot match on an enum.
+//! Stable error numbers, for languages that cannot match on an enum.
 
 use std::fmt;
 
-/// The stable number of an error, and its name. `docs/errors.md` lists all of them; a number never
-/// gets another meaning. 0 is none of them, so that it can say "no error".
+/// The stable number of an error, and its name. `docs/errors.md` lists all of them; the meaning of
+/// a number never changes. 0 is unused, so that it can mean "no error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErrorCode {
     number: u16,
@@ -17,12 +17,12 @@ impl ErrorCode {
         Self { number, name }
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn number(self) -> u16 {
         self.number
     }
 
-    /// The name: `fabric.PeerLost`.
+    /// Returns the name: `fabric.PeerLost`.
     pub const fn name(self) -> &'static str {
         self.name
     }
@@ -35,7 +35,7 @@ impl fmt::Display for ErrorCode {
 }
 
 /// Gives an error enum its method `code`, and `CODES`, the codes of its own variants. A variant
-/// that passes on an error of another enum, named after `inner`, has the code of that one. A
+/// that passes on an error of another enum, listed after `inner`, has the code of that error. A
 /// variant without a number does not compile.
 ///
 /// ```
@@ -60,8 +60,8 @@ macro_rules! error_codes {
                 concat!($of, ".", stringify!($variant)),
             )),*];
 
-            /// The stable number and name of this error; of an error that it passes on, those of
-            /// that one.
+            /// Returns the stable number and name of this error; if it passes on another error,
+            /// those of the other.
             pub fn code(&self) -> $crate::ErrorCode {
                 match self {
                     $(Self::$variant { .. } => $crate::ErrorCode::new(

@@ -1,13 +1,13 @@
-//! Facts of this machine, for `samite info`, for reports and as the key of calibrated figures.
+//! Facts about this machine, for `samite info`, for reports and as the key of calibrated figures.
 
 use std::fs;
 
-/// What this machine is.
+/// Facts about a machine.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Name of the processor.
     pub cpu: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// Release of the kernel.
     pub kernel: String,
@@ -21,7 +21,7 @@ pub struct Host {
     pub huge_shared: String,
     /// Memory that could be allocated now, in bytes.
     pub memory_available: u64,
-    /// All memory of the machine, in bytes.
+    /// Total memory of the machine, in bytes.
     pub memory_total: u64,
 }
 
@@ -31,7 +31,7 @@ fn read(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The choice in brackets of a sysfs file such as `always [madvise] never`.
+/// Returns the choice in brackets of a sysfs file such as `always [madvise] never`.
 fn chosen(path: &str) -> String {
     let text = read(path);
     let choice = text
@@ -51,7 +51,7 @@ fn meminfo(key: &str) -> u64 {
 }
 
 impl Host {
-    /// Reads the facts; what cannot be read is empty or zero.
+    /// Reads the facts; a fact that cannot be read is empty or zero.
     pub fn read() -> Host {
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo
@@ -88,7 +88,7 @@ impl Host {
         }
     }
 
-    /// One line that changes when calibrated figures no longer hold.
+    /// Returns a line that changes when calibrated figures are no longer valid.
     pub fn key(&self) -> String {
         format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)
     }

@@ -1,20 +1,20 @@
-//! Buffers of the caller that an operation in flight may touch.
+//! Buffers of the caller that an operation in flight may access.
 //!
-//! An operation that is still under way when its call returns needs its buffer for longer than a
+//! An operation that is still in flight when its call returns needs its buffer for longer than a
 //! borrow lasts. Either it owns the buffer ([`ReadBuf::owned`], [`WriteBuf::owned`]; a forgotten
-//! handle then only leaks), or the buffer is lent inside a [`scope`] that does not end before every
-//! loan has come back, as in `std::thread::scope`.
+//! handle then only leaks), or the buffer is lent inside a [`scope`] that ends only after every
+//! loan has been returned, as in `std::thread::scope`.
 //!
 //! # Invariants
 //! L1 A loan's pointer and length are those of a borrow that outlives the scope (`'env`).
 //! L2 The scope returns, or unwinds, only after the count of loans is zero. If the loans cannot be
-//!    recalled (the peer that may still write into the buffer neither acts nor dies) the process is
-//!    aborted: a buffer that somebody may write must not be handed back.
+//!    recalled (the peer that may still write to the buffer neither acts nor dies), the process
+//!    aborts: a buffer that another process may write must not be handed back.
 //! L3 A [`WriteBuf`] is the only path to its bytes in this process while it lives (it was made from
 //!    `&mut`); other processes write disjoint pieces through the kernel.
-//! L4 Loans come back in any thread. The scope's own thread counts without atomics what it lent and
-//!    took back itself; loans that come back in other threads are counted by an atomic, after their
-//!    last access.
+//! L4 Any thread may return a loan. The scope's own thread counts the loans that it lent and took
+//!    back itself without atomics; loans returned in other threads are counted by an atomic, after
+//!    their last access.
 
 use crate::SharedBytes;
 use crate::ring::Body;
@@ -26,9 +26,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// What to do about loans that are still out when a scope ends.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Recall {
-    /// Some time was spent on it; look again.
+    /// Progress was possible; check again.
     Again,
-    /// It is hopeless; the text says who holds the buffer. The process will be aborted.
+    /// Recalling is hopeless; the text names the peer that has the buffer. The process will abort.
     Abort(String),
 }
 
@@ -62,8 +62,8 @@ impl<'env> Lender<'_, 'env> {
     }
 }
 
-/// Runs `f` with a lender, then calls `recall` until every loan has come back. A panic of `recall`
-/// is passed on after that.
+/// Runs `f` with a lender, then calls `recall` until every loan has been returned. A panic of
+/// `recall` is passed on after that.
 pub fn scope<'env, R>(
     mut recall: impl FnMut() -> Recall,
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
@@ -87,7 +87,7 @@ pub fn scope<'env, R>(
     result
 }
 
-/// Recalls also when `f` unwinds.
+/// Recalls the loans, also when `f` unwinds.
 struct Guard<'a> {
     out: &'a Out,
     recall: &'a mut dyn FnMut() -> Recall,
@@ -98,11 +98,10 @@ impl Drop for Guard<'_> {
         let mut panic = None;
         while self.out.is_lent() {
             // L2. Recalling runs code of the program (handlers of messages). The state behind it
-            // has to be good for one more call, or the loans never come back, which ends in
-            // `Abort`.
+            // must survive one more call, or the loans are never returned, which ends in `Abort`.
             match catch_unwind(AssertUnwindSafe(&mut *self.recall)) {
                 Ok(Recall::Again) => {}
-                // There is no caller who could be told.
+                // There is no caller to report this to.
                 Ok(Recall::Abort(why)) => {
                     crate::sys::abort(&format!("a buffer cannot be taken back: {why}"))
                 }
@@ -112,14 +111,14 @@ impl Drop for Guard<'_> {
             }
         }
         match panic {
-            // A second panic while the first one unwinds would end the process.
+            // A second panic during the unwinding of the first one would end the process.
             Some(payload) if !std::thread::panicking() => resume_unwind(payload),
             _ => {}
         }
     }
 }
 
-/// Which thread this is: the address of a byte that each thread has.
+/// Identifies a thread: the address of a thread-local byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ThreadMark(usize);
 
@@ -133,26 +132,26 @@ impl ThreadMark {
     }
 }
 
-/// How many loans of a scope are out (L4).
+/// Number of loans of a scope that are out (L4).
 #[derive(Debug)]
 struct Out {
-    /// The thread of the scope. It lives as long as the scope, so no other thread has its mark.
+    /// The thread of the scope. It lives as long as the scope, so no other thread has this mark.
     thread: ThreadMark,
-    /// What it lent, less what came back in it.
+    /// Loans by this thread, minus those returned in it.
     lent: Cell<u64>,
-    /// What came back in other threads.
+    /// Loans returned in other threads.
     back: AtomicU64,
 }
 
 impl Out {
     fn is_lent(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `Loan::drop`: what was written into the
-        // buffers is there.
+        // ORDERING: Acquire pairs with the Release in `Loan::drop`: the bytes written into the
+        // buffers are visible.
         self.lent.get() != self.back.load(Ordering::Acquire)
     }
 }
 
-/// One unit of the scope's count.
+/// One loan in the scope's count.
 #[derive(Debug)]
 struct Loan(*const Out);
 
@@ -174,7 +173,8 @@ impl Drop for Loan {
             let lent = unsafe { &(*self.0).lent };
             lent.set(lent.get() - 1);
         } else {
-            // SAFETY: as above; it is an atomic. The scope may end as soon as it has been added to.
+            // SAFETY: as above; it is an atomic. The scope may end as soon as this has been
+            // incremented.
             let back = unsafe { &(*self.0).back };
             // ORDERING: Release pairs with the Acquire in `is_lent`.
             back.fetch_add(1, Ordering::Release);
@@ -183,9 +183,9 @@ impl Drop for Loan {
 }
 
 // SAFETY: a loan is dropped in any thread (L4), and its bytes are those of a borrow of plain bytes
-// (L1), which any thread may read while nobody writes them.
+// (L1), which any thread may read while none writes them.
 unsafe impl Send for ReadBuf {}
-// SAFETY: as above; it is the only path to its bytes (L3), wherever it is.
+// SAFETY: as above; it is the only path to its bytes (L3), in any thread.
 unsafe impl Send for WriteBuf {}
 
 /// Bytes that an operation may read.
@@ -204,22 +204,22 @@ enum Source {
 }
 
 impl ReadBuf {
-    /// A buffer that the operation owns.
+    /// Wraps a buffer that the operation owns.
     pub fn owned(bytes: Vec<u8>) -> Self {
         ReadBuf(Source::Owned(bytes))
     }
 
-    /// Whether it is borrowed from the caller, in a [`scope`].
+    /// Returns true if it is borrowed from the caller, in a [`scope`].
     pub fn is_lent(&self) -> bool {
         matches!(self.0, Source::Lent(..))
     }
 
-    /// Bytes in shared memory.
+    /// Wraps bytes in shared memory.
     pub fn shared(bytes: SharedBytes) -> Self {
         ReadBuf(Source::Shared(bytes))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         match &self.0 {
             Source::Lent(_, len, _) => *len as u64,
@@ -228,12 +228,12 @@ impl ReadBuf {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Address in this process, for a kernel copy by the peer.
+    /// Returns the address in this process, for a kernel copy by the peer.
     pub fn address(&self) -> u64 {
         match &self.0 {
             Source::Lent(pointer, ..) => *pointer as u64,
@@ -242,7 +242,7 @@ impl ReadBuf {
         }
     }
 
-    /// A part of the bytes.
+    /// Returns a part of the bytes.
     pub fn body(&self, offset: u64, len: u64) -> Body<'_> {
         let end = offset.checked_add(len);
         let inside = end.is_some_and(|end| end <= self.len());
@@ -257,7 +257,7 @@ impl ReadBuf {
         }
     }
 
-    /// The buffer, if the operation owned it.
+    /// Returns the buffer, if the operation owned it.
     pub fn into_owned(self) -> Option<Vec<u8>> {
         match self.0 {
             Source::Owned(bytes) => Some(bytes),
@@ -265,7 +265,7 @@ impl ReadBuf {
         }
     }
 
-    /// Kernel copy of a piece into another process; bytes copied.
+    /// Copies a piece into another process, through the kernel; returns the number of bytes copied.
     pub fn copy_to_process(
         &self,
         offset: u64,
@@ -298,22 +298,22 @@ enum Target {
 }
 
 impl WriteBuf {
-    /// A buffer that the operation owns.
+    /// Wraps a buffer that the operation owns.
     pub fn owned(bytes: Vec<u8>) -> Self {
         WriteBuf(Target::Owned(bytes))
     }
 
-    /// Whether it is borrowed from the caller, in a [`scope`].
+    /// Returns true if it is borrowed from the caller, in a [`scope`].
     pub fn is_lent(&self) -> bool {
         matches!(self.0, Target::Lent(..))
     }
 
-    /// Bytes in shared memory.
+    /// Wraps bytes in shared memory.
     pub fn shared(bytes: SharedBytes) -> Self {
         WriteBuf(Target::Shared(bytes))
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub fn len(&self) -> u64 {
         match &self.0 {
@@ -323,12 +323,12 @@ impl WriteBuf {
         }
     }
 
-    /// Whether there is no room at all.
+    /// Returns true if the buffer has no space.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Address in this process, for a kernel copy by the peer.
+    /// Returns the address in this process, for a kernel copy by the peer.
     pub fn address(&mut self) -> u64 {
         match &mut self.0 {
             Target::Lent(pointer, ..) => *pointer as u64,
@@ -337,7 +337,8 @@ impl WriteBuf {
         }
     }
 
-    /// The bytes, if they lie in shared memory: a peer that maps it may then write them directly.
+    /// Returns the bytes if they are in shared memory: a peer that maps it may then write them
+    /// directly.
     pub fn as_shared(&self) -> Option<&SharedBytes> {
         match &self.0 {
             Target::Shared(bytes) => Some(bytes),
@@ -355,7 +356,8 @@ impl WriteBuf {
         }
     }
 
-    /// Kernel copy of a piece out of another process; bytes copied.
+    /// Copies a piece out of another process, through the kernel; returns the number of bytes
+    /// copied.
     pub fn fill_from_process(
         &mut self,
         offset: u64,
@@ -369,7 +371,7 @@ impl WriteBuf {
         }
     }
 
-    /// The private bytes of a piece, or the shared range that the buffer is.
+    /// Returns the private bytes of a piece, or the shared range that the buffer is.
     #[inline(always)]
     fn private(&mut self, offset: u64, len: u64) -> Result<&mut [u8], &SharedBytes> {
         let end = offset.checked_add(len).filter(|end| *end <= self.len());
@@ -388,7 +390,7 @@ impl WriteBuf {
         }
     }
 
-    /// The buffer, if the operation owned it.
+    /// Returns the buffer, if the operation owned it.
     pub fn into_owned(self) -> Option<Vec<u8>> {
         match self.0 {
             Target::Owned(bytes) => Some(bytes),
@@ -423,7 +425,7 @@ mod tests {
         assert_eq!((recalls.get(), buffer), (3, [0, b'a', b'b', 0]));
     }
 
-    /// Whoever catches the panic has the buffer for itself again.
+    /// After the panic is caught, the buffer is the caller's alone again.
     #[test]
     fn a_recall_that_panics_returns_no_buffer_early() {
         for f_panics in [false, true] {
@@ -456,7 +458,8 @@ mod tests {
         }
     }
 
-    /// Each loan is counted once, wherever it comes back, and what was written there is seen here.
+    /// Each loan is counted once, whichever thread returns it, and what was written there is
+    /// visible here.
     #[test]
     fn loans_come_back_in_other_threads() {
         for round in 0..100u8 {

@@ -1,53 +1,54 @@
 //! Floor 1: memory that several processes of one node write at the same time.
 //!
-//! This crate is the only home of `unsafe` on the way of a byte. It knows nothing of units, tags or
-//! protocols: it offers a mapping, bytes in it, rings, a doorbell and ways to copy, each safe to
+//! On the data path, this crate is the only one with `unsafe`. It knows nothing of units, tags or
+//! protocols. It offers a mapping, bytes in it, rings, a doorbell and ways to copy; each is safe to
 //! call whatever the process on the other side does.
 //!
 //! # Core objects
 //! * [`Arena`]: one sealed, sparse memfd per domain, mapped once by every process of the node. Its
 //!   size is the memory budget: nothing beyond it can ever be allocated.
-//! * [`Published`]: memory that one process writes and the kernel lets all others only read.
-//! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or reached as atomics;
-//!   there is no `&[u8]` to what another process can write.
-//! * [`Heap`]: the blocks that one process has of the arena; grows by extents, gives them back.
+//! * [`Published`]: memory that one process writes and that the kernel lets all others only read.
+//! * [`SharedBytes`]: a range of the arena. Bytes are copied in and out or accessed as atomics;
+//!   there is no `&[u8]` to memory that another process can write.
+//! * [`Heap`]: the blocks of one process in the arena; it grows by extents and gives them back.
 //! * [`ring`]: one producer, one consumer, frames of any size, one release store to publish.
-//! * [`Doorbell`]: how a consumer learns of news and how it sleeps, on a futex or on file
-//!   descriptors, without costing the producer.
-//! * [`Biased`]: a lock that costs the thread that uses it most next to nothing. [`Waiters`]: the
-//!   threads that wait under it, one of which looks at what arrives for all.
-//! * [`copy`]: kernel copy, cooperative copy; [`copy::calibrate`] measures them. A copy past the
-//!   caches.
+//! * [`Doorbell`]: notifies a consumer and lets it sleep, on a futex or on file descriptors, at
+//!   almost no cost to the producer.
+//! * [`Biased`]: a lock that costs almost nothing for the thread that uses it most. [`Waiters`]:
+//!   the threads that wait under it; one of them checks for arrivals on behalf of all.
+//! * [`copy`]: kernel copy, cooperative copy, a copy that bypasses the caches. [`copy::calibrate`]
+//!   measures the first two.
 //! * [`lease`]: a borrow that holds across processes: `&mut [T]` for the owner, `&[T]` for readers.
 //! * [`lend`]: buffers of the caller that an operation in flight may touch.
 //!
 //! # Files
 //! `sync` (atomics, loom seam) · `arena` · `published` · `shared` · `heap` · `ring` · `claims` ·
 //! `doorbell/{mod, socket}` · `lease/{mod, words, holder, owner}` · `lend` · `pages` ·
-//! `biased/{mod, mutex, wait, thread}` · `waiters` ·
-//! `copy/{mod, kernel, cooperative, calibrate, aside}` · `host` (facts of the machine) · `size`
-//! (sizes as people write them) · `code` (numbers of errors) · `sys` (system calls)
+//! `biased/{mod, mutex, wait, thread}` · `waiters` · `copy/{mod, kernel, cooperative, calibrate,
+//! aside}` · `host` (facts about the machine) · `size` (sizes with units) · `code` (error numbers)
+//! · `sys` (system calls)
 //!
 //! # Rules
-//! M1 A mapping lives until the last [`SharedBytes`] of it is gone; every pointer in this crate is
-//!    derived from a live mapping and stays inside it (checked when the range is made).
+//! M1 A mapping lives until the last [`SharedBytes`] of it is dropped; every pointer in this crate
+//!    is derived from a live mapping and stays inside it (checked when the range is made).
 //! M2 Shared bytes are read and written by atomics or by copies of plain bytes (`u8` has no invalid
 //!    value); a copy that races with another process yields unspecified bytes, never a reference.
-//!    The one exception is a [`lease`] in a mode which proves that nobody else writes. Copies of
-//!    two threads of this process that race are outside of what Rust defines. Relied on is that a
-//!    `ptr::copy` of bytes behind a raw pointer is compiled to a `memcpy`, or to loads and stores,
-//!    and that nothing is concluded from it: a copy by atomics would take several times as long.
+//!    The one exception is a [`lease`] in a mode which proves that no other process writes. Rust
+//!    does not define racing copies by two threads of this process. The crate relies on the
+//!    compiler to turn a `ptr::copy` of bytes behind a raw pointer into a `memcpy`, or into loads
+//!    and stores, and to conclude nothing from it: a copy by atomics would take several times as
+//!    long.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no
-//!    page of a mapping can vanish (no `SIGBUS`); pages are allocated before they are handed out. A
-//!    fork has no part of what its parent shares: writable mappings are private zeroes there.
+//!    page of a mapping can vanish (no `SIGBUS`). Pages are allocated before they are handed out. A
+//!    fork shares none of its parent's memory: writable mappings are private zeroes there.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
-//! M5 What is read from a ring or a table of another process is copied once, then checked; a bad
-//!    value is [`Corrupt`], never a panic or an access out of range.
-//! M6 A range keeps what lets this process use it: a block goes back to its heap, and a [`lease`]
-//!    ends, with the last clone or part of the range. Memory that another process owns is reached
-//!    by a lease, and the owner uses it for something else, or gives it back, only when none is
-//!    out. Other ranges of an arena (tables, rings) overlap neither blocks nor leased memory of
-//!    this process (`claims`).
+//! M5 Data read from a ring or a table of another process is copied once, then checked; a bad value
+//!    is [`Corrupt`], never a panic or an access out of range.
+//! M6 A range keeps what entitles this process to use it: a block returns to its heap, and a
+//!    [`lease`] ends, with the last clone or part of the range. Memory that another process owns is
+//!    accessed under a lease. The owner reuses it, or gives it back, only when no lease is out.
+//!    Other ranges of an arena (tables, rings) overlap neither blocks nor leased memory of this
+//!    process (`claims`).
 //!
 //! ```
 //! use samite_mem::Arena;
@@ -126,17 +127,17 @@ impl Span {
     }
 }
 
-/// What another process wrote makes no sense (rule M5).
+/// Invalid data written by another process (rule M5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} has the impossible value {value}")]
 pub struct Corrupt {
-    /// Which field.
+    /// The field.
     pub what: &'static str,
-    /// The value found.
+    /// Its value.
     pub value: u64,
 }
 
-/// Why memory could not be had.
+/// Failures of memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -146,7 +147,7 @@ pub enum Error {
          free segments or raise memory.budget"
     )]
     Budget {
-        /// Bytes asked for.
+        /// Bytes requested.
         asked: u64,
         /// Bytes in use by all processes of the domain.
         used: u64,
@@ -156,25 +157,25 @@ pub enum Error {
     /// A range reaches outside the arena or segment.
     #[error("bytes {offset}..{end} lie outside a range of {bytes} bytes")]
     OutOfRange {
-        /// First byte asked for.
+        /// First byte requested.
         offset: u64,
-        /// One past the last byte asked for.
+        /// One past the last byte requested.
         end: u64,
         /// Length of the range.
         bytes: u64,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("{call} failed: {source}")]
     System {
         /// The call.
         call: &'static str,
-        /// What the kernel answered.
+        /// The error of the kernel.
         source: std::io::Error,
     },
-    /// Another process's description of its memory makes no sense.
+    /// Another process's description of its memory is invalid.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// Whoever grants extents could not be asked.
+    /// The agent, which grants extents, could not be reached or refused.
     #[error("the agent granted no more shared memory: {0}")]
     NoGrant(String),
     /// This process is a fork of the one that the memory belongs to.

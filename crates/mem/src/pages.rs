@@ -20,7 +20,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// `bytes` of fresh memory, not touched yet. `huge` aligns them to 2 MiB and asks for huge
+    /// Allocates `bytes` of fresh, untouched memory. `huge` aligns it to 2 MiB and requests huge
     /// pages.
     pub fn new(bytes: u64, huge: bool) -> Result<Pages, Error> {
         const HUGE: usize = 2 << 20;
@@ -30,7 +30,7 @@ impl Pages {
         } else {
             len
         };
-        // SAFETY: P1 begins here: a fresh private mapping at an address of the kernel's choice.
+        // SAFETY: P1 begins here: a fresh private mapping at an address chosen by the kernel.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -68,14 +68,14 @@ impl std::ops::Deref for Pages {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: P1; `bytes` is not longer than the mapping, which is zeroed or written through
-        // us.
+        // this value.
         unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
     }
 }
 
 impl std::ops::DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and `&mut self` is the only way in.
+        // SAFETY: as above, and `&mut self` is the only access.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.bytes) }
     }
 }

@@ -1,20 +1,20 @@
 //! Memory that one process writes and all others can only read.
 //!
-//! A memfd of its own. Its creator maps it for writing and then seals it against everybody else's
-//! writing (`F_SEAL_FUTURE_WRITE`, Linux 5.1): a process that gets the descriptor can map it to
-//! read, and cannot map it to write, make such a mapping writable, write to the file, or punch a
-//! hole into it. What is found there was written by the creator, whatever the other processes of
-//! the domain do.
+//! It has a memfd of its own. Its creator maps it for writing and then seals it against writing by
+//! others (`F_SEAL_FUTURE_WRITE`, Linux 5.1). A process that gets the descriptor can map it for
+//! reading. It cannot map it for writing, make such a mapping writable, write to the file, or punch
+//! a hole into it. Its content was written by the creator, whatever the other processes of the
+//! domain do.
 //!
 //! # Invariants
-//! P1 `bytes` is the whole file, one mapping of it; writable in a [`Publisher`] and in what it
+//! P1 `bytes` is one mapping of the whole file; writable in a [`Publisher`] and in what it
 //!    [publishes](Publisher::published) in its own process, read-only elsewhere.
 //! P2 The file carries `F_SEAL_SHRINK`, `F_SEAL_GROW` and `F_SEAL_FUTURE_WRITE` before its
-//!    descriptor leaves the creator (a reader looks, since the descriptor comes from another
+//!    descriptor leaves the creator (a reader checks, because the descriptor comes from another
 //!    process): no page of a mapping can vanish.
 //! P3 Memory that may be mapped read-only is loaded by copies and by relaxed loads of at most 8
-//!    bytes, which are no writes on any processor (`std::sync::atomic`, "Atomic accesses to
-//!    read-only memory"); a fence behind them orders them ([`Published::acquire`]).
+//!    bytes, which are not writes on any processor (`std::sync::atomic`, "Atomic accesses to
+//!    read-only memory"); a fence after them orders them ([`Published::acquire`]).
 
 use crate::arena::Mapping;
 use crate::sync::{Ordering, fence};
@@ -24,22 +24,22 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::Arc;
 
-/// The end that writes.
+/// The writing end.
 #[derive(Debug)]
 pub struct Publisher {
     fd: OwnedFd,
     bytes: SharedBytes,
 }
 
-/// The end that reads. Cloning is cheap and keeps the mapping alive.
+/// The reading end. Cloning is cheap and keeps the mapping alive.
 #[derive(Clone, Debug)]
 pub struct Published {
     bytes: SharedBytes,
 }
 
 impl Publisher {
-    /// `bytes` of zeroes that only this process can write; its forks find zeroes of their own
-    /// there.
+    /// Creates `bytes` of zeroes that only this process can write; its forks have private zeroes
+    /// instead.
     ///
     /// # Errors
     /// [`Error::System`]: the kernel has no memory, or is older than 5.1.
@@ -54,17 +54,17 @@ impl Publisher {
         Ok(Publisher { fd, bytes: mapped })
     }
 
-    /// The descriptor, to be sent to another process.
+    /// Returns the descriptor, to be sent to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
 
-    /// The same bytes as this process reads them.
+    /// Returns the same bytes as a reader in this process.
     pub fn published(&self) -> Published {
         Published {
             bytes: self.bytes.clone(),
@@ -73,10 +73,11 @@ impl Publisher {
 }
 
 impl Published {
-    /// Maps what another process publishes.
+    /// Maps memory that another process publishes.
     ///
     /// # Errors
-    /// [`Error::System`]: the file could shrink, or others than its creator could write it.
+    /// [`Error::System`]: the file could shrink, or processes other than its creator could write
+    /// it.
     pub fn attach(fd: OwnedFd) -> Result<Published, Error> {
         let seals =
             rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
@@ -91,43 +92,43 @@ impl Published {
         Ok(Published { bytes })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.bytes.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The 8 aligned bytes at `offset`. Ordered by [`Published::acquire`] only.
+    /// Loads the 8 aligned bytes at `offset`. Only [`Published::acquire`] orders the load.
     ///
     /// # Panics
-    /// There are no such bytes here.
+    /// The bytes are out of range or misaligned.
     #[inline(always)]
     pub fn u64(&self, offset: u64) -> u64 {
         // ORDERING: Relaxed (P3).
         self.bytes.u64(offset).load(Ordering::Relaxed)
     }
 
-    /// The 4 aligned bytes at `offset`, like [`Published::u64`].
+    /// Loads the 4 aligned bytes at `offset`, like [`Published::u64`].
     #[inline(always)]
     pub fn u32(&self, offset: u64) -> u32 {
         // ORDERING: Relaxed (P3).
         self.bytes.u32(offset).load(Ordering::Relaxed)
     }
 
-    /// Copies `into.len()` bytes out; while the creator writes them they are unspecified.
+    /// Copies `into.len()` bytes out; they are unspecified while the creator writes them.
     ///
     /// # Panics
-    /// There are no such bytes here.
+    /// The bytes are out of range.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         self.bytes.read(offset, into);
     }
 
-    /// What is read after this was written no earlier than what was read before it: pairs with a
-    /// Release store of the word that was read last.
+    /// Orders all later reads after all earlier ones. Pairs with a Release store of the word that
+    /// was read last.
     #[inline(always)]
     pub fn acquire(&self) {
         // ORDERING: Acquire: with the relaxed loads before it, the partner of the creator's Release
@@ -136,7 +137,7 @@ impl Published {
     }
 }
 
-/// What the file is protected by.
+/// The seals of the file.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::FUTURE_WRITE);
@@ -146,8 +147,8 @@ fn map(fd: &OwnedFd, bytes: u64, access: ProtFlags) -> Result<SharedBytes, Error
         call: "mmap",
         source: std::io::Error::other("the file is larger than the address space"),
     })?;
-    // SAFETY: P1 begins here: at an address of the kernel's choice, so that it replaces nothing;
-    // the file has `len` bytes, of which none can vanish (P2).
+    // SAFETY: P1 begins here, at an address chosen by the kernel, so that it replaces nothing; the
+    // file has `len` bytes, none of which can vanish (P2).
     let base =
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, fd, 0) }
             .map_err(Error::system("mmap"))?;
@@ -171,15 +172,15 @@ mod tests {
         publisher
     }
 
-    /// Whoever has the descriptor tries all there is.
+    /// A process with the descriptor tries every way to write.
     #[test]
     fn nobody_else_can_write() {
         let publisher = publisher();
         let fd = publisher.fd();
         let read_write = ProtFlags::READ | ProtFlags::WRITE;
         let attempt = |access, flags| {
-            // SAFETY: a mapping beside that of P1, at an address of the kernel's choice, of as many
-            // bytes as the file has.
+            // SAFETY: a mapping beside that of P1, at an address chosen by the kernel, as long as
+            // the file.
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES as usize, access, flags, fd, 0) }
         };
         let refused = Err(Errno::PERM);
@@ -187,8 +188,8 @@ mod tests {
         assert_eq!(attempt(ProtFlags::WRITE, MapFlags::SHARED), refused);
         let reader = Published::attach(fd.try_clone_to_owned().unwrap()).unwrap();
         let base = reader.bytes.pointer();
-        // SAFETY: the whole of a mapping (P1) that this test made; a permission more takes nothing
-        // from anybody.
+        // SAFETY: the whole of a mapping (P1) that this test made; an additional permission harms
+        // nothing.
         let more =
             unsafe { rustix::mm::mprotect(base.cast(), BYTES as usize, MprotectFlags::WRITE) };
         assert_eq!(more, Err(Errno::ACCESS));
@@ -196,13 +197,13 @@ mod tests {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(rustix::fs::fallocate(fd, punch, 0, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
-        // Opened anew, it is the same file.
+        // Reopened, it is the same file.
         let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let flags = rustix::fs::OFlags::RDWR;
         let opened = rustix::fs::open(link, flags, rustix::fs::Mode::empty()).unwrap();
         assert_eq!(rustix::io::pwrite(&opened, &[1; 8], 64), Err(Errno::PERM));
         assert!(map(&opened, BYTES, read_write).is_err());
-        // A private copy is the copier's own affair.
+        // A private copy affects only its own process.
         assert!(attempt(read_write, MapFlags::PRIVATE).is_ok());
         assert_eq!(reader.u64(64), 7);
     }

@@ -1,4 +1,4 @@
-//! A size as people write it: "8 KiB".
+//! Sizes with units: "8 KiB".
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +8,15 @@ use std::str::FromStr;
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// What it looks like, for messages.
+    /// The format, for messages.
     pub const FORM: &str = "a size with its unit, like \"8 KiB\"";
 
-    /// So many bytes.
+    /// Creates a size from a number of bytes.
     pub const fn new(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// The number.
+    /// Returns the number of bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -26,7 +26,7 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // A bare number is refused: it is the usual way to be wrong by a factor of 1024.
+        // A bare number is refused, because it is the usual cause of errors by a factor of 1024.
         let is_spelt = text.trim_end().ends_with(|c: char| c.is_ascii_alphabetic());
         let size = text.parse::<bytesize::ByteSize>();
         size.ok()

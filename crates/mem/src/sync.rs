@@ -1,4 +1,4 @@
-//! The one seam through which this crate gets its atomics and its threads, so that `--cfg loom` can
+//! The seam through which this crate gets its atomics and its threads, so that `--cfg loom` can
 //! replace them.
 
 #[cfg(loom)]
@@ -12,13 +12,13 @@ pub(crate) use std::thread;
 
 /// The cheap half of an asymmetric fence, on the side that runs often.
 ///
-/// Pairs with [`heavy_fence`]. Where the kernel offers `membarrier`, only the compiler is held
-/// back.
+/// Pairs with [`heavy_fence`]. If the kernel offers `membarrier`, it only stops the compiler from
+/// reordering.
 #[inline(always)]
 pub fn light_fence() {
     #[cfg(not(loom))]
     if crate::sys::asymmetric() {
-        // ORDERING: the processor's half is done by the membarrier of `heavy_fence`.
+        // ORDERING: the membarrier of `heavy_fence` does the processor's half.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         return;
     }
@@ -26,8 +26,8 @@ pub fn light_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// The dear half: after it, every store that another process made before its [`light_fence`] is
-/// visible here, or that process sees what was stored here before this call.
+/// The expensive half. After it, every store that another process made before its [`light_fence`]
+/// is visible here, or that process sees what was stored here before this call.
 pub fn heavy_fence() {
     #[cfg(not(loom))]
     if crate::sys::asymmetric() {
@@ -38,19 +38,20 @@ pub fn heavy_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// The cheap half of an asymmetric fence between threads of one process: it holds only the compiler
-/// back. Pairs with [`threads_heavy_fence`], and is none where [`threads_asymmetric`] is false.
+/// The cheap half of an asymmetric fence between threads of one process: it only stops the compiler
+/// from reordering. Pairs with [`threads_heavy_fence`]; it is no fence if [`threads_asymmetric`] is
+/// false.
 #[inline(always)]
 pub(crate) fn threads_light_fence() {
     #[cfg(not(loom))]
-    // ORDERING: the processor's half is done by the membarrier of `threads_heavy_fence`.
+    // ORDERING: the membarrier of `threads_heavy_fence` does the processor's half.
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
     #[cfg(loom)]
     // ORDERING: SeqCst fences on both sides: one of the two is first.
     fence(Ordering::SeqCst);
 }
 
-/// The dear half: every thread of this process passes a full fence while the caller is in here.
+/// The expensive half: every thread of this process passes a full fence during this call.
 pub(crate) fn threads_heavy_fence() {
     #[cfg(not(loom))]
     crate::sys::membarrier_threads();
@@ -59,7 +60,8 @@ pub(crate) fn threads_heavy_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Whether the kernel can do [`threads_heavy_fence`]; the first call registers this process.
+/// Returns true if the kernel supports [`threads_heavy_fence`]; the first call registers this
+/// process.
 pub(crate) fn threads_asymmetric() -> bool {
     #[cfg(not(loom))]
     return crate::sys::membarrier_threads_registered();

@@ -1,13 +1,13 @@
-//! The system calls for which there is no safe wrapper.
+//! System calls that have no safe wrapper.
 //!
 //! # Invariants
 //! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its
 //!    own length.
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
-//! S3 The own process is never written through the kernel: that would be a way around every borrow.
-//! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before
-//!    anybody in the process can use it until after everybody has; only a fork replaces it, before
-//!    `fork` returns in it (handlers for children that were registered before ours run earlier).
+//! S3 This process never writes to itself through the kernel: that would bypass every borrow.
+//! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before the
+//!    process can use it until after its last use. Only a fork replaces it, before `fork` returns
+//!    in it (handlers for children that were registered before ours run earlier).
 //! S5 An entry of the list of these ranges is complete before it is in the list, and never freed.
 
 use std::os::fd::{AsFd, AsRawFd};
@@ -22,11 +22,10 @@ const MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// How often the processes that led to this one have forked since the first [`OwnerProcess`] of
-/// them.
+/// Number of forks that led to this process since the first [`OwnerProcess`] of its ancestors.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// That count.
+/// Returns that count.
 pub(crate) fn forks() -> u64 {
     // ORDERING: Relaxed: it changes only in a child, before `fork` returns there.
     FORKS.load(Ordering::Relaxed)
@@ -47,65 +46,65 @@ extern "C" fn forked() {
 /// Runs [`forked`] in every fork of this process, from now on.
 ///
 /// # Panics
-/// There is no memory to register what runs in a fork.
+/// The system has no memory to register the handler for forks.
 pub(crate) fn watch_for_forks() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
-        // SAFETY: S1: no pointer but that of a function, which lives as long as the program, and
-        // which does in a child only what is allowed there, even between the threads of the parent:
-        // atomics and one system call (S4, S5).
+        // SAFETY: S1: the only pointer is that of a function, which lives as long as the program.
+        // In a child, it does only what is allowed there, even if it interrupted threads of the
+        // parent: atomics and one system call (S4, S5).
         let result = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
         assert_eq!(result, 0, "no memory is left to watch for forks");
     });
 }
 
-/// The mappings that are wiped in a fork: a list that only grows, since a fork may come at any
-/// moment of another thread. Its entries are used again.
+/// The mappings that are wiped in a fork: a list that only grows, because another thread may fork
+/// at any time. Its entries are reused.
 static MAPPINGS: AtomicPtr<Registered> = AtomicPtr::new(std::ptr::null_mut());
 
 #[derive(Debug)]
 struct Registered {
-    /// Where the mapping begins; [`FREE`], or [`TAKEN`] while the length is written.
+    /// Start of the mapping; [`FREE`], or [`TAKEN`] while the length is written.
     base: AtomicUsize,
     len: AtomicUsize,
     next: *const Registered,
 }
 
 const FREE: usize = 0;
-/// No mapping begins there.
+/// No mapping begins at this address.
 const TAKEN: usize = 1;
 
 impl Registered {
-    /// In a fork: private zeroes in place of the mapping. Reads find no segment that is offered,
-    /// and writes reach nobody.
+    /// In a fork: replaces the mapping with private zeroes. Reads find no offered segment, and
+    /// writes affect no other process.
     fn wipe(&self) {
         // ORDERING: Acquire pairs with the Release store in `WipedInForks::new`: the length is
-        // there.
+        // visible.
         let base = self.base.load(Ordering::Acquire);
         if base == FREE || base == TAKEN {
             return;
         }
         let len = self.len.load(Ordering::Relaxed);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // Memory to write, unless the system promises none beyond what it has (and counts what is
-        // never touched).
+        // Writable memory, unless the system does not overcommit (and counts pages that are never
+        // touched).
         for access in [libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ] {
-            // SAFETY: S4: the range is a mapping of the parent that this process has a copy of;
-            // zeroes are as good as any bytes there (M2 of the crate, and elements are `Pod`).
+            // SAFETY: S4: the range is a mapping of the parent of which this process has a copy;
+            // zeroes are as valid as any bytes there (M2 of the crate, and elements are `Pod`).
             let mapped = unsafe { libc::mmap(base as *mut _, len, access, flags, -1, 0) };
             if mapped != libc::MAP_FAILED {
                 return;
             }
         }
-        // SAFETY: it takes no pointer (S1) and may be called in any place. A process for which S4
-        // does not hold, and that would write its parent's memory, must not go on.
+        // SAFETY: it takes no pointer (S1) and may be called anywhere. A process in which S4 does
+        // not hold, and which would write its parent's memory, must not go on.
         unsafe { libc::abort() }
     }
 }
 
 /// A mapping of shared memory that forks of this process do not have: they find private zeroes
-/// there (as with `MADV_WIPEONFORK`, which the kernel has for private memory only). So no access
-/// through what a fork has a copy of reaches memory that others use, and none needs a test.
+/// there (as with `MADV_WIPEONFORK`, which the kernel offers for private memory only). So no access
+/// by a fork through its copies of values reaches shared memory, and no access needs a test.
 #[derive(Debug)]
 pub(crate) struct WipedInForks(&'static Registered);
 
@@ -120,14 +119,14 @@ impl WipedInForks {
         WipedInForks(entry)
     }
 
-    /// An entry that is [`TAKEN`], for this caller.
+    /// Returns an entry that is [`TAKEN`] for this caller.
     fn entry() -> &'static Registered {
         // ORDERING: Acquire, as in `forked`.
         let mut head = MAPPINGS.load(Ordering::Acquire);
         let mut next = head.cast_const();
         // SAFETY: S5.
         while let Some(entry) = unsafe { next.as_ref() } {
-            // ORDERING: Relaxed: what is written to it next is published by a Release store.
+            // ORDERING: Relaxed: the values written to it next are published by a Release store.
             let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
             if entry.base.compare_exchange(FREE, TAKEN, from, to).is_ok() {
                 return entry;
@@ -142,38 +141,40 @@ impl WipedInForks {
         loop {
             // ORDERING: Release pairs with the Acquire loads of the head.
             match MAPPINGS.compare_exchange(head, new, Ordering::AcqRel, Ordering::Acquire) {
-                // SAFETY: S5: it was made above, and is in the list.
+                // SAFETY: S5: it was created above, and is in the list.
                 Ok(_) => return unsafe { &*new },
                 Err(now) => head = now,
             }
-            // SAFETY: it was made above, and is not in the list yet (S5): nobody else has seen it.
+            // SAFETY: it was created above, and is not in the list yet (S5): no other thread has
+            // seen it.
             unsafe { (*new).next = head };
         }
     }
 
-    /// Before it is unmapped: the addresses may be somebody else's at once.
+    /// Ends the registration, before the unmapping: the addresses may be reused at once.
     pub(crate) fn end(&self) {
-        // ORDERING: Release: after everything that was done with the mapping.
+        // ORDERING: Release: after every access to the mapping.
         self.0.base.store(FREE, Ordering::Release);
     }
 }
 
-/// The process in which a value was made. A fork of it has a copy of the value, and none of the
-/// memory that it shared with others: what it did with the value would be done to nobody.
+/// The process in which a value was created. A fork has a copy of the value, but none of the memory
+/// that it shared with others, so using the copy would have no effect on other processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerProcess(u64);
 
 impl OwnerProcess {
-    /// This process.
+    /// Returns this process.
     ///
     /// # Panics
-    /// There is no memory to register what runs in a fork.
+    /// The system has no memory to register the handler for forks.
     pub fn current() -> OwnerProcess {
         watch_for_forks();
         OwnerProcess(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is the one in which the value was made, and no fork of it. One load.
+    /// Returns true if this is the process in which the value was created, and not a fork of it.
+    /// One load.
     #[inline(always)]
     pub fn is_current(self) -> bool {
         // ORDERING: Relaxed: it changes only in a child, before `fork` returns there.
@@ -186,9 +187,9 @@ fn call_membarrier(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Registers this process for expedited global memory barriers and from now on lets
-/// [`crate::sync::light_fence`] be free. Returns whether the kernel can; all processes that share
-/// doorbells must get the same answer (the fabric compares it when a unit joins).
+/// Registers this process for expedited global memory barriers; from now on,
+/// [`crate::sync::light_fence`] is free. Returns true if the kernel supports this; all processes
+/// that share doorbells must get the same answer (the fabric compares it when a unit joins).
 pub fn enable_asymmetric_fences() -> bool {
     let able = call_membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)
         && call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
@@ -203,16 +204,17 @@ pub(crate) fn asymmetric() -> bool {
 }
 
 pub(crate) fn membarrier() {
-    // It worked at registration; if it fails now (a filter installed later) only a full fence on
-    // the other side could help, which we cannot force: stop rather than lose a wake-up silently.
+    // It worked at registration. If it fails now (a filter installed later), only a full fence on
+    // the other side could help, and this process cannot force one: stop rather than lose a wake-up
+    // silently.
     assert!(
         call_membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED),
         "membarrier was taken away from this process after it had been granted"
     );
 }
 
-/// Whether [`membarrier_threads`] works. The first call registers this process, which takes some
-/// milliseconds in a process that has threads; forks inherit the registration.
+/// Returns true if [`membarrier_threads`] works. The first call registers this process, which takes
+/// some milliseconds if the process has threads; forks inherit the registration.
 pub(crate) fn membarrier_threads_registered() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
@@ -221,39 +223,39 @@ pub(crate) fn membarrier_threads_registered() -> bool {
     })
 }
 
-/// Ends the process where nobody could be told otherwise.
+/// Aborts the process where no caller could handle an error.
 pub(crate) fn abort(why: &str) -> ! {
     let text = format!("samite: aborting, {why}\n");
     let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     std::process::abort()
 }
 
-/// Every thread of this process passes a full fence.
+/// Makes every thread of this process pass a full fence.
 pub(crate) fn membarrier_threads() {
     let is_done = call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-        // A fork by a kernel that does not hand the registration on.
+        // A fork on a kernel that does not pass the registration on.
         || call_membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
             && call_membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
     if !is_done {
         // As in `membarrier`: stop rather than let two threads in. A panic would leave the lock
-        // held for ever.
+        // held forever.
         abort("membarrier was taken away from this process after it had been granted");
     }
 }
 
-/// Copies from `address` of process `pid` into `into`; returns the bytes copied.
+/// Copies from `address` of process `pid` into `into`; returns the number of bytes copied.
 pub(crate) fn read_process(pid: i32, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
     // SAFETY: S1: a slice that is borrowed for writing.
     unsafe { read_process_raw(pid, address, into.as_mut_ptr(), into.len()) }
 }
 
-/// Copies `from` to `address` of process `pid`; returns the bytes copied.
+/// Copies `from` to `address` of process `pid`; returns the number of bytes copied.
 pub(crate) fn write_process(pid: i32, address: u64, from: &[u8]) -> std::io::Result<usize> {
     // SAFETY: S1: a borrowed slice.
     unsafe { write_process_raw(pid, address, from.as_ptr(), from.len()) }
 }
 
-/// As [`read_process`], into memory that only its pointer may stand for (shared bytes).
+/// Copies like [`read_process`], into memory to which there must be no reference (shared bytes).
 ///
 /// # Safety
 /// S1: `into` points to `len` bytes that the caller may write.
@@ -276,7 +278,7 @@ pub(crate) unsafe fn read_process_raw(
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// As [`write_process`], from shared bytes.
+/// Copies like [`write_process`], from shared bytes.
 ///
 /// # Safety
 /// S1: `from` points to `len` bytes that the caller may read.
@@ -293,7 +295,8 @@ pub(crate) unsafe fn write_process_raw(
     unsafe { write_anywhere(pid, address, from, len) }
 }
 
-/// Writes to pages of this process that the caller owns, as if they were another's: calibration.
+/// Writes to pages of this process that the caller owns, as if they were another process's; for
+/// calibration.
 pub(crate) fn write_own_pages(
     to: &crate::copy::calibrate::Target,
     offset: u64,
@@ -301,35 +304,36 @@ pub(crate) fn write_own_pages(
 ) -> bool {
     let pid = std::process::id() as i32;
     let address = to.address(offset, from.len() as u64);
-    // SAFETY: S1: a borrowed slice. S3: the target owns these pages, and gives out no reference to
+    // SAFETY: S1: a borrowed slice. S3: the target owns these pages, and hands out no reference to
     // them.
     let written = unsafe { write_anywhere(pid, address, from.as_ptr(), from.len()) };
     written.is_ok_and(|n| n == from.len())
 }
 
-/// Who connected to, or listens on, the other end of a Unix socket.
+/// The process that is connected to, or listens on, the other end of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
-    /// Its process id, as this process sees it; 0 for a process of another pid namespace that has
-    /// none here.
+    /// Its process id, as this process sees it; 0 for a process of another PID namespace that has
+    /// no id in this one.
     pub pid: i32,
-    /// Its user.
+    /// Its user id.
     pub uid: u32,
 }
 
-/// The credentials of the process at the other end of a connected Unix socket (`SO_PEERCRED`).
+/// Returns the credentials of the process at the other end of a connected Unix socket
+/// (`SO_PEERCRED`).
 ///
 /// # Errors
 /// Those of `getsockopt`.
 pub fn peer_credentials(socket: impl AsFd) -> std::io::Result<PeerCredentials> {
-    // Of libc, because the process id may be 0: rustix says that it never is.
+    // By libc, because the process id may be 0, which the type of rustix excludes.
     let mut found = libc::ucred {
         pid: 0,
         uid: 0,
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: S1: the kernel writes at most `len` bytes into `found`, which is as long and takes
+    // SAFETY: S1: the kernel writes at most `len` bytes into `found`, which is that long and takes
     // any bytes.
     let result = unsafe {
         libc::getsockopt(

@@ -1,8 +1,8 @@
-//! The threads that wait under one lock for what arrives, and which of them takes it for all.
+//! The threads that wait under one lock for arrivals, and the choice of the one that handles them.
 //!
-//! One of them drives: it looks at what arrives, and sleeps on a doorbell. The others are parked;
-//! each is woken by whoever takes what it waits for, or when it is its turn to drive. This is plain
-//! data, protected by the lock that they share ([`Biased`](crate::Biased)); the model in
+//! One of them is the driver: it handles what arrives, and sleeps on a doorbell. The others are
+//! parked; a thread is woken when another one takes what it waits for, or when it is to drive. This
+//! is plain data, protected by the lock that they share ([`Biased`](crate::Biased)); the model in
 //! `tests/loom/waiters.rs` runs this code.
 //!
 //! ```text
@@ -17,30 +17,30 @@
 //! ```
 //!
 //! # Invariants
-//! E1 While a thread is parked the state is not `Nobody`.
+//! E1 While a thread is parked, the state is not `Nobody`.
 //! E2 `Called`: a thread that is not parked will call `drive`, which makes it the driver, or `end`,
-//!    which calls the next one. It is the thread that was woken for it, or the driver that has
+//!    which calls the next one. It is the thread that was woken for this, or the driver that has
 //!    stepped out.
-//! E3 Whoever takes something that arrived calls `tell`. That wakes the parked threads it concerns,
-//!    and counts it for those that look at that moment: a thread neither parks nor sleeps if
-//!    something was taken after its last look ([`Waiters::has_news`]).
-//! E4 The driver sleeps without the lock. A thread that leaves it something to do finds `Asleep`,
+//! E3 A thread that takes something that arrived calls `tell`. This wakes the parked threads
+//!    concerned, and counts as news for threads that are checking: a thread neither parks nor
+//!    sleeps if something was taken after its last check ([`Waiters::has_news`]).
+//! E4 The driver sleeps without the lock. A thread that leaves work for the driver finds `Asleep`,
 //!    and rings.
 
 use crate::sync::thread::{Thread, current};
 
-/// The threads that wait; `K` says what a parked one waits for.
+/// The waiting threads; `K` says what a parked one waits for.
 #[derive(Debug)]
 pub struct Waiters<K> {
     driver: Driver,
     parked: Vec<Parked<K>>,
-    /// The number of the last one that was parked.
+    /// The number of the thread that was parked last.
     last: u64,
-    /// How often something was taken (E3).
+    /// How many times something was taken (E3).
     news: u64,
 }
 
-/// Who looks at what arrives.
+/// Which thread handles arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Driver {
     #[default]
@@ -57,17 +57,18 @@ struct Parked<K> {
     key: K,
 }
 
-/// One thread that waits, from the beginning of its wait to its end.
+/// One waiting thread, from the beginning of its wait to its end.
 #[derive(Debug, Default)]
 pub struct Waiter {
     drives: bool,
     has_rested: bool,
-    /// The news at its last look.
+    /// The news at its last check.
     seen: u64,
 }
 
 impl Waiter {
-    /// Whether it has driven or been parked, so that its wait has an end that others must hear of.
+    /// Returns true if it has driven or been parked, so that the others must learn of the end of
+    /// its wait.
     pub fn has_rested(&self) -> bool {
         self.has_rested
     }
@@ -85,37 +86,37 @@ impl<K> Default for Waiters<K> {
 }
 
 impl<K> Waiters<K> {
-    /// Whether no thread waits (E1): what arrives is for whoever takes it.
+    /// Returns true if no thread waits (E1): any thread may take what arrives.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.driver == Driver::Nobody
     }
 
-    /// Whether the driver sleeps, and has to be rung for what is left to it (E4).
+    /// Returns true if the driver sleeps, and has to be rung when it has work (E4).
     #[inline(always)]
     pub fn is_asleep(&self) -> bool {
         self.driver == Driver::Asleep
     }
 
-    /// How many threads are parked.
+    /// Returns the number of parked threads.
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// The thread will look now at what it waits for.
+    /// Records that the thread checks now for what it waits for.
     #[inline(always)]
     pub fn look(&self, waiter: &mut Waiter) {
         waiter.seen = self.news;
     }
 
-    /// Whether something was taken since the thread looked last.
+    /// Returns true if something was taken since the thread's last check.
     #[inline(always)]
     pub fn has_news(&self, waiter: &Waiter) -> bool {
         self.news != waiter.seen
     }
 
-    /// Something was taken: wakes the parked threads that it concerns. Returns whether the driver
-    /// is to be rung.
+    /// Records that something was taken, and wakes the parked threads that it concerns. Returns
+    /// true if the driver has to be rung.
     #[inline(always)]
     pub fn tell(&mut self, concerns: impl FnMut(&K) -> bool) -> bool {
         self.news += 1;
@@ -131,8 +132,7 @@ impl<K> Waiters<K> {
         woken.for_each(|parked| parked.thread.unpark());
     }
 
-    /// A thread that has not found what it waits for: it is the driver from now on, unless another
-    /// one is.
+    /// Makes a thread that has not found what it waits for the driver, unless there is one.
     #[inline(always)]
     pub fn drive(&mut self, waiter: &mut Waiter) -> bool {
         waiter.has_rested = true;
@@ -146,26 +146,26 @@ impl<K> Waiters<K> {
         true
     }
 
-    /// The driver does something else without the lock, and looks again after it. If another thread
-    /// comes to drive meanwhile, that one drives.
+    /// Lets the driver do something else without the lock; it checks again afterwards. If another
+    /// thread calls `drive` meanwhile, that thread becomes the driver.
     pub fn step_out(&mut self, waiter: &mut Waiter) {
         if std::mem::take(&mut waiter.drives) {
             self.driver = Driver::Called;
         }
     }
 
-    /// The driver goes to sleep.
+    /// Records that the driver goes to sleep.
     pub fn sleep(&mut self) {
         self.driver = Driver::Asleep;
     }
 
-    /// The driver is awake again.
+    /// Records that the driver is awake again.
     pub fn wake(&mut self) {
         self.driver = Driver::Awake;
     }
 
-    /// Enters this thread among the parked. It unlocks, parks itself and calls [`Waiters::unpark`].
-    /// Returns its number.
+    /// Adds this thread to the parked ones and returns its number. The thread then unlocks, parks
+    /// itself and calls [`Waiters::unpark`].
     pub fn park(&mut self, key: K) -> u64 {
         debug_assert!(!self.is_empty(), "E1");
         self.last += 1;
@@ -177,13 +177,13 @@ impl<K> Waiters<K> {
         self.last
     }
 
-    /// The thread with this number is not parked any more, whoever woke it.
+    /// Removes the thread with this number from the parked ones, however it was woken.
     pub fn unpark(&mut self, id: u64) {
         self.parked.retain(|parked| parked.id != id);
     }
 
-    /// The wait of a thread that has rested is over: if no other thread drives, one that is parked
-    /// is called (E2).
+    /// Ends the wait of a thread that has rested: if no other thread drives, a parked one is called
+    /// (E2).
     pub fn end(&mut self, waiter: &mut Waiter) {
         if std::mem::take(&mut waiter.drives)
             || !matches!(self.driver, Driver::Awake | Driver::Asleep)

@@ -1,55 +1,55 @@
-//! A lock that costs the thread that used it last next to nothing.
+//! A lock that costs almost nothing for the thread that used it last.
 //!
 //! ```text
 //!                 lock, unlock: no locked instruction, no fence
 //!                 +----------+
 //!                 v          |
-//!   unbiased --> biased to thread A --- B locks: stores the bias away, heavy fence, waits until
+//!   unbiased --> biased to thread A --- B locks: withdraws the bias, heavy fence, waits until
 //!   (mutex)  <---------------------     A is outside, and has the lock
-//!      A has locked it `run` times in a row, without anybody else: biased to A again
+//!      A has locked it `run` times in a row, no other thread in between: biased to A again
 //! ```
 //!
-//! *Biased.* A marks that it is inside, passes a light fence and looks whether the bias still is
-//! its own. B takes the mutex, withdraws the bias, passes a heavy fence (`membarrier`, which makes
-//! each thread of the process pass a full fence) and looks whether A is inside. One of the two is
-//! first: A sees that the bias is gone and queues for the mutex, or B sees that A is inside and
-//! waits. On its way out A marks that it is outside, passes a light fence and looks at the bias
+//! *Biased.* A marks itself as inside, passes a light fence and checks whether it still has the
+//! bias. B takes the mutex, withdraws the bias, passes a heavy fence (`membarrier`, which makes
+//! each thread of the process pass a full fence) and checks whether A is inside. One of the two is
+//! first: either A sees that the bias is gone and queues for the mutex, or B sees that A is inside
+//! and waits. When A leaves, it marks itself as outside, passes a light fence and checks the bias
 //! again: if it is gone, B may be asleep.
 //!
-//! *Unbiased.* The mutex below ([`mutex`]). The bias comes back to a thread that has locked it
-//! `run` times in a row. `run` is 1 at first, so the first thread that uses the lock has the bias
-//! after that; it is [`FIRST_RUN`] after the bias has been withdrawn once, and doubles with each
-//! further time: threads that take turns pay for the mutex, not for a `membarrier` each.
+//! *Unbiased.* The lock is the mutex below ([`mutex`]). A thread that has locked it `run` times in
+//! a row gets the bias. `run` is 1 at first, so the first thread that uses the lock gets the bias
+//! after that. It is [`FIRST_RUN`] after the first withdrawal, and doubles with each further one:
+//! threads that take turns pay for the mutex, not for a `membarrier` each.
 //!
-//! *Why each thread has a cell of its own to mark.* A thread that has found its bias may be
-//! preempted just before it marks, for as long as the scheduler likes, and mark when the bias is
-//! somebody else's. Then it takes the mark back; in a common cell, that would be the other one's.
+//! *Why each thread marks a cell of its own.* A thread that has found its bias may be preempted
+//! just before it sets the mark, for any length of time, and set it when another thread has the
+//! bias. It then takes the mark back; in a shared cell, that would be the mark of the other thread.
 //!
 //! # Invariants
-//! B1 `bias` and `owners` are written only by the holder of the mutex. A bias is granted to the
-//!    holder alone, when it is not inside by a bias.
-//! B2 A cell is written only by its owner, and has one owner for ever.
-//! B3 A thread is inside by its bias if its cell was 1 and, after a light fence, the bias its own.
-//!    It is inside by the mutex if it has the mutex, then has found or made the bias [`NOBODY`],
-//!    and, after a heavy fence, has seen the cell of the thread that had it 0. With B1 and B2: one
-//!    thread is inside.
-//! B4 A cell that is 0 was stored so with Release, and is loaded with Acquire: whoever comes next
-//!    sees all that was done inside.
-//! B5 A thread that withdraws a bias reads `quit` before it looks at the cell; the thread that
-//!    stores 0 into the cell then passes a light fence, looks at the bias and, if it is gone,
-//!    counts `quit` up and wakes.
+//! B1 Only the holder of the mutex writes `bias` and `owners`. It grants a bias only to itself,
+//!    when it is not inside by a bias.
+//! B2 Only the owner of a cell writes it, and the owner never changes.
+//! B3 A thread is inside by its bias if its cell was 1 and, after a light fence, it still had the
+//!    bias. It is inside by the mutex if it has the mutex, then has found or made the bias
+//!    [`NOBODY`], and, after a heavy fence, has seen the cell of the thread that had it 0. With B1
+//!    and B2: one thread is inside.
+//! B4 The 0 in a cell is stored with Release and loaded with Acquire: the next thread sees
+//!    everything that was done inside.
+//! B5 A thread that withdraws a bias reads `quit` before it checks the cell. The thread that stores
+//!    0 into the cell then passes a light fence, checks the bias and, if it is gone, increments
+//!    `quit` and wakes the other.
 //!
 //! # What it does not guarantee
-//! No poisoning: a panic inside just unlocks. A guard that is forgotten leaves the lock held for
-//! ever; its thread is told so by a panic, other threads wait. (No thread takes the place of one
-//! that has ended: tokens are given once, T1.) The order of arrival holds between threads in the
-//! queue, not for a thread that finds the mutex free. At most [`CELLS`] threads can ever have the
-//! bias of one lock; the others use the mutex.
+//! There is no poisoning: a panic inside just unlocks. If a guard is forgotten, the lock stays
+//! locked forever; its own thread gets a panic, other threads wait. (A new thread never takes the
+//! place of one that has ended: each token is given out once, T1.) Threads in the queue get the
+//! lock in order of arrival, but a thread that finds the mutex free may overtake them. At most
+//! [`CELLS`] threads can ever have the bias of one lock; the others use the mutex.
 //!
-//! A child of `fork` has a copy. If another thread had the lock, or was just taking it, when the
-//! parent forked, what the lock protects may be in an unknown state and nobody will unlock it:
-//! [`Biased::lock_unless_left`] says so in the child, `lock` panics, and neither waits for that
-//! thread. Otherwise the copy works, also in the hands of a thread that held it when it forked.
+//! A child of `fork` has a copy. If another thread had the lock, or was about to take it, when the
+//! parent forked, the protected value may be in an inconsistent state and no thread will unlock it.
+//! In the child, [`Biased::lock_unless_left`] then returns `None` and `lock` panics; neither waits
+//! for that thread. Otherwise the copy works, also for a thread that held it when it forked.
 //!
 //! # What it costs
 //! Nanoseconds on an AMD EPYC (Zen 5, a virtual machine with two processors, Linux 6.18), best of
@@ -61,9 +61,9 @@
 //! | by one thread, without it | | 13.5 | |
 //! | by two threads on two processors, in turn | | 120 | 106 |
 //!
-//! 26 of the last line are the turn itself. To withdraw a bias takes about 560, once. Where the
-//! kernel has no `membarrier` the lock stays a mutex: with full fences a bias would cost two locked
-//! instructions, as many as the mutex has.
+//! The turn itself takes 26 ns of the last line. Withdrawing a bias takes about 560 ns, once. If
+//! the kernel has no `membarrier`, the lock stays a mutex: with full fences, a bias would cost two
+//! locked instructions, as many as the mutex.
 
 mod mutex;
 mod thread;
@@ -82,31 +82,31 @@ use std::ops::{Deref, DerefMut};
 pub(crate) use thread::forked;
 use wait::{Backoff, Futex};
 
-/// Threads that can have the bias of one lock, one after the other.
+/// Number of threads that can have the bias of one lock, one after the other.
 const CELLS: usize = thread::TOKENS as usize;
 /// The bias when no thread has it.
 const NOBODY: u64 = u64::MAX;
-/// Turns in a row after which the bias comes back the first time: a withdrawal costs as much as
-/// some hundred uses of the mutex.
+/// Turns in a row before the bias returns the first time: a withdrawal costs as much as some
+/// hundred uses of the mutex.
 const FIRST_RUN: u32 = if cfg!(loom) { 2 } else { 1 << 9 };
-/// It doubles up to this.
+/// Maximum of the doubled value.
 const LONGEST_RUN: u32 = 1 << 16;
 
-/// The bias never comes.
+/// The bias is never granted.
 const NEVER: u32 = u32::MAX;
 
 const HELD_BY_CALLER: &str = "this thread already holds the lock: it would wait for itself";
 const LEFT_BEHIND: &str = "a thread of the parent process had this lock when this process was \
      forked: nobody will unlock it here";
 
-/// A mutex, biased to the thread that used it last: see the text of the module.
+/// A mutex, biased to the thread that used it last: see the module documentation.
 #[repr(C, align(64))]
 pub struct Biased<T> {
-    /// The token of the thread that has the bias, with the index of its cell; or [`NOBODY`].
+    /// The token of the thread that has the bias plus the index of its cell, or [`NOBODY`].
     bias: AtomicU64,
-    /// Counted up by a thread that found its bias gone when it left.
+    /// Incremented by a thread that finds its bias gone when it leaves.
     quit: Futex,
-    /// Turns in a row that it takes to get the bias.
+    /// Turns in a row after which a thread gets the bias.
     run: AtomicU32,
     /// The last thread that had the mutex, and how often in a row.
     last: AtomicU64,
@@ -114,30 +114,30 @@ pub struct Biased<T> {
     /// 1 while the owner of the cell is inside by its bias.
     inside: [AtomicU8; CELLS],
     mutex: FairMutex,
-    /// Whose cell it is: a token, or 0.
+    /// Owner of each cell: a token, or 0.
     owners: [AtomicU64; CELLS],
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread is inside at a time (B3) and sees what those before it did (B4, X1), so a
-// shared lock hands its value from thread to thread, which `T: Send` allows.
+// SAFETY: one thread is inside at a time (B3) and sees what earlier ones did (B4, X1), so a shared
+// lock passes its value from thread to thread, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
-/// By which right a guard is inside.
+/// How the thread of a guard is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Pass(u64);
 
 impl Pass {
-    /// By none: the lock is not held.
+    /// Not inside: the lock is not held.
     const NONE: Pass = Pass(0);
     /// By the mutex. All other passes are by the bias, and are its value.
     const MUTEX: Pass = Pass(1);
 }
 
 impl<T> Biased<T> {
-    /// A lock that no thread has used yet.
+    /// Creates a lock that no thread has used yet.
     ///
-    /// The first one of a process may take some milliseconds, if the process has threads already.
+    /// The first one of a process may take some milliseconds if the process already has threads.
     pub fn new(value: T) -> Biased<T> {
         #[cfg(not(loom))]
         crate::sys::watch_for_forks();
@@ -157,7 +157,7 @@ impl<T> Biased<T> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// This thread already holds it; or this process is a fork of one in which another thread held
+    /// This thread already holds it, or this process is a fork of one in which another thread held
     /// it.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
@@ -167,8 +167,8 @@ impl<T> Biased<T> {
         }
     }
 
-    /// Waits for the lock. `None`: this process is a fork of one in which another thread held it,
-    /// so that nobody will unlock it.
+    /// Waits for the lock. Returns `None` if this process is a fork of one in which another thread
+    /// held it: no thread will unlock it.
     ///
     /// # Panics
     /// This thread already holds it.
@@ -181,7 +181,7 @@ impl<T> Biased<T> {
         Some(Guard::new(self, pass))
     }
 
-    /// The lock, if no thread holds it. For a look at the value now and then: it withdraws the
+    /// Takes the lock if no thread holds it. For an occasional look at the value: it withdraws the
     /// bias of another thread.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
@@ -189,20 +189,20 @@ impl<T> Biased<T> {
         Some(Guard::new(self, pass))
     }
 
-    /// The value of a lock that is not shared.
+    /// Returns the value of a lock that is not shared.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 
-    /// Enters if the bias is this thread's and it is not inside (B3).
+    /// Enters if this thread has the bias and is not inside (B3).
     #[inline(always)]
     fn enter_by_bias(&self) -> Option<Pass> {
-        // ORDERING: Relaxed: this thread stored its bias itself, or it is another one's.
+        // ORDERING: Relaxed: this thread stored its bias itself, or the bias is another thread's.
         let bias = self.bias.load(Ordering::Relaxed);
         // A thread without a token has 0, which no bias is.
         if owner(bias) != thread::token() {
@@ -241,8 +241,8 @@ impl<T> Biased<T> {
         self.quit.wake(std::num::NonZeroU32::MAX);
     }
 
-    /// Enters by the mutex: past the queue if it is free, unless `queueing`. `None`: a thread of
-    /// the parent process is inside.
+    /// Enters by the mutex: ahead of the queue if it is free, unless `queueing`. Returns `None` if
+    /// a thread of the parent process is inside.
     #[cold]
     #[inline(never)]
     fn enter(&self, queueing: bool) -> Option<Pass> {
@@ -256,7 +256,7 @@ impl<T> Biased<T> {
         }
         let bias = self.bias.load(Ordering::Relaxed);
         if owner(bias) == me {
-            // The mutex was free, so a thread that is inside by its bias still has that.
+            // The mutex was free, so a thread that is inside by its bias still has its bias.
             if self.cell(bias).load(Ordering::Relaxed) != 0 {
                 self.mutex.unlock();
                 panic!("{HELD_BY_CALLER}");
@@ -265,12 +265,12 @@ impl<T> Biased<T> {
             self.mutex.unlock();
             return None;
         }
-        // ORDERING: Relaxed: whoever reads it as its own is this thread, or has the mutex next.
+        // ORDERING: Relaxed: a thread that reads it as its own is this one, or gets the mutex next.
         self.bias.store(NOBODY, Ordering::Relaxed);
         Some(Pass::MUTEX)
     }
 
-    /// As `enter`, but does not wait.
+    /// Enters like `enter`, but does not wait.
     #[cold]
     #[inline(never)]
     fn try_enter(&self) -> Option<Pass> {
@@ -284,7 +284,8 @@ impl<T> Biased<T> {
             threads_heavy_fence();
             // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
             if self.cell(bias).load(Ordering::Acquire) != 0 {
-                // As it was: the other thread has not been told, or has and queues for the mutex.
+                // Undone: the other thread has not noticed, or has noticed and queues for the
+                // mutex.
                 self.bias.store(bias, Ordering::Relaxed);
                 self.mutex.unlock();
                 return None;
@@ -295,8 +296,8 @@ impl<T> Biased<T> {
         Some(Pass::MUTEX)
     }
 
-    /// Withdraws the bias of another thread and waits until that is outside; `false` if it never
-    /// will be. This thread has the mutex.
+    /// Withdraws the bias of another thread and waits until that thread is outside; returns `false`
+    /// if it never will be. This thread has the mutex.
     fn withdraw(&self, bias: u64) -> bool {
         let cell = self.cell(bias);
         if !thread::is_of_this_process(owner(bias)) {
@@ -329,7 +330,7 @@ impl<T> Biased<T> {
         self.run.store(longer, Ordering::Relaxed);
     }
 
-    /// Leaves by the mutex, and takes the bias if this thread has earned it.
+    /// Leaves by the mutex, and takes the bias if this thread has had enough turns in a row.
     #[cold]
     #[inline(never)]
     fn leave_by_mutex(&self) {
@@ -353,7 +354,7 @@ impl<T> Biased<T> {
         self.mutex.unlock();
     }
 
-    /// The cell of this thread, which has the mutex; a free one becomes its own.
+    /// Returns the cell of this thread, which has the mutex; assigns a free one if it has none.
     fn own_cell(&self, me: u64) -> Option<usize> {
         let index = (self.owners.iter()).position(|owner| {
             let owner = owner.load(Ordering::Relaxed);
@@ -363,7 +364,7 @@ impl<T> Biased<T> {
         Some(index)
     }
 
-    /// Whether this thread is inside by its bias, which may have been withdrawn since.
+    /// Returns true if this thread is inside by its bias, which may have been withdrawn since.
     fn is_inside(&self, me: u64) -> bool {
         // ORDERING: Relaxed: this thread wrote its entry and its cell itself.
         (self.owners.iter().zip(&self.inside)).any(|(owner, cell)| {
@@ -386,7 +387,7 @@ impl<T> Biased<T> {
     }
 }
 
-/// The token in a bias.
+/// Returns the token in a bias.
 #[inline(always)]
 fn owner(bias: u64) -> u64 {
     bias & !(thread::TOKENS - 1)
@@ -407,11 +408,11 @@ impl<T: fmt::Debug> fmt::Debug for Biased<T> {
     }
 }
 
-/// The lock is held until this is dropped.
+/// Holds the lock until it is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Biased<T>,
     pass: Pass,
-    /// It leaves in the thread that entered.
+    /// The thread that entered must leave.
     _thread: PhantomData<*const ()>,
 }
 
@@ -425,19 +426,18 @@ impl<'a, T> Guard<'a, T> {
         }
     }
 
-    /// Whether another thread waits for the lock. One or two loads.
+    /// Returns true if another thread waits for the lock. One or two loads.
     #[inline(always)]
     pub fn is_wanted(&self) -> bool {
         if self.pass == Pass::MUTEX {
             self.lock.mutex.is_wanted()
         } else {
-            // ORDERING: Relaxed: a hint. Whoever waits has withdrawn the bias.
+            // ORDERING: Relaxed: a hint. A thread that waits has withdrawn the bias.
             self.lock.bias.load(Ordering::Relaxed) != self.pass.0
         }
     }
 
-    /// If other threads wait for the lock: lets them have it, then waits for it again, behind
-    /// them.
+    /// If other threads wait for the lock, lets them have it and then queues for it behind them.
     pub fn let_others(&mut self) {
         if self.is_wanted() {
             self.leave();
@@ -445,10 +445,10 @@ impl<'a, T> Guard<'a, T> {
         }
     }
 
-    /// Runs `f` with the lock unlocked, for a sleep. It is locked again afterwards, also if `f`
+    /// Runs `f` with the lock unlocked, for a sleep. It is locked again afterwards, even if `f`
     /// panics.
     ///
-    /// The process aborts if `f` has locked it in this thread and not unlocked it.
+    /// The process aborts if `f` leaves it locked by this thread.
     pub fn unlocked<R>(&mut self, f: impl FnOnce() -> R) -> R {
         struct Again<'g, 'a, T>(&'g mut Guard<'a, T>);
         impl<T> Drop for Again<'_, '_, T> {
@@ -461,7 +461,7 @@ impl<'a, T> Guard<'a, T> {
         f()
     }
 
-    /// There is no guard without the lock, so a panic in here must not end in one.
+    /// There is no guard without the lock, so a panic in here must abort.
     fn enter_again(&mut self, enter: impl FnOnce(&Biased<T>) -> Option<Pass>) {
         struct Abort;
         impl Drop for Abort {

@@ -1,4 +1,4 @@
-//! The mutex under the bias: a futex, with a queue in which nobody starves.
+//! The mutex under the bias: a futex, with a queue without starvation.
 //!
 //! ```text
 //!   holder:  token of the thread that holds it, or 0 | SLEEPING | STARVED
@@ -6,22 +6,22 @@
 //!   releases:  the first in line sleeps here; it counts releases that found SLEEPING
 //! ```
 //!
-//! A thread that comes along takes the mutex if it is free, even past a queue: while a sleeper
+//! A thread that arrives takes the mutex if it is free, even ahead of the queue: while a sleeper
 //! wakes up, others can use the lock many times. The first in line allows that until it has been
-//! woken once in vain; then it sets `STARVED`, and whoever comes along has to queue. Behind the
-//! first in line the order is that of arrival, and the next one is woken as soon as the first has
+//! woken once in vain; then it sets `STARVED`, and new arrivals have to queue. Behind the first in
+//! line, threads are served in order of arrival, and the next one is woken as soon as the first has
 //! the mutex.
 //!
 //! # Invariants
 //! X1 `holder` goes from 0 to a token by a compare-exchange of that thread, and back by that
-//!    thread: the critical sections of the mutex exclude each other and each sees what those
-//!    before it did.
-//! X2 Only the first in line sets flags, so a set `SLEEPING` means: it sleeps, or looks again.
-//! X3 Whoever clears a token and finds `SLEEPING` counts `releases` up and wakes; the first in line
-//!    read `releases` before it set the flag, so it does not sleep through that.
-//! X4 `serving` is advanced by the first in line, when it has the mutex; it then passes a full
-//!    fence and looks for tickets. A thread takes its ticket, then sleeps on `serving`, which the
-//!    kernel looks at after a full fence: one of the two sees the other.
+//!    thread: the critical sections of the mutex exclude each other, and each sees what earlier
+//!    ones did.
+//! X2 Only the first in line sets flags, so a set `SLEEPING` means that it sleeps or checks again.
+//! X3 A thread that clears a token and finds `SLEEPING` increments `releases` and wakes. The first
+//!    in line read `releases` before it set the flag, so it does not miss that.
+//! X4 The first in line advances `serving` when it has the mutex; it then passes a full fence and
+//!    checks for tickets. A thread takes its ticket, then sleeps on `serving`, which the kernel
+//!    reads after a full fence: one of the two sees the other.
 
 use super::thread;
 use super::wait::{Backoff, Futex};
@@ -30,19 +30,19 @@ use std::num::NonZeroU32;
 
 /// The first in line sleeps, or is about to.
 const SLEEPING: u64 = 1;
-/// The first in line was woken in vain: nobody may take the mutex past it.
+/// The first in line was woken in vain: no thread may overtake it.
 const STARVED: u64 = 2;
 const FLAGS: u64 = thread::TOKENS - 1;
 
-/// A mutex that knows threads by their tokens.
+/// A mutex that identifies threads by their tokens.
 #[derive(Debug)]
 pub(super) struct FairMutex {
     holder: AtomicU64,
     next: AtomicU32,
     serving: Futex,
     releases: Futex,
-    /// For which process the queue is: twice the number of forks that led to it, or one more while
-    /// it is emptied.
+    /// The process that the queue belongs to: twice the number of forks that led to it, plus one
+    /// while the queue is being emptied.
     process: AtomicU64,
 }
 
@@ -57,21 +57,20 @@ impl FairMutex {
         }
     }
 
-    /// The token of the thread that holds the mutex.
+    /// Returns the token of the thread that holds the mutex.
     pub(super) fn holder(&self) -> u64 {
-        // ORDERING: Relaxed: each thread only compares it with its own token, or asks about a
-        // fork.
+        // ORDERING: Relaxed: a thread only compares it with its own token, or checks for a fork.
         self.holder.load(Ordering::Relaxed) & !FLAGS
     }
 
-    /// Whether a thread is in the queue.
+    /// Returns true if a thread is in the queue.
     #[inline(always)]
     pub(super) fn is_wanted(&self) -> bool {
         // ORDERING: Relaxed: a hint; a thread that is missed now is seen soon.
         self.next.load(Ordering::Relaxed) != self.serving.load(Ordering::Relaxed)
     }
 
-    /// Takes the mutex if it is free and nobody starves.
+    /// Takes the mutex if it is free and no thread starves.
     pub(super) fn try_lock(&self, me: u64) -> bool {
         let now = self.holder.load(Ordering::Relaxed);
         let (taken, missed) = (Ordering::Acquire, Ordering::Relaxed);
@@ -82,8 +81,8 @@ impl FairMutex {
                 .is_ok()
     }
 
-    /// Takes the mutex, behind all threads that are in the queue now; `false` if this process is a
-    /// fork, and a thread of its parent held the mutex: nobody will release it.
+    /// Takes the mutex, behind all threads that are in the queue now. Returns `false` if this
+    /// process is a fork and a thread of its parent held the mutex: it will never be released.
     pub(super) fn queue(&self, me: u64) -> bool {
         self.adopt();
         let holder = self.holder();
@@ -94,8 +93,8 @@ impl FairMutex {
         let ticket = self.next.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::new();
         loop {
-            // ORDERING: Acquire pairs with the advance below: what the last one in front set is
-            // seen.
+            // ORDERING: Acquire pairs with the advance below: the flags set by the previous first
+            // in line are visible.
             let seen = self.serving.load(Ordering::Acquire);
             if seen == ticket {
                 break;
@@ -118,7 +117,7 @@ impl FairMutex {
         let mut flags = SLEEPING;
         let mut backoff = Backoff::new();
         loop {
-            // ORDERING: Acquire: whoever counted it up has released the mutex before (X3).
+            // ORDERING: Acquire: the thread that incremented it has released the mutex before (X3).
             let seen = self.releases.load(Ordering::Acquire);
             let now = self.holder.load(Ordering::Relaxed);
             if now & !FLAGS == 0 {
@@ -164,7 +163,7 @@ impl FairMutex {
         }
     }
 
-    /// In a fork: empties the queue of the parent's threads, which do not exist here.
+    /// In a fork, removes the threads of the parent from the queue; they do not exist here.
     fn adopt(&self) {
         let ours = 2 * thread::forks();
         loop {
@@ -183,17 +182,17 @@ impl FairMutex {
                 break;
             }
         }
-        // All others that come to the queue wait above.
+        // All other threads that want to queue wait above.
         while self.next.load(Ordering::Relaxed) != self.serving.load(Ordering::Relaxed) {
             self.serving.advance();
         }
         self.holder.fetch_and(!FLAGS, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire load above, of the next thread that adopts it.
+        // ORDERING: Release pairs with the Acquire load above, in the next thread that adopts it.
         self.process.store(ours, Ordering::Release);
     }
 }
 
-/// Which sleepers a wake-up is for: about one of 32 is woken with the one that is meant.
+/// Returns the wake-up bit of a ticket. About one in 32 of the other sleepers shares it.
 fn bit(ticket: u32) -> NonZeroU32 {
     NonZeroU32::new(1 << (ticket % 32)).unwrap_or(NonZeroU32::MIN)
 }

@@ -1,18 +1,18 @@
-//! Which thread this is, and which threads a fork has left behind.
+//! Identity of the calling thread, and of threads that a fork has left behind.
 //!
 //! # Invariants
-//! T1 A token is given to one thread and never to another one: it is a multiple of [`TOKENS`], not
-//!    0 and below [`u64::MAX`], so that a lock can add flags or an index to it.
-//! T2 In a fork the only threads are the one that called `fork`, which keeps its token, and those
+//! T1 A token is given to one thread and never reused: it is a multiple of [`TOKENS`], not 0 and
+//!    below [`u64::MAX`], so that a lock can add flags or an index to it.
+//! T2 In a fork, the only threads are the one that called `fork`, which keeps its token, and those
 //!    that started afterwards, whose tokens are at least [`FIRST`].
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The distance between two tokens: what a lock may add to one is smaller.
+/// The distance between two tokens; what a lock adds to a token is smaller.
 pub(super) const TOKENS: u64 = 32;
 
-// The words of this file are counters that no memory is reached through; the model has no forks.
+// The words of this file are counters that guard no memory; the model has no forks.
 static NEXT: AtomicU64 = AtomicU64::new(TOKENS);
 static FIRST: AtomicU64 = AtomicU64::new(0);
 static SURVIVOR: AtomicU64 = AtomicU64::new(0);
@@ -26,31 +26,31 @@ loom::thread_local! {
     static TOKEN: Cell<u64> = Cell::new(0);
 }
 
-/// The token of this thread, or 0 if it has none yet.
+/// Returns the token of this thread, or 0 if it has none yet.
 #[inline(always)]
 pub(super) fn token() -> u64 {
     TOKEN.with(Cell::get)
 }
 
-/// The token of this thread, which gets one with the first call.
+/// Returns the token of this thread; the first call assigns one.
 pub(super) fn token_or_new() -> u64 {
     TOKEN.with(|token| {
         if token.get() == 0 {
-            // ORDERING: Relaxed: only that all are different counts.
+            // ORDERING: Relaxed: only uniqueness matters.
             token.set(NEXT.fetch_add(TOKENS, Ordering::Relaxed));
         }
         token.get()
     })
 }
 
-/// Whether the thread with this token is, or was, one of this process: false for the threads of
-/// the parent process that a fork does not have.
+/// Returns true if the thread with this token is, or was, a thread of this process; false for
+/// threads of the parent process that a fork does not have.
 pub(super) fn is_of_this_process(token: u64) -> bool {
     // ORDERING: Relaxed: both change only in a fork, before it has a second thread.
     token >= FIRST.load(Ordering::Relaxed) || token == SURVIVOR.load(Ordering::Relaxed)
 }
 
-/// How often the processes that led to this one have forked.
+/// Returns the number of forks that led to this process.
 pub(super) fn forks() -> u64 {
     #[cfg(not(loom))]
     return crate::sys::forks();
@@ -58,7 +58,7 @@ pub(super) fn forks() -> u64 {
     0
 }
 
-/// Called in a fork before `fork` returns there: T2.
+/// Called in a fork before `fork` returns there (T2).
 #[cfg(not(loom))]
 pub(crate) fn forked() {
     // ORDERING: Relaxed: there is one thread.

@@ -1,4 +1,5 @@
-//! How a thread waits for another one of its process: a little while awake, then asleep on a word.
+//! How a thread waits for another one of its process: first awake for a short time, then asleep on
+//! a word.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -6,8 +7,8 @@ use crate::sync::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(super) struct Futex {
     count: AtomicU32,
-    /// The model's kernel: the lock under which a sleeper looks at the count and falls asleep, and
-    /// the bits of all wake-ups so far.
+    /// The kernel in the model: the lock under which a sleeper reads the count and falls asleep,
+    /// and the bits of all wake-ups so far.
     #[cfg(loom)]
     kernel: (loom::sync::Mutex<Vec<u32>>, loom::sync::Condvar),
 }
@@ -26,19 +27,19 @@ impl Futex {
         self.count.load(ordering)
     }
 
-    /// Counts one up and returns the new count. What this thread did before is seen by whoever
-    /// loads the new count with Acquire.
+    /// Increments the count and returns it. A thread that loads the new count with Acquire sees
+    /// what this thread did before.
     pub(super) fn advance(&self) -> u32 {
         // ORDERING: Release pairs with the Acquire loads of this crate's waiters.
         self.count.fetch_add(1, Ordering::Release).wrapping_add(1)
     }
 
-    /// Sleeps if the count is `seen`, until a wake-up that shares a bit with `bits`, or for no
-    /// reason.
+    /// Sleeps if the count is `seen`, until a wake-up that shares a bit with `bits`; may wake up
+    /// spuriously.
     #[cfg(not(loom))]
     pub(super) fn wait(&self, seen: u32, bits: std::num::NonZeroU32) {
         use rustix::thread::futex;
-        // Another count, a signal, a wake-up: the caller looks again.
+        // Another count, a signal, a wake-up: the caller checks again.
         let _ = futex::wait_bitset(&self.count, futex::Flags::PRIVATE, seen, None, bits);
     }
 
@@ -53,7 +54,7 @@ impl Futex {
     pub(super) fn wait(&self, seen: u32, bits: std::num::NonZeroU32) {
         let mut woken = self.kernel.0.lock().unwrap();
         let before = woken.len();
-        // ORDERING: SeqCst: the kernel passes a full fence before it looks; pairs with that of
+        // ORDERING: SeqCst: the kernel passes a full fence before it reads; pairs with that of
         // `wake`.
         crate::sync::fence(Ordering::SeqCst);
         if self.count.load(Ordering::Relaxed) == seen {
@@ -70,8 +71,8 @@ impl Futex {
     }
 }
 
-/// The time that a thread waits awake: first it spins, twice as long each time, then it lets
-/// others run. The model does neither.
+/// The time that a thread waits awake: it spins, twice as long each time, then yields. The model
+/// does neither.
 pub(super) struct Backoff(u32);
 
 impl Backoff {
@@ -86,7 +87,7 @@ impl Backoff {
         })
     }
 
-    /// Waits a moment; false, at once, if it is time to sleep.
+    /// Waits briefly; returns false, at once, if it is time to sleep.
     pub(super) fn again(&mut self) -> bool {
         if self.0 < Self::SPINS {
             for _ in 0..1 << self.0 {

@@ -1,15 +1,15 @@
-//! A copy that leaves the caches to the one who copies.
+//! A copy that bypasses the caches.
 //!
-//! Who hands a large block on does not look at it again. Through the caches, such a copy reads each
-//! line of the target before it overwrites it, and drives out what the program was working on. Here
-//! whole lines are stored past the caches.
+//! A caller that passes a large block on does not read it again. Through the caches, such a copy
+//! reads each line of the target before it overwrites it, and evicts the working set of the
+//! program. Here, whole lines are stored past the caches.
 //!
-//! | 16 MiB | memory is read | memory is written | lines that leave the caches |
+//! | 16 MiB | memory read | memory written | lines evicted from the caches |
 //! |---|---|---|---|
-//! | through the caches | source and target | target | as many as come: 32 MiB |
+//! | through the caches | source and target | target | all that arrive: 32 MiB |
 //! | aside | source | target | 16 MiB |
 //!
-//! Below [`LARGE`] the copy goes through the caches: there the next reader still finds it.
+//! Below [`LARGE`], the copy goes through the caches, where the next reader still finds it.
 //!
 //! # Invariants
 //! N1 Source and target are two slices of one length, and one of them is borrowed for writing: they
@@ -17,7 +17,8 @@
 //! N2 The target of stores past the caches begins at a line, and both have whole blocks of pages
 //!    from there on.
 
-/// From here on a copy does not stay in the second-level cache of current processors in any case.
+/// At this size and above, a copy does not stay in the second-level cache of current processors
+/// anyway.
 pub const LARGE: usize = 2 << 20;
 
 /// Copies all of `from` into `to`.
@@ -41,8 +42,7 @@ fn lines(to: &mut [u8], from: &[u8]) {
 fn lines(to: &mut [u8], from: &[u8]) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const LINE: usize = 64;
-    /// Streams of lines at the same time, a page apart: more banks of memory are at work than with
-    /// one.
+    /// Number of concurrent streams of lines, a page apart: more memory banks work than with one.
     const PAGES: usize = 4;
     const PAGE: usize = 4096;
 
@@ -71,9 +71,9 @@ fn lines(to: &mut [u8], from: &[u8]) {
             }
         }
     }
-    // SAFETY: part of every x86-64 processor, and it touches no memory (N1 is as good after it).
-    // Stores past the caches are in no order with later ones: whoever is told of the copy
-    // afterwards must find it.
+    // SAFETY: part of every x86-64 processor, and it accesses no memory (N1 holds after it, too).
+    // Stores past the caches are not ordered with later ones: a thread that is notified of the copy
+    // afterwards must see it.
     unsafe { _mm_sfence() };
     to_tail.copy_from_slice(from_tail);
 }

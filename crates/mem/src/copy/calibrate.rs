@@ -1,10 +1,10 @@
-//! Measures the copy engines of this host, so that the choice between them is a figure and not a
-//! constant.
+//! Measures the copy engines of this host, so that the choice between them depends on measurements
+//! and not on constants.
 //!
-//! Two threads on two processors play sender and receiver; their private pages are pinned, copied
-//! and shared between caches as those of two processes are. Each engine moves the same bytes, in
-//! turn, several times; the best counts, since whatever else runs here only ever adds. With one
-//! processor there is nothing to overlap and the kernel copy is measured alone.
+//! Two threads on two processors act as sender and receiver; their private pages are pinned, copied
+//! and shared between caches like those of two processes. Each engine moves the same bytes, in
+//! turn, several times. The best result counts, because other activity only adds time. With one
+//! processor, nothing can overlap, and the kernel copy is measured alone.
 
 use crate::copy::cooperative::{self, Claim};
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
@@ -39,9 +39,9 @@ const REPEATS: usize = 9;
 const PIECE: u64 = 32 << 10;
 const BULK: u64 = 256 << 10;
 
-/// Measures every engine at several sizes; about half a second.
+/// Measures every engine at several sizes; takes about half a second.
 pub fn measure() -> Result<Vec<Measured>, Error> {
-    // A thread of its own: the caller keeps the processors that it may run on.
+    // In a separate thread, so that the affinity of the caller does not change.
     let all = || {
         let cpus = own_cpus();
         pin(&cpus, 0);
@@ -56,7 +56,7 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
     })
 }
 
-/// The processors that this thread may run on.
+/// Returns the processors that this thread may run on.
 fn own_cpus() -> Vec<usize> {
     use rustix::thread::{CpuSet, sched_getaffinity};
     let Ok(allowed) = sched_getaffinity(None) else {
@@ -101,7 +101,7 @@ fn best(mut one: impl FnMut() -> f64) -> f64 {
     (0..REPEATS).map(|_| one()).fold(f64::INFINITY, f64::min)
 }
 
-/// Seconds of a kernel copy; infinite where it is refused.
+/// Returns the seconds of a kernel copy, infinite if it is refused.
 fn by_kernel(address: u64, to: &mut [u8]) -> f64 {
     let start = Instant::now();
     match crate::copy::kernel::read_exact(std::process::id() as i32, address, to) {
@@ -110,7 +110,7 @@ fn by_kernel(address: u64, to: &mut [u8]) -> f64 {
     }
 }
 
-/// Where both threads start together: the clock of the leader is read before the follower goes.
+/// Lets both threads start together: the leader reads the clock before the follower goes.
 #[derive(Default)]
 struct StartLine {
     waiting: AtomicU64,
@@ -144,11 +144,11 @@ impl StartLine {
     }
 }
 
-/// Pages that only the kernel writes while both threads measure.
+/// Pages that only the kernel writes while the two threads measure.
 pub(crate) struct Target(Pages);
 
 impl Target {
-    /// Address of a piece, which lies inside.
+    /// Returns the address of a piece, which must lie inside.
     pub(crate) fn address(&self, offset: u64, bytes: u64) -> u64 {
         assert!(
             offset + bytes <= self.0.len() as u64,
@@ -183,7 +183,7 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
             }
         });
         best(|| {
-            // ORDERING: Release pairs with the Acquire of whoever takes the first piece.
+            // ORDERING: Release pairs with the Acquire of the thread that takes the first piece.
             let begin = line.lead(|| word.store(0, Ordering::Release));
             let claim = Claim::new(&word, pieces);
             let mut worked = true;

@@ -1,8 +1,8 @@
 //! Both sides copy one message: the receiver from the front, the sender from the back.
 //!
-//! One word of shared memory divides the pieces; whoever takes a piece copies it. A side that does
-//! not come (the sender computes) costs nothing: the other one takes all pieces. After "Cooperative
-//! Rendezvous Protocols" (Chakraborty et al., SC18).
+//! One word of shared memory divides the pieces; the side that takes a piece copies it. A side that
+//! does not take part (the sender computes) costs nothing: the other one takes all pieces. After
+//! "Cooperative Rendezvous Protocols" (Chakraborty et al., SC18).
 //!
 //! ```text
 //!   | front taken (16) | back taken (16) | revoked (1) | spoilt (1) ... | back done (16) |
@@ -13,9 +13,10 @@
 //! C2 `back_done <= back`; the receiver is finished when `front + back == pieces` and
 //!    `back_done == back`, so that no write by the sender is outstanding when its buffer is
 //!    released.
-//! C3 After [`Claim::spoil`] (the sender took a piece and could not copy it) the message is never
+//! C3 After [`Claim::spoil`] (the sender took a piece and could not copy it), the message is never
 //!    finished: it must be moved again, as a whole, another way.
-//! C4 After [`Claim::revoke`] nobody takes a piece; the sender's piece under way still counts (C2).
+//! C4 After [`Claim::revoke`], neither side takes a piece; a piece that the sender is copying still
+//!    counts (C2).
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -26,13 +27,13 @@ pub struct Claim<'a> {
     pieces: u64,
 }
 
-/// The most pieces one message is divided into.
+/// Maximum number of pieces of a message.
 pub const PIECES_MAX: u64 = 0x7fff;
 
-/// Size of a piece, in bytes. A system call costs the two sides, which work on each other's address
-/// space, one to three microseconds beside its bytes, whatever their number: pieces are large. At
-/// least two, so that both can take part; more for large messages, so that a late sender still
-/// helps.
+/// Returns the size of a piece, in bytes. Besides its bytes, each system call costs the two sides,
+/// which access each other's address space, one to three microseconds, whatever the size; so pieces
+/// are large. There are at least two, so that both sides can take part, and more for large
+/// messages, so that a late sender still helps.
 pub const fn piece(bytes: u64) -> u64 {
     let quarter = bytes / 4;
     if quarter < 32 << 10 {
@@ -61,7 +62,7 @@ fn back_done(word: u64) -> u64 {
 }
 
 impl<'a> Claim<'a> {
-    /// A view of the word of a message of `pieces` pieces; the word starts as zero.
+    /// Creates a view of the word of a message of `pieces` pieces; the word starts as zero.
     pub fn new(word: &'a AtomicU64, pieces: u64) -> Self {
         assert!(
             pieces <= PIECES_MAX,
@@ -77,7 +78,7 @@ impl<'a> Claim<'a> {
             if seen & (REVOKED | SPOILT) != 0 || front(seen) + back(seen) >= self.pieces {
                 return None;
             }
-            // ORDERING: AcqRel; the winners of the two sides are ordered by this word (C1).
+            // ORDERING: AcqRel; this word orders the winners of the two sides (C1).
             match self
                 .word
                 .compare_exchange(seen, seen + step, Ordering::AcqRel, Ordering::Acquire)
@@ -98,64 +99,65 @@ impl<'a> Claim<'a> {
         self.take(BACK).map(|seen| self.pieces - 1 - back(seen))
     }
 
-    /// Sender: its piece is copied.
+    /// Sender: records that its piece is copied.
     pub fn done_back(&self) {
         // ORDERING: Release pairs with the Acquire load in `finished` (C2).
         self.word.fetch_add(BACK_DONE, Ordering::AcqRel);
     }
 
-    /// Sender: a piece that it took cannot be copied (C3). To be followed by [`Claim::done_back`].
+    /// Sender: records that it cannot copy a piece that it took (C3). [`Claim::done_back`] must
+    /// follow.
     pub fn spoil(&self) {
         self.word.fetch_or(SPOILT, Ordering::AcqRel);
     }
 
-    /// Whether the sender could not copy a piece that it took.
+    /// Returns true if the sender could not copy a piece that it took.
     pub fn spoilt(&self) -> bool {
         self.word.load(Ordering::Acquire) & SPOILT != 0
     }
 
-    /// Nobody takes further pieces (C4).
+    /// Stops both sides from taking further pieces (C4).
     pub fn revoke(&self) {
         // ORDERING: AcqRel pairs with the Acquire loads of `take` and `revoked`.
         self.word.fetch_or(REVOKED, Ordering::AcqRel);
-        // ORDERING: Release: what the caller writes into its buffer next is not seen before the
-        // bit. Pairs with the Acquire fence between the receiver's copy and its last look.
+        // ORDERING: Release: what the caller writes into its buffer next is not visible before the
+        // bit. Pairs with the Acquire fence between the receiver's copy and its last check.
         fence(Ordering::Release);
     }
 
-    /// Whether the message was given up before all pieces were taken.
+    /// Returns true if the message was revoked before all pieces were taken.
     pub fn revoked(&self) -> bool {
         // ORDERING: Acquire pairs with `revoke`.
         self.word.load(Ordering::Acquire) & REVOKED != 0
     }
 
-    /// Receiver: whether the message was given up before what this side has just read of it: bytes
-    /// that the sender wrote afterwards may be among it.
+    /// Receiver: returns true if the message was revoked before the bytes that this side has just
+    /// read: they may include bytes that the sender wrote afterwards.
     pub fn revoked_after_reading(&self) -> bool {
-        // ORDERING: Acquire: the loads of the bytes come before this look at the word. Pairs with
+        // ORDERING: Acquire: the loads of the bytes come before this check of the word. Pairs with
         // the Release fence in `revoke`.
         fence(Ordering::Acquire);
         self.revoked()
     }
 
-    /// Receiver: whether no piece of the sender is under way (C2).
+    /// Receiver: returns true if the sender is not copying a piece (C2).
     pub fn quiet(&self) -> bool {
-        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are there.
+        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are visible.
         let seen = self.word.load(Ordering::Acquire);
         back_done(seen) == back(seen)
     }
 
-    /// Receiver: whether all pieces are copied (C2).
+    /// Receiver: returns true if all pieces are copied (C2).
     pub fn finished(&self) -> bool {
-        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are there.
+        // ORDERING: Acquire pairs with `done_back`: the sender's bytes are visible.
         let seen = self.word.load(Ordering::Acquire);
         seen & SPOILT == 0
             && front(seen) + back(seen) == self.pieces
             && back_done(seen) == back(seen)
     }
 
-    /// Receiver, after it has copied a piece: whether the message is whole, and no byte of it may
-    /// be one that the sender wrote after it gave up.
+    /// Receiver, after it has copied a piece: returns true if the message is complete, and none of
+    /// its bytes can have been written after the sender revoked it.
     pub fn intact(&self) -> bool {
         !self.revoked_after_reading() && self.finished()
     }

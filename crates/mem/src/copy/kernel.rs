@@ -1,7 +1,7 @@
-//! The kernel copies between two processes: `process_vm_readv` (Linux 3.2).
+//! Copies between two processes by the kernel: `process_vm_readv` (Linux 3.2).
 //!
-//! It may be refused at any time (containers, seccomp, Yama): that is an answer per message, not a
-//! fault, and the caller falls back.
+//! It may be refused at any time (containers, seccomp, Yama). That is a result per message, not a
+//! fault, and the caller falls back to another engine.
 
 use std::io;
 
@@ -29,8 +29,8 @@ pub fn write_exact(pid: i32, address: u64, from: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process may copy from `pid`: reads a word that the peer put at `address` and
-/// compares it. A pid that was reused, another namespace and a refusal all answer `false`.
+/// Returns true if this process may copy from `pid`: reads a word that the peer put at `address`
+/// and compares it. A reused pid, another namespace and a refusal all give `false`.
 pub fn probe(pid: i32, address: u64, cookie: u64) -> bool {
     let mut word = [0; 8];
     read_exact(pid, address, &mut word).is_ok() && u64::from_le_bytes(word) == cookie

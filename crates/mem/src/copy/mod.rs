@@ -1,4 +1,4 @@
-//! Ways to move many bytes from one private memory to another.
+//! Ways to move many bytes between the private memories of two processes.
 //!
 //! | engine | who copies | what it costs |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | cooperative | receiver from the front, sender from the back | half of the kernel copy's time |
 //! | direct | the receiver, from or to mapped memory | one copy at memory speed |
 //!
-//! Which one is best at which size is measured once per host ([`calibrate`]), never assumed.
+//! The best one at each size is measured once per host ([`calibrate`]), never assumed.
 //!
-//! Within one process: [`aside`], for large blocks that are handed on.
+//! Within one process: [`aside`], for large blocks that are passed on.
 
 pub mod aside;
 #[cfg(not(loom))]

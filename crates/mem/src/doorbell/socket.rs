@@ -1,4 +1,5 @@
-//! The socket of an owner that sleeps on file descriptors, and how others make it readable.
+//! The socket of an owner that sleeps on file descriptors, and how other processes make it
+//! readable.
 
 use crate::Error;
 use rustix::io::Errno;
@@ -10,12 +11,13 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Datagrams that are thrown away after a sleep, at most, since somebody may go on sending. The
-/// kernel keeps `net.unix.max_dgram_qlen` in a queue: 10 by itself, 512 under systemd. Where it
-/// keeps more than this, the next sleeps end at once.
+/// Maximum number of datagrams that are discarded after a sleep, because a sender may not stop. The
+/// kernel keeps `net.unix.max_dgram_qlen` in a queue: 10 by default, 512 under systemd. If it keeps
+/// more than this, the next sleeps end at once.
 const DRAINED: usize = 1024;
 
-/// A socket that becomes readable when somebody wakes its owner: one descriptor, without a file.
+/// A socket that becomes readable when another process wakes its owner: one descriptor, without a
+/// file.
 #[derive(Debug)]
 pub struct WakeSocket {
     socket: OwnedFd,
@@ -23,10 +25,10 @@ pub struct WakeSocket {
 }
 
 impl WakeSocket {
-    /// A socket with an address that nobody else has.
+    /// Creates a socket with an address that no other socket has.
     ///
     /// # Errors
-    /// [`Error::System`]: no descriptor is left, for instance.
+    /// [`Error::System`]: for example, no descriptor is left.
     pub fn new() -> Result<WakeSocket, Error> {
         let socket = datagrams().map_err(Error::system("socket"))?;
         loop {
@@ -41,12 +43,12 @@ impl WakeSocket {
         }
     }
 
-    /// What the owner's doorbell says while it sleeps.
+    /// Returns the address that the owner's doorbell contains while it sleeps.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Throws the datagrams away that have arrived: whoever sent one had published before.
+    /// Discards the datagrams that have arrived: their senders had published before they sent them.
     pub(super) fn drain(&self) {
         for _ in 0..DRAINED {
             let mut nothing = [0; 1];
@@ -67,14 +69,14 @@ impl AsFd for WakeSocket {
 pub(super) fn wake(address: u64) {
     static SENDER: OnceLock<OwnedFd> = OnceLock::new();
     if SENDER.get().is_none() {
-        // Without a descriptor the owner sleeps until its time is over (module text of
+        // Without a descriptor, the owner sleeps until its time limit (module documentation of
         // `doorbell`).
         let Ok(socket) = datagrams() else { return };
         let _ = SENDER.set(socket);
     }
     if let (Some(sender), Ok(name)) = (SENDER.get(), name(address)) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        // A full queue is D4; nobody at the address means that the owner has ended.
+        // A full queue is D4; if there is no socket with this address, the owner has ended.
         let _ = sendto(sender, &[], flags, &name);
     }
 }

@@ -1,5 +1,5 @@
-//! The part of an arena that one process has: extents granted by whoever owns the budget, blocks
-//! cut from them. Cold path: a lock is taken, nothing on the way of a message allocates here.
+//! The part of an arena that belongs to one process: extents granted by the owner of the budget,
+//! and blocks cut from them. A cold path with a lock: the path of a message does not allocate here.
 
 use crate::arena::Keeps;
 use crate::claims::Use;
@@ -9,38 +9,39 @@ use range_alloc::RangeAllocator;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Who grants extents: the agent of the node, or the process itself when it is alone.
+/// The source of extents: the agent of the node, or the process itself if it is alone.
 pub trait ExtentSource: Send {
-    /// An extent of at least `bytes`, aligned to 2 MiB.
+    /// Returns an extent of at least `bytes`, aligned to 2 MiB.
     fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
-    /// As [`ExtentSource::grant`], for who has others to answer: where that would take long it
-    /// refuses, and a later call gets what this one has asked for.
+    /// Grants like [`ExtentSource::grant`], for callers that must also serve others: where that
+    /// would take long, it refuses, and a later call gets the extent that this one requested.
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, Error> {
         self.grant(bytes)
     }
-    /// Takes an extent back. Does not take long.
+    /// Takes an extent back. Returns quickly.
     fn give_back(&mut self, extent: Span);
-    /// Does what could not be done at once. Called now and then by who has others to answer.
+    /// Does what could not be done at once. Called from time to time by a caller that also serves
+    /// others.
     fn tend(&mut self) {}
 }
 
-/// Blocks from here on lie on huge pages: scattered small ones of that size do not even fit
-/// together into the second-level cache, whose sets are chosen by physical addresses.
+/// Blocks of this size and above are on huge pages: scattered small pages of that total size do not
+/// even fit into the second-level cache together, because physical addresses determine its sets.
 const LARGE: u64 = EXTENT / 4;
 
-/// Extents are multiples of the huge page size, so that the kernel may use one.
+/// Extents are multiples of the huge page size, so that the kernel can use huge pages.
 const EXTENT: u64 = 2 << 20;
 /// Blocks are multiples of two cache lines.
 const GRAIN: u64 = 128;
 pub(crate) const PAGE: u64 = 4096;
-/// Bytes whose pages are allocated in one part: 10 to 15 ms where the machine has them at hand, far
-/// longer where the host of a virtual machine has to find them first.
+/// Bytes whose pages are allocated in one part: 10 to 15 ms if the machine has free pages, far
+/// longer if the host of a virtual machine has to find them first.
 const PART: u64 = 64 << 20;
 
-/// So many extents are asked for when others overlap what is granted.
+/// Maximum number of extents requested if other uses overlap those that are granted.
 const GRANTS: usize = 4;
 
-/// How an extent is asked for.
+/// A way to request an extent.
 type Request = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
 
 /// Blocks of shared memory of this process.
@@ -74,7 +75,7 @@ impl std::fmt::Debug for Heap {
     }
 }
 
-/// The multiples of `grain` that a span lies in, whole.
+/// Returns the smallest range of whole multiples of `grain` that contains a span.
 fn widened(span: Span, grain: u64) -> Span {
     let offset = span.offset / grain * grain;
     Span {
@@ -84,7 +85,8 @@ fn widened(span: Span, grain: u64) -> Span {
 }
 
 impl Heap {
-    /// A heap that grows by what `source` grants. `huge` asks for huge pages for large blocks.
+    /// Creates a heap that grows by extents from `source`. `huge` requests huge pages for large
+    /// blocks.
     pub fn new(arena: Arena, source: Box<dyn ExtentSource>, huge: bool) -> Self {
         let inner = Inner {
             source,
@@ -100,22 +102,22 @@ impl Heap {
         }
     }
 
-    /// The arena that the blocks lie in.
+    /// Returns the arena that contains the blocks.
     pub fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// The process whose blocks these are.
+    /// Returns the process to which the blocks belong.
     pub fn owner(&self) -> OwnerProcess {
         self.owner
     }
 
-    /// Bytes in blocks.
+    /// Returns the number of bytes in blocks.
     pub fn used(&self) -> u64 {
         self.lock().used
     }
 
-    /// Lets the source do what it could not do at once, if nobody is asking it now.
+    /// Lets the source do what it could not do at once, unless another thread is using it.
     pub fn tend(&self) {
         if self.owner.is_current()
             && let Ok(mut inner) = self.inner.try_lock()
@@ -124,9 +126,9 @@ impl Heap {
         }
     }
 
-    /// The process leaves: from now on its extents are given back by whoever granted them, when
-    /// others have seen that it is gone. Until then they read what is in its blocks, whoever drops
-    /// these.
+    /// Prepares the process to leave: from now on, its extents are given back by the source that
+    /// granted them, when others have seen that it is gone. Until then, others can read its blocks,
+    /// even if these are dropped here.
     pub fn leave(&self) {
         if self.owner.is_current() {
             self.lock().leaves = true;
@@ -137,25 +139,28 @@ impl Heap {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A zeroed block of `bytes`, aligned to at least 128 bytes, its pages allocated. Local.
+    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages.
+    /// Local.
     pub fn block(&self, bytes: u64) -> Result<Block, Error> {
         self.grow(bytes)?.block()
     }
 
-    /// As [`Heap::block`], for who has others to answer: does not wait for whoever grants memory.
+    /// Allocates like [`Heap::block`], for callers that must also serve others: does not wait for
+    /// the source of extents.
     ///
     /// # Errors
-    /// [`Error::NoGrant`] if there is no answer yet: to be tried again.
+    /// [`Error::NoGrant`] if there is no answer yet; try again.
     pub fn block_soon(&self, bytes: u64) -> Result<Block, Error> {
         self.grow_by(bytes, |source, bytes| source.grant_soon(bytes))?
             .block()
     }
 
-    /// As [`Heap::block`], part by part: who has others to answer does so between the parts.
+    /// Allocates like [`Heap::block`], but part by part, so that the caller can serve others in
+    /// between.
     ///
     /// # Errors
-    /// [`Error::Budget`]; [`Error::Forked`]: its list of free memory is a copy, and what is free
-    /// there is in use.
+    /// [`Error::Budget`]; [`Error::Forked`]: the list of free memory is a copy, and memory that is
+    /// free there is in use.
     pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
         self.grow_by(bytes, |source, bytes| source.grant(bytes))
     }
@@ -168,7 +173,7 @@ impl Heap {
             .max(1)
             .checked_next_multiple_of(GRAIN)
             .unwrap_or(u64::MAX);
-        // Large blocks stand alone: page aligned, and given back as a whole.
+        // A large block has its own extent: page aligned, and given back as a whole.
         let span = if rounded >= EXTENT {
             self.grant_alone(rounded, ask)?
         } else {
@@ -200,8 +205,8 @@ impl Heap {
         self.arena.collapse(span) && self.arena.populate(span).is_ok()
     }
 
-    /// An extent that nothing else in this process overlaps (K1 of `claims`). One that is
-    /// overlapped is given back only after others were asked for: the same one would be granted
+    /// Requests an extent that nothing else in this process overlaps (K1 of `claims`). An
+    /// overlapping one is given back only after others were requested, because it would be granted
     /// again.
     fn grant(&self, inner: &mut Inner, bytes: u64, ask: Request) -> Result<Span, Error> {
         let mut overlapped = Vec::new();
@@ -209,8 +214,7 @@ impl Heap {
         let granted = loop {
             let span = match ask(inner.source.as_mut(), bytes) {
                 Ok(span) => span,
-                // There is no other one: what was wrong with the first ones is what the caller is
-                // told.
+                // There is no other extent: report what was wrong with the first ones.
                 Err(error @ Error::Budget { .. }) => break Err(why.unwrap_or(error)),
                 // Not known yet: the caller may try again.
                 Err(error) => break Err(error),
@@ -232,7 +236,7 @@ impl Heap {
         granted
     }
 
-    /// Claims what another process says is an extent of at least so many bytes.
+    /// Claims an extent granted by another process, of at least this many bytes.
     fn claim(&self, span: Span, bytes: u64) -> Result<(), Error> {
         if span.bytes < bytes || !span.offset.is_multiple_of(EXTENT) {
             return Err(Error::NoGrant(format!(
@@ -261,6 +265,7 @@ impl Heap {
 
     fn cut(&self, bytes: u64, ask: Request) -> Result<Span, Error> {
         let mut inner = self.lock();
+        // Extents with free space first; a new one only if none fits.
         for extent in &mut inner.extents {
             if let Ok(range) = extent.free.allocate_range(bytes) {
                 extent.blocks += 1;
@@ -302,7 +307,7 @@ impl Heap {
         let extent = &mut inner.extents[index];
         extent.free.free_range(span.offset..span.end());
         extent.blocks -= 1;
-        // The last small extent stays: a ring is made and dropped again soon.
+        // Keep the last small extent: rings are often dropped and created again.
         let small_extents = inner
             .extents
             .iter()
@@ -318,17 +323,17 @@ impl Heap {
     }
 }
 
-/// A block that has not all of its pages yet; given back when dropped.
+/// A block some of whose pages are not allocated yet; given back when dropped.
 #[derive(Debug)]
 pub struct Growing {
     block: Block,
     huge: bool,
-    /// What has no pages yet.
+    /// The part without pages.
     rest: Span,
 }
 
 impl Growing {
-    /// Allocates the pages of the next part; whether all are there.
+    /// Allocates the pages of the next part; returns true if all are allocated.
     pub fn step(&mut self) -> Result<bool, Error> {
         if self.rest.bytes == 0 {
             return Ok(true);
@@ -339,7 +344,7 @@ impl Growing {
             bytes: self.rest.bytes.min(PART),
         };
         if !(self.huge && heap.make_huge(part)) {
-            // Not more than the block's own pages.
+            // No more than the block's own pages.
             let own = widened(self.block.span, PAGE);
             let offset = part.offset.max(own.offset);
             let bytes = part.end().min(own.end()) - offset;
@@ -350,20 +355,21 @@ impl Growing {
         Ok(self.rest.bytes == 0)
     }
 
-    /// The block, with what has no pages yet allocated now.
+    /// Allocates the remaining pages and returns the block.
     pub fn block(mut self) -> Result<Block, Error> {
         while self.rest.bytes > 0 {
             self.step()?;
         }
         if self.block.span.bytes < EXTENT {
-            // Cut from an extent that other blocks used before; a block that stands alone is fresh.
+            // It was cut from an extent that other blocks used before; a block with its own extent
+            // is fresh.
             self.block.bytes.fill(0);
         }
         Ok(self.block)
     }
 }
 
-/// A block of shared memory; given back when it and every clone of its bytes are dropped.
+/// A block of shared memory; given back when it and every clone of its bytes have been dropped.
 #[derive(Debug)]
 pub struct Block {
     heap: Heap,
@@ -372,7 +378,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Where it is in the arena.
+    /// Returns its place in the arena.
     pub fn span(&self) -> Span {
         Span {
             offset: self.span.offset,
@@ -380,18 +386,18 @@ impl Block {
         }
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
 
-    /// Nothing but its bytes.
+    /// Returns only its bytes.
     pub(crate) fn into_bytes(self) -> SharedBytes {
         self.bytes
     }
 }
 
-/// What goes back to the heap with the last range of a block.
+/// What returns to the heap with the last range of a block.
 #[derive(Debug)]
 pub(crate) struct Piece {
     heap: Heap,
@@ -400,8 +406,8 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// It never goes back: somebody else may still use it. Whoever granted the extent decides when
-    /// it is free.
+    /// Makes sure that it never returns to the heap, because another process may still use it. The
+    /// source that granted the extent decides when it is free.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }

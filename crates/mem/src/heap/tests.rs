@@ -1,4 +1,4 @@
-//! Blocks and extents of a heap whose source counts.
+//! Blocks and extents of a heap with a source that counts.
 
 use super::*;
 use std::sync::atomic::AtomicU64;
@@ -104,7 +104,7 @@ fn an_extent_that_is_used_already_is_refused() {
     }
 }
 
-/// One that answers only once.
+/// A source that answers only once.
 struct Once(Option<Span>);
 
 impl ExtentSource for Once {
@@ -117,7 +117,7 @@ impl ExtentSource for Once {
     }
 }
 
-/// Whether there is another extent is not known as long as there is no answer.
+/// Without an answer, it is not known whether there is another extent.
 #[test]
 fn no_answer_is_no_answer_also_after_an_extent_that_is_used() {
     let arena = Arena::create(8 << 20).unwrap();
@@ -147,7 +147,7 @@ fn who_leaves_gives_no_extent_back() {
     assert_eq!(out.load(Ordering::Relaxed), 2);
 }
 
-/// Whoever grants extents begins with the lowest that is free, again and again.
+/// The source grants the lowest free extent, again and again.
 #[test]
 fn an_extent_that_is_used_already_does_not_hide_the_next() {
     let (heap, out) = heap_that_counts(8 << 20);

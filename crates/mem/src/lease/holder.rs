@@ -1,4 +1,4 @@
-//! A process as one who has leases.
+//! The leases of a process.
 
 use super::words::STATE;
 use super::{ENTRY_BYTES, Entry, Mode, Seen, Words};
@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the beginning of every block is a multiple of, so that elements of any type are aligned.
+/// Alignment of every block, sufficient for elements of any type.
 const ALIGN: u64 = 128;
 
 impl Words for SharedBytes {
@@ -22,7 +22,7 @@ impl Words for SharedBytes {
 }
 
 impl Entry<SharedBytes> {
-    /// The entry in these bytes.
+    /// Interprets these bytes as an entry.
     pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
         if bytes.len() != ENTRY_BYTES || !bytes.address().is_multiple_of(crate::LINE) {
             return Err(Corrupt {
@@ -33,14 +33,15 @@ impl Entry<SharedBytes> {
         Ok(Entry(bytes))
     }
 
-    /// The word that says whether, and which generation, is offered: for whoever looks at nothing
-    /// else.
+    /// Returns the word that says whether the segment is offered, and in which generation; for
+    /// users that need only that.
     pub fn state(&self) -> SharedBytes {
         self.0.slice(STATE as u64 * 8, 8)
     }
 }
 
-/// A process as one who has leases: its number, and how many it has of what. Cloning is cheap.
+/// A process that can have leases: its number, and its count of leases per segment. Cloning is
+/// cheap.
 #[derive(Clone, Debug)]
 pub struct Holder(Arc<Process>);
 
@@ -48,54 +49,55 @@ pub struct Holder(Arc<Process>);
 struct Process {
     arena: Arena,
     me: usize,
-    /// How many segments this process has leases on: in shared memory, for the agent.
+    /// Number of segments on which this process has leases: in shared memory, for the agent.
     out: SharedBytes,
-    /// A fork of it has a copy of everything, and none of the leases is its own.
+    /// The process to which the leases belong. A fork has a copy of everything, but no leases.
     owner: OwnerProcess,
     table: Mutex<Table>,
 }
 
-/// The segments that this process owns or has leases on. Looked up at every attach: the hash is a
+/// The segments that this process owns or has leases on. Every attach searches it, so the hash is a
 /// fast one.
 type Table = HashMap<Key, Known, foldhash::fast::RandomState>;
 
-/// A use of an entry: where its words are, and the generation.
+/// A use of an entry: the address of its words, and the generation.
 type Key = (u64, u32);
 
 #[derive(Debug, Default)]
 struct Known {
     /// Leases of this process.
     leases: u64,
-    /// What the entry said when the first of them was given. It is not read again: its owner could
-    /// write anything there, and only what was claimed may be reached.
+    /// Content of the entry when the first lease was granted. It is not read again: its owner could
+    /// write anything there, and only what was claimed may be accessed.
     seen: Option<Seen>,
-    /// What was claimed of the arena for them, if it lies there and is not this process's own.
+    /// What was claimed of the arena, if the segment lies there and does not belong to this
+    /// process.
     claimed: Option<Span>,
     /// The memory, if this process is the owner.
     own: Option<SharedBytes>,
 }
 
-/// One use of a segment by this process; ends when it is dropped.
+/// One use of a segment by this process; it ends when it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     process: Arc<Process>,
     entry: Entry<SharedBytes>,
     generation: u32,
     id: u64,
-    /// Whether it was borrowed. It is then the only one.
+    /// Set if it was borrowed, with the claim. It is then the only lease.
     lent: Option<Option<Span>>,
 }
 
-/// What a lease in the mode `Open` gives.
+/// What a lease in the mode `Open` provides.
 #[derive(Debug)]
 pub enum Shared {
     /// The bytes, mapped here.
     Mapped(SharedBytes),
-    /// An address in the owner's private memory, and what keeps that valid.
+    /// An address in the owner's private memory, and the lease that keeps it valid.
     Private {
         /// The address.
         address: u64,
-        /// Length in bytes; the end has an address, too.
+        /// Length in bytes; the end also has a valid address.
         bytes: u64,
         /// The lease.
         lease: Lease,
@@ -103,7 +105,7 @@ pub enum Shared {
 }
 
 impl Holder {
-    /// Process `me` as one who has leases. `out` is a word of shared memory, 0 at first, in which
+    /// Creates the holder for process `me`. `out` is a word of shared memory, 0 at first, in which
     /// it counts the segments that it has leases on.
     pub fn new(arena: Arena, me: usize, out: SharedBytes) -> Holder {
         Holder(Arc::new(Process {
@@ -115,8 +117,8 @@ impl Holder {
         }))
     }
 
-    /// A segment, to copy in and out; `None` unless this generation is offered, and open. `id` is
-    /// what the caller calls the segment ([`SharedBytes::origin`]).
+    /// Takes a lease to copy in and out; `None` unless this generation is offered and open. `id` is
+    /// the caller's name for the segment ([`SharedBytes::origin`]).
     pub fn share(
         &self,
         entry: &Entry<SharedBytes>,
@@ -137,7 +139,7 @@ impl Holder {
         Ok(Some(Shared::Mapped(self.0.range(own, seen, lease)?)))
     }
 
-    /// A segment, to read; `None` unless this generation is offered for reading.
+    /// Takes a lease to read; `None` unless this generation is offered for reading.
     pub fn read(
         &self,
         entry: &Entry<SharedBytes>,
@@ -150,7 +152,8 @@ impl Holder {
         Ok(Some(Readable(self.0.range(own, seen, lease)?)))
     }
 
-    /// A segment, for this borrower alone; `None` unless this generation is lent and nobody has it.
+    /// Takes a lease for this borrower alone; `None` unless this generation can be borrowed and no
+    /// process has borrowed it.
     pub fn borrow(
         &self,
         entry: &Entry<SharedBytes>,
@@ -187,13 +190,13 @@ impl Holder {
         Ok(Some(ExclusiveLease(process.range(own, seen, lease)?)))
     }
 
-    /// Owner: its memory is that of a segment from now on.
+    /// Owner: records that the memory belongs to a segment.
     pub(super) fn owns(&self, entry: &Entry<SharedBytes>, generation: u32, bytes: &SharedBytes) {
         let key = (entry.0.address(), generation);
         self.0.lock().entry(key).or_default().own = Some(bytes.clone());
     }
 
-    /// Owner: and no longer.
+    /// Owner: records that it no longer does.
     pub(super) fn disowns(&self, entry: &Entry<SharedBytes>, generation: u32) {
         let key = (entry.0.address(), generation);
         let mut table = self.0.lock();
@@ -203,11 +206,11 @@ impl Holder {
             table.remove(&key);
         }
         drop(table);
-        // Not with the table locked: it may be the last range of something.
+        // After the table is unlocked, because this may drop the last range of something.
         drop(bytes);
     }
 
-    /// Whether this is a fork of the process that the leases are of.
+    /// Returns true if this process is a fork of the one that has the leases.
     pub(super) fn is_of_parent(&self) -> bool {
         self.0.is_of_parent()
     }
@@ -231,8 +234,8 @@ impl Process {
     }
 
     fn count_in(&self) {
-        // ORDERING: Release pairs with the agent's Acquire load: at 0 nothing of it is used any
-        // more.
+        // ORDERING: Release pairs with the agent's Acquire load: at 0, the process no longer uses
+        // any of that memory.
         self.out.u64(0).fetch_sub(1, Ordering::Release);
     }
 
@@ -241,8 +244,8 @@ impl Process {
         self.lock().get(&key)?.own.clone()
     }
 
-    /// One more use of a segment by this process: the first one sets its bit. What it is, and the
-    /// memory if it is this process's own.
+    /// Adds one use of a segment by this process; the first one sets its bit. Returns the lease,
+    /// the description of the segment, and the memory if this process owns it.
     fn take(
         self: &Arc<Self>,
         entry: &Entry<SharedBytes>,
@@ -259,6 +262,7 @@ impl Process {
         let own = known.as_ref().and_then(|known| known.own.clone());
         let seen = match known {
             Some(known) if known.leases > 0 => {
+                // A further use is only counted; the bit must still be set in the same mode.
                 let may = own.is_some() || entry.offers(generation);
                 if !may || !entry.is_inside(self.me, generation, mode) {
                     return Ok(None);
@@ -267,6 +271,7 @@ impl Process {
                 *known.seen.get_or_insert_with(|| entry.leased())
             }
             _ => {
+                // Counted before the bit is set: at 0, the agent takes it that no lease is out.
                 self.count_out();
                 let entered = match own {
                     Some(_) => entry.enter(self.me, generation, mode),
@@ -298,8 +303,8 @@ impl Process {
         Ok(Some((lease, seen, own)))
     }
 
-    /// Claims the memory of somebody else's segment, which its owner describes: inside the arena,
-    /// as blocks are aligned, and nothing that this process uses otherwise.
+    /// Claims the memory of another process's segment, which its owner describes. It must lie
+    /// inside the arena, be aligned like a block, and not be used by this process in another way.
     fn claim(&self, own: &Option<SharedBytes>, seen: Seen) -> Result<Option<Span>, Error> {
         if own.is_some() {
             return Ok(None);
@@ -326,7 +331,7 @@ impl Process {
         Ok(Some(span))
     }
 
-    /// The range that a lease is for.
+    /// Returns the range that a lease is for.
     fn range(
         &self,
         own: Option<SharedBytes>,
@@ -395,22 +400,22 @@ impl Drop for Lease {
     }
 }
 
-/// Bytes that nobody writes while this value or a clone of it lives.
+/// Bytes that no process writes while this value or a clone of it lives.
 #[derive(Clone, Debug)]
 pub struct Readable(SharedBytes);
 
 impl Readable {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.0.len()
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The bytes as elements; what is left over at the end is not part of it.
+    /// Returns the bytes as elements, without an incomplete element at the end.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);
         // SAFETY: G2: nobody writes while the lease of `self` is out; else as `elements` says.
@@ -418,12 +423,12 @@ impl Readable {
     }
 }
 
-/// Bytes that nobody else reads or writes while this value lives.
+/// Bytes that no other borrower or process accesses while this value lives.
 #[derive(Debug)]
 pub struct ExclusiveLease(SharedBytes);
 
 impl ExclusiveLease {
-    /// The bytes as elements; what is left over at the end is not part of it.
+    /// Returns the bytes as elements, without an incomplete element at the end.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);
         // SAFETY: G3: the lease of `self` is the only one, and `self` cannot be cloned; else as
@@ -431,7 +436,7 @@ impl ExclusiveLease {
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
-    /// The bytes as elements, to be changed.
+    /// Returns the bytes as mutable elements.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(&self.0);
         // SAFETY: G3, as in `as_slice`, and `&mut self` is the only way to the bytes in this
@@ -440,11 +445,11 @@ impl ExclusiveLease {
     }
 }
 
-/// The bytes as elements: the first, and how many. The pointer is that of a range in a live mapping
-/// (B1 of `shared`), aligned for `T`, and any bytes are a `T`.
+/// Returns a pointer to the first element, and the number of elements. The pointer is that of a
+/// range in a live mapping (B1 of `shared`), aligned for `T`, and any bytes are a `T`.
 ///
 /// # Panics
-/// Private memory that was made of smaller elements may not be aligned.
+/// Private memory that was adopted with smaller elements may not be aligned.
 pub(super) fn elements<T: Pod>(bytes: &SharedBytes) -> (*mut T, usize) {
     const {
         assert!(
@@ -458,6 +463,6 @@ pub(super) fn elements<T: Pod>(bytes: &SharedBytes) -> (*mut T, usize) {
         "elements in memory that is not aligned for them"
     );
     let count = (bytes.len() as usize).checked_div(size_of::<T>());
-    // Without bytes as many as anybody wants.
+    // Elements of size zero: there is no limit.
     (first, count.unwrap_or(usize::MAX))
 }

@@ -1,34 +1,34 @@
-//! Leases: how bytes that another process owns are reached, and what makes that safe.
+//! Leases: how a process accesses bytes that another process owns, and what makes that safe.
 //!
 //! A segment is memory of one process that others use: a block of the arena, or private memory that
-//! the kernel copies. Beside its description in the owner's directory stand words that say how it
-//! may be used now, and by whom it is ([`Entry`]):
+//! the kernel copies. Its entry in the owner's directory describes it and has words that say how it
+//! may be used now, and by which processes it is used ([`Entry`]):
 //!
 //! ```text
-//!   Open      everybody copies in and out (SharedBytes); no references
-//!   Reading   everybody may have `&[T]`; nobody writes
-//!   Closed    the owner alone: `&mut [T]`; nobody is inside and nobody gets in
-//!   Exclusive one borrower alone, in whatever process: `&mut [T]`; not the owner
+//!   Open      all processes copy in and out (SharedBytes); no references
+//!   Reading   all processes may have `&[T]`; none writes
+//!   Closed    the owner alone: `&mut [T]`; no other process has access or can get it
+//!   Exclusive one borrower alone, in any process: `&mut [T]`; not the owner
 //! ```
-//! It is a `RefCell` that holds across processes. Whoever reaches the bytes has a lease: a bit of
-//! its process in shared memory, counted in the process ([`Holder`]). The owner turns the mode,
-//! uses the memory for something else or gives it back only when no lease is out. The agent clears
-//! the bits of a process that has died; those of one that left while some of its leases were out
-//! stay until they end, or it does.
+//! It is a `RefCell` that holds across processes. A process that accesses the bytes has a lease: a
+//! bit in shared memory for the process, and a count in the process ([`Holder`]). The owner changes
+//! the mode, reuses the memory or gives it back only when no lease is out. The agent clears the
+//! bits of a process that has died. If a process leaves the domain while some of its leases are
+//! out, their bits stay until the leases end or the process does.
 //!
 //! # Invariants
-//! G1 Ranges of a segment are made here only, with a [`Lease`] each: it is part of the range's
+//! G1 Ranges of a segment are created only here, each with a [`Lease`] that is part of the range's
 //!    mapping, which all clones and parts share. An arena refuses other ranges of leased memory
 //!    (K1, K2 of `claims`).
-//! G2 A lease is given in one mode, and no mode is left while a lease is out (W1, W2 of `words`).
-//!    So in `Closed` there is no range at all, and in `Reading` there are only [`Readable`] ones.
-//! G3 Only one [`Exclusive`] exists: it is made by the turn to `Closed`, by the owner, who has the
-//!    only [`LeasedBlock`]. In `Exclusive` there is one [`Exclusive`] at most (W5), and it cannot
-//!    be cloned.
+//! G2 A lease is granted in one mode, and no mode ends while a lease is out (W1, W2 of `words`). So
+//!    in `Closed` there is no range at all, and in `Reading` there are only [`Readable`] ones.
+//! G3 In `Closed`, only one [`Exclusive`] exists: the owner, which has the only [`LeasedBlock`],
+//!    creates it when it changes the mode to `Closed`. In `Exclusive` there is at most one
+//!    [`ExclusiveLease`] (W5), and it cannot be cloned.
 //! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a `Growing` block or a
-//!    vector, which had none, and is not handed out but with a lease.
-//! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and its memory is never
-//!    used again by this process. Who wants it back keeps the block and tries again
+//!    vector, which had none, and is handed out only with a lease.
+//! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and this process never
+//!    uses its memory again. To get the memory back, the owner keeps the block and tries again
 //!    ([`LeasedBlock::end`]).
 
 mod words;

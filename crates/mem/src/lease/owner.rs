@@ -1,40 +1,41 @@
-//! The owner of a segment.
+//! Segments from the view of their owner.
 
 use super::holder::elements;
 use super::{Entry, Holder, Mode, Readable, Shared};
 use crate::{Error, Growing, SharedBytes};
 use bytemuck::Pod;
 
-/// An entry of this process's directory, for a segment to come.
+/// An entry of this process's directory, for a new segment.
 #[derive(Clone, Debug)]
 pub struct OwnEntry {
     /// This process.
     pub holder: Holder,
     /// The words.
     pub entry: Entry<SharedBytes>,
-    /// What the caller calls the segment ([`SharedBytes::origin`]).
+    /// The caller's name for the segment ([`SharedBytes::origin`]).
     pub id: u64,
 }
 
-/// Memory of this process that it, too, reaches by leases only.
+/// Memory of this process that even this process accesses only under leases.
 #[derive(Debug)]
 pub struct LeasedBlock {
     slot: OwnEntry,
     generation: u32,
     mode: Mode,
-    /// Every range of it has a lease, but this one and the holder's (G4).
+    /// Every range of it has a lease, except this one and the holder's (G4).
     bytes: Option<SharedBytes>,
     private: bool,
 }
 
 impl LeasedBlock {
-    /// A block of the arena, offered and open.
+    /// Creates a segment from a block of the arena, offered and open.
     pub fn new(growing: Growing, slot: OwnEntry) -> Result<LeasedBlock, Error> {
         let bytes = growing.block()?.into_bytes();
         Ok(LeasedBlock::offer(bytes, slot, false))
     }
 
-    /// Private memory, offered and open: others reach it by the kernel or by messages.
+    /// Creates a segment from private memory, offered and open. Others access it through the kernel
+    /// or by messages.
     pub fn adopt<T: Pod + Send>(elements: Vec<T>, slot: OwnEntry) -> LeasedBlock {
         LeasedBlock::offer(SharedBytes::adopt(elements), slot, true)
     }
@@ -55,27 +56,27 @@ impl LeasedBlock {
         }
     }
 
-    /// Which use of its entry it is.
+    /// Returns the generation of its entry.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.bytes.as_ref().map_or(0, SharedBytes::len)
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How it may be used now.
+    /// Returns its present mode.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The bytes, to copy in and out; `None` unless it is open.
+    /// Returns the bytes, to copy in and out; `None` unless the mode is `Open`.
     pub fn share(&self) -> Result<Option<SharedBytes>, Error> {
         let OwnEntry { holder, entry, id } = &self.slot;
         let shared = holder.share(entry, self.generation, *id)?;
@@ -85,35 +86,35 @@ impl LeasedBlock {
         }))
     }
 
-    /// The bytes, to read; `None` unless it is being read.
+    /// Returns the bytes, to read; `None` unless the mode is `Reading`.
     pub fn read(&self) -> Result<Option<Readable>, Error> {
         let OwnEntry { holder, entry, id } = &self.slot;
         holder.read(entry, self.generation, *id)
     }
 
-    /// Others get no lease from now on; those who have one still do.
+    /// Refuses new leases; existing ones stay.
     pub fn withdraw(&self) {
         self.slot.entry.withdraw();
     }
 
-    /// Others get leases again.
+    /// Grants leases again.
     pub fn offer_again(&self) {
         self.slot.entry.offer_again();
     }
 
-    /// Which processes have a lease, by number.
+    /// Returns the numbers of the processes that have a lease.
     pub fn users(&self) -> Vec<u32> {
         self.slot.entry.who()
     }
 
-    /// Turns it to another mode; else which processes have a lease.
+    /// Changes the mode, or returns the processes that have a lease.
     pub fn turn(&mut self, to: Mode) -> Result<(), Vec<u32>> {
         self.slot.entry.turn(self.generation, self.mode, to)?;
         self.mode = to;
         Ok(())
     }
 
-    /// Takes the block for the owner alone; else which processes have a lease.
+    /// Gives the owner exclusive access, or returns the processes that have a lease.
     pub fn close(mut self) -> Result<Exclusive, (LeasedBlock, Vec<u32>)> {
         match self.turn(Mode::Closed) {
             Ok(()) => Ok(Exclusive(self)),
@@ -121,8 +122,8 @@ impl LeasedBlock {
         }
     }
 
-    /// Withdraws it and gives its memory back, unless a lease is out: then the block, to be tried
-    /// again.
+    /// Withdraws the segment and gives its memory back. If a lease is out, returns the block so
+    /// that the caller can try again.
     pub fn end(mut self) -> Result<(), LeasedBlock> {
         if self.slot.holder.is_of_parent() {
             return Ok(()); // It is not this process's to end.
@@ -151,19 +152,19 @@ impl Drop for LeasedBlock {
     }
 }
 
-/// A block that its owner has for itself.
+/// A block to which its owner has exclusive access.
 #[derive(Debug)]
 pub struct Exclusive(LeasedBlock);
 
 impl Exclusive {
-    /// Lets others in again, in this mode. It is not offered by that.
+    /// Lets others in again, in this mode. This does not offer the block.
     pub fn open(mut self, mode: Mode) -> LeasedBlock {
         // W2: a closed entry has no users.
         let _ = self.0.turn(mode);
         self.0
     }
 
-    /// The block under another generation, offered and open. The bytes stay as they are.
+    /// Offers the block under another generation, open. The bytes do not change.
     pub fn renew(mut self) -> LeasedBlock {
         let slot = self.0.slot.clone();
         slot.entry.withdraw();
@@ -181,7 +182,7 @@ impl Exclusive {
         }
     }
 
-    /// The block as elements.
+    /// Returns the block as elements.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(self.bytes());
         // SAFETY: G2, G3 and G4: it is closed, so no other range of these bytes is used; else as
@@ -189,7 +190,7 @@ impl Exclusive {
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
-    /// The block as elements, to be changed.
+    /// Returns the block as mutable elements.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(self.bytes());
         // SAFETY: G2, G3 and G4, as in `as_slice`, and `&mut self` is the only way to the bytes in
@@ -205,7 +206,7 @@ mod tests {
     use crate::lease::ENTRY_BYTES;
     use crate::{Heap, Span};
 
-    /// A table of entries and words, and two processes that see it.
+    /// A table of entries and words, and two processes that share it.
     struct Node {
         heap: Heap,
         tables: SharedBytes,
@@ -432,8 +433,8 @@ mod tests {
         assert_eq!(node.out(), [0, 0]);
     }
 
-    /// An owner that writes another place into its entry while it is leased: what the user has
-    /// claimed is all that it reaches.
+    /// An owner writes another place into its entry while it is leased: the user still accesses
+    /// only what it has claimed.
     #[test]
     fn an_entry_that_changes_under_a_lease_is_what_it_was() {
         let node = node();

@@ -1,44 +1,43 @@
-//! The protocol of an entry: sixteen words of shared memory that say what a segment is and who uses
-//! it.
+//! The protocol of an entry: sixteen words of shared memory that describe a segment and its users.
 //!
 //! ```text
 //!   0  place      offset in the arena, or address in the owner's private memory     owner writes
 //!   1  bytes      length                                                            owner writes
 //!   2  state      | offered (1) | private (1) | generation (31) |                   owner writes
-//!   3  borrower   | generation (32) | nobody may, nobody does, or who does (32) |   compare-exchange
-//!   8..16 users   | mode (2) | generation (6) | one bit for each of 56 processes |  compare-exchange
+//!   3  borrower   | generation (32) | closed, vacant, or the borrower (32) |    compare-exchange
+//!   8..16 users   | mode (2) | generation (6) | one bit per process (56) |      compare-exchange
 //! ```
 //!
-//! A lease is a bit of the process that has it, not a count: clearing the bit of a dead process is
-//! right whatever it was doing when it died, and the owner of a segment can say *who* uses it. A
-//! process with many ranges of one segment counts them in its own memory; the first sets the bit,
-//! the last clears it.
+//! A lease is one bit per process, not a count: clearing the bit of a dead process is correct
+//! whatever it was doing when it died, and the owner of a segment can report *which* processes use
+//! it. A process with many ranges of one segment counts them in its own memory; the first sets the
+//! bit, the last clears it.
 //!
 //! # Invariants
-//! W1 A bit is set by a compare-exchange on a word that also says the mode, so it is set in that
-//!    mode only.
-//! W2 The owner turns every word to `Closed`, each by a compare-exchange from "no bits", before it
-//!    turns any of them to the next mode. When the last one is closed nobody is inside, and no word
-//!    is in another mode.
-//! W3 Who took a lease looks at the state *after* it has set its bit and leaves if the generation
-//!    is another one or no longer offered: a bit that stays is a bit of the generation that its
-//!    process meant.
+//! W1 A bit is set by a compare-exchange on a word that also contains the mode, so it is set in
+//!    that mode only.
+//! W2 The owner changes every word to `Closed`, each by a compare-exchange from "no bits", before
+//!    it changes any of them to the next mode. Once the last one is closed, no lease is out, and no
+//!    word is in another mode.
+//! W3 A process that takes a lease checks the state *after* it has set its bit, and leaves if the
+//!    generation has changed or is no longer offered. So a bit that stays belongs to the generation
+//!    that its process meant.
 //! W4 Place and length are those of the generation while a bit of it is set, because the number is
-//!    used again only after the words were closed. Without a lease they are read between two looks
-//!    at the state.
-//! W5 In `Exclusive` nobody can set a bit, and the borrower's word names one process at most: it is
-//!    set by a compare-exchange from "nobody". Outside of `Exclusive` it says "nobody may".
+//!    reused only after the words were closed. Without a lease, they are read between two checks of
+//!    the state.
+//! W5 In `Exclusive`, no process can set a bit, and the borrower's word names at most one process:
+//!    it is set by a compare-exchange from "vacant". Outside of `Exclusive`, it is "closed".
 
 use crate::PEERS_MAX;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Bytes of an entry: a line that its users read, and a line that they write.
+/// Bytes of an entry: one line that its users read, and one that they write.
 pub const ENTRY_BYTES: u64 = 128;
 
-/// What the users of a segment may do.
+/// What users of a segment may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// There are none; the owner has it.
+    /// There are none; the owner has exclusive access.
     Closed = 0,
     /// Copy in and out.
     Open = 1,
@@ -48,15 +47,15 @@ pub enum Mode {
     Exclusive = 3,
 }
 
-/// Words of users.
+/// Number of user words.
 const USER_WORDS: usize = 8;
-/// Processes that one of them has a bit for.
+/// Number of processes per user word.
 const BITS: usize = 56;
 const _: () = assert!(USER_WORDS * BITS == PEERS_MAX);
 
 const PLACE: usize = 0;
 const BYTES: usize = 1;
-/// Index of the word that says whether, and which generation, is offered.
+/// Index of the word that says whether the segment is offered, and in which generation.
 pub(super) const STATE: usize = 2;
 const BORROWER: usize = 3;
 const USERS: usize = 8;
@@ -66,16 +65,16 @@ const GENERATION: u64 = 0x7fff_ffff;
 const PRIVATE: u64 = 1 << 31;
 const OFFERED: u64 = 1 << 32;
 
-/// The low half of the borrower's word: nobody may borrow (also in a fresh entry).
+/// The low half of the borrower's word: no process may borrow (also in a fresh entry).
 const SHUT: u64 = 0;
-/// Nobody does. Between these two: the process's number and one.
+/// No process has borrowed it. Between these two: the number of the process plus one.
 const VACANT: u64 = u32::MAX as u64;
 
-/// The words of an entry, wherever they are.
+/// The words of an entry, in any memory.
 pub trait Words {
-    /// One of the sixteen.
+    /// Returns one of the sixteen words.
     fn word(&self, index: usize) -> &AtomicU64;
-    /// How many words of users there are: all, but in a model that has few processes.
+    /// Returns the number of user words: all, except in a model with few processes.
     fn user_words(&self) -> usize {
         USER_WORDS
     }
@@ -88,13 +87,13 @@ pub struct Seen {
     pub place: u64,
     /// Length in bytes.
     pub bytes: u64,
-    /// Rises with every use of the entry.
+    /// Increases with every use of the entry.
     pub generation: u32,
-    /// Whether `place` is a private address.
+    /// True if `place` is a private address.
     pub private: bool,
 }
 
-/// An entry of a directory of segments; its owner, its users and the agent use the same type.
+/// An entry of a directory of segments. Its owner, its users and the agent use the same type.
 #[derive(Clone, Debug)]
 pub struct Entry<W>(pub W);
 
@@ -106,16 +105,17 @@ fn borrower(generation: u32, who: u64) -> u64 {
     (generation as u64) << 32 | who
 }
 
-/// What the word says while nobody has borrowed it, and while process `me` has.
+/// Returns the values of the borrower's word while it is vacant, and while process `me` has
+/// borrowed.
 fn borrowers(me: usize, generation: u32) -> [u64; 2] {
     [VACANT, me as u64 + 1].map(|who| borrower(generation, who))
 }
 
-/// Whether a word of [`Entry::state`] offers this generation: for users who have a lease, and want
-/// to hear that the owner has withdrawn the segment.
+/// Returns true if a word of [`Entry::state`] offers this generation; for users with a lease that
+/// check whether the owner has withdrawn the segment.
 #[inline(always)]
 pub fn is_offered(state: &AtomicU64, generation: u32) -> bool {
-    // ORDERING: Relaxed: a hint for users who free too early, not a synchronisation.
+    // ORDERING: Relaxed: a hint for programs that free too early, not a synchronisation.
     let state = state.load(Ordering::Relaxed);
     state & (OFFERED | GENERATION) == OFFERED | generation as u64
 }
@@ -130,18 +130,18 @@ impl<W: Words> Entry<W> {
         (0..self.0.user_words()).map(|index| (index, self.0.word(USERS + index)))
     }
 
-    /// The generation that the next use of the entry will have.
+    /// Returns the generation that the next use of the entry will have.
     pub fn next_generation(&self) -> u32 {
         let state = self.0.word(STATE).load(Ordering::Relaxed);
-        // Anybody may have written anything there.
+        // Any process may have written any value there.
         (state.wrapping_add(1) & GENERATION) as u32
     }
 
-    /// Owner: a new use of a closed entry, open; its generation.
+    /// Owner: offers a closed entry again, open, and returns its generation.
     pub fn offer(&self, place: u64, bytes: u64, private: bool) -> u32 {
         let generation = self.next_generation();
-        // ORDERING: Release pairs with the Acquire fence in `look`: who reads the new place or
-        // length finds that the earlier use was withdrawn (W4).
+        // ORDERING: Release pairs with the Acquire fence in `look`: a process that reads the new
+        // place or length finds that the earlier use was withdrawn (W4).
         fence(Ordering::Release);
         self.0.word(PLACE).store(place, Ordering::Relaxed);
         self.0.word(BYTES).store(bytes, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl<W: Words> Entry<W> {
         generation
     }
 
-    /// Owner: later takers are turned away; those who have a lease still have it.
+    /// Owner: refuses new leases; existing ones stay.
     pub fn withdraw(&self) {
         // ORDERING: Release pairs with the Acquire loads in `offers` and `look`.
         self.0.word(STATE).fetch_and(!OFFERED, Ordering::Release);
@@ -169,7 +169,7 @@ impl<W: Words> Entry<W> {
         self.0.word(STATE).fetch_or(OFFERED, Ordering::Release);
     }
 
-    /// Whether this generation is offered.
+    /// Returns true if this generation is offered.
     pub fn offers(&self, generation: u32) -> bool {
         // ORDERING: Acquire pairs with the Release stores of the owner: place, length and modes are
         // those of this generation or later ones.
@@ -177,7 +177,7 @@ impl<W: Words> Entry<W> {
         state & OFFERED != 0 && state & GENERATION == generation as u64
     }
 
-    /// What is offered, without a lease (W4); `None` if nothing is, or while that changes.
+    /// Returns what is offered, without a lease (W4); `None` if nothing is, or while it changes.
     pub fn look(&self) -> Option<Seen> {
         // ORDERING: Acquire pairs with the Release store of `offer`.
         let state = self.0.word(STATE).load(Ordering::Acquire);
@@ -198,21 +198,21 @@ impl<W: Words> Entry<W> {
         }
     }
 
-    /// What the entry is, for who has a lease on it (W4).
+    /// Returns the description of the segment; for users with a lease (W4).
     pub fn leased(&self) -> Seen {
         // ORDERING: Acquire pairs with the Release store of `offer`.
         self.seen(self.0.word(STATE).load(Ordering::Acquire))
     }
 
-    /// User: sets the bit of process `me` in this mode of this generation, if it is offered like
-    /// that (W1, W3). `false` also where the bit was set: then it is that of another use of this
-    /// entry by the same process.
+    /// User: sets the bit of process `me` in this mode of this generation, if it is offered that
+    /// way (W1, W3). Returns `false` also if the bit was already set: it then belongs to another
+    /// use of this entry by the same process.
     pub fn take(&self, me: usize, generation: u32, mode: Mode) -> bool {
         if !self.offers(generation) || !self.enter(me, generation, mode) {
             return false;
         }
-        // The Acquire of `enter` orders this look after it: where the word was opened for a later
-        // generation with the same low bits, its state is visible, too.
+        // The Acquire of `enter` orders this check after it: if the word was opened for a later
+        // generation with the same low bits, that generation's state is visible, too.
         let still = self.offers(generation);
         if !still {
             self.leave(me);
@@ -220,7 +220,8 @@ impl<W: Words> Entry<W> {
         still
     }
 
-    /// As [`Entry::take`] for the owner itself, which needs no look at what it offers.
+    /// Sets the bit like [`Entry::take`], for the owner itself, which need not check what it
+    /// offers.
     pub fn enter(&self, me: usize, generation: u32, mode: Mode) -> bool {
         let (word, bit) = self.users_of(me);
         let wanted = header(generation, mode);
@@ -234,7 +235,7 @@ impl<W: Words> Entry<W> {
         entered.is_ok()
     }
 
-    /// Whether the bit of a process is set in this mode.
+    /// Returns true if the bit of a process is set in this mode.
     pub fn is_inside(&self, me: usize, generation: u32, mode: Mode) -> bool {
         let (word, bit) = self.users_of(me);
         let users = word.load(Ordering::Relaxed);
@@ -248,11 +249,11 @@ impl<W: Words> Entry<W> {
         word.fetch_and(!bit, Ordering::Release);
     }
 
-    /// User: has it alone, if it is lent and nobody does (W5).
+    /// User: borrows the segment if it can be borrowed and no process has (W5).
     pub fn borrow(&self, me: usize, generation: u32) -> bool {
         let [vacant, mine] = borrowers(me, generation);
-        // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` of who
-        // had it before.
+        // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` by the
+        // previous borrower.
         let word = self.0.word(BORROWER);
         word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -261,14 +262,14 @@ impl<W: Words> Entry<W> {
     /// User: gives back what it borrowed.
     pub fn give_back(&self, me: usize, generation: u32) {
         let [vacant, mine] = borrowers(me, generation);
-        // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only where the
-        // agent has given it back for a process that is taken for dead.
+        // ORDERING: Release pairs with the Acquire of `borrow` and `close`. It fails only if the
+        // agent has given it back because it took this process for dead.
         let word = self.0.word(BORROWER);
         let _ = word.compare_exchange(mine, vacant, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Owner: from one mode to another, when nobody is inside; else who is (empty if that is
-    /// nonsense). An entry that is offered meanwhile turns takers away.
+    /// Owner: changes the mode when no process is inside; otherwise returns those that are (empty
+    /// if the words are invalid). If the entry is offered meanwhile, it refuses new leases.
     pub fn turn(&self, generation: u32, from: Mode, to: Mode) -> Result<(), Vec<u32>> {
         self.close(generation, from)?;
         if to == Mode::Closed {
@@ -283,7 +284,7 @@ impl<W: Words> Entry<W> {
         Ok(())
     }
 
-    /// Owner: nobody is inside any more, and nobody gets in (W2).
+    /// Owner: closes the entry, if no process is inside; then none can enter (W2).
     fn close(&self, generation: u32, from: Mode) -> Result<(), Vec<u32>> {
         if from == Mode::Closed {
             return Ok(());
@@ -315,8 +316,8 @@ impl<W: Words> Entry<W> {
         Ok(())
     }
 
-    /// Owner: the mode of a closed entry. A store: nobody else changes a closed word but the agent,
-    /// which clears bits that are not there.
+    /// Owner: sets the mode of a closed entry. A plain store suffices: only the agent may also
+    /// change a closed word, and it only clears bits, of which there are none.
     fn set_users(&self, generation: u32, mode: Mode) {
         for (_, users) in self.all_users() {
             // ORDERING: Release pairs with the Acquire of `enter`: what the owner wrote is visible
@@ -325,7 +326,7 @@ impl<W: Words> Entry<W> {
         }
     }
 
-    /// The processes that have a lease, or have borrowed it, by number.
+    /// Returns the numbers of the processes that have a lease or have borrowed the segment.
     pub fn who(&self) -> Vec<u32> {
         let mut who = Vec::new();
         for (index, users) in self.all_users() {
@@ -346,7 +347,7 @@ impl<W: Words> Entry<W> {
         (word != SHUT && word != VACANT).then(|| word as u32 - 1)
     }
 
-    /// Agent: clears what a dead process had. Whatever it was doing: a bit is there or it is not.
+    /// Agent: clears what a dead process had. A bit is set or not, whatever the process was doing.
     pub fn clear(&self, dead: usize) {
         let (users, bit) = self.users_of(dead);
         if users.load(Ordering::Relaxed) & bit != 0 {
@@ -426,7 +427,7 @@ mod tests {
         entry.offer_again();
         assert!(entry.take(1, first, Mode::Open));
         entry.leave(1);
-        // As many generations later as the words of users tell apart.
+        // As many generations later as the user words can distinguish.
         let mut last = first;
         for _ in 0..64 {
             entry.withdraw();

@@ -5,36 +5,36 @@ use super::{CELLS, FIRST_BYTES, FRAME_CELLS, INLINE_BYTES, NEXT_BYTES};
 use crate::Corrupt;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Where the cells of a ring are.
+/// The memory of a ring's cells.
 pub trait Medium {
-    /// First word of a cell.
+    /// Returns the first word of a cell.
     fn header(&self, cell: u64) -> &AtomicU64;
-    /// Cells consumed, written by the consumer.
+    /// Returns the number of consumed cells, written by the consumer.
     fn head(&self) -> &AtomicU64;
-    /// Bulk bytes consumed, written by the consumer.
+    /// Returns the number of consumed bulk bytes, written by the consumer.
     fn bulk_head(&self) -> &AtomicU64;
     /// Writes bytes of a cell, `at` bytes from its start.
     fn write(&self, cell: u64, at: usize, from: &[u8]);
     /// Reads bytes of a cell.
     fn read(&self, cell: u64, at: usize, into: &mut [u8]);
-    /// Asks for a cell that will be needed soon.
+    /// Prefetches a cell that will be read soon.
     fn prefetch(&self, _cell: u64) {}
-    /// Asks for a cell that will be written soon.
+    /// Prefetches a cell that will be written soon.
     fn prefetch_write(&self, _cell: u64) {}
 }
 
-/// There is no room now; try again after the consumer went on. Not an error.
+/// The ring is full; try again after the consumer has advanced. Not an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
 /// A frame as the consumer sees it: private copies, checked.
 #[derive(Debug)]
 pub struct Frame<'a> {
-    /// What it is, for the layer above.
+    /// The kind, for the layer above.
     pub kind: u8,
-    /// One word of the layer above (a tag, an id).
+    /// One word for the layer above (a tag, an id).
     pub arg: u64,
-    /// The bytes that travelled in the cells.
+    /// The bytes in the cells.
     pub inline: &'a [u8],
     /// Start and length of the body in the bulk area, if there is one.
     pub bulk: Option<(u64, u64)>,
@@ -49,7 +49,8 @@ fn header(position: u64, kind: u8, cells: u8, bulk: bool, len: usize) -> u64 {
     (sequence(position) as u64) << 32 | (kind as u64) << 24 | (shape as u64) << 16 | len as u64
 }
 
-/// Never zero, which is what fresh and continuation cells have (R4), also after 2^32 cells.
+/// Returns the sequence of a position. It is never zero, the value in fresh and continuation cells
+/// (R4), even after 2^32 cells.
 fn sequence(position: u64) -> u32 {
     position as u32 | 1 << 31
 }
@@ -63,22 +64,22 @@ fn cells_for(bytes: usize) -> usize {
     }
 }
 
-/// Bodies up to this size, in bytes, go round in the first [`SMALL_LAP`] bytes of the area.
+/// Bodies up to this size, in bytes, cycle through the first [`SMALL_LAP`] bytes of the area.
 const SMALL_BODY: u64 = 4 << 10;
 const SMALL_LAP: u64 = 16 << 10;
-/// Bytes that the consumer takes out of the area before it tells the producer.
+/// Bytes that the consumer takes from the area before it updates `bulk_head`.
 const TELL: u64 = 4 << 10;
 const _: () = assert!(TELL + SMALL_BODY <= SMALL_LAP - SMALL_BODY);
 
-/// How many cells ahead a run of frames is asked for.
+/// How many cells ahead a consumer prefetches in a run of frames.
 const LOOK_AHEAD: u64 = 4;
-/// How many cells ahead a burst of frames takes lines.
+/// How many cells ahead a producer prefetches in a burst of frames.
 const BURST_CELLS: u64 = 12;
 
 /// The writing end.
 #[derive(Debug)]
 pub struct Producer<M> {
-    /// Where the cells are.
+    /// The memory of the cells.
     pub medium: M,
     tail: u64,
     head_seen: u64,
@@ -87,12 +88,12 @@ pub struct Producer<M> {
     bulk_bytes: u64,
     /// Cells of the last frame.
     last_cells: u64,
-    /// Cells whose lines were taken in advance.
+    /// Cells whose lines were prefetched.
     warmed: u64,
 }
 
 impl<M: Medium> Producer<M> {
-    /// The writing end of a fresh ring.
+    /// Creates the writing end of a fresh ring.
     pub fn new(medium: M) -> Self {
         Producer {
             medium,
@@ -106,29 +107,29 @@ impl<M: Medium> Producer<M> {
         }
     }
 
-    /// Tells the size of the bulk area, once it exists.
+    /// Sets the size of the bulk area, once it exists.
     pub fn set_bulk_bytes(&mut self, bytes: u64) {
         self.bulk_bytes = bytes;
     }
 
-    /// Size of the bulk area in bytes; 0 while there is none.
+    /// Returns the size of the bulk area in bytes, 0 while there is none.
     pub fn bulk_bytes(&self) -> u64 {
         self.bulk_bytes
     }
 
-    /// Frames' cells published and perhaps not consumed yet.
+    /// Returns the number of cells that are published and perhaps not consumed yet.
     pub fn in_flight(&mut self) -> u64 {
         // ORDERING: Acquire pairs with the consumer's Release store of `head` (R2).
         let head = self.medium.head().load(Ordering::Acquire);
-        // A consumer goes forward, and not beyond what there is. One that says otherwise has said
-        // nothing: the ring stays full for it, and every sum with what was seen is in range.
+        // A valid consumer advances, and not beyond the published cells. Another value is ignored:
+        // the ring then stays full, and all sums stay in range.
         if (self.head_seen..=self.tail).contains(&head) {
             self.head_seen = head;
         }
         self.tail - self.head_seen
     }
 
-    /// As [`Producer::in_flight`], for the bulk area: how far the consumer is in it.
+    /// Reads the consumer's position in the bulk area, like [`Producer::in_flight`].
     fn see_bulk_head(&mut self) {
         // ORDERING: Acquire pairs with the consumer's Release store of `bulk_head` (R5).
         let head = self.medium.bulk_head().load(Ordering::Acquire);
@@ -143,8 +144,8 @@ impl<M: Medium> Producer<M> {
         self.publish(kind, arg, &[], inline, reserve)
     }
 
-    /// Finds room for a frame with a body of `bytes`; where to write the body in the bulk area.
-    /// The body must then be published by [`Producer::push_bulk`] with the same position.
+    /// Finds space for a frame with a body of `bytes`, and returns where to write the body in the
+    /// bulk area. [`Producer::push_bulk`] must then publish the body with the same position.
     pub fn reserve_bulk(&mut self, inline: usize, bytes: u64, reserve: u64) -> Result<u64, Full> {
         let cells = cells_for(BULK_REFERENCE + inline) as u64;
         if bytes > self.bulk_bytes || !self.has_capacity(cells + reserve) {
@@ -160,7 +161,8 @@ impl<M: Medium> Producer<M> {
         Ok(start)
     }
 
-    /// Publishes a frame whose body was written at `start`, as [`Producer::reserve_bulk`] said.
+    /// Publishes a frame whose body was written at `start`, which [`Producer::reserve_bulk`]
+    /// returned.
     pub fn push_bulk(&mut self, kind: u8, arg: u64, inline: &[u8], start: u64, bytes: u64) {
         let mut reference = [0; BULK_REFERENCE];
         reference[..8].copy_from_slice(&start.to_le_bytes());
@@ -170,8 +172,8 @@ impl<M: Medium> Producer<M> {
         self.bulk_tail = start + bytes;
     }
 
-    /// Where the next body of this size would go, if there is room for it now: to be asked for in
-    /// advance.
+    /// Returns the position of the next body of this size, if there is space for it now; for
+    /// prefetching.
     #[inline]
     pub fn next_bulk(&self, bytes: u64) -> Option<u64> {
         if bytes == 0 || bytes > self.bulk_bytes {
@@ -181,9 +183,9 @@ impl<M: Medium> Producer<M> {
         (start + bytes - self.bulk_head_seen <= self.bulk_bytes).then_some(start)
     }
 
-    /// Position of a body that is not split by the end of the area. Small bodies use only the
-    /// beginning of it and skip the rest of the lap: what many pairs use by turns stays in the
-    /// cache.
+    /// Returns the position of a body that is not split by the end of the area. Small bodies use
+    /// only the beginning of the area and skip the rest of the lap, so that areas that many pairs
+    /// use in turn stay in the cache.
     fn bulk_start(&self, bytes: u64) -> u64 {
         let lap = self.bulk_bytes;
         let end = if bytes <= SMALL_BODY {
@@ -191,7 +193,7 @@ impl<M: Medium> Producer<M> {
         } else {
             lap
         };
-        // Bodies begin at a cache line: the two sides never share one.
+        // Bodies begin at a cache line, so that the two sides never share one.
         let aligned = self.bulk_tail.next_multiple_of(crate::LINE);
         if aligned % lap + bytes <= end {
             aligned
@@ -200,11 +202,11 @@ impl<M: Medium> Producer<M> {
         }
     }
 
-    /// Takes lines that will be written soon: the consumer has them from the last lap, and getting
-    /// a line back costs a trip to the other core, which is better made while nobody waits for it.
-    /// After a frame of several cells those are the further cells of a next one like it, but not
-    /// its first cell, which the consumer is looking at. In a `burst` of frames they are the cells
-    /// ahead.
+    /// Prefetches lines that will be written soon. The consumer has them from the last lap; getting
+    /// a line back costs a round trip to the other core, which is better made while no one waits
+    /// for it. After a frame of several cells, these are the further cells of a similar next frame,
+    /// but not its first cell, which the consumer is polling. In a `burst` of frames, they are the
+    /// cells ahead.
     #[inline(always)]
     pub fn warm(&mut self, burst: bool) {
         let ahead = if burst { BURST_CELLS } else { self.last_cells };
@@ -278,7 +280,7 @@ impl<M: Medium> Producer<M> {
 /// The reading end.
 #[derive(Debug)]
 pub struct Consumer<M> {
-    /// Where the cells are.
+    /// The memory of the cells.
     pub medium: M,
     head: u64,
     head_told: u64,
@@ -286,13 +288,13 @@ pub struct Consumer<M> {
     bulk_told: u64,
     bulk_bytes: u64,
     body_max: u64,
-    /// Cells and bulk position after the frame last peeked.
+    /// Cell and bulk position after the frame that was peeked last.
     next: (u64, u64),
     inline: [u8; INLINE_BYTES],
 }
 
 impl<M: Medium> Consumer<M> {
-    /// The reading end of a fresh ring.
+    /// Creates the reading end of a fresh ring.
     pub fn new(medium: M) -> Self {
         Consumer {
             medium,
@@ -307,28 +309,28 @@ impl<M: Medium> Consumer<M> {
         }
     }
 
-    /// Tells the size of the bulk area, once it is known, and the length of the longest body that
-    /// is taken from it: a longer one is [`Corrupt`].
+    /// Sets the size of the bulk area, once it is known, and the maximum length of a body in it; a
+    /// longer one is [`Corrupt`].
     pub fn set_bulk(&mut self, bytes: u64, body_max: u64) {
         self.bulk_bytes = bytes;
         self.body_max = body_max.min(bytes);
     }
 
-    /// Size of the bulk area as told; 0 while it is not known.
+    /// Returns the size of the bulk area, 0 while it is not known.
     pub fn bulk_bytes(&self) -> u64 {
         self.bulk_bytes
     }
 
-    /// In a run of frames: asks for a cell that the producer has probably written already.
+    /// In a run of frames: prefetches a cell that the producer has probably written already.
     #[inline(always)]
     pub fn look_ahead(&self) {
         self.medium.prefetch((self.head + LOOK_AHEAD) % CELLS);
     }
 
-    /// Whether a frame is waiting. One load of the line that the next frame will be in.
+    /// Returns true if a frame is waiting. One load of the line that will contain the next frame.
     #[inline(always)]
     pub fn ready(&self) -> bool {
-        // ORDERING: Relaxed is enough to look; `peek` loads again with Acquire.
+        // ORDERING: Relaxed is enough for a check; `peek` loads again with Acquire.
         let word = self
             .medium
             .header(self.head % CELLS)
@@ -336,12 +338,12 @@ impl<M: Medium> Consumer<M> {
         (word >> 32) as u32 == sequence(self.head)
     }
 
-    /// Whether the next frame has a body; `None` while there is none. A frame with a body is not
-    /// peeked before the bulk area is known ([`Consumer::set_bulk`]), and this is how it is found
-    /// out that one waits for that.
+    /// Returns whether the next frame has a body, `None` while there is no frame. A frame with a
+    /// body is not peeked before the bulk area is known ([`Consumer::set_bulk`]); this call reveals
+    /// that one is waiting for that.
     pub fn next_has_body(&self) -> Option<bool> {
         // ORDERING: Acquire pairs with the producer's Release store of this header (R3): the bulk
-        // area was published before it, and is looked for next.
+        // area was published before it, and is read next.
         let word = self
             .medium
             .header(self.head % CELLS)
@@ -350,14 +352,14 @@ impl<M: Medium> Consumer<M> {
         is_there.then_some((word >> 16) as u8 & BULK != 0)
     }
 
-    /// The next frame, or `None`; [`Consumer::advance`] makes room for the producer.
+    /// Returns the next frame, or `None`; [`Consumer::advance`] frees its space.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Frame<'_>>, Corrupt> {
         Ok(self.peek_with_medium()?.map(|(frame, _)| frame))
     }
 
-    /// As [`Consumer::peek`], with the medium that a body lies in; `None` also for a frame with a
-    /// body while the bulk area is not known.
+    /// Peeks like [`Consumer::peek`], and also returns the medium that contains the body. `None`
+    /// also for a frame with a body while the bulk area is not known.
     #[inline(always)]
     pub fn peek_with_medium(&mut self) -> Result<Option<(Frame<'_>, &M)>, Corrupt> {
         let cell = self.head % CELLS;
@@ -387,7 +389,7 @@ impl<M: Medium> Consumer<M> {
         if has_bulk && self.bulk_bytes == 0 {
             return Ok(None);
         }
-        // The further cells first: their lines travel while the first one is read.
+        // Prefetch the further cells first: their lines travel while the first one is read.
         for next in 1..cells as u64 {
             self.medium.prefetch((self.head + next) % CELLS);
         }
@@ -417,7 +419,7 @@ impl<M: Medium> Consumer<M> {
         )))
     }
 
-    /// Checks where the body of the frame at hand is said to be (R5).
+    /// Checks the position and length of the body of the current frame (R5).
     fn bulk_reference(&mut self) -> Result<(u64, u64), Corrupt> {
         let word = |at: usize| {
             let mut bytes = [0; 8];
@@ -444,8 +446,8 @@ impl<M: Medium> Consumer<M> {
         Ok((start % self.bulk_bytes.max(1), bytes))
     }
 
-    /// Consumes the frame last peeked. Room is told to the producer in batches: a line that moves
-    /// per quarter of the ring instead of per frame.
+    /// Consumes the frame that was peeked last. The producer learns of free space in batches: one
+    /// line moves per quarter of the ring instead of per frame.
     #[inline(always)]
     pub fn advance(&mut self) {
         (self.head, self.bulk_head) = self.next;
@@ -454,9 +456,8 @@ impl<M: Medium> Consumer<M> {
             self.medium.head().store(self.head, Ordering::Release);
             self.head_told = self.head;
         }
-        // So often that a producer which skipped to the next lap never waits for a told head that a
-        // consumer with nothing left to do will not tell: the lag stays below SMALL_LAP - 2
-        // SMALL_BODY.
+        // Often enough that a producer which skipped to the next lap never waits for an update that
+        // an idle consumer would not make: the lag stays below SMALL_LAP - 2 SMALL_BODY.
         if self.bulk_head - self.bulk_told >= TELL.min(self.bulk_bytes / 8).max(1) {
             // ORDERING: Release pairs with the Acquire load in `Producer::reserve_bulk` (R5).
             self.medium
@@ -473,7 +474,7 @@ mod tests {
     use crate::Arena;
     use crate::ring::{RING_BYTES, SharedRing};
 
-    /// After 2^32 cells a continuation cell (zero) must not look like the frame of that position.
+    /// After 2^32 cells, a continuation cell (zero) must not look like the frame of that position.
     #[test]
     fn the_sequence_wraps() {
         let arena = Arena::create(RING_BYTES).unwrap();

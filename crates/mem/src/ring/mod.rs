@@ -13,10 +13,10 @@
 //! ```
 //!
 //! A frame is one to five cells, published by **one** release store of its first header, written
-//! last. The first word of every cell is a header and never payload, so that no byte of a message
-//! can look like a frame. Bodies that do not fit inline go to the *bulk area*, a contiguous byte
-//! ring beside the cells; the frame then says where. The cost of a message of 8 bytes is one line
-//! moved: the consumer polls the line that the message is in.
+//! last. The first word of every cell is a header and never payload, so no byte of a message can
+//! look like a frame. Bodies that do not fit inline go to the *bulk area*, a contiguous byte ring
+//! beside the cells, and the frame says where. An 8-byte message costs one line transfer: the
+//! consumer polls the line that contains the message.
 //!
 //! # Invariants
 //! R1 `CELLS` is a power of two; positions count cells since creation and never wrap in practice
@@ -25,20 +25,21 @@
 //!    which it learns by an Acquire load of `head` (pairs with the consumer's Release store).
 //! R3 A header with the sequence of its position is written after everything else of the frame
 //!    (Release, pairs with the consumer's Acquire load of that header).
-//! R4 The headers of continuation cells are zero, which is no sequence of theirs; a header left
-//!    from an earlier lap differs by `CELLS`.
-//! R5 The bulk area obeys R2 with `bulk_head`; a body is contiguous, skipping the end of the area.
+//! R4 The headers of continuation cells are zero, which is not a sequence; a header left from an
+//!    earlier lap differs by `CELLS`.
+//! R5 The bulk area obeys R2 with `bulk_head`; a body is contiguous and skips the end of the area
+//!    if necessary.
 //!
-//! The other side is not trusted: whatever breaks R1-R5 is `Corrupt` and the ring is closed.
+//! The other side is not trusted: a violation of R1-R5 is `Corrupt` and the ring is closed.
 //!
 //! Sketch: 8 bytes = 1 line, 1 store of 24 bytes, 1 load; 256 bytes = 5 lines; a body of 64 KiB = 1
 //! line and 1024 lines of bulk, copied once in and once out while they stay in the cache.
 //!
-//! Measured (2-core Sapphire Rapids VM, `examples/ring_latency`, half round trips beside a raw
-//! exchange of 120 to 150 ns): 8 bytes 150 to 170 ns; 256 bytes 250 to 320 ns; 4 KiB 930 ns. A line
-//! that was just written by the other core costs 8 to 9 ns each to read however it is asked for
-//! (plain, prefetched into either level); pushing it out first (CLDEMOTE) makes reading cheap and
-//! moves the same nanoseconds to the writer. That, 64 times, is what a 4 KiB message waits for.
+//! Measured (2-core Sapphire Rapids VM, `examples/ring_latency`, half round trips; a raw exchange
+//! takes 120 to 150 ns): 8 bytes 150 to 170 ns; 256 bytes 250 to 320 ns; 4 KiB 930 ns. Reading a
+//! line that the other core has just written costs 8 to 9 ns, whether by a plain load or prefetched
+//! into either level. Pushing the line out first (CLDEMOTE) makes reading cheap but costs the
+//! writer the same time. A 4 KiB message pays this 64 times.
 
 mod cells;
 #[cfg(not(loom))]
@@ -50,13 +51,13 @@ pub use shared::{Body, RING_BYTES, SharedRing, bulk_bytes};
 
 /// Cells of a ring.
 pub const CELLS: u64 = if cfg!(loom) { 4 } else { 256 };
-/// Cells that requests leave free, so that replies always find room (separate credits).
+/// Cells that requests leave free, so that replies always find space (separate credits).
 pub const REPLY_CELLS: u64 = if cfg!(loom) { 1 } else { 64 };
 /// Inline bytes of the first cell.
 pub const FIRST_BYTES: usize = 48;
 /// Inline bytes of every further cell.
 pub const NEXT_BYTES: usize = 56;
-/// The longest frame, in cells.
+/// Maximum length of a frame, in cells.
 pub const FRAME_CELLS: usize = if cfg!(loom) { 2 } else { 5 };
-/// The most bytes that travel inside the cells.
+/// Maximum number of bytes inside the cells of a frame.
 pub const INLINE_BYTES: usize = FIRST_BYTES + (FRAME_CELLS - 1) * NEXT_BYTES;

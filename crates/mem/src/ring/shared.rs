@@ -1,4 +1,4 @@
-//! The ring in an arena: layout, and the bulk area that is made when a body first needs it.
+//! The ring in an arena: layout, and the bulk area that is created when a body first needs it.
 //!
 //! ```text
 //!   0     | head | bulk_head |            written by the consumer
@@ -24,8 +24,8 @@ const FIRST_CELL: u64 = 256;
 /// Bytes of a ring without its bulk area.
 pub const RING_BYTES: u64 = FIRST_CELL + CELLS * LINE;
 
-/// Size of the bulk area: four pieces of the largest body stay in flight, all in the second-level
-/// cache, so that both copies of a streamed message overlap.
+/// Returns the size of the bulk area: four pieces of the largest body stay in flight, all in the
+/// second-level cache, so that the two copies of a streamed message overlap.
 pub const fn bulk_bytes(body_max: u64) -> u64 {
     4 * body_max
 }
@@ -38,8 +38,8 @@ pub struct SharedRing {
 }
 
 impl SharedRing {
-    /// Views a ring; `bytes` must be [`RING_BYTES`] long and aligned to a line (checked: the place
-    /// may have been told by another process).
+    /// Creates a view of a ring; `bytes` must be [`RING_BYTES`] long and aligned to a line
+    /// (checked, because another process may have sent the place).
     pub fn new(bytes: SharedBytes) -> Result<Self, Corrupt> {
         if bytes.len() != RING_BYTES || !bytes.address().is_multiple_of(LINE) {
             return Err(Corrupt {
@@ -50,7 +50,7 @@ impl SharedRing {
         Ok(SharedRing { bytes, bulk: None })
     }
 
-    /// Producer: publishes where the bulk area is; done before the first body is.
+    /// Producer: publishes the place of the bulk area, before the first body.
     pub fn publish_bulk(&mut self, span: Span, bulk: SharedBytes) {
         self.bytes
             .u64(BULK_OFFSET)
@@ -62,8 +62,9 @@ impl SharedRing {
         self.bulk = Some(bulk);
     }
 
-    /// Consumer: views the bulk area if the producer has published one; its size. One of more than
-    /// `most` bytes is refused: its producer is another process, and nobody makes one that large.
+    /// Consumer: attaches the bulk area if the producer has published one, and returns its size. An
+    /// area of more than `most` bytes is refused: the producer is another process, and a correct
+    /// one never makes it that large.
     pub fn attach_bulk(&mut self, arena: &Arena, most: u64) -> Result<u64, Corrupt> {
         if let Some(bulk) = &self.bulk {
             return Ok(bulk.len());
@@ -88,12 +89,12 @@ impl SharedRing {
         Ok(bytes)
     }
 
-    /// Consumer: views the bulk area of its own process; its size.
+    /// Consumer: uses a bulk area of its own process; returns its size.
     pub fn use_bulk(&mut self, bulk: SharedBytes) -> u64 {
         self.bulk.insert(bulk).len()
     }
 
-    /// A body in the bulk area.
+    /// Returns a body in the bulk area.
     pub fn body(&self, offset: u64, bytes: u64) -> Body<'_> {
         match &self.bulk {
             Some(bulk) => Body::Shared {
@@ -105,7 +106,7 @@ impl SharedRing {
         }
     }
 
-    /// Producer: asks for the lines that the next body will be written to.
+    /// Producer: prefetches the lines to which the next body will be written.
     #[inline]
     pub fn prefetch_next(&self, position: u64, bytes: u64) {
         if let Some(bulk) = &self.bulk {
@@ -122,8 +123,8 @@ impl SharedRing {
 }
 
 impl SharedRing {
-    /// Where bytes of a cell are. A cell is reached for every frame: that it lies in the ring is
-    /// known from its number, and not looked up.
+    /// Returns a pointer to bytes of a cell. This runs for every frame: the number of the cell
+    /// ensures that it lies in the ring, without a check.
     #[inline(always)]
     fn cell(&self, cell: u64, at: usize, bytes: usize) -> *mut u8 {
         assert!(at + bytes <= LINE as usize, "beyond the end of a cell");
@@ -169,18 +170,18 @@ impl Medium for SharedRing {
     }
 }
 
-/// The bytes of a message: the caller's, or somewhere in shared memory.
+/// The bytes of a message, in private or shared memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
     /// Private bytes.
     Slice(&'a [u8]),
     /// Bytes that another process can write.
     Shared {
-        /// The range they lie in.
+        /// The range that contains them.
         bytes: &'a SharedBytes,
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         len: u64,
     },
 }
@@ -200,7 +201,7 @@ impl Body<'_> {
         self.len() == 0
     }
 
-    /// Copies the bytes from `offset` on into `into`, which must not be longer than what is left.
+    /// Copies the bytes from `offset` on into `into`, which must not be longer than the rest.
     #[inline(always)]
     pub fn copy_to(&self, offset: u64, into: &mut [u8]) {
         match self {
@@ -233,7 +234,7 @@ impl Body<'_> {
         }
     }
 
-    /// A private copy.
+    /// Returns a private copy.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut all = vec![0; self.len() as usize];
         self.copy_to(0, &mut all);

@@ -1,11 +1,11 @@
 //! A range of bytes that other processes can write.
 //!
 //! # Invariants
-//! B1 `pointer..pointer+len` lies in `mapping`, which is alive as long as this value (M1).
+//! B1 `pointer..pointer+len` lies in `mapping`, which lives as long as this value (M1).
 //! B2 No reference to plain bytes ever leaves this file; atomics are handed out by reference
 //!    because that is how they are shared (M2).
 //! B3 Nothing here assumes that a range does not overlap the slice that it is copied from or to: a
-//!    lease hands out slices of an arena, and a peer may say that what it sends lies in the same
+//!    lease hands out slices of an arena, and a peer may claim that its data lies in the same
 //!    place.
 
 use crate::arena::{Keeps, Mapping};
@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Bytes in an [`crate::Arena`]: copied in and out, or reached as atomics.
+/// Bytes in an [`crate::Arena`]: copied in and out, or accessed as atomics.
 ///
-/// Every method panics when a range reaches outside: ranges that come from another process are
-/// checked before ([`SharedBytes::contains`]).
+/// Every method panics if a range is out of bounds. Ranges from another process are checked first
+/// ([`SharedBytes::contains`]).
 #[derive(Clone, Debug)]
 pub struct SharedBytes {
     mapping: Arc<Mapping>,
@@ -24,35 +24,35 @@ pub struct SharedBytes {
     len: usize,
 }
 
-/// Where a range that is reached by a lease lies.
+/// The origin of a range that is accessed under a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// What its holder calls the segment.
+    /// The holder's name for the segment.
     pub segment: u64,
-    /// Which use of the segment's entry.
+    /// Generation of the segment's entry.
     pub generation: u32,
-    /// Where the range begins in the segment.
+    /// Offset of the range in the segment.
     pub offset: u64,
 }
 
-/// Blocks of bytes at a constant distance.
+/// Blocks of bytes at a constant stride.
 #[derive(Clone, Copy, Debug)]
 pub struct Blocks {
-    /// Where the first one begins.
+    /// Offset of the first one.
     pub first: u64,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
-    /// Bytes of each.
+    /// Bytes of each block.
     pub block: u64,
-    /// Bytes from the start of one to the start of the next.
+    /// Bytes from the start of one block to the start of the next.
     pub stride: u64,
 }
 
-/// Copies blocks, with a distance between them on each side. Those of a usual size are loads and
-/// stores, and not a call of memcpy each.
+/// Copies blocks, with a stride on each side. Blocks of common sizes are copied by loads and stores
+/// instead of a call of memcpy for each.
 ///
 /// # Safety
-/// All blocks of both sides may be accessed.
+/// All blocks on both sides may be accessed.
 unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)) {
     macro_rules! copy {
         ($len:expr) => {
@@ -65,7 +65,7 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
         };
     }
     match blocks.block {
-        // As many as anybody wants.
+        // Empty blocks: any number of them is copied at once.
         0 => {}
         8 => copy!(8),
         16 => copy!(16),
@@ -76,8 +76,8 @@ unsafe fn copy_blocks(blocks: Blocks, from: (*const u8, u64), to: (*mut u8, u64)
     }
 }
 
-/// Copies out what is not an aligned word of 8 bytes: 1, 2 and 4 aligned bytes by one load. Not
-/// inlined: the test for 8 bytes, which is, stays as short as it can be.
+/// Copies anything out that is not an aligned word of 8 bytes; 1, 2 and 4 aligned bytes by one
+/// load. It is not inlined, so that the inlined test for 8 bytes stays short.
 ///
 /// # Safety
 /// `from` points to as many bytes of an arena as `into` has; they may overlap (B3).
@@ -100,7 +100,7 @@ unsafe fn read_narrow(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// As [`read_narrow`], the other way round.
+/// Copies in the other direction, like [`read_narrow`].
 ///
 /// # Safety
 /// `to` points to as many bytes of an arena as `from` has; they may overlap (B3).
@@ -137,8 +137,8 @@ impl SharedBytes {
         }
     }
 
-    /// Private memory of this process that others will reach through the kernel or by messages. It
-    /// is read and written by copies from now on, and freed with the last clone.
+    /// Adopts private memory of this process that others will access through the kernel or by
+    /// messages. From now on it is read and written by copies, and freed with the last clone.
     pub fn adopt<T: bytemuck::Pod + Send>(elements: Vec<T>) -> SharedBytes {
         let mapping = Arc::new(Mapping::adopt(elements));
         let (pointer, len) = (mapping.base(), mapping.bytes());
@@ -149,8 +149,8 @@ impl SharedBytes {
         }
     }
 
-    /// The same range, which keeps something from now on, as do its clones and parts (A4 of
-    /// `arena`).
+    /// Returns the same range, which from now on keeps `keeps` alive, as do its clones and parts
+    /// (A4 of `arena`).
     pub(crate) fn keeping(self, keeps: Keeps) -> SharedBytes {
         let mapping = Mapping::part(self.mapping, self.pointer, self.len, keeps);
         SharedBytes {
@@ -159,12 +159,13 @@ impl SharedBytes {
         }
     }
 
-    /// The memory is never used again by this process.
+    /// Makes sure that this process never reuses the memory.
     pub(crate) fn abandon(&self) {
         self.mapping.abandon();
     }
 
-    /// Which lease the range is reached by; `None` for private memory and blocks of this process.
+    /// Returns the lease under which the range is accessed; `None` for private memory and blocks of
+    /// this process.
     pub fn origin(&self) -> Option<Origin> {
         let lease = self.mapping.lease()?;
         Some(Origin {
@@ -174,22 +175,22 @@ impl SharedBytes {
         })
     }
 
-    /// The first byte. For references that a lease guards.
+    /// Returns a pointer to the first byte, for references that a lease guards.
     pub(crate) fn pointer(&self) -> *mut u8 {
         self.pointer
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// Whether the range is empty.
+    /// Returns true if the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether `offset..offset + bytes` lies inside.
+    /// Returns true if `offset..offset + bytes` lies inside.
     pub fn contains(&self, offset: u64, bytes: u64) -> bool {
         offset
             .checked_add(bytes)
@@ -207,7 +208,7 @@ impl SharedBytes {
         unsafe { self.pointer.add(offset as usize) }
     }
 
-    /// A part of this range.
+    /// Returns a part of this range.
     pub fn slice(&self, offset: u64, bytes: u64) -> SharedBytes {
         let pointer = self.at(offset, bytes);
         SharedBytes {
@@ -217,7 +218,8 @@ impl SharedBytes {
         }
     }
 
-    /// Copies `into.len()` bytes out. A racing writer makes the bytes unspecified (M2).
+    /// Copies `into.len()` bytes out. If another process writes at the same time, the bytes are
+    /// unspecified (M2).
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         let read = self.try_read(offset, into);
@@ -237,9 +239,9 @@ impl SharedBytes {
         format!("bytes {offset}+{bytes} lie outside a range of {len} bytes")
     }
 
-    /// As [`SharedBytes::read`]; `false`, and nothing is done, for a range that reaches outside.
-    /// Aligned 1, 2, 4 and 8 bytes are read at once: never a part of one value and a part of
-    /// another.
+    /// Reads like [`SharedBytes::read`], but returns `false` and does nothing if the range is out
+    /// of bounds. Aligned 1, 2, 4 and 8 bytes are read at once, so the result never mixes two
+    /// values.
     #[inline(always)]
     pub fn try_read(&self, offset: u64, into: &mut [u8]) -> bool {
         if !self.contains(offset, into.len() as u64) {
@@ -250,7 +252,8 @@ impl SharedBytes {
         true
     }
 
-    /// As [`SharedBytes::write`]; `false`, and nothing is done, for a range that reaches outside.
+    /// Writes like [`SharedBytes::write`], but returns `false` and does nothing if the range is out
+    /// of bounds.
     #[inline(always)]
     pub fn try_write(&self, offset: u64, from: &[u8]) -> bool {
         if !self.contains(offset, from.len() as u64) {
@@ -261,8 +264,8 @@ impl SharedBytes {
         true
     }
 
-    /// Copies `from`, which lies together, to blocks at a constant distance; `false`, and nothing
-    /// is done, if one reaches outside or `from` has another length.
+    /// Copies `from`, which is contiguous, to blocks at a constant stride. Returns `false` and does
+    /// nothing if a block is out of bounds or `from` has another length.
     pub fn write_blocks(&self, blocks: Blocks, from: &[u8]) -> bool {
         if !self.has(blocks, from.len()) {
             return false;
@@ -273,7 +276,7 @@ impl SharedBytes {
         true
     }
 
-    /// Copies blocks at a constant distance to `into`, where they lie together; as
+    /// Copies blocks at a constant stride to the contiguous `into`; otherwise like
     /// [`SharedBytes::write_blocks`].
     pub fn read_blocks(&self, blocks: Blocks, into: &mut [u8]) -> bool {
         if !self.has(blocks, into.len()) {
@@ -291,7 +294,7 @@ impl SharedBytes {
         true
     }
 
-    /// Whether every block lies inside, and all together have `bytes`.
+    /// Returns true if every block lies inside, and `bytes` is their total length.
     fn has(&self, blocks: Blocks, bytes: usize) -> bool {
         let together = blocks.count.checked_mul(blocks.block);
         let last = blocks.count.saturating_sub(1).checked_mul(blocks.stride);
@@ -304,7 +307,8 @@ impl SharedBytes {
     pub fn copy_from(&self, offset: u64, from: &SharedBytes, from_offset: u64, bytes: u64) {
         let to = self.at(offset, bytes);
         let source = from.at(from_offset, bytes);
-        // SAFETY: both in range (B1); `copy` allows overlap. A word by value: no call of `memmove`.
+        // SAFETY: both in range (B1); `copy` allows overlap. A word is copied by value, without a
+        // call of `memmove`.
         unsafe {
             match bytes {
                 8 => to.cast::<[u8; 8]>().write(source.cast::<[u8; 8]>().read()),
@@ -319,7 +323,7 @@ impl SharedBytes {
         unsafe { std::ptr::write_bytes(self.pointer, value, self.len) }
     }
 
-    /// Copies `into.len()` doubles out, beginning at the double with this index.
+    /// Copies `into.len()` doubles out, starting at the double with this index.
     #[inline]
     pub fn read_f64s(&self, index: u64, into: &mut [f64]) {
         let from = self.at(index.saturating_mul(8), into.len() as u64 * 8);
@@ -328,7 +332,7 @@ impl SharedBytes {
         unsafe { std::ptr::copy(from, into.as_mut_ptr().cast(), into.len() * 8) }
     }
 
-    /// Copies doubles in, beginning at the double with this index.
+    /// Copies doubles in, starting at the double with this index.
     #[inline]
     pub fn write_f64s(&self, index: u64, from: &[f64]) {
         let to = self.at(index.saturating_mul(8), from.len() as u64 * 8);
@@ -336,7 +340,7 @@ impl SharedBytes {
         unsafe { std::ptr::copy(from.as_ptr().cast(), to, from.len() * 8) }
     }
 
-    /// The 8 aligned bytes at `offset` as an atomic.
+    /// Returns the 8 aligned bytes at `offset` as an atomic.
     #[inline(always)]
     pub fn u64(&self, offset: u64) -> &AtomicU64 {
         let pointer = self.at(offset, 8);
@@ -348,7 +352,7 @@ impl SharedBytes {
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
     }
 
-    /// The 4 aligned bytes at `offset` as an atomic.
+    /// Returns the 4 aligned bytes at `offset` as an atomic.
     #[inline(always)]
     pub fn u32(&self, offset: u64) -> &AtomicU32 {
         let pointer = self.at(offset, 4);
@@ -360,7 +364,8 @@ impl SharedBytes {
         unsafe { AtomicU32::from_ptr(pointer.cast()) }
     }
 
-    /// Copies from an address of another process into this range (kernel copy); bytes copied.
+    /// Copies from an address of another process into this range (kernel copy). Returns the number
+    /// of bytes copied.
     pub fn read_from_process(
         &self,
         offset: u64,
@@ -369,12 +374,13 @@ impl SharedBytes {
         address: u64,
     ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
-        // SAFETY: in range (B1), and reached by nobody through a reference to plain bytes (B2).
+        // SAFETY: in range (B1), and there is no reference to these plain bytes (B2).
         let read = unsafe { crate::sys::read_process_raw(pid, address, pointer, bytes as usize) };
         read.map(|n| n as u64)
     }
 
-    /// Copies from this range to an address of another process (kernel copy); bytes copied.
+    /// Copies from this range to an address of another process (kernel copy). Returns the number of
+    /// bytes copied.
     pub fn write_to_process(
         &self,
         offset: u64,
@@ -383,18 +389,19 @@ impl SharedBytes {
         address: u64,
     ) -> std::io::Result<u64> {
         let pointer = self.at(offset, bytes);
-        // SAFETY: in range (B1); it is only read.
+        // SAFETY: in range (B1), and only read.
         let written =
             unsafe { crate::sys::write_process_raw(pid, address, pointer, bytes as usize) };
         written.map(|n| n as u64)
     }
 
-    /// Address of the range in this process (for tests of who sees what, and for kernel copies).
+    /// Returns the address of the range in this process (for kernel copies, and for tests of what
+    /// each process sees).
     pub fn address(&self) -> u64 {
         self.pointer as u64
     }
 
-    /// Asks the processor for the line at `offset`, to be read soon. Never faults.
+    /// Prefetches the line at `offset` for reading. Never faults.
     #[inline(always)]
     pub fn prefetch(&self, offset: u64) {
         if offset < self.len as u64 {
@@ -403,7 +410,7 @@ impl SharedBytes {
         }
     }
 
-    /// Asks for all lines of a range, to be written soon.
+    /// Prefetches all lines of a range for writing.
     #[inline(always)]
     pub fn prefetch_write_range(&self, offset: u64, bytes: u64) {
         let start = self.at(offset, bytes);
@@ -414,13 +421,13 @@ impl SharedBytes {
     }
 }
 
-/// Copies out of shared memory. An aligned word is one load that races are defined for.
+/// Copies out of shared memory. An aligned word is one load, for which races are defined.
 ///
 /// # Safety
 /// `from` has as many bytes as `into`, in a live mapping (B1); they may overlap (B3).
 #[inline(always)]
 pub(crate) unsafe fn read_from(from: *const u8, into: &mut [u8]) {
-    // SAFETY: the caller's; the target is a live slice.
+    // SAFETY: the caller's promise; the target is a live slice.
     unsafe {
         match into.as_chunks_mut::<8>() {
             ([word], []) if from.addr().is_multiple_of(8) => {
@@ -428,20 +435,21 @@ pub(crate) unsafe fn read_from(from: *const u8, into: &mut [u8]) {
                 let from = AtomicU64::from_ptr(from.cast_mut().cast());
                 *word = from.load(Relaxed).to_ne_bytes();
             }
-            // By value, so that a word of a known length never leaves the registers.
+            // By value, so that a word whose length is known at compile time never leaves the
+            // registers.
             ([word], []) => *word = from.cast::<[u8; 8]>().read(),
             _ => read_narrow(from, into),
         }
     }
 }
 
-/// Copies into shared memory. An aligned word is one store that races are defined for.
+/// Copies into shared memory. An aligned word is one store, for which races are defined.
 ///
 /// # Safety
 /// As for [`read_from`], the other way round.
 #[inline(always)]
 pub(crate) unsafe fn write_to(to: *mut u8, from: &[u8]) {
-    // SAFETY: the caller's; the source is a live slice.
+    // SAFETY: the caller's promise; the source is a live slice.
     unsafe {
         match from.as_chunks::<8>() {
             ([word], []) if to.addr().is_multiple_of(8) => {
@@ -454,7 +462,7 @@ pub(crate) unsafe fn write_to(to: *mut u8, from: &[u8]) {
     }
 }
 
-/// Hints; elsewhere than on x86-64 the hardware prefetcher has to do.
+/// Prefetch hints; except on x86-64, the hardware prefetcher has to suffice.
 mod prefetch {
     #[cfg(target_arch = "x86_64")]
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -476,8 +484,8 @@ mod prefetch {
     /// The line is in a live mapping (B1).
     #[inline(always)]
     pub(super) unsafe fn write(line: *const u8) {
-        // The intrinsic for this hint becomes a prefetch for reading where the compiler does not
-        // know the processor; every x86-64 of the last decade has the instruction, older ones
+        // The intrinsic for this hint becomes a prefetch for reading if the compiler does not know
+        // the processor. Every x86-64 processor of the last decade has the instruction; older ones
         // ignore it. SAFETY: as in `read`.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         unsafe {

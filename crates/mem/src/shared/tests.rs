@@ -1,11 +1,10 @@
-//! Ranges that overlap, and numbers at the edge.
+//! Overlapping ranges, and numbers at the limits.
 
 use super::*;
 use crate::Arena;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Blocks without bytes take no time, however many, and an index whose place is beyond all numbers
-/// lies outside.
+/// Any number of empty blocks takes no time, and an index whose offset overflows is out of bounds.
 #[test]
 fn numbers_at_the_edge_of_64_bits() {
     let bytes = Arena::create(4096).unwrap().bytes(0, 256).unwrap();
@@ -24,8 +23,8 @@ fn numbers_at_the_edge_of_64_bits() {
     }
 }
 
-/// A peer says that its body lies where an exclusive slice of the receiver does: the bytes are
-/// moved, as between any two ranges that overlap.
+/// A peer claims that its body lies where an exclusive slice of the receiver is: the bytes are
+/// moved, as between any two overlapping ranges.
 #[test]
 fn a_slice_of_the_same_memory_may_be_copied_to() {
     let arena = Arena::create(4096).unwrap();
@@ -38,7 +37,7 @@ fn a_slice_of_the_same_memory_may_be_copied_to() {
         block: 32,
         stride: 32,
     };
-    // SAFETY: in the arena, which outlives it; nothing else is touched while one of these lives.
+    // SAFETY: in the arena, which outlives the slice; nothing else is accessed while a slice lives.
     let slice =
         |at: usize, len| unsafe { std::slice::from_raw_parts_mut(bytes.pointer().add(at), len) };
     fresh();
