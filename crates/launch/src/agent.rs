@@ -1,4 +1,4 @@
-//! The start of the agent: no unit runs before it said that it is ready.
+//! The start of the agent: no unit starts before the agent has reported that it is ready.
 
 use crate::error::{Error, Exit};
 use crate::output::Event;
@@ -12,7 +12,7 @@ use std::io::{PipeReader, Read};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Far longer than an agent needs, even on a machine that is busy with something else.
+/// Far longer than an agent needs, even on a machine that is otherwise busy.
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 /// How long an agent may take to end after it closed its standard output without `ready`.
 const LAST_TIMEOUT: Timespec = Timespec {
@@ -53,7 +53,7 @@ pub(crate) fn start(
     }
 }
 
-/// The first line that an agent prints. No more of it is kept than tells what it is.
+/// The first line that an agent prints. Only as many bytes are kept as are needed to recognise it.
 #[derive(Debug, Default)]
 struct Greeting {
     said: Vec<u8>,
@@ -62,7 +62,7 @@ struct Greeting {
 const READY: &[u8] = b"ready\n";
 
 impl Greeting {
-    /// More of it; whether it is `ready`.
+    /// Adds bytes. Returns true if the line is `ready`.
     fn hear(&mut self, bytes: &[u8]) -> bool {
         let wanted = READY.len().saturating_sub(self.said.len());
         self.said
@@ -95,6 +95,7 @@ fn wait_until_ready(
                 return Err(Error::Interrupted { signal });
             }
         }
+        // Wait for the line, for what the agent logs, or for a signal.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(Readiness::Late);
@@ -128,7 +129,8 @@ fn wait_until_ready(
     }
 }
 
-/// The agent closed its output without a word: it is about to end, or is of no use and is killed.
+/// Ends an agent that closed its output without `ready`: it is about to exit, and is killed if it
+/// does not.
 fn end(agent: &mut Process, children: &ChildWatch, on_event: &mut dyn FnMut(Event<'_>)) -> Exit {
     let mut timeout = Some(LAST_TIMEOUT);
     loop {
@@ -150,8 +152,8 @@ mod tests {
     use super::*;
     use samite_testkit::fuzz::{self, bytes};
 
-    /// Whatever an agent prints, in whatever pieces: only `ready` as the first line counts, and
-    /// nothing grows.
+    /// Whatever an agent prints, in whatever pieces, only `ready` as the first line counts, and
+    /// memory use is bounded.
     #[test]
     fn no_agent_says_too_much() {
         let name = "agent::tests::no_agent_says_too_much";

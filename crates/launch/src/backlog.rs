@@ -1,5 +1,5 @@
-//! What the caller has taken and not shown yet, so that a slow reader slows the units and not the
-//! launcher.
+//! Counts what the caller has taken and not shown yet, so that a slow reader slows the units down
+//! but not the launcher.
 
 use crate::Error;
 use crate::signals::{drain, wake_pair};
@@ -9,15 +9,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// From here on nothing more is read from the units, which wait for room in their pipes.
+/// From here on, no more output is read from the units, which then wait for space in their pipes.
 const FULL: usize = 4 << 20;
 
-/// Bytes that the caller of [`crate::run`] has queued for somebody who may stop reading (a pager, a
-/// terminal).
+/// Bytes that the caller of [`crate::run`] has queued for a reader that may stop reading (a pager,
+/// a terminal).
 ///
-/// The caller adds what it queues and takes away what it has shown, from any thread. While more
-/// than 4 MiB are queued the launcher reads no output, and goes on to hear signals and to end units
-/// all the same.
+/// The caller adds what it queues and subtracts what it has shown, from any thread. While more than
+/// 4 MiB are queued, the launcher reads no output, but it continues to receive signals and to end
+/// units.
 #[derive(Debug, Clone)]
 pub struct Backlog(Arc<Shared>);
 
@@ -29,10 +29,10 @@ struct Shared {
 }
 
 impl Backlog {
-    /// Nothing is queued.
+    /// Creates an empty backlog.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no descriptor left.
+    /// [`Error::System`] if the system has no file descriptor left.
     pub fn new() -> Result<Self, Error> {
         let (wake, hand) =
             wake_pair().map_err(|source| Error::system("watch what is shown", source))?;
@@ -40,17 +40,17 @@ impl Backlog {
         Ok(Self(Arc::new(Shared { bytes, wake, hand })))
     }
 
-    /// So many bytes were queued.
+    /// Adds bytes that were queued.
     pub fn add(&self, bytes: usize) {
-        // ORDERING: Relaxed, here and below: a count, and nothing is read because of it.
+        // ORDERING: Relaxed, here and below: it is a count, and no other data depend on it.
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// So many bytes were shown.
+    /// Subtracts bytes that were shown.
     pub fn remove(&self, bytes: usize) {
         let before = self.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
         if before >= FULL && before.saturating_sub(bytes) < FULL {
-            // Full of wake-ups is as good as one more.
+            // If the socket is full of wake-ups, one more is not needed.
             let _ = (&self.0.hand).write(&[1]);
         }
     }
@@ -61,7 +61,7 @@ impl Backlog {
     }
 }
 
-/// Readable when it is not full any more.
+/// Readable when it is no longer full.
 impl AsFd for Backlog {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.wake.as_fd()

@@ -1,4 +1,4 @@
-//! What can go wrong between a workflow file and the end of its job.
+//! The errors between reading a workflow file and the end of its job.
 
 use std::fmt;
 use std::io;
@@ -8,7 +8,7 @@ use std::process::ExitStatus;
 
 use crate::plan::Name;
 
-/// Why a job could not be started, or did not end well.
+/// Why a job could not be started, or did not end successfully.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,33 +17,33 @@ pub enum Error {
     ReadWorkflow {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The workflow file says something that it cannot mean.
+    /// The workflow file contains a mistake.
     #[error("{}:{line}: {message}", path.display())]
     Workflow {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong and what to write instead.
+        /// What is wrong, and what to write instead.
         message: String,
     },
     /// `--set` or `--PARAMETER` does not fit the workflow.
     #[error("{0}")]
     Setting(String),
-    /// A program of the job is not there.
+    /// A program of the job does not exist.
     #[error("{program}: there is no program `{command}` ({looked}); nothing was started")]
     NoSuchProgram {
         /// The program's name in the job.
         program: String,
         /// The command as written.
         command: String,
-        /// Where it was looked for.
+        /// Where it was searched for.
         looked: String,
     },
-    /// A program of the job is there, but cannot be run.
+    /// A program of the job exists, but cannot be executed.
     #[error("{program}: {} is not executable: run `chmod +x` on it; nothing was started", path.display())]
     NotExecutable {
         /// The program's name in the job.
@@ -57,7 +57,7 @@ pub enum Error {
         /// The job.
         job: String,
     },
-    /// The system refused another process.
+    /// The system refused to start another process.
     #[error(
         "{unit} could not be started: the system allowed no more processes after {started} of {wanted} units \
          (limit of this user: {}); all units were ended; raise `ulimit -u` or the container's limit, or use fewer units",
@@ -66,21 +66,21 @@ pub enum Error {
     ProcessLimit {
         /// The unit that did not start.
         unit: Name,
-        /// Units that had started.
+        /// How many units had started.
         started: usize,
-        /// Units in the job.
+        /// How many units the job has.
         wanted: usize,
         /// The user's process limit, if there is one.
         limit: Option<u64>,
     },
-    /// Even one pipe per unit is more than the limit of open files.
+    /// The limit of open files does not allow even one pipe per unit.
     #[error(
         "{units} units need {needed} file descriptors, but the limit is {limit}; raise `ulimit -n` or use fewer units"
     )]
     FileLimit {
-        /// Units in the job.
+        /// How many units the job has.
         units: usize,
-        /// Descriptors that they need.
+        /// How many descriptors they need.
         needed: u64,
         /// The hard limit.
         limit: u64,
@@ -90,7 +90,7 @@ pub enum Error {
     Spawn {
         /// The process.
         name: Name,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
     /// The agent ended before it was ready.
@@ -136,18 +136,18 @@ pub enum Error {
         /// Its last lines, oldest first.
         said: Vec<String>,
     },
-    /// The person, or the system, asked the job to end.
+    /// A user, or the system, asked the job to end.
     #[error("the job was ended by {}", signal_name(*signal))]
     Interrupted {
-        /// The signal that the launcher was sent.
+        /// The signal that was sent to the launcher.
         signal: i32,
     },
-    /// Signals, pipes or polls do not work.
+    /// A system call for signals, pipes or polling failed.
     #[error("the launcher cannot {what}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// What the system says.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -159,8 +159,8 @@ samite_mem::error_codes!(Error, "launch", {
 });
 
 impl Error {
-    /// The exit code of a command that ends with this error: that of the unit that failed first
-    /// (128 + signal when it was killed), 2 for a file or an option that is wrong, otherwise 1.
+    /// Returns the exit code of a command that ends with this error: that of the unit that failed
+    /// first (128 + signal if a signal killed it), 2 for a wrong file or option, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnitFailed { exit, .. } => exit.code(),
@@ -186,19 +186,19 @@ impl Error {
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// It exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal killed it.
     Signal(i32),
 }
 
 impl Exit {
-    /// True for an exit with code 0.
+    /// Returns true for an exit with code 0.
     pub fn is_success(self) -> bool {
         self == Self::Code(0)
     }
 
-    /// The code that a shell would show: the exit code, or 128 + signal.
+    /// Returns the code that a shell would show: the exit code, or 128 + signal.
     pub fn code(self) -> u8 {
         let code = match self {
             Self::Code(code) => code,
@@ -213,7 +213,7 @@ impl From<ExitStatus> for Exit {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Code(code),
             (None, Some(signal)) => Self::Signal(signal),
-            // `wait` returns only for processes that ended in one of these two ways.
+            // `wait` returns only for processes that have ended in one of these two ways.
             (None, None) => Self::Code(1),
         }
     }
@@ -229,7 +229,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// "signal 9 (SIGKILL)".
+/// Formats a signal as "signal 9 (SIGKILL)".
 fn signal_name(signal: i32) -> String {
     match signal_hook::low_level::signal_name(signal) {
         Some(name) => format!("signal {signal} ({name})"),

@@ -1,4 +1,4 @@
-//! What a new process does between its start and its program: `samite exec-unit`.
+//! What a new process does before it becomes its program: `samite exec-unit`.
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -10,19 +10,19 @@ use std::process::Command;
 /// A process that is about to become a unit.
 #[derive(Debug, Clone)]
 pub struct ExecUnit {
-    /// The processors that it may use, as `0-3,8`.
+    /// The processors that it may use, such as `0-3,8`.
     pub cpus: Option<String>,
-    /// The launcher; the process ends at once when that is no longer its parent.
+    /// The launcher. The process ends at once if that is no longer its parent.
     pub parent: Option<i32>,
     /// The program and its arguments.
     pub command: Vec<OsString>,
 }
 
 impl ExecUnit {
-    /// Becomes the program. The kernel kills it when the launcher ends, however that happens; the
-    /// signal mask and SIGPIPE are as in a fresh process.
+    /// Becomes the program. The kernel kills it when the launcher ends for any reason. The signal
+    /// mask and SIGPIPE are as in a fresh process.
     ///
-    /// Returns only when that failed, with the reason.
+    /// Returns only if this failed, with the reason.
     pub fn exec(&self) -> io::Error {
         match self.prepare() {
             Ok(mut command) => command.exec(),
@@ -32,7 +32,7 @@ impl ExecUnit {
 
     fn prepare(&self) -> io::Result<Command> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The launcher may have died before the line above: then no signal will come.
+        // The launcher may have died before the line above; then no signal will arrive.
         if self.parent.is_some() && getppid() != self.parent.and_then(Pid::from_raw) {
             return Err(io::Error::other("the launcher has ended"));
         }
@@ -51,7 +51,7 @@ impl ExecUnit {
     }
 }
 
-/// Reads `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn cpu_set(list: &str) -> io::Result<CpuSet> {
     let invalid = || {
         io::Error::new(
@@ -74,7 +74,7 @@ fn cpu_set(list: &str) -> io::Result<CpuSet> {
     Ok(set)
 }
 
-/// Whether `list` can be read as a list of processors.
+/// Returns true if `list` can be parsed as a list of processors.
 pub(crate) fn is_cpu_list(list: &str) -> bool {
     cpu_set(list).is_ok()
 }

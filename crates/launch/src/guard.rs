@@ -1,8 +1,8 @@
-//! What becomes of grandchildren when the launcher is killed: `samite guard`.
+//! Ends grandchildren if the launcher is killed: `samite guard`.
 //!
-//! The kernel ends units with their launcher, and not what they started. So one more process reads
-//! which groups there are from a pipe that only the launcher holds open, and kills them when the
-//! pipe closes.
+//! The kernel ends units together with their launcher, but not processes that they started. So one
+//! more process reads the numbers of all groups from a pipe that only the launcher holds open, and
+//! kills these groups when the pipe closes.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashSet;
@@ -11,11 +11,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
-/// Reads the groups of a launcher (`+123`, and `-123` for one that has ended) until it is gone, and
-/// kills those that it left. For the process `samite guard`, with its standard input.
+/// Reads the groups of a launcher (`+123`, and `-123` for one that has ended) until the launcher is
+/// gone, and kills those that are left. For the process `samite guard`, with its standard input.
 pub fn guard(lines: impl BufRead) {
     for group in groups_left(lines) {
-        // It may have ended by itself.
+        // The group may have ended by itself.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -24,7 +24,7 @@ fn groups_left(mut lines: impl BufRead) -> HashSet<Pid> {
     let mut groups = HashSet::new();
     let mut line = String::new();
     while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
-        // The beginning of a number is that of another group.
+        // An incomplete number would be that of another group.
         let Some(whole) = line.strip_suffix('\n') else {
             break;
         };
@@ -38,19 +38,19 @@ fn groups_left(mut lines: impl BufRead) -> HashSet<Pid> {
     groups
 }
 
-/// A group by its number. 1 is that of no unit: to signal it is to signal everybody.
+/// Parses the number of a group. It is never 1: a signal to group 1 would go to all processes.
 fn group(number: &str) -> Option<Pid> {
     let number: i32 = number.parse().ok()?;
     (number > 1).then(|| Pid::from_raw(number)).flatten()
 }
 
-/// The launcher's end. It never waits for the guard, which somebody may have stopped: what does not
-/// fit into the pipe is sent with what is said next. When it is dropped the launcher has ended all
-/// groups itself, and the guard is killed.
+/// The launcher's end of the pipe. It never waits for the guard, which may have been stopped: what
+/// does not fit into the pipe is sent with the next message. When this is dropped, the launcher has
+/// ended all groups itself, so the guard is killed.
 #[derive(Debug)]
 pub(crate) struct Guard {
     process: Child,
-    /// `None` when the guard is gone.
+    /// `None` if the guard is gone.
     pipe: Option<ChildStdin>,
     unsent: Vec<u8>,
 }
@@ -62,7 +62,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // What the terminal sends to the launcher's group is not for it.
+            // Signals that the terminal sends to the launcher's group are not for it.
             .process_group(0)
             .spawn()?;
         let pipe = process.stdin.take();
@@ -72,18 +72,18 @@ impl Guard {
             unsent: Vec::new(),
         };
         if let Some(pipe) = &guard.pipe {
-            // Of this end alone: the guard waits for its lines.
+            // Only this end is non-blocking: the guard waits for its lines.
             rustix::io::ioctl_fionbio(pipe, true)?;
         }
         Ok(guard)
     }
 
-    /// A group of this number was started.
+    /// Reports a group that was started.
     pub(crate) fn watch(&mut self, group: u32) {
         self.say(format_args!("+{group}"));
     }
 
-    /// A group has ended.
+    /// Reports a group that has ended.
     pub(crate) fn forget(&mut self, group: u32) {
         self.say(format_args!("-{group}"));
     }
@@ -96,7 +96,7 @@ impl Guard {
         }
     }
 
-    /// Sends what the pipe takes.
+    /// Sends as much as fits into the pipe.
     fn send(&mut self) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else {
             self.unsent.clear();
@@ -116,7 +116,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Before the pipe closes: that would tell it to kill.
+        // Before the pipe closes, because that would make the guard kill the groups.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -136,7 +136,7 @@ mod tests {
         };
         assert_eq!(left("+10\n+11\n-10\n+12\n"), [11, 12].into());
         assert_eq!(left("+0\n+1\n+-5\n+x\n+7\n"), [7].into());
-        // The launcher was killed while it said a number.
+        // The launcher was killed while it wrote a number.
         assert_eq!(left("+12\n+3456"), [12].into());
     }
 
@@ -165,7 +165,7 @@ mod tests {
         });
     }
 
-    /// A program for [`Guard::start`].
+    /// Writes a program for [`Guard::start`].
     fn starter(folder: &Path, script: &str) -> std::path::PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = folder.join("starter");
@@ -174,7 +174,7 @@ mod tests {
         path
     }
 
-    /// Far more than a pipe takes, to a guard that reads nothing, and hears nothing.
+    /// Sends far more than fits into a pipe to a guard that is stopped and reads nothing.
     #[test]
     fn a_stopped_guard_holds_nobody_up() {
         let folder = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ mod tests {
         assert!(!Path::new(&format!("/proc/{number}")).exists());
     }
 
-    /// What did not fit comes when there is room again, whole and in order.
+    /// What did not fit is sent when there is space again, complete and in order.
     #[test]
     fn what_a_guard_could_not_be_told_comes_later() {
         let folder = tempfile::tempdir().unwrap();

@@ -5,12 +5,12 @@
 //!    |                                                     |                                   |
 //!    +------------------ all units have ended -------------+-----------------------------------+
 //!                                 |
-//!                      SIGTERM to the agent, the same ladder, the end
+//!                      SIGTERM to the agent, the same stages, the end
 //! ```
-//! The loop waits for output, ended children and signals at once. It looks at children when the
-//! kernel says that one changed, after that wake-up was cleared, so an end in between causes one
-//! more round and never a lost one. While the caller has too much to show no output is read;
-//! everything else goes on.
+//! The loop waits for output, ended children and signals at once. When the kernel reports that a
+//! child has changed, the loop clears the wake-up and then checks the children, so an end in
+//! between causes one more round but is never missed. While the caller has too much output to show,
+//! no output is read; everything else continues.
 
 use crate::Backlog;
 use crate::agent;
@@ -30,13 +30,13 @@ use std::time::{Duration, Instant};
 
 /// Runs a plan to its end and returns when no process of it is left.
 ///
-/// `on_event` is called from this thread, in the order of events of one process; it should be
-/// quick, since units that print wait for it. Call this from a thread that lives as long as the
-/// job: the kernel ends processes that were started through [`Plan::starter`] with the thread that
-/// did.
+/// `on_event` is called from this thread, in order for the events of one process. It should be
+/// quick, because units that print wait for it. Call `run` from a thread that lives as long as the
+/// job: when the thread that started processes through [`Plan::starter`] ends, the kernel ends
+/// these processes.
 ///
 /// # Errors
-/// The first thing that went wrong; [`Error::exit_code`] is the exit code to end with.
+/// The first failure; [`Error::exit_code`] is the exit code to end with.
 pub fn run(
     plan: &Plan,
     interrupts: Option<&Interrupts>,
@@ -52,10 +52,12 @@ pub fn run(
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
     let mut guard = guard.map_err(|source| Error::system("start its guard", source))?;
+    // The agent has to be ready before any unit starts.
     let agent = match &plan.agent {
         Some(argv) => Some(agent::start(plan, argv, &children, interrupts, on_event)?),
         None => None,
     };
+    // The guard learns of each group as soon as it exists.
     let mut on_start = |pid| guard.iter_mut().for_each(|guard| guard.watch(pid));
     agent.iter().for_each(|agent| on_start(agent.pid()));
     let units = Process::start_units(plan, pipes, &mut on_start, on_event)?;
@@ -82,7 +84,7 @@ pub fn run(
 struct Job<'a> {
     /// The units in order, then the agent if there is one.
     processes: Vec<Process>,
-    /// Which of them a process id is.
+    /// The index of the process with a process id.
     numbers: BTreeMap<u32, usize>,
     guard: Option<Guard>,
     children: ChildWatch,
@@ -94,32 +96,33 @@ struct Job<'a> {
     failure: Option<Error>,
 }
 
-/// How far the end has come.
+/// The progress of ending the job.
 enum Ending {
-    /// All were asked, and are killed if they take too long.
+    /// All were asked to end, and are killed if they take too long.
     Asked {
         until: Instant,
     },
     Killed,
 }
 
-/// Two signals within this time are one wish: `timeout` signals the process and then its group.
+/// Two signals within this time count as one request: `timeout` signals the process and then its
+/// group.
 const ONE_WISH: Duration = Duration::from_millis(500);
 
-/// When somebody first asked for the end by a signal.
+/// When a signal first asked the job to end.
 #[derive(Debug, Default)]
 struct Wishes {
     first: Option<Instant>,
 }
 
 impl Wishes {
-    /// A signal came; whether it is another wish than the first one.
+    /// Records a signal. Returns true if it is another request than the first one.
     fn is_another(&mut self, now: Instant) -> bool {
         let first = *self.first.get_or_insert(now);
         now.duration_since(first) >= ONE_WISH
     }
 
-    /// The launcher itself was stopped for so long.
+    /// Excludes the time for which the launcher itself was stopped.
     fn leave_out(&mut self, stopped: Duration) {
         if let Some(first) = &mut self.first {
             *first += stopped;
@@ -127,17 +130,17 @@ impl Wishes {
     }
 }
 
-/// A child of this process that has ended and that nobody has reaped, if there is one. One question
-/// for all of them.
+/// Returns a child of this process that has ended and is not reaped yet, if there is one. A single
+/// system call for all children.
 fn ended_child() -> Option<u32> {
     let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = waitid(Id::All, options).ok()?.pid()?;
     Some(pid.as_raw().unsigned_abs())
 }
 
-/// Reaps until no child is left that has ended; who ended, and how. The kernel is asked for those
-/// that have, by `ended_child`: a wake-up costs as much as there are ends, and not as there are
-/// processes. `reap` asks for one of them.
+/// Reaps until no ended child is left. Returns which processes ended, and how. `ended_child` asks
+/// the kernel for children that have ended, so the cost of a wake-up depends on the number of ends,
+/// not of processes. `reap` reaps one of them.
 fn reap_ended(
     numbers: &BTreeMap<u32, usize>,
     mut ended_child: impl FnMut() -> Option<u32>,
@@ -146,7 +149,7 @@ fn reap_ended(
     let mut ended = Vec::new();
     while let Some(pid) = ended_child() {
         let Some(&index) = numbers.get(&pid) else {
-            // A child of somebody else in this process, who has not reaped it yet: ours may be
+            // A child that another part of this process has started and not reaped yet: ours may be
             // behind it.
             let all = numbers.values();
             ended.extend(all.filter_map(|&index| Some((index, reap(index)?))));
@@ -178,7 +181,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The units are gone; the agent has nothing left to serve.
+    /// Ends the agent, which has nothing left to serve once the units are gone.
     fn end_agent(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
         if !matches!(self.ending, Some(Ending::Killed)) {
             self.ask_to_end();
@@ -186,8 +189,9 @@ impl Job<'_> {
         while self.processes.iter().any(|process| !process.has_ended()) {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
-            // Units may fail of its loss before it can be reaped: its files close first. Asked to
-            // end it may end as it likes, but not by a signal that nobody here sent.
+            // Units may fail because of its loss before it can be reaped, because its files close
+            // first. After it was asked to end it may end in any way, except by a signal that was
+            // not sent from here.
             let killed =
                 |exit| matches!(exit, Exit::Signal(signal) if signal != Signal::TERM.as_raw());
             if self.failure.is_some() && ended.iter().any(|&(_, exit)| killed(exit)) {
@@ -201,7 +205,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Waits until something happens, and passes on what was printed.
+    /// Waits until something happens, and passes output on.
     fn wait(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
         let mut fds = vec![PollFd::new(&self.children, PollFlags::IN)];
         if let Some(interrupts) = self.interrupts {
@@ -210,6 +214,7 @@ impl Job<'_> {
         let full = self.backlog.filter(|backlog| backlog.is_full());
         fds.extend(full.map(|backlog| PollFd::from_borrowed_fd(backlog.as_fd(), PollFlags::IN)));
         let first = fds.len();
+        // While the caller's queue is full, the units' pipes fill up and slow the units down.
         let readers = self
             .processes
             .iter()
@@ -227,6 +232,7 @@ impl Job<'_> {
             Err(rustix::io::Errno::INTR) => return Ok(()),
             Err(source) => return Err(Error::system("wait for its units", source)),
         }
+        // `ready` lists the pipes of all processes in order; each takes its share.
         let ready: Vec<bool> = fds[first..]
             .iter()
             .map(|fd| !fd.revents().is_empty())
@@ -243,10 +249,10 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Reaps until no child is left that has ended; returns who ended, and how.
+    /// Reaps until no ended child is left. Returns which processes ended, and how.
     ///
-    /// More than one look, because a unit that ends may take another with it while this one looks:
-    /// then both are in the list, and [`Job::judge`] can tell cause from effect.
+    /// It checks repeatedly because a unit that ends may take another with it meanwhile. Both are
+    /// then in the list, and [`Job::judge`] can tell cause from effect.
     fn reap(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Vec<(usize, Exit)> {
         if !self.children.clear() {
             return Vec::new();
@@ -273,9 +279,9 @@ impl Job<'_> {
         Some(exit)
     }
 
-    /// What the ends of processes mean for the job. When several ended, the cause comes first: the
-    /// agent, whose loss units notice; then death by a signal, which other units notice; then a
-    /// code.
+    /// Determines what the ends of processes mean for the job. If several ended, the cause comes
+    /// first: the agent, whose loss units notice; then death by a signal, which other units notice;
+    /// then an exit code.
     fn judge(&self, ended: &[(usize, Exit)]) -> Option<Error> {
         let units_left = self
             .processes
@@ -300,8 +306,8 @@ impl Job<'_> {
         })
     }
 
-    /// Remembers the first failure and asks the others to end. The loss of the agent, unless it was
-    /// killed from here, is the cause even of failures that were seen before it.
+    /// Records the first failure and asks the others to end. The loss of the agent, unless it was
+    /// killed from here, counts as the cause even of failures that were seen before it.
     fn fail(&mut self, error: Error) {
         let killed = matches!(self.ending, Some(Ending::Killed));
         let is_cause = match &self.failure {
@@ -330,8 +336,8 @@ impl Job<'_> {
         let Some(signal) = heard.end else {
             return;
         };
-        // The end may have begun for another reason: then the units clean up, and one signal does
-        // not break that off.
+        // The end may have begun for another reason. The units are then cleaning up, and one signal
+        // does not interrupt that.
         let is_another = self.wishes.is_another(Instant::now());
         self.fail(Error::Interrupted { signal });
         if is_another {
@@ -339,7 +345,7 @@ impl Job<'_> {
         }
     }
 
-    /// Stops everything until somebody continues the launcher; the time is not counted.
+    /// Stops everything until the launcher is continued; the time is not counted.
     fn stop(&mut self) {
         let before = Instant::now();
         stop_with(&self.processes);
@@ -357,8 +363,8 @@ impl Job<'_> {
         }
     }
 
-    /// SIGTERM, and SIGCONT for those that are stopped and could not hear it. The agent stays while
-    /// there are units: they may need it to end well.
+    /// Sends SIGTERM, and SIGCONT for processes that are stopped and could not handle it. The agent
+    /// stays while there are units, because they may need it to end properly.
     fn ask_to_end(&mut self) {
         let units_left = self
             .processes
@@ -393,8 +399,8 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// Sixty-four processes, of which these have ended, and how often each question was asked of
-    /// the kernel.
+    /// Sixty-four processes, the list of those that have ended, and how often the kernel was asked
+    /// each question.
     struct Children {
         ended: RefCell<Vec<u32>>,
         asked_for_any: Cell<usize>,
@@ -432,8 +438,8 @@ mod tests {
         }
     }
 
-    /// A wake-up without an end is one question to the kernel, whatever the number of units; each
-    /// end adds one, and one for the unit that ended.
+    /// A wake-up without an ended child is one system call, whatever the number of units. Each
+    /// ended child adds one call, and one to reap it.
     #[test]
     fn a_wake_up_asks_no_unit_that_has_not_ended() {
         assert_eq!(Children::reap(&[]), (Vec::new(), 1, 0));
@@ -441,7 +447,7 @@ mod tests {
         assert_eq!(Children::reap(&two), (vec![63, 7], 3, 2));
     }
 
-    /// A child of somebody else in this process hides nobody who ended behind it.
+    /// A child of another part of this process does not hide an ended child behind it.
     #[test]
     fn a_child_of_somebody_else_hides_no_end() {
         let stranger = 7;
@@ -452,14 +458,14 @@ mod tests {
         assert_eq!(reaped, [3, 7]);
     }
 
-    /// One wish is the first signal and what follows it at once, whenever the end began; what the
-    /// launcher was stopped for is not counted.
+    /// The first signal and those that immediately follow it are one request, whenever the end
+    /// began. The time for which the launcher was stopped is not counted.
     #[test]
     fn signals_are_another_wish_after_a_while() {
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
         let mut wishes = Wishes::default();
-        // However long the end has been going on by then.
+        // However long ago the end began.
         assert!(!wishes.is_another(at(60_000)));
         assert!(!wishes.is_another(at(60_499)));
         assert!(wishes.is_another(at(60_500)));

@@ -1,39 +1,40 @@
-//! Starts the units of a job, shows what they say, and sees to it that all of them end.
+//! Starts the units of a job, shows their output, and ensures that all of them end.
 //!
 //! # Core objects
 //! * [`Workflow`]: a TOML file that names programs, their arguments and how many units each has.
-//! * [`Plan`]: everything that is needed to start a job, all questions answered: each program is an
-//!   executable that exists, the configuration is resolved.
+//! * [`Plan`]: everything that is needed to start a job, fully resolved: each program is an
+//!   executable that exists, and the configuration is complete.
 //! * [`run`]: runs a plan to its end. One thread, one poll; children are reaped when the kernel
-//!   says that they ended, never by a timer.
+//!   reports that they have ended, never by a timer.
 //! * [`Event`]: what the caller is told meanwhile: lines, progress reports, starts and ends.
-//! * [`Interrupts`]: Ctrl-C, Ctrl-Z and their relatives as something that [`run`] can wait for.
-//! * [`Backlog`]: what the caller has not shown yet, so that nobody who stops reading stops the
-//!   launcher.
+//! * [`Interrupts`]: Ctrl-C, Ctrl-Z and similar signals in a form that [`run`] can wait for.
+//! * [`Backlog`]: what the caller has not shown yet, so that a reader that stops reading does not
+//!   stop the launcher.
 //!
 //! # File map
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
-//! messages · `spawn` one process · `agent` the start of the agent · `output` lines out of pipes ·
-//! `backlog` lines that nobody reads · `job` the run · `signals` signals as file descriptors ·
+//! messages · `spawn` one process · `agent` the start of the agent · `output` lines from pipes ·
+//! `backlog` lines that are not read yet · `job` the run · `signals` signals as file descriptors ·
 //! `limits` file descriptors · `exec` what a new unit does before it becomes its program · `guard`
-//! what outlives a launcher that is killed · `error`.
+//! ends groups after the launcher was killed · `error`.
 //!
 //! # Rules
-//! * Every process leads its own group, and the whole group goes when it ends, or when the launcher
-//!   does, also by kill -9. What leaves the group (`setsid`, a daemon) is not followed: its output
-//!   is not read any more once its unit has ended, and it may stay. Nor is anybody followed whose
-//!   launcher and guard are killed at once, or whose guard somebody has stopped.
+//! * Every process leads its own group. The whole group is killed when the process ends, or when
+//!   the launcher does, even by kill -9. Processes that leave the group (`setsid`, a daemon) are
+//!   not followed: their output is not read once their unit has ended, and they may stay. If
+//!   launcher and guard are killed at once, or the guard is stopped, nothing ends the groups
+//!   either.
 //! * Nothing is started before every program of the job is known to exist.
-//! * The first failure ends the job and is the one that is reported, with the unit's last words.
-//! * File descriptors: two pipes for a unit, or one when the limit is low; nothing else per unit.
-//! * The launcher never waits for who reads its output, nor for what a unit left behind, nor for
-//!   its guard: signals are always heard.
+//! * The first failure ends the job and is the one that is reported, with the unit's last lines.
+//! * File descriptors: two pipes per unit, or one if the limit is low; nothing else per unit.
+//! * The launcher never waits for the reader of its output, for processes that a unit left behind,
+//!   or for its guard: signals are always handled.
 //!
 //! # Progress reports
-//! A unit that has something for the progress bar prints a line that starts with the character
-//! RECORD SEPARATOR: `\x1eprogress {"step":3,"of":100,"note":"residual 1e-3"}`; `of` and `note` may
-//! be left out. The line is not shown; it becomes [`Event::Progress`].
+//! A unit that reports progress prints a line that starts with the character RECORD SEPARATOR:
+//! `\x1eprogress {"step":3,"of":100,"note":"residual 1e-3"}`; `of` and `note` are optional. The
+//! line is not shown; it becomes [`Event::Progress`].
 //!
 //! # Example
 //! ```

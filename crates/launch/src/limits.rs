@@ -1,22 +1,22 @@
-//! How many pipes a unit gets under the limit of open files.
+//! How many pipes each unit gets under the limit of open files.
 
 use crate::Error;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of the launcher itself: standard streams, signals, agent, and the pipes that exist
-/// for a moment while a process is started.
+/// briefly while a process is started.
 const SLACK: u64 = 24;
 
 /// How a unit's output reaches the launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pipes {
-    /// Standard output and standard error apart: two descriptors.
+    /// Standard output and standard error separately: two descriptors.
     Separate,
     /// Both through one pipe.
     Merged,
 }
 
-/// Chooses for `units` units, and raises the soft limit to the hard one when that helps.
+/// Chooses for `units` units, and raises the soft limit to the hard one if that helps.
 pub(crate) fn pipes_for(units: usize) -> Result<Pipes, Error> {
     let units = units as u64;
     let limit = getrlimit(Resource::Nofile);
@@ -49,7 +49,7 @@ fn choose(units: u64, limit: u64) -> Result<Pipes, Error> {
     }
 }
 
-/// The user's process limit, if there is one.
+/// Returns the user's process limit, if there is one.
 pub(crate) fn processes() -> Option<u64> {
     getrlimit(Resource::Nproc).current
 }

@@ -1,22 +1,22 @@
-//! Lines out of the pipes of many processes.
+//! Lines from the pipes of many processes.
 //!
-//! Bytes of one pipe become lines before anybody sees them, so lines of different units are never
-//! mixed. A line that ends without a newline is shown when its pipe ends; a very long one in
-//! pieces.
+//! The bytes of one pipe are split into lines before they are passed on, so lines of different
+//! units are never mixed. A line without a newline is shown when its pipe ends; a very long one is
+//! shown in pieces.
 
 use crate::plan::Name;
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read, Write};
 
-/// A line longer than this is shown in pieces, so that a unit cannot make the launcher grow.
+/// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
 const LONGEST_LINE: usize = 64 * 1024;
-/// How many lines are remembered as a unit's last words.
+/// How many lines are kept as a unit's last lines.
 const LAST_WORDS: usize = 4;
-/// Starts a line that is meant for the launcher.
+/// Marks a line for the launcher.
 const MARKER: &[u8] = b"\x1eprogress ";
 
-/// What happens while a job runs.
+/// Something that happens while a job runs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -29,18 +29,18 @@ pub enum Event<'a> {
     },
     /// A process printed a line.
     Line(Line<'a>),
-    /// A unit reports how far it is.
+    /// A unit reports its progress.
     Progress {
         /// The unit.
         name: &'a Name,
-        /// What it reports.
+        /// The report.
         progress: Progress,
     },
     /// A process ended.
     Ended {
         /// The process.
         name: &'a Name,
-        /// How.
+        /// How it ended.
         exit: crate::Exit,
     },
 }
@@ -48,20 +48,20 @@ pub enum Event<'a> {
 /// A line of output.
 #[derive(Debug, Clone, Copy)]
 pub struct Line<'a> {
-    /// Who printed it.
+    /// The process that printed it.
     pub name: &'a Name,
-    /// Where; all is [`Stream::Stdout`] when descriptors are too few to tell.
+    /// The stream; always [`Stream::Stdout`] if descriptors are too few to distinguish them.
     pub stream: Stream,
-    /// Whether it is to be shown with the name in front.
+    /// Whether it is to be shown with the name as a prefix.
     pub prefix: bool,
     /// The bytes without the newline.
     pub text: &'a [u8],
-    /// False for the end of a line that has no newline and for a piece of a long one.
+    /// False for a last line without a newline and for a piece of a long line.
     pub complete: bool,
 }
 
 impl Line<'_> {
-    /// Writes the line as a person reads it: `[solver.0] text`, in one write.
+    /// Writes the line as it is shown, `[solver.0] text`, in one write.
     ///
     /// # Errors
     /// Those of `out`.
@@ -90,17 +90,17 @@ pub enum Stream {
 /// A progress report of a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Progress {
-    /// Steps that are done.
+    /// The number of steps that are done.
     pub step: u64,
-    /// Steps in all, if the unit knows.
+    /// The total number of steps, if the unit knows it.
     #[serde(default)]
     pub of: Option<u64>,
-    /// A few words about the last step.
+    /// A short note on the last step.
     #[serde(default)]
     pub note: Option<String>,
 }
 
-/// The pipes of one process and what it said last.
+/// The pipes of one process and its last lines.
 #[derive(Debug)]
 pub(crate) struct Output {
     prefix: bool,
@@ -129,12 +129,12 @@ impl Output {
         }
     }
 
-    /// The pipes that are still open, in order.
+    /// Iterates over the pipes that are still open, in order.
     pub(crate) fn readers(&self) -> impl Iterator<Item = &PipeReader> {
         self.pipes.iter().map(|pipe| &pipe.reader)
     }
 
-    /// Reads once from each pipe whose entry in `ready` is true; forgets pipes that ended.
+    /// Reads once from each pipe whose entry in `ready` is true; drops pipes that have ended.
     pub(crate) fn read(
         &mut self,
         name: &Name,
@@ -156,8 +156,8 @@ impl Output {
         pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink).is_some());
     }
 
-    /// Reads what is there at this moment, and shows unfinished lines. What somebody else who holds
-    /// the pipe writes from now on (a grandchild that left the group) is not read.
+    /// Reads what the pipes hold at this moment, and shows unfinished lines. What another process
+    /// that still holds a pipe (a grandchild that left the group) writes from now on is not read.
     pub(crate) fn finish(&mut self, name: &Name, on_event: &mut dyn FnMut(Event<'_>)) {
         let Self {
             prefix,
@@ -182,14 +182,14 @@ impl Output {
         }
     }
 
-    /// The last lines, oldest first.
+    /// Returns the last lines, oldest first.
     pub(crate) fn last_words(&self) -> Vec<String> {
         self.last.iter().cloned().collect()
     }
 }
 
 impl Pipe {
-    /// One read, of so many bytes; none at the end.
+    /// Reads once and returns the number of bytes; `None` at the end.
     fn read(&mut self, sink: &mut Sink<'_, '_>) -> Option<usize> {
         let mut bytes = [0; 16 * 1024];
         match self.reader.read(&mut bytes) {
@@ -215,7 +215,7 @@ impl Pipe {
     }
 }
 
-/// Where the lines of one process go.
+/// The destination of the lines of one process.
 struct Sink<'a, 'f> {
     name: &'a Name,
     prefix: bool,
@@ -250,19 +250,19 @@ impl Sink<'_, '_> {
     }
 }
 
-/// The report in a marked line; a line that only looks like one is shown as it is.
+/// Parses the report in a marked line; a line that only looks like one is shown as it is.
 fn progress_report(text: &[u8]) -> Option<Progress> {
     serde_json::from_slice(text.strip_prefix(MARKER)?).ok()
 }
 
-/// Cuts a stream of bytes at its newlines, whatever pieces it comes in.
+/// Splits a stream of bytes at its newlines, regardless of the pieces in which it arrives.
 #[derive(Debug, Default)]
 struct LineSplitter {
     partial: Vec<u8>,
 }
 
 impl LineSplitter {
-    /// Gives each line to `emit`, without its newline; `complete` is false for a piece of a line
+    /// Passes each line to `emit`, without its newline. `complete` is false for a piece of a line
     /// that is too long.
     fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&[u8], bool)) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
@@ -274,7 +274,7 @@ impl LineSplitter {
         self.extend(bytes, &mut emit);
     }
 
-    /// The stream has ended: gives what has no newline.
+    /// Passes on the rest without a newline when the stream has ended.
     fn finish(&mut self, mut emit: impl FnMut(&[u8], bool)) {
         if !self.partial.is_empty() {
             emit(&self.partial, false);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut into reads, the lines are those of the whole text.
+        /// However the bytes are split into reads, the lines are those of the whole text.
         #[test]
         fn lines_do_not_depend_on_the_cuts(
             pieces in prop::collection::vec(prop::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..40), 0..20)
@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(shown(&line), b"hi\n");
     }
 
-    /// Whatever a process prints, reports that are none among it: the launcher shows every byte
-    /// that is no report, once, and keeps little of it.
+    /// Whatever a process prints, including invalid reports, the launcher shows every byte outside
+    /// of a valid report once, and keeps little of it.
     #[test]
     fn no_output_breaks_a_launcher() {
         let report = b"\x1eprogress {\"step\":3,\"of\":100,\"note\":\"fine\"}\n";

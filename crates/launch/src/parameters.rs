@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 pub struct Parameter {
     /// Its name: `{name}` in the workflow, `--name` on the command line.
     pub name: String,
-    /// Its value unless the run gives another.
+    /// Its value unless the run sets another.
     pub default: String,
-    /// What it means, for `--help`.
+    /// Its description, for `--help`.
     pub help: String,
 }
 
-/// Whether `name` can stand between braces and after `--`.
+/// Returns true if `name` may be written in braces and after `--`.
 pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name
@@ -23,11 +23,11 @@ pub(crate) fn is_name(name: &str) -> bool {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_')
 }
 
-/// Puts values in the place of `{name}`. `{{` and `}}` are braces; braces around anything that is
-/// no name stay as they are.
+/// Replaces `{name}` by its value. `{{` and `}}` stand for braces; braces around anything that is
+/// not a name are kept.
 ///
 /// # Errors
-/// A sentence about a name that is not among the values.
+/// A message about a name that is not among the values.
 pub(crate) fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<String, String> {
     let mut filled = String::with_capacity(text.len());
     let mut rest = text;
@@ -37,6 +37,7 @@ pub(crate) fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<S
         let name = rest
             .strip_prefix('{')
             .and_then(|inner| inner.split_once('}'));
+        // An escaped brace, a parameter, or a brace that is ordinary text.
         if rest.starts_with("{{") || rest.starts_with("}}") {
             filled.push_str(&rest[..1]);
             rest = &rest[2..];

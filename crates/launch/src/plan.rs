@@ -1,4 +1,4 @@
-//! A job with all questions answered: which executables, how many units, which configuration.
+//! A fully resolved job: the executables, the numbers of units, the configuration.
 
 use crate::{Backlog, Error};
 use rustix::fs::Access;
@@ -8,33 +8,35 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Everything that [`crate::run`] needs to know.
+/// Everything that [`crate::run`] needs.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Name of the job, for people.
+    /// The name of the job, for people.
     pub job: String,
-    /// Name of the job, for its units: no other run in the same domain has it.
+    /// The name of the job, for its units; unique among the runs in the domain.
     pub id: String,
-    /// Name under which the processes find each other.
+    /// The name under which the processes find each other.
     pub domain: String,
     /// The programs, in the order in which their units are numbered.
     pub programs: Vec<Program>,
-    /// Command of the agent; it prints `ready` and closes its standard output. None: no agent.
+    /// The command of the agent. It prints `ready` and closes its standard output. `None`: no
+    /// agent.
     pub agent: Option<Vec<OsString>>,
-    /// The `samite` executable; each process is started as
-    /// `STARTER exec-unit --parent PID [--cpus LIST] -- COMMAND ARGS`, so that it dies with the
-    /// launcher, and `STARTER guard` sees to what it started itself. None: started directly.
+    /// The `samite` executable. Each process is started as `STARTER exec-unit --parent PID [--cpus
+    /// LIST] -- COMMAND ARGS`, so that it dies with the launcher; `STARTER guard` ends the
+    /// processes that it starts itself. `None`: processes are started directly.
     pub starter: Option<PathBuf>,
-    /// The resolved configuration, as TOML, for all units alike.
+    /// The resolved configuration, as TOML, the same for all units.
     pub config: String,
     /// How long a process may take to end after SIGTERM.
     pub grace: Duration,
-    /// What the caller has not shown yet, if it keeps a queue; without one it has to be quick.
+    /// What the caller has queued and not shown yet; without a queue, it has to show events
+    /// quickly.
     pub backlog: Option<Backlog>,
 }
 
 impl Plan {
-    /// A job without programs, in a domain of the same name.
+    /// Creates a job without programs, in a domain of the same name.
     pub fn new(job: impl Into<String>) -> Self {
         let job = job.into();
         Self {
@@ -50,7 +52,7 @@ impl Plan {
         }
     }
 
-    /// Units in the whole job.
+    /// Returns the number of units of the whole job.
     pub fn units(&self) -> usize {
         self.programs
             .iter()
@@ -70,16 +72,16 @@ pub struct Program {
     pub args: Vec<OsString>,
     /// How many processes run it.
     pub units: u32,
-    /// Environment variables beside the launcher's own.
+    /// Environment variables in addition to the launcher's own.
     pub env: BTreeMap<String, String>,
     /// The processors that its units may use.
     pub cpus: Cpus,
-    /// Whether its lines are shown with the unit's name in front.
+    /// Whether its lines are shown with the unit's name as a prefix.
     pub prefix: bool,
 }
 
 impl Program {
-    /// One unit of `command`, without arguments.
+    /// Creates a program with one unit of `command`, without arguments.
     pub fn new(name: impl Into<String>, command: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -108,16 +110,16 @@ impl Program {
 /// The processors that the units of a program may use, as lists like `0-3,8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cpus {
-    /// Whatever the launcher may use.
+    /// All that the launcher may use.
     Any,
     /// The same processors for all units.
     Same(String),
-    /// One list per unit, used in turn when there are more units than lists.
+    /// One list per unit, reused in turn if there are more units than lists.
     PerUnit(Vec<String>),
 }
 
 impl Cpus {
-    /// The list of the unit with this rank.
+    /// Returns the list of the unit with this rank.
     pub(crate) fn of(&self, rank: u32) -> Option<&str> {
         match self {
             Self::Any => None,
@@ -136,7 +138,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The unit of `program` with this rank.
+    /// Creates the name of the unit of `program` with this rank.
     pub fn unit(program: &str, rank: u32) -> Self {
         Self {
             program: program.to_owned(),
@@ -144,7 +146,7 @@ impl Name {
         }
     }
 
-    /// The agent.
+    /// Creates the name of the agent.
     pub fn agent() -> Self {
         Self {
             program: "agent".to_owned(),
@@ -152,12 +154,12 @@ impl Name {
         }
     }
 
-    /// The program's name in the job.
+    /// Returns the program's name in the job.
     pub fn program(&self) -> &str {
         &self.program
     }
 
-    /// The unit's index in its program; none for the agent.
+    /// Returns the unit's index in its program; `None` for the agent.
     pub fn rank(&self) -> Option<u32> {
         self.rank
     }
@@ -172,8 +174,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// The executable that `command` means: a path as it is (relative to `folder`), or a name looked
-/// for in `PATH`.
+/// Finds the executable of `command`: a path (relative to `folder`), or a name that is searched for
+/// in `PATH`.
 ///
 /// # Errors
 /// [`Error::NoSuchProgram`] and [`Error::NotExecutable`], which name `program`.

@@ -1,7 +1,7 @@
 //! Signals as file descriptors: Ctrl-C for the job, SIGCHLD for its children.
 //!
-//! A handler writes a byte into a socket that the job polls. SIGCHLD needs one descriptor for all
-//! children, where a pidfd for each would not fit 32 units into 64 descriptors.
+//! A handler writes a byte to a socket that the job polls. SIGCHLD needs one descriptor for all
+//! children; with a pidfd for each, 32 units would not fit into 64 descriptors.
 
 use crate::Error;
 use signal_hook::SigId;
@@ -13,14 +13,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z, to be waited for by [`crate::run`].
+/// Ctrl-C, SIGTERM, SIGHUP and Ctrl-Z, for which [`crate::run`] can wait.
 ///
-/// The first one of the first three asks the units to end, if a failure has not asked them already.
-/// Another one kills them, unless it comes so soon that it means the same wish: `timeout` and some
-/// terminals signal twice. Ctrl-Z stops the units, then the launcher, and what continues the
-/// launcher continues them. A signal that this process was told to ignore when it was started
-/// (`nohup`) stays ignored. The handlers go with this value, but the default effect of the signals
-/// does not come back: install it once, in the command.
+/// The first of the first three asks the units to end, unless a failure has done so already.
+/// Another one kills them, unless it comes so soon that it counts as the same request: `timeout`
+/// and some terminals signal twice. Ctrl-Z stops the units and then the launcher; when the launcher
+/// is continued, it continues the units. A signal that was ignored when this process started
+/// (`nohup`) stays ignored. Dropping this value removes the handlers, but does not restore the
+/// default effect of the signals: install it once, in the command.
 #[derive(Debug)]
 pub struct Interrupts {
     wake: UnixStream,
@@ -29,21 +29,21 @@ pub struct Interrupts {
     ids: Vec<SigId>,
 }
 
-/// What was heard since the last look.
+/// The signals since the last call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Heard {
-    /// The last signal that asked for the end.
+    /// The last signal that asked the job to end.
     pub(crate) end: Option<i32>,
     /// Whether Ctrl-Z was among them.
     pub(crate) stop: bool,
 }
 
 impl Interrupts {
-    /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGTSTP in this process, but for those
+    /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGTSTP in this process, except for those
     /// that it ignores.
     ///
     /// # Errors
-    /// [`Error::System`] when the system has no descriptor left.
+    /// [`Error::System`] if the system has no file descriptor left.
     pub fn install() -> Result<Self, Error> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let heard = |signals: &[i32]| -> Vec<i32> {
@@ -64,7 +64,7 @@ impl Interrupts {
             stop: Arc::default(),
             ids: Vec::new(),
         };
-        // Actions run in this order: the number is there when the byte is.
+        // Actions run in this order: the number is stored before the byte is sent.
         for &signal in end {
             let (last, number) = (Arc::clone(&interrupts.end), signal.unsigned_abs() as usize);
             let id = signal_hook::flag::register_usize(signal, last, number)?;
@@ -81,7 +81,7 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// What came since the last call.
+    /// Returns what has arrived since the last call.
     pub(crate) fn take(&self) -> Heard {
         drain(&self.wake);
         let signal = i32::try_from(self.end.swap(0, Ordering::Relaxed));
@@ -92,7 +92,7 @@ impl Interrupts {
     }
 }
 
-/// Whether a process with this status was told to ignore a signal.
+/// Returns true if a process with this status ignores a signal.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
@@ -113,7 +113,7 @@ impl Drop for Interrupts {
     }
 }
 
-/// Becomes readable when a child of this process ended.
+/// Becomes readable when a child of this process has ended.
 #[derive(Debug)]
 pub(crate) struct ChildWatch {
     wake: UnixStream,
@@ -132,7 +132,7 @@ impl ChildWatch {
         register().map_err(|source: io::Error| Error::system("watch for ended children", source))
     }
 
-    /// Forgets the wake-ups so far, and whether there were any; look at the children after this,
+    /// Clears the wake-ups so far. Returns true if there were any. Check the children after this,
     /// not before.
     pub(crate) fn clear(&self) -> bool {
         drain(&self.wake)
@@ -158,7 +158,7 @@ pub(crate) fn wake_pair() -> io::Result<(UnixStream, UnixStream)> {
     Ok((wake, hand))
 }
 
-/// Takes all wake-ups; whether there were any.
+/// Takes all wake-ups. Returns true if there were any.
 pub(crate) fn drain(mut wake: &UnixStream) -> bool {
     let mut bytes = [0; 256];
     let mut any = false;

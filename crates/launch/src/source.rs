@@ -1,10 +1,10 @@
-//! Where in a file something is, and what a misspelt name was meant to be.
+//! Positions in a file, and suggestions for misspelt names.
 
 use crate::Error;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// The text of a file, kept for messages that name a line.
+/// The text of a file, kept for messages that state a line.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceText {
     path: PathBuf,
@@ -27,7 +27,7 @@ impl SourceText {
         &self.text
     }
 
-    /// An error at `span` of this file.
+    /// Creates an error at `span` of this file.
     pub(crate) fn error(&self, span: Range<usize>, message: impl Into<String>) -> Error {
         let before = &self.text.as_bytes()[..span.start.min(self.text.len())];
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
@@ -38,13 +38,13 @@ impl SourceText {
         }
     }
 
-    /// The error of a parser, at its line.
+    /// Converts the error of a parser, with its line.
     pub(crate) fn parse_error(&self, error: &toml::de::Error) -> Error {
         self.error(error.span().unwrap_or(0..0), error.message())
     }
 }
 
-/// The name of `known` that `name` was probably meant to be, if one is near enough.
+/// Returns the name of `known` that `name` was probably meant to be, if one is near enough.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (name.chars().count() / 3).max(2);
     known
@@ -55,7 +55,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, candidate)| candidate)
 }
 
-/// "; did you mean `units`?", or the whole list when nothing is near.
+/// Returns "; did you mean `units`?", or the whole list if no name is near.
 pub(crate) fn suggestion(name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(near) => format!("; did you mean `{near}`?"),

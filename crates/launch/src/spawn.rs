@@ -1,4 +1,4 @@
-//! One process of a job: its start, its signals, its end.
+//! One process of a job: its start, signals to it, its end.
 
 use crate::error::{Error, Exit};
 use crate::limits::{self, Pipes};
@@ -12,7 +12,7 @@ use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-/// A process that was started, leads its own group, and is killed and reaped when dropped.
+/// A process that was started. It leads its own group, and is killed and reaped when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) name: Name,
@@ -22,7 +22,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts all units of the plan, in order; when one cannot be started, all are ended.
+    /// Starts all units of the plan, in order. If one cannot be started, all are ended.
     pub(crate) fn start_units(
         plan: &Plan,
         pipes: Pipes,
@@ -49,6 +49,7 @@ impl Process {
                     .env("SAMITE_UNITS", wanted.to_string());
                 let unit = start_unit(command, name.clone(), pipes, program.prefix)
                     .map_err(|source| spawn_error(name, units.len(), wanted, source))?;
+                // The guard learns of the group first: the launcher may be killed in `on_event`.
                 on_start(unit.pid());
                 on_event(Event::Started {
                     name: &unit.name,
@@ -60,7 +61,7 @@ impl Process {
         Ok(units)
     }
 
-    /// Starts the agent; its standard output is returned, its standard error is its output.
+    /// Starts the agent. Returns its standard output; its standard error is its output.
     pub(crate) fn start_agent(plan: &Plan, argv: &[OsString]) -> Result<(Self, PipeReader), Error> {
         let name = Name::agent();
         let start = || {
@@ -93,23 +94,23 @@ impl Process {
         self.exit.is_some()
     }
 
-    /// Sends a signal to the process and everything that it started.
+    /// Sends a signal to the process and to everything that it started.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.exit.is_none() {
-            // The group may have ended a moment ago: then there is nothing to tell.
+            // The group may just have ended; then there is no process to signal.
             let _ = kill_process_group(self.group(), signal);
         }
     }
 
-    /// Looks whether the process has ended; if so, kills what it left behind and reaps it.
+    /// Checks whether the process has ended; if so, kills what it left behind and reaps it.
     ///
     /// Returns how it ended, once.
     pub(crate) fn reap(&mut self) -> Option<Exit> {
         if self.exit.is_some() {
             return None;
         }
-        // Not reaped yet, so its number cannot have been given to another process: the group that
-        // is killed is its own.
+        // It is not reaped yet, so its number cannot have been reused: the group that is killed is
+        // its own.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if let Ok(None) = waitid(WaitId::Pid(self.group()), options) {
             return None;
@@ -117,7 +118,8 @@ impl Process {
         self.signal(Signal::KILL);
         let exit = match self.child.wait() {
             Ok(status) => Exit::from(status),
-            // Somebody else reaped it, which nobody may; all that is known is that it ended.
+            // Other code in this process reaped it, which is not allowed; it is only known to have
+            // ended.
             Err(_) => Exit::Code(1),
         };
         self.exit = Some(exit);
@@ -129,13 +131,12 @@ impl Process {
     }
 }
 
-/// Stops these processes, and this one after them; when somebody continues this one they go on,
-/// too.
+/// Stops these processes and then this one. When this one is continued, it continues them.
 pub(crate) fn stop_with(processes: &[Process]) {
     for process in processes {
         process.signal(Signal::STOP);
     }
-    // Of this call only the way back is seen, after SIGCONT.
+    // This call returns only after SIGCONT.
     let stopped = kill_process(getpid(), Signal::STOP);
     for process in processes {
         process.signal(Signal::CONT);
@@ -154,8 +155,8 @@ impl Drop for Process {
     }
 }
 
-/// The command of a process: through the starter if there is one, in a group of its own, with the
-/// part of the environment that all processes share.
+/// Creates the command of a process: through the starter if there is one, in its own group, with
+/// the part of the environment that all processes share.
 fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) -> Command {
     let mut command = match &plan.starter {
         Some(starter) => {
@@ -178,7 +179,7 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
         .env("SAMITE_JOB", &plan.id)
         .env("SAMITE_LAUNCHER", std::process::id().to_string())
         .env("SAMITE_CONFIG", &plan.config)
-        // In its own group a unit could not read from the terminal anyway: it would be stopped.
+        // A unit in its own group could not read from the terminal anyway: it would be stopped.
         .stdin(Stdio::null())
         .process_group(0);
     command

@@ -3,26 +3,26 @@
 //! ```toml
 //! [[edge]]
 //! from = "solver"                   # the program that writes
-//! stream = "field"                  # what it calls the stream
+//! stream = "field"                  # its name for the stream
 //! to = "analysis"                   # the program that reads
-//! as = "input"                      # what that one calls it; default: the same
-//! redistribute = "block"            # who of the readers gets what: count, round, block; default: box
-//! rate = "every 2"                  # what happens when readers are slow: as the setting `policy`
+//! as = "input"                      # its name for the stream; default: the same
+//! redistribute = "block"            # what each reader gets: count, round, block; default: box
+//! rate = "every 2"                  # what happens if readers are slow: as the setting `policy`
 //! limit_steps = "4 steps"           # as the settings of the same names
 //! limit_bytes = "1 GiB"
-//! operators = ["stride 2", { apply = "as f32", variables = ["u"] }] # what is done to what passes, in this order
+//! operators = ["stride 2", { apply = "as f32", variables = ["u"] }] # applied in this order
 //! tokens = 1                        # the reader's first so many steps are empty
 //! variables = [ { name = "u", dtype = "f64", block = "{size},{size}", cut = "rows", every = 1 } ]
 //! ```
 //!
 //! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of
-//! this type. Either `block` is the shape of what each unit puts, or `shape` that of the whole;
-//! `cut` says how the parts of the units lie in the whole. Extents are numbers, or sums and
-//! products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
+//! this type. Either `block` is the shape of what each unit puts, or `shape` is that of the whole
+//! array; `cut` says how the units' parts are arranged in the whole. Extents are numbers, or sums
+//! and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
 //!
-//! What the words mean is not for the launcher to know: it fills in parameters, works out numbers,
-//! and sees to it that programs and names are there. The keys and words are those of the type that
-//! the edges are read as.
+//! The launcher does not interpret these words: it fills in parameters, evaluates numbers, and
+//! checks that programs and names exist. The keys and words are those of the type as which the
+//! edges are deserialised.
 
 use super::Workflow;
 use super::number::{number, numbers};
@@ -36,7 +36,7 @@ use std::ops::Range;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-/// What `--set edge.PROGRAM.STREAM.KEY=VALUE` can change.
+/// The keys that `--set edge.PROGRAM.STREAM.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &[
     "as",
     "redistribute",
@@ -48,14 +48,14 @@ const SETTABLE: &[&str] = &[
 ];
 
 impl Workflow {
-    /// The edges of the graph, in the file's order; none for a file that does not say who reads
-    /// what. `E` says which keys an edge has. For it parameters are filled in, `tokens` and `every`
-    /// are whole numbers, `block` and `shape` lists of them, each operator is a table, and `as` is
-    /// there.
+    /// Returns the edges of the graph, in the file's order; none if the file has no edges. `E`
+    /// determines which keys an edge has. What it deserialises has parameters filled in, whole
+    /// numbers as `tokens` and `every`, lists of them as `block` and `shape`, a table for each
+    /// operator, and always `as`.
     ///
     /// # Errors
-    /// [`Error::Workflow`], with the line: what is no `E`, a program that is not there, two edges
-    /// into one name, what is no number.
+    /// [`Error::Workflow`], with the line: not a valid `E`, a program that does not exist, two
+    /// edges to one name, an invalid number.
     pub fn edges<E: DeserializeOwned>(&self) -> Result<Vec<E>, Error> {
         let tables = (0..self.file.edge.len()).map(|at| self.filled_edge(at));
         let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
@@ -66,14 +66,14 @@ impl Workflow {
         Ok(edges)
     }
 
-    /// An error about an edge, with the line of `key`: `tokens`, or `operators.0` for the first of
-    /// a list. What the file does not say has the line of the edge.
+    /// Creates an error about an edge, with the line of `key`: `tokens`, or `operators.0` for the
+    /// first of a list. If the file does not contain the key, it is the line of the edge.
     pub fn edge_error(&self, edge: usize, key: &str, message: impl Display) -> Error {
         let span = self.place(edge, key).unwrap_or(0..0);
         self.source.error(span, message.to_string())
     }
 
-    /// The innermost place of `key` that there is in the file.
+    /// Returns the innermost part of `key` that exists in the file.
     fn place(&self, edge: usize, key: &str) -> Option<Range<usize>> {
         let file = DeTable::parse(self.source.text()).ok()?;
         let mut value = file.get_ref().get("edge")?.get_ref().get(edge)?;
@@ -100,7 +100,8 @@ impl Workflow {
         Ok(filled)
     }
 
-    /// A value of an edge as it is meant; `key` leads to it.
+    /// Returns a value of an edge with parameters filled in and numbers evaluated; `key` is its
+    /// path.
     fn filled(&self, edge: usize, key: &str, value: &Value) -> Result<Value, Error> {
         let inside = |part: &dyn Display, value| self.filled(edge, &format!("{key}.{part}"), value);
         let fill = |text: &str| fill_in(text, &self.values);
@@ -123,7 +124,7 @@ impl Workflow {
             ("block" | "shape", _) => fill(&text)
                 .and_then(|text| numbers(&text))
                 .map(|numbers| numbers.into_iter().map(whole).collect::<Vec<_>>().into()),
-            // In a list of operators a text is short for a table.
+            // In a list of operators, a text is short for a table.
             (at, Value::String(text)) if key == format!("operators.{at}") => {
                 let apply = |text| Table::from_iter([("apply".to_owned(), Value::String(text))]);
                 fill(text).map(apply).map(Value::Table)
@@ -155,7 +156,7 @@ impl Workflow {
         value.deserialize().map_err(wrong)
     }
 
-    /// Both programs of an edge are there, and a reader has one stream of a name.
+    /// Checks that both programs of each edge exist, and that a reader has each stream name once.
     fn check_ends(&self, edges: &[Table]) -> Result<(), Error> {
         let ends = edges.iter().map(|edge| {
             let text = |key| edge.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -177,7 +178,7 @@ impl Workflow {
         Ok(())
     }
 
-    /// The program at one end of an edge is in this file, and has units.
+    /// Checks that the program at one end of an edge is in this file and has units.
     fn check_program(&self, edge: usize, key: &str, name: &str) -> Result<(), Error> {
         let programs = self.file.program.iter();
         let known: Vec<&str> = programs
@@ -196,13 +197,15 @@ impl Workflow {
         Ok(())
     }
 
-    /// Changes a value of the file. `key` is `PROGRAM.STREAM.KEY`; names of streams may have
-    /// points. Operators are a list as in the file, or one operator; nothing is none.
+    /// Changes a value of the file. `key` is `PROGRAM.STREAM.KEY`; stream names may contain dots.
+    /// Operators are a list as in the file, or one operator; an empty value means none.
     pub(super) fn set_edge(&mut self, key: &str, value: &str) -> Result<(), String> {
         let parts = key.split_once('.').and_then(|(program, rest)| {
             let (stream, key) = rest.rsplit_once('.')?;
             Some((format!("{program}.{stream}"), key))
         });
+        // Find the edge by its reader and by the reader's name for the stream, with parameters
+        // filled in.
         let (wanted, key) = parts.ok_or(
             "write it as edge.PROGRAM.STREAM.KEY=VALUE: the program that reads, and what it calls \
              the stream",
@@ -226,6 +229,7 @@ impl Workflow {
             let hint = suggestion(key, SETTABLE);
             return Err(format!("`{key}` of an edge cannot be set{hint}"));
         }
+        // A single operator needs no list.
         let value = match (key, value.trim()) {
             ("operators", "") => Value::Array(Vec::new()),
             ("operators", list) if list.starts_with('[') => list
@@ -239,7 +243,7 @@ impl Workflow {
     }
 }
 
-/// A number of the file: it has 63 bits at most.
+/// Converts a number of the file, which has at most 63 bits.
 fn whole(number: u64) -> Value {
     Value::Integer(number as i64)
 }
@@ -273,7 +277,8 @@ command = "sh"
         workflow.edges().expect("well-formed")
     }
 
-    /// An edge between the two programs: its `from` is in line 14, `rest` begins in line 17.
+    /// Returns an edge between the two programs: its `from` is in line 14, `rest` begins in line
+    /// 17.
     fn edge(rest: &str) -> String {
         format!("[[edge]]\nfrom = 'solver'\nstream = 'f'\nto = 'analysis'\n{rest}\n")
     }
@@ -445,7 +450,7 @@ operators = [{ apply = 'stride 2' }, { apply = 'as f32', variables = ['u'] }]";
         let line = |key| workflow.edge_error(0, key, "odd").to_string();
         assert_eq!(line("from"), "graph.toml:14: odd");
         assert_eq!(line("operators.1"), "graph.toml:19: odd");
-        // What the file does not say stands where there is something of it.
+        // An error about a missing key is reported at the innermost part that exists.
         assert_eq!(line("operators.1.variables"), "graph.toml:19: odd");
         assert_eq!(line("rate"), "graph.toml:14: odd");
     }

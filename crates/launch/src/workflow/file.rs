@@ -1,4 +1,4 @@
-//! The shape of a workflow file: its tables, their keys, and what may be in them.
+//! The structure of a workflow file: its tables, their keys, and the values that they may have.
 
 use crate::error::Error;
 use crate::parameters::is_name;
@@ -36,7 +36,7 @@ pub(super) enum Declared {
     },
 }
 
-/// A value that ends up as text anyway.
+/// A value that is converted to text in any case.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Value {
@@ -70,10 +70,10 @@ const KEYS: &[&str] = &["job", "parameters", "program", "edge", "config"];
 const JOB_KEYS: &[&str] = &["name"];
 const PARAMETER_KEYS: &[&str] = &["default", "help"];
 const PROGRAM_KEYS: &[&str] = &["name", "command", "args", "units", "env", "cpus", "prefix"];
-/// What `--set program.NAME.KEY=VALUE` can change.
+/// The keys that `--set program.NAME.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &["command", "units", "cpus", "prefix", "env"];
 impl File {
-    /// Reads and checks the text; every error names its line.
+    /// Parses and checks the text; every error states its line.
     pub(super) fn parse(source: &SourceText) -> Result<Self, Error> {
         let table = DeTable::parse(source.text()).map_err(|error| source.parse_error(&error))?;
         check_keys(source, table.get_ref())?;
@@ -111,7 +111,7 @@ impl Value {
 
 impl ProgramEntry {
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
-        // An overridden value keeps the place of the old one for messages.
+        // For messages, an overridden value keeps the position of the old one.
         let text = |span| Spanned::new(span, value.to_owned());
         match key.split_once('.').unwrap_or((key, "")) {
             ("command", "") => self.command = text(self.command.span()),
@@ -150,7 +150,7 @@ impl ProgramEntry {
     }
 }
 
-/// Unknown keys are errors, wherever they are; `[config]` and `[[edge]]` are checked by whoever
+/// Checks that there are no unknown keys. `[config]` and `[[edge]]` are checked by the code that
 /// reads them.
 fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
     check_table(source, table, "a workflow", KEYS)?;
@@ -171,7 +171,7 @@ fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tables in an array of them.
+/// Iterates over the tables in an array of tables.
 fn tables<'t, 'a>(value: Option<&'t DeValue<'a>>) -> impl Iterator<Item = &'t DeTable<'a>> {
     let array = match value {
         Some(DeValue::Array(array)) => Some(array),
@@ -218,6 +218,7 @@ fn check_names(source: &SourceText, file: &File) -> Result<(), Error> {
             "the workflow has no [[program]], so there is nothing to run",
         ));
     }
+    // The name is part of unit names, output prefixes and keys of `--set`.
     for (index, entry) in file.program.iter().enumerate() {
         let name = entry.name.get_ref();
         if name.is_empty()

@@ -10,14 +10,14 @@
 //!
 //! [[program]]
 //! name = "solver"                   # units are called solver.0, solver.1 …
-//! command = "laplace-solver"        # a built-in, a name looked for in PATH, or a path from this file
+//! command = "laplace-solver"        # a built-in, a name in PATH, or a path relative to this file
 //! args = ["--size", "{size}"]
 //! units = "{units}"                 # default 1; 0: it is not started
-//! cpus = ["0", "1"]                 # one list for each unit in turn, or one for all: "0-3"
+//! cpus = ["0", "1"]                 # one list per unit in turn, or one for all: "0-3"
 //! env = { OMP_NUM_THREADS = "1" }
-//! prefix = false                    # show its lines without `[solver.0]` in front; default true
+//! prefix = false                    # show its lines without the prefix `[solver.0]`; default true
 //!
-//! [[edge]]                          # who reads what: see [`Workflow::edges`]
+//! [[edge]]                          # which program reads what: see [`Workflow::edges`]
 //! from = "solver"
 //! stream = "field"
 //! to = "analysis"
@@ -41,7 +41,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// Most units that a program can have; ranks fit every wire format.
+/// The maximum number of units of a program; ranks fit into every wire format.
 const MOST_UNITS: u32 = 1 << 16;
 
 /// The programs that are part of an executable: `EXECUTABLE unit NAME ARGS`.
@@ -74,7 +74,7 @@ impl Workflow {
         Self::parse(path, text)
     }
 
-    /// Reads the text of a workflow; `path` is where it would be.
+    /// Parses the text of a workflow; `path` is where it would be stored.
     ///
     /// # Errors
     /// [`Error::Workflow`] with the line that is wrong.
@@ -93,17 +93,17 @@ impl Workflow {
         })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         self.source.path()
     }
 
-    /// Its text; the table `[config]` in it holds settings.
+    /// Returns its text; the table `[config]` in it holds settings.
     pub fn text(&self) -> &str {
         self.source.text()
     }
 
-    /// The name of the job: as the file says, or the file's own name.
+    /// Returns the name of the job: the one in the file, or the file's own name.
     pub fn job(&self) -> String {
         let stem = || {
             self.path()
@@ -118,7 +118,7 @@ impl Workflow {
             .unwrap_or_else(|| "job".to_owned())
     }
 
-    /// The declared parameters with the values of the file.
+    /// Returns the declared parameters with the values of the file.
     pub fn parameters(&self) -> Vec<Parameter> {
         let parameter = |(name, declared): (&Spanned<String>, &Declared)| Parameter {
             name: name.get_ref().clone(),
@@ -131,11 +131,11 @@ impl Workflow {
     /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`,
     /// `cpus`, `command`, `prefix` or `env.VARIABLE` of a program, or
     /// `edge.PROGRAM.STREAM.KEY=VALUE` for `as`, `redistribute`, `rate`, `limit_steps`,
-    /// `limit_bytes`, `operators` or `tokens` of the edge to that program, which calls the stream
-    /// so.
+    /// `limit_bytes`, `operators` or `tokens` of the edge to that program, which reads the stream
+    /// under that name.
     ///
     /// # Errors
-    /// [`Error::Setting`] when there is no such parameter, program, edge or key.
+    /// [`Error::Setting`] if there is no such parameter, program, edge or key.
     pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
         self.try_set(assignment)
             .map_err(|reason| Error::Setting(format!("--set {assignment}: {reason}")))
@@ -148,6 +148,7 @@ impl Workflow {
         if let Some(key) = key.strip_prefix("edge.") {
             return self.set_edge(key, value);
         }
+        // Without `program.` it is a parameter, which must be declared in the file.
         let Some((name, key)) = key
             .strip_prefix("program.")
             .and_then(|key| key.split_once('.'))
@@ -163,6 +164,7 @@ impl Workflow {
             *slot = value.to_owned();
             return Ok(());
         };
+        // Otherwise it is a key of a program.
         let known: Vec<&str> = self
             .file
             .program
@@ -179,7 +181,7 @@ impl Workflow {
         entry.set(key, value)
     }
 
-    /// The programs of the job that have units, found and counted.
+    /// Returns the programs of the job that have units, with their executables found.
     ///
     /// # Errors
     /// [`Error::Workflow`], [`Error::NoSuchProgram`] or [`Error::NotExecutable`].
@@ -196,6 +198,7 @@ impl Workflow {
         let name = entry.name.get_ref();
         let command = self.fill(&entry.command)?;
         let mut args: Vec<OsString> = Vec::new();
+        // A built-in is the `samite` executable itself, called as `unit NAME`.
         let executable = if builtins.names.contains(&command.as_str()) {
             args.extend(["unit".into(), command.into()]);
             builtins.executable.clone()
@@ -230,7 +233,7 @@ impl Workflow {
         })
     }
 
-    /// A text with its parameters filled in.
+    /// Fills the parameters in a text in.
     fn fill(&self, text: &Spanned<String>) -> Result<String, Error> {
         fill_in(text.get_ref(), &self.values)
             .map_err(|message| self.source.error(text.span(), message))
@@ -277,7 +280,7 @@ impl Workflow {
         }
     }
 
-    /// A command that is almost a built-in was probably meant to be one.
+    /// Adds a hint if a command is almost the name of a built-in.
     fn with_hint(&self, error: Error, builtins: &Builtins<'_>) -> Error {
         match error {
             Error::NoSuchProgram {

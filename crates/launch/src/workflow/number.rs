@@ -1,10 +1,10 @@
-//! Whole numbers that a workflow works out: `4 * {cells}^3`.
+//! Whole numbers that are computed in a workflow: `4 * {cells}^3`.
 
 use exmex::{BinOp, Express, FlatEx, MakeOperators, Operator};
 
-/// What can be between numbers, with the priority of schools. What leaves the 128 bits stops at
-/// their end, which is far beyond every number that is taken: a sum that only grows is found by
-/// that, one that is made smaller afterwards is not.
+/// The operators, with the usual precedence. Results beyond 128 bits saturate, far above any
+/// accepted number. This detects every overflow of a sum that only grows, but not one that is
+/// reduced afterwards.
 #[derive(Clone, Debug)]
 struct Arithmetic;
 
@@ -30,33 +30,34 @@ impl MakeOperators<i128> for Arithmetic {
     }
 }
 
-/// The value of whole numbers with `+ - * / ^` and parentheses; `/` rounds down. `true` is 1 and
-/// `false` 0, so that a switch can be part of a sum.
+/// Evaluates whole numbers with `+ - * / ^` and parentheses; `/` rounds down. `true` is 1 and
+/// `false` is 0, so that a switch can be part of a sum.
 ///
 /// # Errors
-/// A sentence about what is no such thing, or is negative, or has more than 63 bits.
+/// A message if the text is not such an expression, or its value is negative or has more than 63
+/// bits.
 pub(super) fn number(text: &str) -> Result<u64, String> {
     let form = "write whole numbers with + - * / ^ and parentheses";
     let no_number = |why: String| format!("`{text}` is not a valid number ({why}): {form}");
-    // In parentheses: beside another number they are no number with more digits.
+    // In parentheses, so that they do not become additional digits of an adjacent number.
     let plain = text.replace("true", "(1)").replace("false", "(0)");
     let parsed = FlatEx::<i128, Arithmetic>::parse(&plain);
-    // The parser's own words are about operators and brackets of more than this.
+    // The parser's own message is about operators and brackets beyond these.
     let value = parsed
         .and_then(|sum| sum.eval(&[]))
         .map_err(|_| format!("`{text}` is not a number: {form}"))?;
     match value {
         ..0 => Err(no_number("it is negative".into())),
-        // As many as whole numbers of a configuration have.
+        // The same limit as for whole numbers in a configuration.
         _ if value > i128::from(i64::MAX) => Err(no_number("it has more than 63 bits".into())),
         _ => Ok(value as u64),
     }
 }
 
-/// Numbers with commas between them.
+/// Evaluates numbers separated by commas.
 ///
 /// # Errors
-/// As [`number`].
+/// As for [`number`].
 pub(super) fn numbers(text: &str) -> Result<Vec<u64>, String> {
     text.split(',').map(|part| number(part.trim())).collect()
 }
