@@ -1,8 +1,8 @@
-//! The first program: every unit finds the others, says so, and ends. None waits for another one to
-//! do the same. `cargo build --release -p samite --example hello` and
-//! `samite run -n 3 target/release/examples/hello`.
+//! The first program: every unit finds the others, prints its number, and ends without waiting for
+//! the others to do the same. `cargo build --release -p samite --example hello` and `samite run -n
+//! 3 target/release/examples/hello`.
 
-/// Finds the other units, and says who it is.
+/// Finds the other units, and prints this unit's number.
 pub fn main() -> samite::Result<()> {
     let fabric = samite::init()?; // joins the job that started this process
     let units = fabric.job()?; // waits until all of its units have joined

@@ -1,4 +1,4 @@
-//! Global memory in twenty lines: each unit has a part, and everybody reaches every part.
+//! Global memory in twenty lines: each unit owns a part, and every unit can access every part.
 
 use samite::pgas::{Pgas, Sum};
 

@@ -1,5 +1,5 @@
-//! Reads a box of every step that `stage_writer` writes, and says how large its largest value is;
-//! see there how to run both.
+//! Reads a box of every step that `stage_writer` writes, and prints its largest value.
+//! `stage_writer` describes how to run both.
 
 use ndarray::Array2;
 use samite::{Fabric, stage::Stage};
@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     read(&samite::init()?)
 }
 
-/// What staging costs a program are the lines that are not marked as its own.
+/// The lines that are not marked as the program's own are what staging costs it.
 pub(crate) fn read(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
     let stage = Stage::join(fabric)?;
     for step in stage.reader("field")? {

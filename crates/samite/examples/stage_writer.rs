@@ -1,6 +1,5 @@
-//! Writes a field, step by step, for whoever reads it: `stage_reader`. Build both with
-//! `cargo build --release -p samite --examples` and run them with `samite run` and a workflow of
-//! two programs:
+//! Writes a field, step by step, for a reader such as `stage_reader`. Build both with `cargo build
+//! --release -p samite --examples` and run them with `samite run` and a workflow of two programs:
 //!
 //! ```toml
 //! [[program]]
@@ -19,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write(&samite::init()?)
 }
 
-/// What staging costs a program are the lines that are not marked as its own.
+/// The lines that are not marked as the program's own are what staging costs it.
 pub(crate) fn write(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
     let stage = Stage::join(fabric)?;
     let mut field = stage.writer("field")?;

@@ -1,7 +1,6 @@
 //! One fabric, many threads: the threads of each unit fill cells of the next unit, and each of them
-//! tells the thread with its number there when its cells are complete.
-//! `cargo build --release -p samite --example threads` and
-//! `samite run -n 2 target/release/examples/threads`.
+//! notifies the thread with its number there when its cells are complete. `cargo build --release -p
+//! samite --example threads` and `samite run -n 2 target/release/examples/threads`.
 
 use samite::Match;
 use samite::pgas::{Pgas, Sum};
@@ -10,7 +9,7 @@ use std::error::Error;
 const THREADS: u64 = 4;
 const CELLS: u64 = 1000; // of each thread
 
-/// Fills the next unit's cells, and adds up those that the unit before this one has filled here.
+/// Fills the next unit's cells, and adds up those that the previous unit has filled here.
 pub fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let fabric = samite::init()?;
     let members = fabric.job()?;
@@ -40,7 +39,7 @@ pub fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         ends.collect()
     });
 
-    // Collectives of a team are called by one thread at a time: here by the main one.
+    // Only one thread at a time may call collectives of a team: here, the main thread.
     let (mine, mut all) = (sums?.iter().sum::<u64>(), [0]);
     world.all_reduce(&[mine], &mut all, Sum)?;
     println!(

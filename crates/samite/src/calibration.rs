@@ -1,27 +1,28 @@
-//! What this host measured of its copy engines, kept between runs.
+//! Measured rates of this host's copy engines, kept between runs.
 //!
-//! One small TOML file per user, `calibration.toml` in Samite's [cache
-//! folder](crate::cache_folder). It names the host that it holds for: another processor or kernel
-//! measures anew.
+//! They are stored in one small TOML file per user, `calibration.toml` in Samite's [cache
+//! folder](crate::cache_folder). It names the host for which it is valid: on another processor or
+//! kernel, the rates are measured again.
 
 use samite_fabric::{CostModel, Rate};
 use samite_mem::copy::calibrate::{self, Measured};
 use samite_mem::host::Host;
 use std::path::PathBuf;
 
-/// Where the figures are kept; `None` without a home.
+/// Returns the path of the stored figures; `None` without a home directory.
 pub fn path() -> Option<PathBuf> {
     Some(crate::cache_folder()?.join("calibration.toml"))
 }
 
-/// The kept figures, if they are of this host.
+/// Loads the stored figures, if they are of this host.
 pub fn load() -> Option<CostModel> {
     let text = std::fs::read_to_string(path()?).ok()?;
     let model: CostModel = toml::from_str(&text).ok()?;
     (model.host == Host::read().key()).then_some(model)
 }
 
-/// Measures the copy engines of this host: under a second. Not while the machine is busy.
+/// Measures the copy engines of this host, which takes under a second. Not to be used while the
+/// machine is busy.
 pub fn measure() -> Result<CostModel, samite_mem::Error> {
     let measured = calibrate::measure()?;
     let rate = |m: &Measured| Rate {
@@ -41,10 +42,10 @@ pub fn measure() -> Result<CostModel, samite_mem::Error> {
     })
 }
 
-/// What asking the receiver first costs: two more small messages on the way, in microseconds.
+/// The cost of asking the receiver first: two more small messages, in microseconds.
 const HANDSHAKE: f64 = 0.5;
 
-/// The largest measured size at which sending at once beats asking first.
+/// Returns the largest measured size at which sending at once is faster than asking first.
 fn eager_max(rates: &[Rate]) -> Option<u64> {
     let at_once = |rate: &&Rate| {
         let asked = rate.kernel.max(rate.cooperative);
@@ -58,7 +59,8 @@ fn eager_max(rates: &[Rate]) -> Option<u64> {
         .last()
 }
 
-/// The kept figures; measures and keeps them first if there are none. `said` hears about it.
+/// Loads the stored figures; if there are none, measures and stores them. `said` is called with a
+/// message about it.
 pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
     if let Some(model) = load() {
         return model;
@@ -75,14 +77,14 @@ pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
     }
 }
 
-/// Keeps figures for later runs.
+/// Stores figures for later runs.
 pub fn save(model: &CostModel) -> std::io::Result<()> {
     let Some(path) = path() else { return Ok(()) };
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     let text = toml::to_string(model).map_err(std::io::Error::other)?;
-    // Another unit may be reading: the file is replaced as a whole.
+    // Another unit may be reading the file, so it is replaced as a whole.
     let fresh = path.with_extension(format!("{}", std::process::id()));
     std::fs::write(&fresh, text)?;
     std::fs::rename(fresh, path)

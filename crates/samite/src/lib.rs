@@ -1,8 +1,8 @@
 //! One memory for many processes.
 //!
-//! The one crate that a program depends on: it re-exports the layers and resolves the configuration
-//! once. A process started by `samite run` joins its domain by [`init`]; one started by hand joins
-//! by name with [`join`], or is a domain of one.
+//! This is the only crate that a program depends on: it re-exports the layers and resolves the
+//! configuration once. A process started by `samite run` joins its domain by [`init`]. One started
+//! by hand joins by name with [`join`], or is a domain of one.
 //!
 //! ```
 //! let fabric = samite::init()?;
@@ -15,8 +15,9 @@
 //! ```
 //!
 //! # Files
-//! `unit` (what the launcher told a process) · `config/` (layers of settings) · `calibration` (what
-//! this host measured) · `program` (what a program says of its run) · `python` (programs of others)
+//! `unit` (how a process becomes a unit) · `config/` (layers of settings) · `calibration` (measured
+//! rates of this host) · `program` (reports and results of a program) · `python` (the Python
+//! environment)
 #![forbid(unsafe_code)]
 
 pub mod calibration;
@@ -25,7 +26,7 @@ pub mod program;
 pub mod python;
 mod unit;
 
-/// The arrays that streams take and give, in the version that they do.
+/// The array library of streams, in the version that they use.
 pub use ndarray;
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
@@ -37,13 +38,13 @@ pub use samite_pgas as pgas;
 pub use samite_stage as stage;
 pub use unit::{fabric_config, init, init_with, join, variable};
 
-/// The services that an agent hosts, in the order in which it polls them.
+/// Returns the services that an agent hosts, in the order in which it polls them.
 pub fn services() -> Vec<agent::Starter> {
     vec![stage::service::STARTER]
 }
 
-/// Where Samite keeps what it can make anew: `samite` in `$XDG_CACHE_HOME`, else in `~/.cache`;
-/// `None` without a home.
+/// Returns the folder for files that Samite can recreate: `samite` in `$XDG_CACHE_HOME`, otherwise
+/// in `~/.cache`; `None` without a home directory.
 pub fn cache_folder() -> Option<std::path::PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let cache = folder("XDG_CACHE_HOME").map(std::path::PathBuf::from);

@@ -1,8 +1,9 @@
-//! What a program of a job says while it runs and when it is done.
+//! What a program of a job reports while it runs and when it is done.
 //!
-//! * [`Reporter`]: how far it is, in the form that `samite run` makes a progress bar of.
-//! * [`Summary`]: what came out, for a person: names and values in two columns.
-//! * [`Units`]: what the units of one program tell each other, such as their parts of a result.
+//! * [`Reporter`]: its progress, in the form that `samite run` shows as a progress bar.
+//! * [`Summary`]: the result, for people: names and values in two columns.
+//! * [`Units`]: the exchange of data between the units of one program, such as their parts of a
+//!   result.
 
 use std::fmt::{Display, Formatter};
 use std::io::{Result, Write};
@@ -11,13 +12,13 @@ use std::time::{Duration, Instant};
 use samite_fabric::{Fabric, Match, PeerId};
 use serde::Serialize;
 
-/// Tag of the messages of [`Units::share`]: "share", so that no program has it by chance.
+/// The tag of the messages of [`Units::share`]: "share", so that programs do not use it by chance.
 const SHARE: u64 = u64::from_be_bytes(*b"\0\0\0share");
 
-/// Between two reports: faster than an eye follows is of no use.
+/// The time between two reports. More frequent ones would be too fast to see.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Writes a report now and then.
+/// Writes progress reports at intervals.
 pub struct Reporter<'a> {
     out: &'a mut dyn Write,
     of: u64,
@@ -33,7 +34,7 @@ struct Line {
 }
 
 impl<'a> Reporter<'a> {
-    /// For a run of `of` steps.
+    /// Creates a reporter for a run of `of` steps.
     pub fn new(out: &'a mut dyn Write, of: u64) -> Self {
         Self {
             out,
@@ -42,8 +43,8 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Reports a step if the last report is long enough ago, or if it is the last step. `note` is
-    /// shown beside the bar.
+    /// Reports a step if enough time has passed since the last report, or if it is the last step.
+    /// `note` is shown beside the bar.
     pub fn report(&mut self, step: u64, note: impl FnOnce() -> String) -> Result<()> {
         let due = self.last.is_none_or(|last| last.elapsed() >= PAUSE);
         if !due && step < self.of {
@@ -75,7 +76,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Nothing but a title.
+    /// Creates a summary with only a title.
     pub fn new(title: impl Display) -> Summary {
         Summary {
             title: title.to_string(),
@@ -83,14 +84,14 @@ impl Summary {
         }
     }
 
-    /// With one more row.
+    /// Adds a row.
     #[must_use]
     pub fn row(mut self, name: impl Display, value: impl Display) -> Summary {
         self.rows.push((name.to_string(), value.to_string()));
         self
     }
 
-    /// With the row that says whether the result is right, in the words of the NAS benchmarks.
+    /// Adds the row that says whether the result is correct, in the wording of the NAS benchmarks.
     #[must_use]
     pub fn verification(self, right: bool, detail: impl Display) -> Summary {
         let word = if right { "SUCCESSFUL" } else { "FAILED" };
@@ -118,21 +119,21 @@ pub struct Units {
 }
 
 impl Units {
-    /// Waits until all of them are there.
+    /// Waits until all of them have joined.
     ///
     /// # Errors
-    /// They do not come within the fabric's deadline.
+    /// They do not join within the fabric's deadline.
     pub fn wait_for_all(fabric: &Fabric) -> samite_fabric::Result<Units> {
         let units = fabric.program(&fabric.identity().program)?;
         let fabric = fabric.clone();
         Ok(Units { fabric, units })
     }
 
-    /// Gives each unit what every unit says, by rank. Collective over the program; when it returns,
-    /// all others have what this unit said, or have it on its way.
+    /// Sends `bytes` to every unit and returns the bytes of all units, by rank. Collective over the
+    /// program. When it returns, the bytes of this unit have reached all others or are in flight.
     ///
     /// # Errors
-    /// A unit is lost, or does not come within the fabric's deadline.
+    /// A unit is lost, or does not call this within the fabric's deadline.
     pub fn share(&self, bytes: &[u8]) -> samite_fabric::Result<Vec<Vec<u8>>> {
         let me = self.fabric.me();
         let others = self.units.iter().filter(|unit| **unit != me);

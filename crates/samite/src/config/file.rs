@@ -10,7 +10,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A file with settings, for messages that name a line.
+/// A file with settings, for messages that state a line.
 pub(super) struct File<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
@@ -34,7 +34,7 @@ impl File<'_> {
         }
     }
 
-    /// The settings of `table`, all of which exist.
+    /// Returns the settings of `table` as a layer. Errors: a setting that does not exist.
     pub(super) fn layer(&self, table: &DeTable<'_>) -> Result<Layer, ConfigError> {
         let mut origins = BTreeMap::new();
         let known = known_names();
@@ -45,7 +45,7 @@ impl File<'_> {
                 DeValue::Table(keys) => {
                     for (key, value) in keys {
                         let name = format!("{name}.{}", key.get_ref());
-                        // The settings of one stream, all of which exist.
+                        // The settings of one stream.
                         if let ("stage", DeValue::Table(own)) =
                             (&*section.get_ref().to_string(), value.get_ref())
                             && !known.contains(&name)
@@ -72,7 +72,7 @@ impl File<'_> {
                 _ => self.check(&name, &known, at)?,
             }
         }
-        // The spans are read; the values are taken by the same route as those of other layers.
+        // The spans are evaluated; the values are deserialised like those of other layers.
         let deserializer =
             toml::de::ValueDeserializer::from(Spanned::new(0..0, DeValue::Table(table.clone())));
         let values = Dict::deserialize(deserializer).map_err(|error| self.syntax(&error))?;

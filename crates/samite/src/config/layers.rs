@@ -1,7 +1,7 @@
 //! Layers of settings and how they merge.
 //!
-//! Each layer remembers where its values are from, so that an error, and `config show --origin`,
-//! can name a line of a file, a variable or an option. The merge itself is figment's.
+//! Each layer records where its values come from, so that an error, and `config show --origin`, can
+//! name a line of a file, a variable or an option. figment does the merging.
 
 use super::file::File;
 use super::names::{hint, is_known, known_names, nearest};
@@ -15,50 +15,50 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
-/// How the names of our variables begin.
+/// The prefix of Samite's environment variables.
 const PREFIX: &str = "SAMITE_";
-/// Variables that the launcher, the benches and the tests use; they are no settings.
+/// Variables that the launcher, the benchmarks and the tests use; they are not settings.
 const RESERVED: &[&str] = &[
     "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LAUNCHER", "LOG",
     "PYTHON", "LAMMPS", "SEED",
 ];
 const RESERVED_FAMILIES: &[&str] = &["BENCH_", "FUZZ_", "SIM_", "TEST_"];
 
-/// Whether the rest of a variable's name, after the prefix, says that it is no setting.
+/// Returns true if a variable's name, after the prefix, is not that of a setting.
 fn is_reserved(rest: &str) -> bool {
     let family = |family: &&str| rest.starts_with(*family);
     RESERVED.contains(&rest) || RESERVED_FAMILIES.iter().any(family)
 }
 
-/// Layers of settings, each above those that were added before it.
+/// Layers of settings; each takes precedence over those that were added before it.
 #[derive(Debug, Default)]
 pub struct Layers {
     layers: Vec<Layer>,
 }
 
-/// The settings of one place.
+/// The settings from one source.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) values: Dict,
-    /// For each setting, what to call its place: a file with a line, a variable, an option.
+    /// For each setting, its origin: a file with a line, a variable, an option.
     pub(super) origins: BTreeMap<String, String>,
     pub(super) source: Source,
 }
 
-/// Who says what is in a layer.
+/// The kind of source of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The user's own file, which every launcher of this user reads.
     User,
-    /// A file of this launcher.
+    /// A file of this launcher, such as its workflow.
     File,
-    /// Its command line, its environment, or a launcher that it is a unit of.
+    /// Its command line, its environment, or an outer launcher.
     Run,
 }
 
 impl Layers {
-    /// Adds the user's file, if there is one: `samite/config.toml` in `$XDG_CONFIG_HOME`, else in
-    /// `~/.config`.
+    /// Adds the user's file, if there is one: `samite/config.toml` in `$XDG_CONFIG_HOME`, otherwise
+    /// in `~/.config`.
     ///
     /// # Errors
     /// Those of [`Layers::file`], and [`ConfigError::Read`].
@@ -81,10 +81,10 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Adds the settings of a file; `path` is only for messages.
+    /// Adds the settings of a file; `path` is used in messages only.
     ///
     /// # Errors
-    /// The text is not TOML, or has a name that is no setting.
+    /// The text is not TOML, or contains a name that is not a setting.
     pub fn file(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = File { path, text };
         let table = source.parse()?;
@@ -95,7 +95,7 @@ impl Layers {
     /// Adds the table `[config]` of a workflow file.
     ///
     /// # Errors
-    /// As [`Layers::file`].
+    /// As for [`Layers::file`].
     pub fn workflow(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = File { path, text };
         let table = source.parse()?;
@@ -112,13 +112,14 @@ impl Layers {
         Ok(self)
     }
 
-    /// Adds what was said to an outer launcher, of what it has resolved for its units
-    /// (`SAMITE_CONFIG`): so a launcher that is a unit itself has the same settings. What only the
-    /// user's file says is not part of it: a workflow of the inner launcher counts more, as for any
-    /// other launcher. A text that does not tell what was said says what is not the default.
+    /// Adds the settings that an outer launcher was given explicitly, from what it has resolved for
+    /// its units (`SAMITE_CONFIG`). So a launcher that is itself a unit has the same settings.
+    /// Those that only the user's file sets are left out: a workflow of the inner launcher takes
+    /// precedence over them, as for any other launcher. If the text does not list the explicit
+    /// settings, all that differ from the default count.
     ///
     /// # Errors
-    /// As [`Layers::file`].
+    /// As for [`Layers::file`].
     pub fn outer(self, text: &str) -> Result<Self, ConfigError> {
         let path = Path::new("SAMITE_CONFIG");
         let Shipped {
@@ -143,7 +144,7 @@ impl Layers {
         }
         let mut layers = self.file(path, &settings.to_string())?;
         if let Some(layer) = layers.layers.last_mut() {
-            // Its lines are of a text that nobody sees.
+            // Its line numbers refer to a text that no user sees.
             layer.source = Source::Run;
             let origins = layer.origins.values_mut();
             origins.for_each(|origin| *origin = "SAMITE_CONFIG".to_owned());
@@ -151,11 +152,12 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Adds what this process's environment says, as [`Layers::environment`]. What is in variables
-    /// of others need not be text.
+    /// Adds the settings in this process's environment, like [`Layers::environment`]. Other
+    /// variables need not be valid UTF-8.
     ///
     /// # Errors
-    /// As [`Layers::environment`]; [`ConfigError::Syntax`] if the value of a setting is not UTF-8.
+    /// As for [`Layers::environment`]; [`ConfigError::Syntax`] if the value of a setting is not
+    /// UTF-8.
     pub fn own_environment(self) -> Result<Self, ConfigError> {
         let named = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
@@ -197,7 +199,7 @@ impl Layers {
             if is_reserved(rest) {
                 continue;
             }
-            // The one setting that people type: it has a short name.
+            // The one setting that users type often; it has a short name.
             let full = match rest {
                 "CHECK" => "SAMITE_FABRIC_CHECK",
                 _ => variable.as_str(),
@@ -228,7 +230,7 @@ impl Layers {
             .ok_or_else(|| ConfigError::Assignment(assignment.to_owned()))?;
         let mut known = known_names();
         if !is_known(name, &known) {
-            // What is wrong in the settings of one stream is not its name.
+            // For the settings of one stream, suggest keys for that stream.
             let stream = name
                 .strip_prefix("stage.")
                 .and_then(|rest| rest.split_once('.'));
@@ -253,7 +255,7 @@ impl Layers {
     /// Merges the layers.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] for a value that its setting cannot have, with the place it is from.
+    /// [`ConfigError::Value`] for a value that its setting cannot have, with its origin.
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         let mut origins: BTreeMap<String, String> = known_names()
             .into_iter()
@@ -264,6 +266,8 @@ impl Layers {
         for layer in &self.layers {
             merged = merged.merge(layer);
             origins.extend(layer.origins.clone());
+            // What the user's file sets applies to all launchers of this user, so it does not count
+            // as explicit.
             let names = layer.origins.keys();
             if layer.source != Source::User {
                 said.extend(names.clone().cloned());
@@ -299,7 +303,7 @@ impl Layers {
     }
 }
 
-/// What is wrong with a value, as a person says it.
+/// Describes what is wrong with a value.
 fn message_of(kind: &Kind) -> String {
     let Kind::UnknownVariant(found, known) = kind else {
         return kind.to_string();
@@ -309,11 +313,11 @@ fn message_of(kind: &Kind) -> String {
     format!("`{found}` is not one of {}{near}", known.join(", "))
 }
 
-/// What a launcher gave a unit, taken apart: settings, and what is none.
+/// The text that a launcher passes to a unit, split into settings and the rest.
 pub(super) struct Shipped {
     pub(super) settings: toml::Table,
     pub(super) edges: Vec<Edge>,
-    /// The settings that somebody said to the launcher, where it tells.
+    /// The settings that the launcher was given explicitly, if the text lists them.
     said: Option<BTreeSet<String>>,
 }
 
@@ -334,10 +338,10 @@ impl Shipped {
     }
 }
 
-/// The names of the settings that were said to a launcher, in what it gives its units.
+/// The key under which a launcher passes on the names of its explicit settings.
 const SAID: &str = "said";
 
-/// The origin of the setting that a path inside it (`fabric.mask.0`) belongs to.
+/// Returns the origin of the setting that contains the path `path` (such as `fabric.mask.0`).
 fn nested<'a>(origins: &'a BTreeMap<String, String>, path: &str) -> Option<&'a String> {
     let inside = |name: &str| {
         path.strip_prefix(name)
@@ -349,21 +353,21 @@ fn nested<'a>(origins: &'a BTreeMap<String, String>, path: &str) -> Option<&'a S
         .map(|(_, origin)| origin)
 }
 
-/// Settings with the place that each value is from.
+/// Settings with the origin of each value.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     /// The settings.
     pub config: Config,
     origins: BTreeMap<String, String>,
-    /// The settings that somebody said to this launcher: not only to all of this user.
+    /// The settings that this launcher was given explicitly, not only by the user's file.
     said: BTreeSet<String>,
-    /// Those whose value is from the command line or the environment.
+    /// The settings whose value comes from the command line or the environment.
     of_run: BTreeSet<String>,
 }
 
 impl Resolved {
-    /// As [`Config::to_toml`], for the units of a launcher: with the names of the settings that
-    /// were said, which count for a launcher among them.
+    /// Like [`Config::to_toml`], for the units of a launcher: adds the names of the explicit
+    /// settings, which an inner launcher takes over.
     pub fn to_units(&self) -> String {
         let said = self.said.iter();
         let said = said.map(|name| toml::Value::from(name.as_str()));
@@ -372,13 +376,13 @@ impl Resolved {
         table.to_string()
     }
 
-    /// Whether the command line or the environment says this setting: then it counts more than a
-    /// workflow file.
+    /// Returns true if the command line or the environment sets this setting, which then takes
+    /// precedence over a workflow file.
     pub fn is_of_this_run(&self, setting: &str) -> bool {
         self.of_run.contains(setting)
     }
 
-    /// Where the settings of this stream alone are from, if it has some.
+    /// Returns the origin of the settings of this stream alone, if it has any.
     pub fn origin_of_stream(&self, stream: &str) -> Option<&str> {
         let own = format!("stage.{stream}.");
         let mut origins = self.origins.iter();
@@ -386,7 +390,7 @@ impl Resolved {
         Some(found.1)
     }
 
-    /// Values that have the right form and cannot be.
+    /// Rejects values that have the right form but are impossible.
     fn check(&self) -> Result<(), ConfigError> {
         let wrong = |name: String, message: &str| {
             let origin = self.origins.get(&name).cloned();
@@ -416,7 +420,7 @@ impl Resolved {
         Ok(())
     }
 
-    /// The settings as TOML with the origin of each as a comment; the text is valid input.
+    /// Returns the settings as TOML with the origin of each as a comment; the text is valid input.
     pub fn to_toml_with_origin(&self) -> String {
         let text = self.config.to_toml();
         let width = text.lines().map(str::len).max().unwrap_or(0);

@@ -1,18 +1,18 @@
-//! Settings: what there is to set, and how layers of them become one [`Config`].
+//! Settings: which there are, and how layers of them are merged into one [`Config`].
 //!
-//! From low to high: default, user file, `[config]` of the workflow, environment, `--config`. Names
-//! map mechanically: `eager_max` in `[fabric]` is `SAMITE_FABRIC_EAGER_MAX` in the environment and
-//! `--config fabric.eager_max=…` on the command line. An unknown name is an error wherever it is.
-//! The table `[stage.NAME]`, and `--config stage.NAME.…`, have settings of `[stage]` for the stream
-//! `NAME` alone.
+//! From low to high precedence: default, user file, `[config]` of the workflow, environment,
+//! `--config`. Names map mechanically: `eager_max` in `[fabric]` is `SAMITE_FABRIC_EAGER_MAX` in
+//! the environment and `--config fabric.eager_max=…` on the command line. An unknown name is always
+//! an error. The table `[stage.NAME]`, and `--config stage.NAME.…`, hold settings of `[stage]` for
+//! the stream `NAME` alone.
 //!
 //! # Files
 //! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their
-//! lines) · `names` (which there are) · `quantity` (sizes and times) · `stage` (those of streams)
+//! lines) · `names` (which exist) · `quantity` (sizes and times) · `stage` (those of streams)
 //!
-//! The launcher resolves once and gives every unit the same text ([`Resolved::to_units`] in
-//! `SAMITE_CONFIG`, read back by [`Config::from_toml`]; a launcher that is a unit takes from it
-//! what was said, [`Layers::outer`]).
+//! The launcher resolves the settings once and passes the same text to every unit
+//! ([`Resolved::to_units`] in `SAMITE_CONFIG`, read by [`Config::from_toml`]). A launcher that is
+//! itself a unit takes over the explicit settings from it ([`Layers::outer`]).
 //!
 //! ```
 //! use samite::config::Layers;
@@ -48,21 +48,21 @@ pub use stage::{MethodName, StageConfig, StageTable, Worded};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How units talk.
+    /// Communication between units.
     pub fabric: FabricConfig,
-    /// How much memory they share.
+    /// The memory that they share.
     pub memory: MemoryConfig,
-    /// How a job starts and ends.
+    /// The start and end of a job.
     pub launch: LaunchConfig,
-    /// How streams are staged.
+    /// The staging of streams.
     pub stage: StageConfig,
-    /// Who reads what of whom. No setting: the launcher puts the edges of a workflow here, for all
-    /// units.
+    /// Which program reads what from which. Not a setting: the launcher passes the edges of a
+    /// workflow here to all units.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub edge: Vec<Edge>,
 }
 
-/// A switch, as people write it: `true`, `false`, and `1`, `0` in the environment.
+/// Deserialises a switch: `true`, `false`, and `1`, `0` in the environment.
 fn flag<'de, D: serde::Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -77,28 +77,28 @@ fn flag<'de, D: serde::Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
     }
 }
 
-/// How units talk.
+/// Communication between units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FabricConfig {
     /// What carries messages between units.
     pub transport: TransportName,
-    /// Longest message that is sent without asking the receiver first; `auto`: as measured.
+    /// The longest message that is sent without asking the receiver first; `auto`: as measured.
     pub eager_max: Auto<Bytes>,
-    /// Longest wait for another unit before the wait ends with an error.
+    /// The longest wait for another unit before the wait ends with an error.
     pub deadline: Span,
-    /// How long a wait spins before it yields and then sleeps; `auto` follows units and cores.
+    /// How long a wait spins before it yields and then sleeps; `auto` depends on units and cores.
     pub spin: Auto<Span>,
-    /// Abilities that are not used even where the machine has them.
+    /// Abilities that are not used even if the machine has them.
     pub mask: BTreeSet<Ability>,
-    /// The units of a job behave as if they were on so many nodes, by turns.
+    /// The units of a job behave as if they were distributed over this many nodes in turn.
     pub nodes: u32,
-    /// Whom the kernel lets copy from a unit where only ancestors may do that.
+    /// Which processes the kernel lets copy from a unit if only ancestors may do that.
     pub ptracer: PtracerName,
     /// Whether segments ask for huge pages.
     pub huge_pages: HugePages,
-    /// Whether accesses of two units that nothing orders are looked for and reported; slow. In the
-    /// environment it may be called `SAMITE_CHECK`.
+    /// Whether unordered conflicting accesses of two units are detected and reported; slow. In the
+    /// environment it may also be called `SAMITE_CHECK`.
     #[serde(deserialize_with = "flag")]
     pub check: bool,
 }
@@ -119,15 +119,16 @@ impl Default for FabricConfig {
     }
 }
 
-/// How much memory units share.
+/// The memory that units share.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryConfig {
-    /// Most bytes of shared memory in the domain on this node; `auto` follows the machine.
+    /// The maximum shared memory of the domain on this node, in bytes; `auto` depends on the
+    /// machine.
     pub budget: Auto<Bytes>,
 }
 
-/// How a job starts and ends.
+/// The start and end of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LaunchConfig {
@@ -157,24 +158,24 @@ pub enum TransportName {
 pub enum Ability {
     /// Mapping another unit's segments.
     Map,
-    /// Copying from another unit's private memory by the kernel.
+    /// Copying from another unit's private memory through the kernel.
     KernelCopy,
     /// Copying one message from both ends at once.
     Cooperative,
-    /// Reading and writing memory of another node by the transport.
+    /// Reading and writing memory of another node through the transport.
     Rma,
 }
 
-/// Whom the kernel lets copy from and to a unit, and so debug it, where Yama restricts that to
+/// Which processes may copy from and to a unit, and so debug it, if Yama restricts that to
 /// ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PtracerName {
-    /// The launcher and what it started: the units of the job.
+    /// The launcher and the processes that it started: the units of the job.
     Launcher,
     /// Every process of the user.
     Any,
-    /// Nobody else.
+    /// No other process.
     Unchanged,
 }
 
@@ -182,9 +183,9 @@ pub enum PtracerName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HugePages {
-    /// Where the kernel gives them.
+    /// If the kernel provides them.
     Auto,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
@@ -192,12 +193,12 @@ pub enum HugePages {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A file is there, but cannot be read.
+    /// A file exists, but cannot be read.
     #[error("cannot read the settings in {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file is not TOML.
@@ -205,37 +206,37 @@ pub enum ConfigError {
     Syntax {
         /// File and line.
         origin: String,
-        /// What the parser says.
+        /// The parser's message.
         message: String,
     },
-    /// A name that is no setting.
+    /// A name that is not a setting.
     #[error("{origin}: there is no setting `{name}`{hint}")]
     Unknown {
-        /// Where it stands.
+        /// Where it occurs.
         origin: String,
         /// The name, as written there.
         name: String,
-        /// The nearest name, or what to do to see all.
+        /// The nearest name, or how to list all of them.
         hint: String,
     },
-    /// Settings of a stream that the workflow has not.
+    /// Settings of a stream that the workflow does not have.
     #[error("{origin}: the workflow has no stream `{name}`{hint}")]
     Stream {
-        /// Where it stands.
+        /// Where it occurs.
         origin: String,
         /// The name, as written there.
         name: String,
-        /// The nearest name, or all.
+        /// The nearest name, or all names.
         hint: String,
     },
     /// A value that the setting cannot have.
     #[error("{origin}: {name}: {message}")]
     Value {
-        /// Where it stands.
+        /// Where it occurs.
         origin: String,
         /// The setting.
         name: String,
-        /// What is wrong and what to write instead.
+        /// What is wrong, and what to write instead.
         message: String,
     },
     /// A `--config` that is not `NAME=VALUE`.
@@ -248,12 +249,12 @@ samite_mem::error_codes!(ConfigError, "config", {
 });
 
 impl Config {
-    /// The settings as TOML, each with its value.
+    /// Returns all settings as TOML, each with its value.
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("settings are tables of texts and lists of texts")
     }
 
-    /// Reads what [`Config::to_toml`] or [`Resolved::to_units`] wrote.
+    /// Reads a text that [`Config::to_toml`] or [`Resolved::to_units`] has written.
     ///
     /// # Errors
     /// Those of a file with the same text.
@@ -269,7 +270,7 @@ impl Config {
         })
     }
 
-    /// As the streams of a process take it.
+    /// Returns the settings of streams in the form that a process needs.
     pub fn streams(&self) -> Configuration {
         Configuration {
             edges: self.edge.clone(),

@@ -1,8 +1,8 @@
-//! The names of the settings, and the one that is nearest to what was written.
+//! The names of the settings, and the nearest name to a misspelt one.
 
 use super::Config;
 
-/// `section.key` of every setting.
+/// Returns `section.key` of every setting.
 pub(super) fn known_names() -> Vec<String> {
     let table = toml::Table::try_from(Config::default()).expect("settings are tables");
     let keys = |(section, keys): (&String, &toml::Value)| -> Vec<String> {
@@ -15,7 +15,7 @@ pub(super) fn known_names() -> Vec<String> {
     table.iter().flat_map(keys).collect()
 }
 
-/// Whether there is such a setting, of all streams or of one.
+/// Returns true if there is such a setting, of all streams or of one.
 pub(super) fn is_known(name: &str, known: &[String]) -> bool {
     let of_one = || {
         let (stream, key) = name.strip_prefix("stage.")?.rsplit_once('.')?;

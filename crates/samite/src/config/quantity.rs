@@ -1,4 +1,4 @@
-//! Sizes and times that carry their unit: "8 KiB", "50 ms", or "auto".
+//! Sizes and times that are written with a unit: "8 KiB", "50 ms", or "auto".
 
 use samite_mem::Bytes;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -13,34 +13,34 @@ use std::time::Duration;
 pub struct Span(Duration);
 
 impl Span {
-    /// So long.
+    /// Creates a span of this length.
     pub const fn new(duration: Duration) -> Self {
         Self(duration)
     }
 
-    /// So many seconds.
+    /// Creates a span of this many seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(Duration::from_secs(seconds))
     }
 
-    /// The length.
+    /// Returns the length.
     pub const fn get(self) -> Duration {
         self.0
     }
 }
 
-/// A value, or the word `auto` for one that Samite finds by itself.
+/// A value, or the word `auto` for one that Samite determines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Auto<T> {
-    /// Samite finds it.
+    /// Samite determines the value.
     #[default]
     Auto,
-    /// This one.
+    /// This value.
     Is(T),
 }
 
 impl<T> Auto<T> {
-    /// The value that was set, if one was.
+    /// Returns the value that was set, if any.
     pub fn set(self) -> Option<T> {
         match self {
             Self::Auto => None,
@@ -49,7 +49,7 @@ impl<T> Auto<T> {
     }
 }
 
-/// What a value looks like, for messages.
+/// The form of a value, for messages.
 pub(super) trait Form {
     const FORM: &'static str;
 }
@@ -105,7 +105,7 @@ impl<T: fmt::Display> fmt::Display for Auto<T> {
     }
 }
 
-/// Reads a value from text and refuses everything else with the form that it should have.
+/// Parses a value from text; for anything else, the error states the expected form.
 pub(super) struct FromText<T>(pub(super) &'static str, pub(super) PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for FromText<T> {

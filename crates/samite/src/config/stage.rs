@@ -1,4 +1,4 @@
-//! `[stage]`: how streams are staged; `[stage.NAME]` for one of them.
+//! `[stage]`: how streams are staged; `[stage.NAME]` for a single stream.
 
 use super::quantity::{Auto, Form, FromText, Span};
 use samite_mem::Bytes;
@@ -14,45 +14,45 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The settings of all streams, and those of single ones. A stream that is named as a setting has
-/// none of its own.
+/// The settings of all streams, and those of single ones. A stream whose name is that of a setting
+/// cannot have its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageConfig {
-    /// What counts for a stream as far as its own table does not say it. Here everything is set.
+    /// The values for streams whose own table does not set them. Every setting has a value here.
     pub all: StageTable,
-    /// By name of the stream: what is different there.
+    /// The settings that differ, by name of the stream.
     pub streams: BTreeMap<String, StageTable>,
 }
 
-/// A table of settings of streams; what is `None` is not said.
+/// A table of settings of streams; `None` means that it is not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StageTable {
     /// How steps travel from writers to readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
-    /// What happens when readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`,
-    /// `every N`, `spill`.
+    /// What happens if readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`, `every
+    /// N`, `spill`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Worded<Policy>>,
-    /// Most steps that wait for readers; `auto`: 2.
+    /// Maximum number of steps that wait for readers; `auto`: 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_steps: Option<Auto<Steps>>,
-    /// Most bytes that wait for readers; `auto`: a quarter of the memory, or no limit where one of
-    /// steps is given.
+    /// Maximum bytes that wait for readers; `auto`: a quarter of the memory, or no limit if
+    /// `limit_steps` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<Auto<Bytes>>,
-    /// Most bytes that a stream may have in memory; `auto`: all.
+    /// Maximum bytes of a stream in memory; `auto`: all memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Auto<Bytes>>,
     /// Where new readers begin: `earliest`, `latest`, `step N`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Worded<Start>>,
-    /// Newest steps that are kept for readers that ask by number; `auto`: 2 with the method
-    /// `local`, else none.
+    /// How many of the newest steps are kept for readers that ask by number; `auto`: 2 with the
+    /// method `local`, otherwise none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retain_steps: Option<Auto<Steps>>,
-    /// Bytes of newest steps that are kept for them.
+    /// How many bytes of the newest steps are kept for them.
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     pub retain_bytes: Option<Bytes>,
     /// Whether the first step is kept as long as the stream lives.
@@ -61,23 +61,24 @@ pub struct StageTable {
     /// What happens to steps before the first reader: `wait`, `discard`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unread: Option<Worded<Unread>>,
-    /// How long a process that died may take to come back.
+    /// How long a dead process may take to return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Span>,
-    /// How long steps that nobody has opened are kept after the end of their stream.
+    /// How long a stream waits for processes that have not yet come: further ranks and, after its
+    /// end, readers of steps that no reader has opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linger: Option<Span>,
-    /// How long a reader waits for a step, and a writer for readers and its other ranks, while all
-    /// that it waits for live; `auto`: as long as they take.
+    /// How long a reader waits for a step, and a writer for its readers and other ranks, while all
+    /// of these live; `auto`: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Auto<Span>>,
-    /// On how many servers a block lies, with the method `server`.
+    /// The number of servers that store each block, with the method `server`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<u32>,
-    /// Where the folders of streams are, with the method `file`.
+    /// Where the folders of streams are created, with the method `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
-    /// When steps are on the disk, with the method `file`.
+    /// When steps survive a crash of the machine, with the method `file`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<DurabilityName>,
 }
@@ -86,11 +87,11 @@ pub struct StageTable {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DurabilityName {
-    /// Whenever the system wants.
+    /// Whenever the system writes them.
     System,
-    /// When the writer is closed.
+    /// After the writer is closed.
     Close,
-    /// When they are committed.
+    /// After each commit.
     Step,
 }
 
@@ -104,13 +105,13 @@ pub enum MethodName {
     Local,
     /// In the memory of staging servers.
     Server,
-    /// As `stream`, between those whom edges link.
+    /// Like `stream`, between programs that edges link.
     Graph,
     /// In files.
     File,
 }
 
-/// A choice, written in words.
+/// A choice that is written in words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Worded<T>(pub T);
 
@@ -142,7 +143,7 @@ impl Default for StageConfig {
 }
 
 impl StageConfig {
-    /// As the streams of a process take it.
+    /// Returns the settings in the form that the streams of a process need.
     pub fn configuration(&self) -> Configuration {
         let of = |table: &StageTable| table.settings(&self.all);
         Configuration {
@@ -158,7 +159,7 @@ impl StageConfig {
 }
 
 impl StageTable {
-    /// This table above `all`, above the defaults.
+    /// Resolves this table, then `all`, then the defaults.
     fn settings(&self, all: &StageTable) -> Settings {
         let by = Settings::default();
         let auto = |value: Option<Auto<Bytes>>| value.and_then(Auto::set).map(Bytes::get);
@@ -172,7 +173,7 @@ impl StageTable {
         let retain_steps = self.retain_steps.or(all.retain_steps).and_then(Auto::set);
         let retain_bytes = self.retain_bytes.or(all.retain_bytes);
         let retain_bytes = retain_bytes.map_or(0, Bytes::get);
-        // Whichever keeps more: what the method keeps by itself stays beside bytes.
+        // The limit that keeps more applies: bytes do not replace what the method keeps by itself.
         let retain = (retain_steps.is_some() || retain_bytes > 0).then(|| Retain {
             steps: retain_steps.map_or(method.retain().steps, |steps| steps.0),
             bytes: retain_bytes,
@@ -235,8 +236,8 @@ impl<'de> Deserialize<'de> for StageConfig {
 #[derive(Deserialize)]
 struct Size(#[serde(with = "text")] Option<Bytes>);
 
-/// Takes settings of all streams and tables of single ones apart, key by key, so that an error
-/// names its key.
+/// Separates settings of all streams from tables of single ones, key by key, so that an error names
+/// its key.
 struct Sections;
 
 impl<'de> Visitor<'de> for Sections {
@@ -280,7 +281,7 @@ impl Form for Steps {
     const FORM: &'static str = Steps::FORM;
 }
 
-/// What can be said in words.
+/// A choice that can be written in words.
 trait Words: Sized {
     const FORM: &'static str;
 

@@ -198,7 +198,7 @@ fn streams_have_tables_of_their_own_above_the_common_one() {
     );
     assert_eq!(out.retain, Some(Retain { steps: 5, bytes: 0 }));
 
-    // Whichever keeps more: bytes take nothing from what a method keeps by itself.
+    // The limit that keeps more wins: bytes do not reduce what a method keeps by itself.
     let text = "[stage]\nretain_bytes = \"1 MiB\"\n[stage.field]\nmethod = \"local\"\n";
     let kept = Layers::default()
         .file(Path::new("w.toml"), text)
@@ -292,7 +292,7 @@ fn a_text_that_looks_like_something_else_is_a_text() {
 
 #[test]
 fn what_was_said_to_an_outer_launcher_counts() {
-    // Some of it is the default.
+    // Some of these are the defaults.
     let outer = [
         "stage.method=stream",
         "fabric.deadline=9s",
@@ -331,7 +331,7 @@ fn what_was_said_to_an_outer_launcher_counts() {
     }
 }
 
-/// A file may be called like a variable.
+/// A file name may look like a variable.
 #[test]
 fn what_a_file_says_is_not_of_this_run() {
     let text = "[config.fabric]\ndeadline = \"7s\"\n";
@@ -351,7 +351,7 @@ fn the_file_of_the_user_counts_less_than_an_inner_workflow() {
     let outer = outer.and_then(|layers| layers.assignment("stage.field.lease=2s"));
     let outer = outer.and_then(Layers::resolve).expect("settings");
     let workflow = "[config.stage]\nmethod = \"file\"\n[config.stage.field]\nlease = \"9s\"\npolicy = \"block\"\n";
-    // The launcher in between reads the file of the user, too.
+    // The launcher in between also reads the user's file.
     let middle = users(Layers::default()).and_then(|layers| layers.outer(&outer.to_units()));
     let middle = middle.and_then(Layers::resolve).expect("settings");
     for text in [outer.to_units(), middle.to_units()] {
