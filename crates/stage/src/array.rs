@@ -1,14 +1,14 @@
-//! How a program names shapes and boxes: with arrays of numbers and ranges, or with [`Region`]s.
+//! Shapes and boxes as a program writes them: arrays of numbers and ranges, or [`Region`]s.
 
 use crate::space::Dims;
 use crate::{Region, Result};
 use ndarray::{ArrayViewD, Axis, Slice};
 use std::ops::{Range, RangeFull};
 
-/// Numbers per dimension, the slowest first: `[ny, nx]`, of `u64` or `usize`; or `[0, 0]`, of
-/// numbers as they are written.
+/// One number per dimension, the slowest first: `[ny, nx]`, of type `u64` or `usize`; or literals,
+/// `[0, 0]`.
 pub trait Shape {
-    /// The numbers.
+    /// Returns the numbers.
     fn dims(&self) -> Dims;
 }
 
@@ -24,8 +24,8 @@ impl<const N: usize> Shape for [usize; N] {
     }
 }
 
-/// What numbers are that are written without a type. One below 0 is as far outside of any array as
-/// a number can be.
+/// The type of literals without a suffix. A negative one becomes a number that is outside any
+/// array.
 impl<const N: usize> Shape for [i32; N] {
     fn dims(&self) -> Dims {
         self.iter().map(|extent| number(*extent)).collect()
@@ -50,7 +50,7 @@ impl Shape for &[usize] {
 
 /// A box of an array: `[10..110, 20..70]`, a [`Region`], or `..` for all of it.
 pub trait Selection {
-    /// The box, in an array of this shape.
+    /// Returns the box, in an array of this shape.
     fn region(&self, shape: &[u64]) -> Result<Region>;
 }
 
@@ -71,7 +71,7 @@ impl<const N: usize> Selection for [Range<usize>; N] {
     }
 }
 
-/// What ranges are that are written without a type.
+/// The type of ranges of literals without a suffix.
 impl<const N: usize> Selection for [Range<i32>; N] {
     fn region(&self, shape: &[u64]) -> Result<Region> {
         let ranges = self.each_ref();

@@ -1,5 +1,5 @@
-//! Which variables a step has, and which blocks: boxes, and an index of them. Built once, and used
-//! for as many steps as have that layout.
+//! The variables of a step, and their blocks: boxes, and an index of them. Built once, and used for
+//! all steps with the same layout.
 
 use crate::index::Index;
 use crate::protocol::{
@@ -10,29 +10,29 @@ use crate::{Dtype, Error, Region, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the writers say of their arrays; the same for many steps.
+/// What the writers declare about their arrays; the same for many steps.
 pub(crate) struct Contents {
     pub(crate) hash: LayoutHash,
-    /// How many ranks have written it.
+    /// Number of ranks that wrote it.
     pub(crate) ranks: u32,
     pub(crate) variables: Vec<Indexed>,
 }
 
-/// A variable of all ranks.
+/// A variable, with the blocks of all ranks.
 pub(crate) struct Indexed {
     pub(crate) info: Variable,
     pub(crate) index: Index,
     pub(crate) blocks: Vec<BlockAt>,
 }
 
-/// Whose block it is, and where.
+/// The owner of a block, and its position.
 pub(crate) struct BlockAt {
     pub(crate) region: Region,
     pub(crate) rank: u32,
     pub(crate) slot: u32,
-    /// Its number among the blocks of its rank, by which its place is listed.
+    /// Its number among the blocks of its rank, which is its index in the list of offsets.
     pub(crate) number: usize,
-    /// Its place by the packing rule.
+    /// Its offset by the packing rule.
     pub(crate) packed: u64,
 }
 
@@ -45,11 +45,11 @@ pub struct Variable {
     pub dtype: Dtype,
     /// Shape of the whole array.
     pub shape: Dims,
-    /// Facts about it.
+    /// Its attributes.
     pub attributes: Vec<(String, Attribute)>,
 }
 
-/// Blocks and buffers of each rank: what a step with these layouts has to have.
+/// Numbers of blocks and buffers of each rank that a step with these layouts must have.
 pub(crate) struct Counts(Vec<(usize, usize)>);
 
 impl Counts {
@@ -62,11 +62,11 @@ impl Counts {
         Counts(layouts.iter().map(count).collect())
     }
 
-    /// Whether the parts of a step are as many as the ranks, with a buffer and a place for each
+    /// Checks that a step has as many parts as ranks, each with a buffer and an offset for every
     /// block.
     ///
     /// # Errors
-    /// They are not: reading would look where nothing is.
+    /// It does not: reading would access missing entries.
     pub(crate) fn check(&self, record: &StepRecord) -> Result<()> {
         let fits = |(part, &(blocks, slots)): (&PartRecord, &(usize, usize))| {
             let placed = match &part.places {
@@ -87,7 +87,7 @@ impl Counts {
 }
 
 impl Contents {
-    /// Of a step that has nothing.
+    /// Returns the contents of an empty step.
     pub(crate) fn none() -> Contents {
         Contents {
             hash: LayoutHash(0),
@@ -96,10 +96,11 @@ impl Contents {
         }
     }
 
-    /// Of the layouts of all writer ranks.
+    /// Returns the contents of a step with the layouts of all writer ranks.
     pub(crate) fn new(hash: LayoutHash, layouts: &[Arc<Layout>]) -> Result<Contents> {
         let mut variables: Vec<(Variable, Vec<BlockAt>)> = Vec::new();
         let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        // Group the blocks of all ranks by variable; the lowest rank that names one describes it.
         for (rank, layout) in (0..).zip(layouts) {
             let packing = layout.packing()?;
             let mut number = 0;
@@ -138,8 +139,8 @@ impl Contents {
 }
 
 impl Contents {
-    /// Whether something of a box was written, or its variable has not got it, which the reader is
-    /// to see.
+    /// Returns true if some of a box was written, or if it does not fit its variable, which the
+    /// reader is to see.
     pub(crate) fn touches(&self, only: &Interest) -> bool {
         let mut variables = self.variables.iter();
         let variable = variables.find(|variable| variable.info.name == only.variable);
@@ -165,14 +166,14 @@ impl Indexed {
         })
     }
 
-    /// Whether the blocks cover a box.
+    /// Returns true if the blocks cover a box.
     pub(crate) fn covers(&self, region: &Region) -> bool {
         let parts = self.index.query(region);
         let covered: u64 = parts.map(|(_, part)| part.volume().unwrap_or(0)).sum();
         Some(covered) == region.volume()
     }
 
-    /// The error of a box that the blocks do not cover.
+    /// Returns the error for a box that the blocks do not cover.
     pub(crate) fn hole(&self, step: Step, region: &Region) -> Error {
         let parts: Vec<Region> = self.index.query(region).map(|(_, part)| part).collect();
         Error::Hole {

@@ -1,4 +1,4 @@
-//! The numbers that an array may hold.
+//! The numeric types that an array may hold.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// All of them, in the order of their numbers.
+    /// All types, in the order of their numbers.
     pub const ALL: [Dtype; 10] = [
         Dtype::I8,
         Dtype::I16,
@@ -35,7 +35,7 @@ impl Dtype {
         Dtype::F64,
     ];
 
-    /// Bytes of one element: 1, 2, 4 or 8.
+    /// Returns the bytes of one element: 1, 2, 4 or 8.
     pub fn bytes(self) -> u64 {
         match self {
             Dtype::I8 | Dtype::U8 => 1,
@@ -45,7 +45,7 @@ impl Dtype {
         }
     }
 
-    /// Its name, as in Rust: `f64`.
+    /// Returns its name, as in Rust: `f64`.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::I8 => "i8",
@@ -61,12 +61,12 @@ impl Dtype {
         }
     }
 
-    /// The type of a number that [`Dtype`] has on the wire and in files.
+    /// Returns the type with this number on the wire and in files.
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// The type of that name.
+    /// Returns the type of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)
     }
@@ -82,11 +82,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that an array may hold. Sealed: the types of [`Dtype`], and no others.
+/// A Rust type that an array may hold. Sealed: only the types of [`Dtype`].
 pub trait Element:
     bytemuck::Pod + PartialEq + std::fmt::Debug + Send + Sync + sealed::Sealed
 {
-    /// Its name for messages and files.
+    /// The type for messages and files.
     const DTYPE: Dtype;
 }
 
@@ -101,8 +101,8 @@ macro_rules! element {
 
 element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64, f32 => F32, f64 => F64);
 
-/// Does something with the Rust type of a [`Dtype`]:
-/// `for_dtype!(dtype, T => step.get::<T, IxDyn>("u", ..))`.
+/// Evaluates an expression with the Rust type of a [`Dtype`]: `for_dtype!(dtype, T => step.get::<T,
+/// IxDyn>("u", ..))`.
 #[macro_export]
 macro_rules! for_dtype {
     ($dtype:expr, $T:ident => $do:expr) => {

@@ -1,17 +1,17 @@
-//! The step that this rank committed last, read in place while it writes the next one.
+//! The step that this rank committed last, which it can read in place while it writes the next one.
 //!
 //! ```text
 //!   step n      written, commit_and_keep -> readers take it          its blocks are `&[T]` here, too
-//!   step n + 1               step, alloc_with_last: computed from n into the memory of n + 1, commit -> n is let go
+//!   step n + 1               step, alloc_with_last: computed from n into the memory of n + 1, commit -> n is released
 //! ```
-//! A solver that needs its last state so has no field beside the steps, and nothing is copied. What
-//! is kept is what was allocated ([`StepWriter::alloc`](crate::StepWriter::alloc)); of what was put
-//! the program has its own array.
+//! So a solver that needs its last state has no array besides the steps, and nothing is copied.
+//! Only what was allocated ([`StepWriter::alloc`](crate::StepWriter::alloc)) is kept; what was put
+//! is still in the program's own array.
 //!
-//! | the writer's target | where the kept blocks lie |
+//! | the writer's target | where the kept blocks are |
 //! |---|---|
 //! | one block store, mapped here | in the buffers of the step: the coordinator counts a hold, the phase lock a reader |
-//! | one block store, by messages; staging servers; files | in the memory that they were allocated in, of this process: it is not given back at the commit |
+//! | one block store, by messages; staging servers; files | in the memory of this process in which they were allocated: it is not freed at the commit |
 //!
 //! The hold ends at the next commit. The views cannot outlive it: they borrow from the step that is
 //! being written.
@@ -25,14 +25,14 @@ use ndarray::{ArrayViewD, IxDyn};
 use samite_fabric::{Fabric, Remote};
 use std::sync::Arc;
 
-/// What this rank allocated in the step that it committed last, to be read.
+/// What this rank allocated in the step that it committed last, for reading.
 pub struct LastStep {
     kept: Arc<WrittenStep>,
-    /// By slot, where the slot is a buffer.
+    /// By slot; `Some` if the slot is a buffer.
     buffers: Vec<Option<Remote>>,
 }
 
-/// What was kept of a step, reached or not.
+/// What was kept of a step, whether attached or not.
 pub(crate) struct WrittenStep {
     pub(crate) stream: String,
     pub(crate) number: Step,
@@ -44,23 +44,23 @@ pub(crate) struct WrittenStep {
 pub(crate) struct WrittenBlock {
     pub(crate) variable: String,
     pub(crate) dtype: Dtype,
-    /// Of the whole array.
+    /// Shape of the whole array.
     pub(crate) shape: Dims,
     pub(crate) region: Region,
     pub(crate) slot: usize,
     pub(crate) offset: u64,
 }
 
-/// Memory that blocks were allocated in.
+/// Memory in which blocks were allocated.
 pub(crate) enum WrittenSlot {
     /// A buffer that is mapped here.
     Buffer(BufferAt),
-    /// That of this process, by offset. Words, so that every type is aligned.
+    /// Memory of this process, by offset. Words, so that every type is aligned.
     Own(Vec<(u64, Vec<u64>)>),
 }
 
 impl WrittenStep {
-    /// Whether something of it lies in buffers, which the coordinator has to hold.
+    /// Returns true if some of it is in buffers, which the coordinator has to hold.
     pub(crate) fn needs_hold(&self) -> bool {
         let mut slots = self.slots.iter();
         slots.any(|slot| matches!(slot, WrittenSlot::Buffer(_)))
@@ -68,10 +68,10 @@ impl WrittenStep {
 }
 
 impl LastStep {
-    /// Reaches the buffers, as readers do. After the step was committed by all ranks.
+    /// Attaches the buffers, as readers do, after all ranks have committed the step.
     ///
     /// # Errors
-    /// A lost block store; a stream that has ended meanwhile, because another rank was lost.
+    /// A lost block store; a stream that has ended in the meantime, because another rank was lost.
     pub(crate) fn reach(fabric: &Fabric, kept: Arc<WrittenStep>) -> Result<LastStep> {
         let reach = |slot: &WrittenSlot| match slot {
             WrittenSlot::Buffer(at) => Ok(Some(fabric.attach(segment_key(at))?)),
@@ -81,7 +81,7 @@ impl LastStep {
         Ok(LastStep { kept, buffers })
     }
 
-    /// Of a stream that no block store has.
+    /// Returns a step whose blocks are all in the memory of this process.
     pub(crate) fn of_own(kept: Arc<WrittenStep>) -> LastStep {
         LastStep {
             kept,
@@ -89,17 +89,17 @@ impl LastStep {
         }
     }
 
-    /// Which step it is.
+    /// Returns the number of the step.
     pub fn number(&self) -> Step {
         self.kept.number
     }
 
-    /// A box of a variable in place, without a copy: one that lies inside one block that this rank
-    /// allocated. `None` for others.
+    /// Returns a box of a variable in place, without a copy, if it is inside one block that this
+    /// rank allocated. `None` for other boxes.
     ///
     /// # Errors
-    /// A variable of which this rank allocated nothing, or a type that it has not; a box outside of
-    /// the array.
+    /// A variable of which this rank allocated nothing, or with another type; a box outside the
+    /// array.
     pub fn view<T: Element>(
         &self,
         name: &str,

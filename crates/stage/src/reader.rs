@@ -1,7 +1,7 @@
-//! Takes steps of a stream, in order or by number; with the method `graph` the tokens of its edge
-//! first.
+//! Takes steps of a stream, in order or by number; with the method `graph`, the tokens of its edge
+//! come first.
 //!
-//! A step is held until its [`StepReader`] is dropped; until then its blocks stay where they are.
+//! A step is held until its [`StepReader`] is dropped; until then its blocks do not move.
 
 use crate::client::Client;
 use crate::contents::{Contents, Counts};
@@ -18,26 +18,26 @@ use samite_fabric::rpc::Call;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One rank of a program that reads a stream. Iterating gives its steps, and ends with the stream;
-/// where the stream has failed the last item is an error. Closed when dropped.
+/// One rank of a program that reads a stream. Iteration returns its steps, and ends with the
+/// stream; if the stream has failed, the last item is an error. Closed when dropped.
 pub struct Reader {
     stream: String,
     source: Source,
     link: Arc<Link>,
     /// Tokens that have not been taken.
     tokens: u64,
-    /// What the operators of the edge made of the last layout.
+    /// The result of the edge's operators for the last layout.
     passed: Option<(LayoutHash, Arc<Passed>)>,
     policy: Policy,
     end: Option<EndOfStream>,
-    /// Every step was taken: iteration is over.
+    /// The stream has ended, and every step was taken: iteration ends.
     is_exhausted: bool,
 }
 
 /// Where the steps come from.
 enum Source {
     Opened(Opened),
-    /// A stream that is not there yet, and of which there are tokens until it is.
+    /// A stream that does not exist yet; tokens are read until it does.
     Later(Arc<Client>, Options, Option<Duration>),
 }
 
@@ -46,21 +46,21 @@ enum Opened {
     Files(FileReading),
 }
 
-/// A stream whose steps block stores have.
+/// Reads a stream whose steps are at block stores.
 struct StoreReader {
     client: Arc<Client>,
     id: ReaderId,
     stream: String,
     contents: Option<(Arc<Contents>, Counts)>,
-    /// A question that was not answered in time.
+    /// A request that was not answered in time.
     late: Option<(Call, Wanted)>,
-    /// What came of it since: what is next.
+    /// Its late answer, which comes next.
     ready: Option<Taken>,
-    /// How long it waits for a step of writers that live; `None`: as long as they take.
+    /// How long it waits for a step while the writers are alive; `None`: without limit.
     timeout: Option<Duration>,
 }
 
-/// What was asked for.
+/// The requested step.
 #[derive(Clone, Copy)]
 enum Wanted {
     Next,
@@ -78,18 +78,18 @@ pub(crate) struct Given {
 
 /// Where the bytes of a step are.
 pub(crate) enum Bytes {
-    // Dropped in this order: detached before the release is sent, since the memory may be used
-    // again at once.
+    // Dropped in this order: detached before the release is sent, because the memory may be reused
+    // at once.
     InStores(
         Buffers,
         #[allow(dead_code, reason = "it is there to be dropped")] StepLease,
     ),
     Stored(StoredBytes),
-    /// A token has none.
+    /// A token has no bytes.
     Nowhere,
 }
 
-/// Ends with a word to the coordinator.
+/// A hold on a step; its drop releases the step at the coordinator.
 pub(crate) struct StepLease {
     client: Arc<Client>,
     reader: ReaderId,
@@ -97,8 +97,8 @@ pub(crate) struct StepLease {
 }
 
 impl Reader {
-    /// Waits for the stream to appear. Where tokens come before its first step it need not be there
-    /// yet: in a cycle it appears when all programs of the cycle have opened what they read.
+    /// Waits for the stream to appear. If tokens come before its first step, it need not exist yet:
+    /// in a cycle, it appears once all programs of the cycle have opened their inputs.
     pub(crate) fn open(
         client: Arc<Client>,
         stream: String,
@@ -119,7 +119,7 @@ impl Reader {
         let mut tokens = link.tokens();
         let opened = match tokens > 0 {
             true => match open(0) {
-                // It is not yet noticed that the process that was this rank is gone.
+                // The death of the previous process of this rank was not noticed yet.
                 Err(Error::Fault(Fault::RankTaken { .. })) => open(client.timeout()),
                 opened => opened,
             },
@@ -128,7 +128,7 @@ impl Reader {
         let source = match opened {
             Ok((kept, taken)) => {
                 if taken > 0 {
-                    // It has had its tokens in an earlier life.
+                    // This rank had its tokens before its restart.
                     tokens = 0;
                 }
                 Source::Opened(Opened::BlockStores(kept))
@@ -166,17 +166,17 @@ impl Reader {
         }
     }
 
-    /// The step that the readers of this program take next; `None` after the last one of a stream
-    /// that its writers have closed. Waits.
+    /// Returns the step that the readers of this program take next; `None` after the last one of a
+    /// stream that its writers have closed. Waits.
     ///
     /// # Errors
-    /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`] names
-    /// the writer rank that never came, died, or was dropped without
-    /// [`Writer::close`](crate::Writer::close). No step within the deadline of the fabric, where a
-    /// process does not answer or is gone that has its lease to come back; within the time-out of
-    /// [`Reading::timeout`](crate::Reading::timeout), where there is one: else it waits as long as
-    /// its writers live. A step that was lost with its block stores, or is not what its writer
-    /// promised, after which the next call gives the one after it.
+    /// After the last step of a failed stream, every time: [`Fault::WriterFailed`] names the writer
+    /// rank that never came, died, or was dropped without [`Writer::close`](crate::Writer::close).
+    /// No step within the deadline of the fabric, if a process does not answer, or is gone and may
+    /// return until its lease ends. No step within [`Reading::timeout`](crate::Reading::timeout),
+    /// if set: otherwise it waits as long as its writers are alive. A step that was lost with its
+    /// block stores, or is not what its writer promised; then the next call returns the following
+    /// one.
     pub fn next_step(&mut self) -> Result<Option<StepReader>> {
         if let Some(left) = self.tokens.checked_sub(1) {
             let token = Given::token(self.link.tokens() - self.tokens);
@@ -191,11 +191,11 @@ impl Reader {
         self.or_end(taken)
     }
 
-    /// The step with this number; waits for a future one. `None` when the stream was closed before
-    /// it. Steps that were not taken by [`Reader::next_step`] are still there for it.
+    /// Returns the step with this number; waits for a future one. `None` if the stream was closed
+    /// before it. [`Reader::next_step`] still returns the steps that it has not taken.
     ///
     /// # Errors
-    /// As [`Reader::next_step`]; a step that is not kept any more.
+    /// As [`Reader::next_step`]; a step that is not stored any more.
     pub fn at(&mut self, step: Step) -> Result<Option<StepReader>> {
         let taken = match self.opened()? {
             Opened::BlockStores(kept) => kept.at(step),
@@ -204,7 +204,7 @@ impl Reader {
         self.or_end(taken)
     }
 
-    /// What is open; what was not there when this began is opened now, and waited for.
+    /// Returns the open stream; first opens, and waits for, one that did not exist before.
     fn opened(&mut self) -> Result<&mut Opened> {
         if let Source::Later(client, reader, timeout) = &self.source {
             let open_timeout = client.timeout();
@@ -223,13 +223,13 @@ impl Reader {
         }
     }
 
-    /// What happens when this program is slow, as it was opened: whether a step that does not come
-    /// was dropped, or is missing.
+    /// Returns the policy with which it was opened: it says whether a missing step was dropped or
+    /// lost.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// How the stream has ended, once this reader was told.
+    /// Returns how the stream has ended, once this reader was told.
     pub fn end(&self) -> Option<EndOfStream> {
         self.end
     }
@@ -253,16 +253,16 @@ impl Reader {
     }
 }
 
-/// What came of asking for a step.
+/// The result of a request for a step.
 pub(crate) enum Taken {
     Step(Given),
     End(EndOfStream),
-    /// Nothing yet, of somebody who lives.
+    /// No step yet, but the processes that it waits for are alive.
     Waiting(Fault),
 }
 
 impl StoreReader {
-    /// Opens the stream; how many steps this rank has taken in an earlier life.
+    /// Opens the stream. Returns how many steps this rank took before a restart.
     fn open(
         client: Arc<Client>,
         stream: &str,
@@ -306,9 +306,9 @@ impl StoreReader {
         self.ask(Wanted::At(step))
     }
 
-    /// A question that the coordinator did not answer in time is still open, and its answer may be
-    /// a step that this rank has taken: it is waited for, so that no step is passed over, or held
-    /// for nobody. That the next one was lost is said, too.
+    /// Waits for a request that the coordinator did not answer in time: its answer may be a step
+    /// that this rank has taken, which must be neither skipped nor held forever. Also reports that
+    /// the next step was lost.
     fn catch_up(&mut self) -> Result<()> {
         let Some((call, asked)) = self.late.take() else {
             return Ok(());
@@ -323,7 +323,8 @@ impl StoreReader {
         Ok(())
     }
 
-    /// Asks again as long as those live that it waits for, up to the reader's own time-out.
+    /// Repeats the request while the processes that it waits for are alive, up to the reader's
+    /// time-out.
     fn ask(&mut self, asked: Wanted) -> Result<Taken> {
         let begin = Instant::now();
         loop {
@@ -336,7 +337,7 @@ impl StoreReader {
         }
     }
 
-    /// Waits for `left`, and no longer than the fabric's deadline.
+    /// Waits for `left`, but not longer than the fabric's deadline.
     fn ask_once(&mut self, asked: Wanted, left: Option<Duration>) -> Result<Taken> {
         let (reader, open_timeout) = (self.id, self.client.timeout_of(left));
         let call = self.client.request_later(|ticket| match asked {
@@ -372,7 +373,7 @@ impl StoreReader {
     }
 
     fn hold(&mut self, ticket: Ticket, record: StepRecord) -> Result<Given> {
-        // From here on the step is held, whatever comes of it.
+        // From here on the step is held, and released in any case.
         let hold = StepLease {
             client: self.client.clone(),
             reader: self.id,

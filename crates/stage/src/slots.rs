@@ -1,11 +1,11 @@
-//! The buffers that a step is written into.
+//! The buffers into which a step is written.
 //!
-//! A *slot* is a buffer, with as many copies of it as there are replicas, each at another block
-//! store and all with the same bytes at the same places. Many blocks are packed in one. Where a
-//! copy is mapped it is written as memory, else by messages.
+//! A *slot* is a buffer with as many copies as there are replicas, each at another block store, and
+//! all with the same bytes at the same offsets. Many blocks are packed into one slot. A copy that
+//! is mapped is written as memory, others by messages.
 //!
-//! A block store that is lost while its copy is written costs nothing as long as another copy is
-//! left.
+//! If a block store is lost while its copy is written, the step can still be committed as long as
+//! another copy is left.
 
 use crate::client::Client;
 use crate::last::WrittenSlot;
@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Buffers are at least this large, and steps in them are this large: so that steps of about the
-/// same size use the same memory again.
+/// Minimum length of a buffer, and granularity of lengths: so that steps of about the same size
+/// reuse the same memory.
 const SMALLEST: u64 = 64 << 10;
 
-/// Most bytes that are put by one message.
+/// Maximum bytes per put message.
 const PIECE: usize = 1 << 20;
 
 /// The slots of a step that is being written.
@@ -35,15 +35,15 @@ pub(crate) struct Slots {
     slots: Vec<OpenSlot>,
 }
 
-/// What a step needed: for each slot its block stores and its length.
+/// What a step needed: the block stores and the length of each slot.
 pub(crate) type Needs = Vec<(Slot<Peer>, u64)>;
 
-/// A buffer that blocks are put into.
+/// A buffer into which blocks are put.
 struct OpenSlot {
     block_stores: Slot<Peer>,
     bytes: u64,
     used: u64,
-    /// Those that are not lost.
+    /// The copies that are not lost.
     copies: Vec<(BufferAt, Memory)>,
 }
 
@@ -51,19 +51,19 @@ struct OpenSlot {
 pub(crate) struct Finished {
     pub(crate) needs: Needs,
     pub(crate) names: Vec<Slot<BufferId>>,
-    /// For who keeps the step: the memory of the first copy of each slot.
+    /// The memory of the first copy of each slot, if the step is kept.
     pub(crate) memory: Vec<WrittenSlot>,
 }
 
 enum Memory {
     Here(Borrowed),
-    /// Not mapped: put by messages; what was allocated here, as it will be put.
+    /// Not mapped: put by messages. Contains blocks that were allocated here and will be put.
     There(Remote, Vec<(u64, Vec<u64>)>),
 }
 
 impl Slots {
-    /// None yet. `timeout`: how long it waits for memory of readers that live; `None`: as long as
-    /// they take.
+    /// Returns no slots yet. `timeout`: how long it waits for memory of living readers; `None`:
+    /// without limit.
     pub(crate) fn new(client: Arc<Client>, writer: WriterId, timeout: Option<Duration>) -> Slots {
         Slots {
             client,
@@ -73,8 +73,7 @@ impl Slots {
         }
     }
 
-    /// Opens the buffers that were given for these needs: one for each block store of each, in
-    /// order.
+    /// Opens the buffers that were given for these needs: one per block store of each, in order.
     pub(crate) fn open(&mut self, needs: Needs, buffers: Vec<BufferAt>) -> Result<()> {
         let mut buffers = buffers.into_iter();
         for (block_stores, bytes) in needs {
@@ -123,7 +122,7 @@ impl Slots {
     /// after another.
     ///
     /// # Errors
-    /// No memory in time; a block store that is lost.
+    /// No memory in time; a lost block store.
     pub(crate) fn reserve<'k>(
         &mut self,
         blocks: impl Iterator<Item = (&'k Slot<Peer>, u64)>,
@@ -145,7 +144,8 @@ impl Slots {
             }
         }
         let round = |(block_stores, bytes): (&Slot<Peer>, u64)| {
-            // What cannot be rounded up cannot be had either: admission control says so.
+            // A length that cannot be rounded up cannot be granted either: admission control
+            // refuses it.
             (block_stores.clone(), round_up(bytes).unwrap_or(bytes))
         };
         let needs: Needs = missing.into_iter().map(round).collect();
@@ -163,7 +163,7 @@ impl Slots {
             };
             match self.client.request("memory for a step", question)? {
                 Answer::Begun { buffers } => return self.open(needs, buffers),
-                // Whoever has the memory lives, and lets go of it some time.
+                // The owner of the memory is alive and will free it at some time.
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
                 Answer::Waiting(fault) => return Err(fault.into()),
                 other => return Err(Error::Nonsense(format!("{other:?}"))),
@@ -171,7 +171,7 @@ impl Slots {
         }
     }
 
-    /// Takes room for a block out of a slot of these block stores: which slot, and where in it.
+    /// Takes space for a block from a slot of these block stores. Returns the slot and the offset.
     pub(crate) fn place(&mut self, block_stores: &Slot<Peer>, bytes: u64) -> Result<(usize, u64)> {
         let found = self
             .slots
@@ -200,7 +200,7 @@ impl Slots {
         self.slots[slot].each_copy(|memory| memory.write(offset, array))
     }
 
-    /// The bytes of a block, to be filled. Only of slots with one copy.
+    /// Returns the bytes of a block, to be filled. Only for slots with one copy.
     pub(crate) fn memory(&mut self, slot: usize, offset: u64, bytes: u64) -> Result<&mut [u8]> {
         let copies = &mut self.slots[slot].copies;
         match copies.first_mut() {
@@ -217,13 +217,13 @@ impl Slots {
         }
     }
 
-    /// Whether something lies in each slot.
+    /// Returns, for each slot, whether it has any block.
     pub(crate) fn used(&self) -> Vec<bool> {
         self.slots.iter().map(|slot| slot.used > 0).collect()
     }
 
-    /// Puts what was allocated here; what the step needed, and the names of its buffers. Their
-    /// memory is not written any more.
+    /// Puts what was allocated here. Returns what the step needed, and the ids of its buffers,
+    /// which are not written any more.
     pub(crate) fn finish(mut self) -> Result<Finished> {
         self.slots.retain(|slot| slot.used > 0);
         let mut finished = Finished {
@@ -250,7 +250,7 @@ impl Slots {
 }
 
 impl OpenSlot {
-    /// Does it with each copy; one whose block store is lost is left out from then on.
+    /// Calls `act` with each copy. A copy whose block store is lost is removed.
     fn each_copy(&mut self, mut act: impl FnMut(&mut Memory) -> Result<()>) -> Result<()> {
         if self.copies.is_empty() {
             return Err(none_left());
@@ -260,7 +260,7 @@ impl OpenSlot {
             Ok(()) => true,
             Err(error) => {
                 let loss = error.is_loss();
-                // What is not a loss is the caller's to know, whatever else happens.
+                // An error other than a loss takes precedence: the caller must know it.
                 if !loss || failed.is_none() {
                     failed = Some(error);
                 }
@@ -298,11 +298,11 @@ impl Memory {
         Ok(())
     }
 
-    /// Puts what was allocated here, of a buffer of `bytes`.
+    /// Puts what was allocated here, into a buffer of `bytes`.
     fn put_staged(&mut self, bytes: u64) -> Result<()> {
         if let Memory::There(remote, staged) = self {
             for (offset, words) in &*staged {
-                // The last word may reach into the padding behind the block, never beyond the
+                // The last word may extend into the padding behind the block, but never beyond the
                 // buffer.
                 let from: &[u8] = bytemuck::cast_slice(words);
                 let len = from.len().min((bytes - offset) as usize);
@@ -313,7 +313,7 @@ impl Memory {
     }
 }
 
-/// Puts an array by messages, piece by piece: no more of it than one is copied before.
+/// Puts an array by messages, in pieces: never copies more than one piece in advance.
 fn put_far<T: Element, D: Dimension>(
     remote: &Remote,
     mut offset: u64,
@@ -326,8 +326,8 @@ fn put_far<T: Element, D: Dimension>(
     })
 }
 
-/// The bytes of an array, row-major: in place where they are together, else copied, one piece at a
-/// time.
+/// Calls `take` with the bytes of an array, row-major: in place if they are contiguous, otherwise
+/// copied, one piece at a time.
 fn each_run<T: Element>(
     array: ArrayViewD<'_, T>,
     take: &mut dyn FnMut(&[u8]) -> Result<()>,
@@ -335,7 +335,7 @@ fn each_run<T: Element>(
     if let Some(from) = array.as_slice() {
         return take(bytemuck::cast_slice(from));
     }
-    // What is not together has a first dimension with something in it.
+    // An array that is not contiguous has a first dimension of at least one.
     let row = array.len() / array.len_of(Axis(0)).max(1) * size_of::<T>();
     if row > PIECE {
         let mut rows = array.axis_iter(Axis(0));
@@ -361,13 +361,13 @@ fn none_left() -> Error {
     Error::BlockStore("every copy of it is lost".into())
 }
 
-/// So many bytes in the memory of this process, as words.
+/// Returns zeroed memory of this process for so many bytes, as words.
 pub(crate) fn zeroed_words(bytes: u64) -> Result<Vec<u64>> {
     let count = usize::try_from(bytes.div_ceil(8)).unwrap_or(usize::MAX);
     bytemuck::try_zeroed_vec(count).map_err(|()| Error::NoMemory { bytes })
 }
 
-/// One want for each copy, in order.
+/// Returns one want for each copy, in order.
 pub(crate) fn wants(needs: &Needs) -> Vec<Want> {
     let copies = |(block_stores, bytes): &(Slot<Peer>, u64)| {
         let bytes = *bytes;
@@ -377,7 +377,7 @@ pub(crate) fn wants(needs: &Needs) -> Vec<Want> {
     needs.iter().flat_map(copies).collect()
 }
 
-/// The block store that is lost, if it is for that that the coordinator refuses memory.
+/// Returns the lost block store if it is the reason why the coordinator refuses memory.
 pub(crate) fn lost_block_store(error: &Error) -> Option<Peer> {
     match error {
         Error::Fault(
@@ -390,13 +390,13 @@ pub(crate) fn lost_block_store(error: &Error) -> Option<Peer> {
     }
 }
 
-/// Where the next block begins.
+/// Returns where the next block begins.
 fn padded(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(ALIGN).unwrap_or(bytes)
 }
 
-/// Lengths of buffers: few different ones, at most one part in 32 more than asked for, so that a
-/// block and what travels of it stay within a twentieth of its bytes.
+/// Rounds up the length of a buffer, so that there are few different lengths. It adds at most one
+/// part in 32, so that a block, and its messages, take at most a twentieth more than its bytes.
 fn round_up(bytes: u64) -> Option<u64> {
     let grain = (bytes.max(SMALLEST).checked_next_power_of_two()? / 64).max(SMALLEST);
     bytes.checked_next_multiple_of(grain)
@@ -445,8 +445,7 @@ mod tests {
         open(LENT).unwrap();
     }
 
-    /// Of an array that is not together no more than a piece is copied at a time, whatever its
-    /// shape.
+    /// Copies at most one piece at a time of an array that is not contiguous, whatever its shape.
     #[test]
     fn arrays_travel_in_pieces() {
         let most = PIECE / 8;
@@ -459,7 +458,7 @@ mod tests {
             vec![3, most, 2],
             vec![0, 4],
         ] {
-            // Twice as wide, every other element of the last dimension.
+            // Twice as wide; every other element of the last dimension.
             let mut wide = shape.clone();
             *wide.last_mut().unwrap() *= 2;
             let all = Array::from_shape_fn(IxDyn(&wide), |at| {

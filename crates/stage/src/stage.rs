@@ -1,4 +1,4 @@
-//! A process among the writers and readers of its domain.
+//! The entry point of a process that writes or reads streams.
 
 use crate::array::Selection;
 use crate::client::Client;
@@ -24,12 +24,12 @@ pub struct Stage {
     operators: Mutex<Registered>,
 }
 
-/// How all streams of a domain stand.
+/// The state of all streams of a domain.
 #[derive(Clone, Debug)]
 pub struct Overview {
-    /// What the coordinator says.
+    /// The coordinator's report.
     pub figures: Figures,
-    /// What each block store of it says of itself; nothing, if it did not in time.
+    /// The report of each block store in `figures`; `None` if it did not answer in time.
     pub kept: Vec<Option<Usage>>,
 }
 
@@ -48,14 +48,15 @@ pub struct Reading<'s> {
     stage: &'s Stage,
     stream: String,
     options: Options,
-    /// What the program says; else the edge does, or the settings.
+    /// The program's choice; otherwise the edge or the settings decide.
     policy: Option<Policy>,
     settings: Settings,
 }
 
 impl Stage {
-    /// Finds the coordinator of the domain; in a domain of one process, the process is its own.
-    /// Streams are opened as the settings of the process say ([`Configuration::make_default`]).
+    /// Finds the coordinator of the domain; in a domain of one process, that process is the
+    /// coordinator. Streams are opened with the settings of the process
+    /// ([`Configuration::make_default`]).
     ///
     /// # Errors
     /// [`crate::Error::NoCoordinator`]; [`crate::Error::SecondStage`].
@@ -63,8 +64,8 @@ impl Stage {
         Stage::join_with(fabric, Configuration::of_process())
     }
 
-    /// As [`Stage::join`], with settings for streams. What the program says when it opens one comes
-    /// before them.
+    /// As [`Stage::join`], with settings for streams. What the program chooses when it opens a
+    /// stream takes precedence.
     ///
     /// # Errors
     /// As [`Stage::join`].
@@ -77,8 +78,8 @@ impl Stage {
         })
     }
 
-    /// Opens a stream for writing, with the defaults. Returns when the coordinator knows this rank;
-    /// it does not wait for the others.
+    /// Opens a stream for writing, with the defaults. Returns when the coordinator knows this rank,
+    /// without waiting for the others.
     pub fn writer(&self, stream: &str) -> Result<Writer> {
         self.write(stream).open()
     }
@@ -89,8 +90,8 @@ impl Stage {
         self.read(stream).open()
     }
 
-    /// Subscribes to a variable of a stream, or to a box of it: to be told when it was written,
-    /// without holding or reading anything. `variable` need not be there yet.
+    /// Subscribes to a variable of a stream, or to a box of it: the program is told when it was
+    /// written, without holding or reading anything. `variable` need not exist yet.
     pub fn watch(&self, stream: &str, variable: &str) -> Watching {
         let settings = self.configuration.stream(stream);
         let program = &self.client.fabric.identity().program;
@@ -103,9 +104,10 @@ impl Stage {
         Watching::new(self.client.clone(), linked, variable, settings)
     }
 
-    /// Registers an operator for the edges that lead to this program, with the method `graph`: what
-    /// they call `mine:NAME`. A closure `|x: f64| ...` changes each number. Said before the stream
-    /// is opened; a second one of that name replaces the first, for streams that are opened later.
+    /// Registers an operator for the edges that lead to this program, with the method `graph`,
+    /// which call it `mine:NAME`. A closure `|x: f64| ...` changes each number. Call this before
+    /// the stream is opened; another operator of that name replaces the first for streams that are
+    /// opened later.
     pub fn operator(&self, name: &str, operator: impl Operator + 'static) {
         let operator = Arc::new(operator);
         self.operators().insert(name.to_owned(), operator);
@@ -117,8 +119,8 @@ impl Stage {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How all streams of the domain stand, as the coordinator and the block stores say it now. A
-    /// block store that does not answer within `timeout` has nothing to say.
+    /// Returns the state of all streams of the domain, as the coordinator and the block stores
+    /// report it now. `None` for a block store that does not answer within `timeout`.
     ///
     /// # Errors
     /// The coordinator does not answer.
@@ -141,7 +143,7 @@ impl Stage {
         Ok(Overview { figures, kept })
     }
 
-    /// How a stream is to be written.
+    /// Configures how a stream is written.
     pub fn write(&self, stream: &str) -> Writing<'_> {
         let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);
@@ -155,8 +157,7 @@ impl Stage {
         }
     }
 
-    /// How a stream is to be read. The group is this process's program, and its ranks are the
-    /// program's.
+    /// Configures how a stream is read. The group is the program of this process, with its ranks.
     pub fn read(&self, stream: &str) -> Reading<'_> {
         let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);
@@ -178,8 +179,8 @@ impl Stage {
         }
     }
 
-    /// What a stream that this program writes is called in the domain, and the edges that begin
-    /// there.
+    /// Returns the name in the domain of a stream that this program writes, and the edges that
+    /// begin there.
     fn leaving(
         &self,
         program: &str,
@@ -195,20 +196,20 @@ impl Stage {
 }
 
 impl Writing<'_> {
-    /// Writes as rank `rank` of `size` of a program, where that is not what this process is.
+    /// Writes as rank `rank` of `size` of a program other than this process.
     pub fn as_rank(mut self, program: &str, rank: u32, size: u32) -> Self {
         self.program = program.to_owned();
         self.rank = (rank, size);
         self
     }
 
-    /// Most that may wait for a reader: steps and bytes.
+    /// Sets the maximum that may wait for a reader: steps and bytes.
     pub fn limits(mut self, steps: u64, bytes: u64) -> Self {
         self.config.limits = Some(Limits { steps, bytes });
         self
     }
 
-    /// Steps that nobody reads are dropped instead of waiting for a first reader.
+    /// Drops steps without readers, instead of waiting for the first reader.
     pub fn discard_unread(mut self) -> Self {
         self.config.unread = Unread::Discard;
         self
@@ -220,20 +221,20 @@ impl Writing<'_> {
         self
     }
 
-    /// Keeps the first step as long as the stream lives.
+    /// Keeps the first step as long as the stream exists.
     pub fn precious_first(mut self) -> Self {
         self.config.precious_first = true;
         self
     }
 
-    /// How long a rank that died may take to come back.
+    /// Sets how long a dead rank may take to return.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.config.lease = lease.as_millis() as u64;
         self
     }
 
-    /// How long [`Writer::step`] waits for readers that are slow, and for the other ranks, while
-    /// these live. Without it: as long as they take.
+    /// Sets how long [`Writer::step`] waits for slow readers, and for the other ranks, while these
+    /// are alive. Without it, there is no limit.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
@@ -265,7 +266,7 @@ impl Writing<'_> {
 }
 
 impl Reading<'_> {
-    /// Reads as rank `rank` of `size` of a group, where that is not what this process is.
+    /// Reads as rank `rank` of `size` of a group other than this process.
     pub fn as_rank(mut self, group: &str, rank: u32, size: u32) -> Self {
         self.options.group = group.to_owned();
         self.options.rank = rank;
@@ -273,42 +274,43 @@ impl Reading<'_> {
         self
     }
 
-    /// Where it begins.
+    /// Sets where it begins.
     pub fn start(mut self, start: Start) -> Self {
         self.options.start = start;
         self
     }
 
-    /// What happens when it is slow.
+    /// Sets what happens if it is slower than the writer.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// Most that may wait for it: steps and bytes.
+    /// Sets the maximum that may wait for it: steps and bytes.
     pub fn limits(mut self, steps: u64, bytes: u64) -> Self {
         self.options.limits = Some(Limits { steps, bytes });
         self
     }
 
-    /// Only the steps in which this box of a variable was written; the others never wait in its
-    /// queue. A step whose array has not got the box counts, so that reading says what is wrong.
+    /// Reads only the steps in which this box of a variable was written; the others never wait in
+    /// its queue. A step whose array does not contain the box counts, so that reading reports the
+    /// error.
     ///
     /// # Errors
-    /// A box that cannot be.
+    /// An invalid box.
     pub fn only(mut self, variable: &str, region: impl Selection) -> Result<Self> {
         self.options.only = Some(crate::watch::interest(variable, region)?);
         Ok(self)
     }
 
-    /// How long a rank that died may take to come back.
+    /// Sets how long a dead rank may take to return.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.options.lease = lease.as_millis() as u64;
         self
     }
 
-    /// How long the reader waits for a step while those live who write it. Without it: as long as
-    /// they take.
+    /// Sets how long the reader waits for a step while its writers are alive. Without it, there is
+    /// no limit.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = Some(timeout);
         self
@@ -317,8 +319,8 @@ impl Reading<'_> {
     /// Opens the stream.
     ///
     /// # Errors
-    /// With the method `graph`: no edge, or an operator of it that is not registered. No stream, or
-    /// none in time.
+    /// With the method `graph`: no edge, or one with an operator that is not registered. No stream,
+    /// or not in time.
     pub fn open(self) -> Result<Reader> {
         let Reading {
             stage,
@@ -342,6 +344,7 @@ impl Reading<'_> {
                 graph::edge_to(edges, &options.group, &stream),
             ),
         };
+        // The program's choice comes before the edge's, and that before the settings.
         let policy = policy.or(edge.and_then(|edge| edge.policy));
         options.policy = policy.unwrap_or(settings.policy);
         let limits = options.limits.or(edge.and_then(Edge::limits));

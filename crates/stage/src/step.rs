@@ -1,9 +1,9 @@
 //! Reads from a step: any box of any variable.
 //!
-//! On the node of the blocks a box inside one block is a view of it, and other boxes are copied
-//! once, straight to where they go. Elsewhere only the runs of the box travel. With the method
-//! `file` the same calls read files. Where an edge has operators ([`crate::method::graph`]),
-//! variables are what comes out of them.
+//! On the node of the blocks, a box inside one block is a view of it, and other boxes are copied
+//! once, directly to their destination. From other nodes, only the runs of the box are sent. With
+//! the method `file` the same calls read files. If an edge has operators
+//! ([`crate::method::graph`]), variables are the results of these.
 
 use crate::array::{Selection, cut, lengths};
 use crate::contents::{Indexed, Variable};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct StepReader {
     given: Given,
     link: Arc<Link>,
-    /// What the operators of the edge make of it; `None` where there are none.
+    /// The result of the edge's operators; `None` if there are none.
     passed: Option<Arc<Passed>>,
 }
 
@@ -40,36 +40,37 @@ impl StepReader {
         }
     }
 
-    /// Which step it is; of a token, which of the tokens.
+    /// Returns the number of the step, or of the token.
     pub fn number(&self) -> Step {
         self.given.number
     }
 
-    /// Whether this is an empty step, of those that an edge of a cycle begins with.
+    /// Returns true if this is a token: one of the empty steps with which an edge of a cycle
+    /// begins.
     pub fn is_token(&self) -> bool {
         matches!(self.given.bytes, Bytes::Nowhere)
     }
 
-    /// What there is to read.
+    /// Returns the variables of the step.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         (0..self.given.contents.variables.len()).map(|at| self.info(at))
     }
 
-    /// A variable by name.
+    /// Returns a variable by name.
     ///
     /// # Errors
-    /// There is none of that name; the error says which there are.
+    /// No variable has that name; the error lists the existing ones.
     pub fn variable(&self, name: &str) -> Result<&Variable> {
         self.find(name).map(|variable| variable.info)
     }
 
-    /// How many ranks have written it.
+    /// Returns the number of ranks that wrote it.
     pub fn writers(&self) -> u32 {
         self.given.contents.ranks
     }
 
-    /// Boxes of a variable as they lie (the method `server` splits what was put), with the rank
-    /// that wrote each; before any operator.
+    /// Returns the boxes of a variable as they are stored (the method `server` splits what was
+    /// put), each with the rank that wrote it, before any operator.
     ///
     /// # Errors
     /// As [`StepReader::variable`].
@@ -78,8 +79,8 @@ impl StepReader {
         Ok(blocks.iter().map(|block| (block.rank, &block.region)))
     }
 
-    /// Whether a variable is read as it was written: no operator of an edge changes it, so its
-    /// [`blocks`](Self::blocks) are boxes of what is read.
+    /// Returns true if a variable is read as it was written: no operator of an edge changes it, so
+    /// its [`blocks`](Self::blocks) are boxes of what is read.
     ///
     /// # Errors
     /// As [`StepReader::variable`].
@@ -87,7 +88,7 @@ impl StepReader {
         Ok(self.find(name)?.chain.is_none())
     }
 
-    /// A fact about this step. Where several ranks have said it, the lowest rank is heard.
+    /// Returns an attribute of this step. If several ranks have set it, that of the lowest one.
     pub fn attribute(&self, name: &str) -> Option<&Attribute> {
         self.given
             .attributes
@@ -96,7 +97,7 @@ impl StepReader {
             .map(|(_, value)| value)
     }
 
-    /// All facts about this step.
+    /// Returns all attributes of this step.
     pub fn attributes(&self) -> impl Iterator<Item = (&str, &Attribute)> {
         let attributes = self.given.attributes.iter();
         attributes.map(|(name, value)| (name.as_str(), value))
@@ -105,8 +106,8 @@ impl StepReader {
     /// Copies a box of a variable to a new array.
     ///
     /// # Errors
-    /// A variable or a type that is not there, a box outside of the array or with holes; a lost
-    /// block store; no memory.
+    /// An unknown variable, another type, a box outside the array or with holes; a lost block
+    /// store; no memory.
     pub fn get<T: Element, D: Dimension>(
         &self,
         name: &str,
@@ -121,12 +122,12 @@ impl StepReader {
         array_of(&region.shape(), elements)
     }
 
-    /// What of a variable is this reader's own, as the `redistribute` of its edge says: with the
-    /// others of its program it has every element once. Without an edge, and with other methods
-    /// than `graph`, its own is a block, as cubic as can be. Parts may be uneven, or empty.
+    /// Returns this reader's part of a variable, as the `redistribute` of its edge says: together,
+    /// the ranks of its program read every element once. Without an edge, and with methods other
+    /// than `graph`, the part is a block, as cubic as possible. Parts may be uneven, or empty.
     ///
     /// # Errors
-    /// As [`StepReader::get`]; an edge that gives nobody a part of its own.
+    /// As [`StepReader::get`]; an edge that does not distribute.
     pub fn mine<T: Element, D: Dimension>(&self, name: &str) -> Result<Share<T, D>> {
         let variable = self.typed::<T>(name)?;
         let regions = self.regions_of(&variable)?;
@@ -149,7 +150,7 @@ impl StepReader {
         })
     }
 
-    /// The boxes that [`StepReader::mine`] reads; none is empty.
+    /// Returns the boxes that [`StepReader::mine`] reads; none is empty.
     ///
     /// # Errors
     /// As [`StepReader::mine`].
@@ -157,7 +158,7 @@ impl StepReader {
         self.regions_of(&self.find(name)?)
     }
 
-    /// Copies a box of a variable, row-major, to `into`, which is as long as the box.
+    /// Copies a box of a variable, row-major, to `into`, which has the length of the box.
     ///
     /// # Errors
     /// As [`StepReader::get`]; `into` is longer or shorter.
@@ -179,8 +180,8 @@ impl StepReader {
         self.copy(&variable, &region, into)
     }
 
-    /// A box of a variable in place, without a copy: one that lies inside one block, on this node,
-    /// and that no operator changes. `None` for others ([`StepReader::get`] then).
+    /// Returns a box of a variable in place, without a copy, if it is inside one block, on this
+    /// node, and no operator changes it. `None` for other boxes (use [`StepReader::get`]).
     ///
     /// # Errors
     /// As [`StepReader::get`].
@@ -203,7 +204,7 @@ impl StepReader {
         Ok(Some(cut(whole, block.lower(), &region)))
     }
 
-    /// The block that a box lies in, and its bytes, where they are mapped here.
+    /// Returns the block that contains a box, and its bytes, if they are mapped here.
     fn in_place<'s>(
         &'s self,
         written: &'s Indexed,
@@ -220,8 +221,7 @@ impl StepReader {
         let block = &written.blocks[block as usize];
         let element = written.info.dtype.bytes();
         let mapped = buffers.mapped(block, element)?;
-        // A writer of another make may have placed it where it is no slice of numbers: it is
-        // copied.
+        // Another implementation of a writer may have placed it unaligned: then it is copied.
         let mapped = mapped.filter(|bytes| bytes.as_ptr().addr().is_multiple_of(element as usize));
         Ok(mapped.map(|bytes| (&block.region, bytes)))
     }
@@ -297,8 +297,8 @@ impl StepReader {
         Ok(own.unwrap_or_default())
     }
 
-    /// Looks whether a box has holes before there is memory for it. What an operator needs is
-    /// looked at when it is read.
+    /// Checks a box for holes before memory is allocated for it. The input of an operator is
+    /// checked when it is read.
     fn is_whole(&self, variable: &Found<'_>, region: &Region) -> Result<()> {
         match variable.chain.is_some() || variable.written.covers(region) {
             true => Ok(()),
@@ -336,8 +336,7 @@ impl StepReader {
     }
 }
 
-/// An array with as many dimensions as the type that is asked for: said before anything is read for
-/// nothing.
+/// Checks that the requested array type has as many dimensions as the box, before anything is read.
 fn fits<D: Dimension>(name: &str, region: &Region) -> Result<()> {
     match D::NDIM {
         Some(dims) if dims != region.dims() => Err(Error::ArrayShape {
@@ -349,7 +348,7 @@ fn fits<D: Dimension>(name: &str, region: &Region) -> Result<()> {
     }
 }
 
-/// Zeros for all elements of these boxes.
+/// Returns zeros for all elements of these boxes.
 fn zeros<T: Element>(regions: &[Region]) -> Result<Vec<T>> {
     let bytes = regions.iter().try_fold(0_u64, |sum, region| {
         Ok::<_, Error>(sum.saturating_add(region.bytes(T::DTYPE.bytes())?))

@@ -1,12 +1,12 @@
-//! What a step holds: where the bytes of its blocks lie, and how a box of them comes here.
+//! The buffers of a step: where the bytes of its blocks are, and how a box of them is read.
 //!
-//! [`Buffers`] are the buffers of one step, reached. Bytes that are mapped are copied at once; the
-//! others are asked for of all block stores at the same time, beginning with another one at every
-//! reader rank, and are copied as they come: in pieces, few of which are on their way, so that
+//! [`Buffers`] are the attached buffers of one step. Mapped bytes are copied at once. The others
+//! are requested from all block stores at the same time, starting with a different one at every
+//! reader rank, and are copied as they arrive: in pieces, few of which are in flight, so that
 //! neither the block store nor the reader has more of a block than these in its own memory.
 //!
-//! A copy of a buffer whose block store is lost meanwhile is replaced by another copy of it, where
-//! there is one; else the error is [`Fault::Damaged`].
+//! If a block store is lost in the meantime, its copy of a buffer is replaced by another one, if
+//! there is any; otherwise the error is [`Fault::Damaged`].
 
 use crate::client::Client;
 use crate::contents::{BlockAt, Indexed};
@@ -18,20 +18,20 @@ use samite_fabric::{Handle, Remote, wait_all};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Runs of a box shorter than this travel together.
+/// Runs of a box shorter than this are sent together.
 const SHORT: u64 = 4096;
 
-/// Most bytes that are asked for at once.
+/// Maximum bytes of one request.
 const PIECE: u64 = 512 << 10;
 
-/// Most bytes that a read has in flight, beyond the piece that it asked for last.
+/// Maximum bytes that a read has in flight, in addition to the last requested piece.
 const IN_FLIGHT: u64 = 2 << 20;
 
 /// The buffers of a step, by writer rank and slot.
 pub(crate) struct Buffers {
     client: Arc<Client>,
     step: Step,
-    /// Where requests begin: another block store at every reader rank.
+    /// Where requests begin: at a different block store for every reader rank.
     turn: u32,
     buffers: Vec<Vec<Buffer>>,
     places: Vec<BlockOffsets>,
@@ -39,18 +39,18 @@ pub(crate) struct Buffers {
 
 /// One buffer.
 struct Buffer {
-    /// All of its copies that there were when the step was taken; the first one is reached.
+    /// All copies that existed when the step was taken; the first one is attached.
     copies: Slot<BufferAt>,
     reached: Reached,
 }
 
-/// How the bytes of a buffer are had.
+/// How the bytes of a buffer are accessed.
 enum Reached {
     Near(Remote),
     OnDisk,
 }
 
-/// A part of a block that is not mapped here, and is on its way.
+/// A part of a block that is not mapped here and has been requested.
 struct Flight<'r> {
     block: &'r BlockAt,
     part: Region,
@@ -58,7 +58,7 @@ struct Flight<'r> {
     runs: Vec<Handle<Vec<u8>>>,
 }
 
-/// Where a box goes to.
+/// The destination of a box.
 struct Target<'t> {
     element: u64,
     into: &'t mut [u8],
@@ -66,10 +66,10 @@ struct Target<'t> {
 }
 
 impl Buffers {
-    /// Reaches the buffers of a step.
+    /// Attaches the buffers of a step.
     ///
     /// # Errors
-    /// A buffer of which no copy is left.
+    /// A buffer without any remaining copy.
     pub(crate) fn reach(client: Arc<Client>, record: StepRecord, turn: u32) -> Result<Buffers> {
         let mut step = Buffers {
             client,
@@ -89,7 +89,7 @@ impl Buffers {
     }
 
     fn buffer(&self, mut copies: Slot<BufferAt>) -> Result<Buffer> {
-        // Readers begin with different copies.
+        // Different readers start with different copies.
         if !copies.is_empty() {
             let first = self.turn as usize % copies.len();
             copies.rotate_left(first);
@@ -114,7 +114,7 @@ impl Buffers {
         Ok(Reached::Near(self.client.fabric.attach(segment_key(at))?))
     }
 
-    /// The error of a buffer that nobody has any more.
+    /// Returns the error for a buffer without any remaining copy.
     fn lost(&self, copies: &[BufferAt], error: Option<Error>) -> Error {
         match error {
             Some(error) if !error.is_loss() => error,
@@ -125,7 +125,7 @@ impl Buffers {
         }
     }
 
-    /// The dense bytes of a block, where they are mapped here.
+    /// Returns the dense bytes of a block, if they are mapped here.
     pub(crate) fn mapped(&self, block: &BlockAt, element: u64) -> Result<Option<&[u8]>> {
         match &self.at(block).reached {
             Reached::Near(remote) => Ok(self.bytes_of(remote, block, element)?),
@@ -187,7 +187,7 @@ impl Buffers {
         self.fetch(far, &mut target)
     }
 
-    /// Gets parts of blocks that are not mapped here.
+    /// Reads parts of blocks that are not mapped here.
     fn fetch<'r>(
         &'r self,
         parts: Vec<(&'r BlockAt, Region)>,
@@ -210,6 +210,7 @@ impl Buffers {
                     continue;
                 }
             };
+            // Limit what is in flight: finish the oldest parts first.
             bytes += flight.bytes;
             flights.push_back(flight);
             while bytes > IN_FLIGHT && flights.len() > 1 {
@@ -224,7 +225,7 @@ impl Buffers {
             .try_for_each(|flight| self.land(flight, target))
     }
 
-    /// One part of each block store after another, so that all of them are asked at the same time.
+    /// Alternates between the block stores, so that all of them are asked at the same time.
     fn in_turn<'r>(&self, parts: Vec<(&'r BlockAt, Region)>) -> Vec<(&'r BlockAt, Region)> {
         let mut block_stores: BTreeMap<Option<Peer>, VecDeque<_>> = BTreeMap::new();
         for (block, part) in parts {
@@ -249,7 +250,7 @@ impl Buffers {
         order
     }
 
-    /// Asks for the runs of a part, and nothing but them.
+    /// Requests only the runs of a part.
     fn start<'r>(
         &self,
         remote: &Remote,
@@ -285,7 +286,7 @@ impl Buffers {
         }
     }
 
-    /// Gets a part from another copy than the first one, which failed.
+    /// Reads a part from another copy than the first one, which failed.
     fn elsewhere(
         &self,
         block: &BlockAt,
@@ -314,8 +315,8 @@ impl Buffers {
         Err(self.lost(copies, Some(last)))
     }
 
-    /// The runs of a part of a block out of a copy that was spilled, one after another. What lies
-    /// between those that are near each other travels, too.
+    /// Loads the runs of a part of a block from a spilled copy, one after another. Gaps between
+    /// runs that are close to each other are loaded, too.
     fn load(&self, at: &BufferAt, block: &BlockAt, part: &Region, element: u64) -> Result<Vec<u8>> {
         let (run, starts) = runs(&block.region, part, element)?;
         let mut together: Vec<u8> = Vec::with_capacity(starts.len() * run as usize);
@@ -353,14 +354,14 @@ impl Buffers {
 }
 
 impl Target<'_> {
-    /// What this box has of a whole block.
+    /// Copies the part of this box in a whole block.
     fn take_block(&mut self, block: &BlockAt, from: &[u8]) -> Result<()> {
         let dense = Strided::dense(block.region.clone())?;
         copy_box(self.element, from, &dense, self.into, &self.at)?;
         Ok(())
     }
 
-    /// A part, dense.
+    /// Copies a dense part.
     fn take(&mut self, part: Region, from: &[u8]) -> Result<()> {
         copy_box(
             self.element,
@@ -373,16 +374,16 @@ impl Target<'_> {
     }
 }
 
-/// So many bytes from `next` on, which lies in one of the runs, are loaded at once: up to the end
-/// of the last run that begins within what one message may have. What lies between runs that are
-/// far from each other stays where it is.
+/// Returns the number of bytes from `next` on, which is inside one of the runs, to load at once: up
+/// to the end of the last run that begins within the limit of one message. Gaps between runs that
+/// are far from each other are not loaded.
 fn window(starts: &[u64], run: u64, next: u64) -> u64 {
     let near = starts.partition_point(|start| *start < next.saturating_add(LOAD));
     let last = starts[..near].last().copied().unwrap_or(next);
     (last + run).saturating_sub(next).min(LOAD)
 }
 
-/// The runs of a part behind each other.
+/// Joins the runs of a part.
 fn joined(mut runs: Vec<Vec<u8>>) -> Vec<u8> {
     match &mut runs[..] {
         [one] => std::mem::take(one),
@@ -390,7 +391,7 @@ fn joined(mut runs: Vec<Vec<u8>>) -> Vec<u8> {
     }
 }
 
-/// A box in parts of at most [`PIECE`] bytes, in row-major order.
+/// Splits a box into parts of at most [`PIECE`] bytes, in row-major order.
 fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
     let (mut left, mut pieces) = (vec![part], Vec::new());
     while let Some(part) = left.pop() {
@@ -410,11 +411,11 @@ fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
     Ok(pieces)
 }
 
-/// The contiguous runs of `part` in a dense block: length in bytes, and where each begins, in
-/// row-major order.
+/// Returns the contiguous runs of `part` in a dense block: their length in bytes, and where each
+/// begins, in row-major order.
 fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
     let dims = block.dims();
-    // Trailing dimensions that are whole, and the one before them, lie together.
+    // Trailing dimensions that are complete, and the one before them, are contiguous.
     let mut split = dims - 1;
     while split > 0 && part.extent(split) == block.extent(split) {
         split -= 1;
@@ -462,14 +463,14 @@ mod tests {
     #[test]
     fn what_lies_far_between_runs_is_not_loaded() {
         let rows = |stride: u64| (0..100).map(|row| row * stride).collect::<Vec<u64>>();
-        // Runs beside each other, and some within a window, travel together.
+        // Adjacent runs, and runs within a window, are loaded together.
         assert_eq!(window(&rows(8), 8, 0), 800);
         assert_eq!(window(&rows(8), 8, 80), 720);
         assert_eq!(window(&rows(LOAD / 4), 8, 0), 3 * LOAD / 4 + 8);
-        // A column of rows that are longer than a window: an element each.
+        // A column of rows that are longer than a window: one element each.
         assert_eq!(window(&rows(2 * LOAD), 8, 0), 8);
         assert_eq!(window(&rows(2 * LOAD), 8, 2 * LOAD), 8);
-        // A run that is longer than a window is loaded by windows.
+        // A run that is longer than a window is loaded window by window.
         assert_eq!(window(&[0], 3 * LOAD, 0), LOAD);
         assert_eq!(window(&[0], 3 * LOAD, 2 * LOAD + 5), LOAD - 5);
     }

@@ -1,21 +1,21 @@
 //! Writes steps: blocks of arrays into buffers of block stores, and one commit.
 //!
 //! ```text
-//!   step()    Begin ->          <- buffers, as many as the last step needed       back-pressure is felt here
+//!   step()    Begin ->          <- buffers, as many as the last step needed       back-pressure applies here
 //!   put()     copied once, into a buffer that this process maps (else put by messages)
-//!   alloc()   no copy: the array lies in the buffer
-//!   commit()  Commit ->         <- Committed: the step is there, whatever happens to this process
-//!             commit_and_keep(): this rank goes on reading it while it writes the next one (`last`)
-//!   close()   CloseWriter ->    <- Closed: this rank has written all that it wanted to write
+//!   alloc()   no copy: the array is in the buffer
+//!   commit()  Commit ->         <- Committed: the step outlives this process
+//!             commit_and_keep(): this rank can still read it while it writes the next one (`last`)
+//!   close()   CloseWriter ->    <- Closed: this rank has written everything
 //! ```
 //!
 //! A writer that is dropped without `close` has failed: by an error, a panic, or the end of its
-//! process. Its rank may come back while its lease runs, and goes on at its first step that is not
-//! committed; else the stream ends as failed.
+//! process. Its rank may return until its lease ends, and continues at its first step that is not
+//! committed; otherwise the stream ends as failed.
 //!
-//! With the method `server` a block is cut into pieces that lie with different servers, so an
-//! allocated array is copied, too: at the commit. With the method `file` blocks wait in the memory
-//! of this process for the commit, which writes them.
+//! With the method `server`, a block is cut into pieces that are stored on different servers, so an
+//! allocated array is copied, too: at the commit. With the method `file`, blocks stay in the memory
+//! of this process until the commit writes them.
 
 use crate::client::Client;
 use crate::last::WrittenStep;
@@ -31,25 +31,25 @@ use crate::{Error, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// One rank of a program that writes a stream. The stream ends well when every rank has called
-/// [`Writer::close`]; a writer that is dropped without it has failed, which readers learn after the
+/// One rank of a program that writes a stream. The stream ends well if every rank has called
+/// [`Writer::close`]. A writer that is dropped without it has failed, which readers learn after the
 /// last committed step ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)).
 #[must_use = "a writer that is dropped without `close` ends its stream as failed"]
 pub struct Writer {
     pub(crate) to: Target,
-    /// The edges that begin here, and among how many ranks their promises are kept.
+    /// The edges that begin here, and the number of ranks that share their promises.
     pub(crate) promised: (Arc<[Edge]>, u32),
-    /// The step that was committed last, if this rank goes on reading it.
+    /// The step that was committed last, if this rank can still read it.
     pub(crate) kept: Option<Arc<WrittenStep>>,
 }
 
-/// Where the steps go.
+/// The destination of the steps.
 pub(crate) enum Target {
     BlockStores(StoreWriter),
     Files(FileWriting),
 }
 
-/// A stream whose steps block stores get.
+/// Writes a stream whose steps are stored at block stores.
 pub(crate) struct StoreWriter {
     pub(crate) client: Arc<Client>,
     id: WriterId,
@@ -60,12 +60,12 @@ pub(crate) struct StoreWriter {
     pub(crate) needs: Needs,
     /// The layout that the coordinator knows.
     known: Option<LayoutHash>,
-    /// How long it waits for readers and other ranks that live; `None`: as long as they take.
+    /// How long it waits for living readers and other ranks; `None`: without limit.
     timeout: Option<Duration>,
     is_closed: bool,
 }
 
-/// Which block stores get the blocks.
+/// The block stores that get the blocks.
 pub(crate) enum Destination {
     /// This one gets all.
     Near(Slot<Peer>),
@@ -128,7 +128,7 @@ impl Writer {
                 ranks: size,
             },
             None => {
-                // That of the coordinator, where it keeps any.
+                // The block store beside the coordinator, if there is one.
                 let near = block_stores
                     .iter()
                     .find(|block_store| block_store.peer == client.coordinator);
@@ -154,7 +154,7 @@ impl Writer {
         })
     }
 
-    /// Number of the step that comes next: after a restart, the first one that this rank has not
+    /// Returns the number of the next step: after a restart, the first one that this rank has not
     /// committed.
     pub fn next_step(&self) -> Step {
         match &self.to {
@@ -163,14 +163,14 @@ impl Writer {
         }
     }
 
-    /// Begins the next step. Waits while readers are too far behind, and for memory. Collective
-    /// only in so far as a step begins when all ranks have committed the one before. A server that
-    /// was lost gets nothing any more.
+    /// Begins the next step. Waits while readers are too far behind, and for memory. It is
+    /// collective only in that a step begins when all ranks have committed the previous one. A lost
+    /// server gets nothing any more.
     ///
     /// # Errors
-    /// At the deadline of the fabric a [`Fault`](crate::protocol::Fault) that says who never came,
-    /// is gone or does not answer, or where memory is full. For readers and ranks that live it
-    /// waits as long as they take, or up to the time-out of
+    /// At the deadline of the fabric, a [`Fault`](crate::protocol::Fault) that names the process
+    /// that never came, is gone or does not answer, or says where memory is full. For living
+    /// readers and ranks it waits without limit, or up to
     /// [`Writing::timeout`](crate::Writing::timeout). Afterwards it can be called again.
     pub fn step(&mut self) -> Result<StepWriter<'_>> {
         let slots = match &mut self.to {
@@ -178,8 +178,8 @@ impl Writer {
             Target::Files(_) => None,
         };
         let number = self.next_step();
-        // Where a commit was taken without an answer in time, what was kept is not the last step
-        // any more.
+        // If a commit was accepted but not answered in time, what was kept is not the last step any
+        // more.
         self.kept.take_if(|kept| kept.number + 1 != number);
         let kept = self.kept.clone();
         let mut step = StepWriter::new(self, number, slots);
@@ -189,17 +189,17 @@ impl Writer {
         Ok(step)
     }
 
-    /// Ends the stream well, as far as this rank is concerned: every step that it wanted to write
-    /// is committed. Once all ranks have closed, readers get the end of the stream after its last
-    /// step. Local: it does not wait for the other ranks.
+    /// Closes this rank's part of the stream: it has committed every step that it wanted to write.
+    /// Once all ranks have closed, readers get the end of the stream after its last step. Local: it
+    /// does not wait for the other ranks.
     ///
     /// # Errors
-    /// The stream has failed meanwhile, because another rank did
+    /// The stream has failed in the meantime, because another rank did
     /// ([`Fault::WriterFailed`](crate::protocol::Fault::WriterFailed)); another rank has committed
     /// more steps ([`Fault::ClosesEarly`](crate::protocol::Fault::ClosesEarly); with the method
-    /// `file` readers find it out:
-    /// [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)), and this one counts as
-    /// failed; the coordinator is lost; the file could not be ended.
+    /// `file`, readers detect it: [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)),
+    /// and this one counts as failed; the coordinator is lost; the end of the file could not be
+    /// written.
     pub fn close(self) -> Result<()> {
         match self.to {
             Target::BlockStores(kept) => kept.close(),
@@ -224,15 +224,15 @@ impl StoreWriter {
             let answer = self.client.request("a step of a stream to begin", question);
             let buffers = match answer {
                 Ok(Answer::Begun { buffers }) => buffers,
-                // A commit was taken whose answer did not come in time.
+                // A commit was accepted, but its answer did not come in time.
                 Ok(Answer::Already { next }) if next > self.next => {
                     self.next = next;
                     continue;
                 }
-                // Everybody that it waits for lives.
+                // All processes that it waits for are alive.
                 Ok(Answer::Waiting(_)) if left.is_none_or(|left| !left.is_zero()) => continue,
                 Ok(Answer::Waiting(fault)) => {
-                    // What block stores have made for it is for those who wait longer.
+                    // Buffers allocated so far are useful only to a writer that waits longer.
                     self.abort();
                     return Err(fault.into());
                 }
@@ -241,7 +241,7 @@ impl StoreWriter {
                     if self.forget(&error)? {
                         continue;
                     }
-                    // It may still be granted, to nobody.
+                    // It may still be granted, but is not needed any more.
                     self.abort();
                     return Err(error);
                 }
@@ -253,11 +253,11 @@ impl StoreWriter {
     }
 
     pub(crate) fn abort(&self) {
-        // Who does not hear of it hears of the end of this process.
+        // If the message does not arrive, the coordinator learns of the end of this process.
         let _ = self.client.tell(Request::Abort { writer: self.id });
     }
 
-    /// Spreads over those servers that are left from now on.
+    /// From now on, uses only the servers that are not lost.
     ///
     /// # Errors
     /// None is left.
@@ -271,8 +271,8 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// As [`StoreWriter::forget_lost`], for the one whose loss an error tells of; `false` for other
-    /// errors, and for the loss of somebody who is none of the servers: that of the coordinator.
+    /// As [`StoreWriter::forget_lost`], for the server whose loss caused `error`. Returns false for
+    /// other errors, and for the loss of a process that is not a server: the coordinator.
     pub(crate) fn forget(&mut self, error: &Error) -> Result<bool> {
         match lost_block_store(error) {
             Some(lost) => self.keep_servers(|server| server != lost),
@@ -280,7 +280,7 @@ impl StoreWriter {
         }
     }
 
-    /// Whether there is one less.
+    /// Returns true if any server was removed.
     fn keep_servers(&mut self, lives: impl Fn(Peer) -> bool) -> Result<bool> {
         let Destination::Servers {
             servers,
@@ -305,7 +305,8 @@ impl StoreWriter {
         }
     }
 
-    /// What a step needed, the next one asks for at its begin: of servers that are left.
+    /// Remembers what a step needed, on the remaining servers: the next one requests it when it
+    /// begins.
     pub(crate) fn remember(&mut self, mut needs: Needs) {
         if let Destination::Servers { servers, .. } = &self.place {
             let is_left =
@@ -319,7 +320,7 @@ impl StoreWriter {
         let hash = layout.hash();
         if self.known != Some(hash) {
             part.layout = LayoutRef::New(Arc::new(layout));
-            // Without an answer it is not known which one the coordinator knows.
+            // Without an answer, it is unknown which layout the coordinator knows.
             self.known = None;
         }
         let question = |ticket| Request::Commit {

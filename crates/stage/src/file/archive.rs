@@ -1,4 +1,4 @@
-//! Reads the steps of a stream out of its folder, while it is written or later.
+//! Reads the steps of a stream from its folder, during writing or later.
 
 use super::Header;
 use super::claim::is_written;
@@ -15,30 +15,30 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Archive {
     pub(super) folder: PathBuf,
-    /// Which run it must be.
+    /// The required run, if any.
     run: Option<u64>,
-    /// What all of its files say, but for the rank.
+    /// The header of all of its files, except for the rank.
     header: Header,
-    /// Of the ranks that have begun their files.
+    /// The ranks that have begun their files.
     pub(super) ranks: BTreeMap<u32, Scan>,
-    /// Those that all ranks have.
+    /// The steps that all ranks have.
     steps: Vec<Step>,
 }
 
-/// Whether the ranks that the next step waits for are there.
+/// Whether the ranks that the next step waits for are alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Writers {
-    /// All of them are there, and write.
+    /// All of them are alive and writing.
     Alive,
-    /// This one has not, and has not ended its file.
+    /// This rank is gone without having ended its file.
     Gone(u32),
-    /// A rank has not begun its file, or the file system does not tell.
+    /// A rank has not begun its file, or the file system cannot tell.
     Unknown,
 }
 
 impl Archive {
-    /// Opens what there is in `folder`: no rank need have ended. Where there are files of several
-    /// runs, those that are complete, else those that were written last.
+    /// Opens the files in `folder`; they need not be ended. If there are files of several runs,
+    /// takes the complete run, or else the one that was written last.
     ///
     /// # Errors
     /// No rank has begun; a file is damaged, or belongs to another stream; the system refuses.
@@ -46,9 +46,9 @@ impl Archive {
         Archive::of(folder, None)
     }
 
-    /// Opens what there is of one run, as its writers said it to
-    /// [`StepFile::begin`](super::StepFile::begin): the newest life of it. What is there of other
-    /// runs is not looked at.
+    /// Opens the files of one run, which its writers passed to
+    /// [`StepFile::begin`](super::StepFile::begin): its newest life. Files of other runs are
+    /// ignored.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -70,15 +70,15 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Looks for steps that were written since. Once all ranks have begun, files that are begun
-    /// anew are not looked at: open the folder again.
+    /// Looks for new steps. Once all ranks have begun, new files that replace the old ones are not
+    /// seen: open the folder again.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn refresh(&mut self) -> Result<(), FileError> {
         self.ranks.values_mut().try_for_each(Scan::go_on)?;
         if !self.is_begun() {
-            // Nobody has seen a step of it yet, so it may as well be another life.
+            // No step of it has been returned yet, so another life may replace it.
             match life_of(&self.folder, self.run) {
                 Ok(life) => self.take(life)?,
                 Err(FileError::NotAStream { .. }) => {}
@@ -120,8 +120,9 @@ impl Archive {
         }
     }
 
-    /// The rank that the next step waits for, and how many it has: one that has not begun its file,
-    /// else the one that has the fewest; `None` where all have ended, or all have as many.
+    /// Returns the rank that the next step waits for, and its number of steps: one that has not
+    /// begun its file, or else the one with the fewest. `None` if all have ended, or all have the
+    /// same.
     pub fn behind(&self) -> Option<(u32, Option<u64>)> {
         let mut ranks = 0..self.header.ranks;
         if let Some(rank) = ranks.find(|rank| !self.ranks.contains_key(rank)) {
@@ -135,7 +136,7 @@ impl Archive {
         is_behind.then(|| (*rank, Some(count(last))))
     }
 
-    /// Who writes what is missing for the next step.
+    /// Returns whether the writers of what is missing for the next step are alive.
     ///
     /// # Errors
     /// The system refuses.
@@ -145,7 +146,7 @@ impl Archive {
         }
         let mut found = Writers::Alive;
         for (rank, scan) in &self.ranks {
-            // One that is ahead of others has done its part.
+            // A rank that is ahead of others has done its part.
             if scan.is_finished || scan.records.len() > self.steps.len() {
                 continue;
             }
@@ -158,8 +159,8 @@ impl Archive {
         Ok(found)
     }
 
-    /// Whether a step that is not there cannot come any more: a rank has written a later one, or
-    /// has ended.
+    /// Returns true if a missing step cannot come any more: a rank has written a later one, or has
+    /// ended.
     pub fn is_past(&self, step: Step) -> bool {
         let passed = |scan: &Scan| {
             scan.is_finished || scan.records.last().is_some_and(|record| record.0 > step)
@@ -168,28 +169,28 @@ impl Archive {
         scans.any(|scan| !scan.has(step) && passed(scan))
     }
 
-    /// The name of the stream.
+    /// Returns the name of the stream.
     pub fn stream(&self) -> &str {
         &self.header.stream
     }
 
-    /// Which run it is of; 0 where its writers did not say.
+    /// Returns its run; 0 if its writers did not set one.
     pub fn run(&self) -> u64 {
         self.header.run
     }
 
-    /// How many ranks write it.
+    /// Returns the number of ranks that write it.
     pub fn ranks(&self) -> u32 {
         self.header.ranks
     }
 
-    /// The steps that all ranks have whole, rising.
+    /// Returns the steps that are complete at all ranks, in increasing order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// A rank that has ended its file without a step that another one has: that step never becomes
-    /// whole. Said once the steps before it are there.
+    /// Returns a rank that has ended its file without a step that another one has: that step is
+    /// never completed. `None` until the steps before it are complete.
     pub(crate) fn ended_early(&self) -> Option<u32> {
         let last = |scan: &Scan| scan.records.last().map(|record| record.0);
         let most = self.ranks.values().map(last).max()?;
@@ -200,7 +201,7 @@ impl Archive {
         early.map(|(rank, _)| *rank)
     }
 
-    /// Whether all ranks have ended in order: no step will follow.
+    /// Returns true if all ranks have ended their files: no step will follow.
     pub fn is_finished(&self) -> bool {
         self.is_begun() && self.ranks.values().all(|scan| scan.is_finished)
     }
@@ -210,11 +211,11 @@ impl Archive {
         &self.ranks[&rank]
     }
 
-    /// A step.
+    /// Returns a step.
     ///
     /// # Errors
-    /// It is not there at all ranks; its ranks do not agree on a variable, or their blocks overlap;
-    /// a file is damaged.
+    /// Some rank does not have it; its ranks do not agree on a variable, or their blocks overlap; a
+    /// file is damaged.
     pub fn step(&self, step: Step) -> Result<StoredStep<'_>, FileError> {
         let no_step = || FileError::NoStep {
             path: self.folder.clone(),

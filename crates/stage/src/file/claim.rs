@@ -1,25 +1,26 @@
-//! Who writes a file: one process at a time, and readers can tell whether it is there.
+//! Which process writes a file: only one at a time, and readers can tell whether it is alive.
 //!
-//! It takes two signs. The *lock* (`flock`) ends with its holder, on whatever machine; but a fork
-//! of the writer that lives on holds it, too. The *mark* names the process that writes, in bytes of
-//! the first head that mean nothing else; but only on the same machine can somebody look whether
-//! that process lives, and one that runs another program (`exec`) is still the same.
+//! Two signs show it. The *lock* (`flock`) ends with its holder, on any machine; but a surviving
+//! fork of the writer holds it, too. The *mark* names the writing process, in unused bytes of the
+//! first head; but only on the same machine can another process check whether that process is
+//! alive, and one that runs another program (`exec`) is still the same process.
 //!
 //! | lock | mark | the file is being written |
 //! |---|---|---|
-//! | free | of a process that lives, "without the lock" | yes: a fork of the writer before it had the lock |
+//! | free | of a living process, "without the lock" | yes: a fork of the writer had the lock before |
 //! | free | any other, or none | no |
-//! | held | of a process that is gone, or crossed out | no: a fork holds the lock |
+//! | held | of a process that is gone, or cleared | no: a fork holds the lock |
 //! | held | any other, or none | yes |
 //!
 //! ```text
-//!   byte 64  machine    u64, hash of its boot and of the name space of process numbers; 0 where the system does not tell
-//!        72  process    u32, 0 where a writer has crossed its mark out; then u32, 1 where it has the lock
+//!   byte 64  machine    u64, hash of its boot and of the PID namespace; 0 if the system does not tell
+//!        72  process    u32, 0 if a writer has cleared its mark; then u32, 1 if it has the lock
 //!        80  beginning  u64, when the process began, in ticks since the boot
 //!        88  checksum   u64, xxh3 of the 24 bytes before
 //! ```
 //!
-//! Claims of a file are made one after another: whoever makes one holds the lock of the file beside
+//! Claims of a file are made one after another: a claiming process holds the lock of the temporary
+//! file beside it, in which a new file begins, until its mark is written.
 //! it that a new one begins as, until its mark is written.
 
 use super::error::{FileError, io};
@@ -36,14 +37,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How often a writer asks for a lock, and how long it waits between: readers take it for a moment.
+/// How often a writer tries to lock, and how long it waits between: readers lock only for a moment.
 const LOOKS: u32 = 20;
 const LOOK: Duration = Duration::from_millis(1);
-/// How often a file may be renamed while it is opened: once for each process that believes to be
+/// How often a file may be renamed while it is opened: once for each process that believes it is
 /// this rank.
 const CLAIMS: u32 = 16;
 
-/// The turn to claim the file of a rank.
+/// The exclusive right to claim the file of a rank.
 #[derive(Debug)]
 pub(super) struct Turn {
     fresh: Frames,
@@ -53,7 +54,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Makes the folder where it is missing.
+    /// Creates the folder if it is missing.
     ///
     /// # Errors
     /// [`FileError::InUse`]: another process claims the file. The system refuses.
@@ -67,7 +68,7 @@ impl Turn {
             if !lock(&fresh)? {
                 break;
             }
-            // Who was first may have renamed it meanwhile: then there is another one.
+            // The previous holder may have renamed it: then there is another one.
             if fresh.is_at(&place)? {
                 return Ok(Turn {
                     fresh,
@@ -80,10 +81,10 @@ impl Turn {
         Err(FileError::InUse { path, rank })
     }
 
-    /// The file that is there, for this process alone.
+    /// Claims the existing file for this process alone.
     ///
     /// # Errors
-    /// [`FileError::InUse`]: somebody writes it. The system refuses.
+    /// [`FileError::InUse`]: a process writes it. The system refuses.
     pub(super) fn old(&self) -> Result<Option<Claim>, FileError> {
         let path = &self.fresh.path;
         match options().open(path) {
@@ -93,8 +94,8 @@ impl Turn {
         }
     }
 
-    /// A new file, empty, that nobody else sees before it is [named](Self::name). Not the old one,
-    /// cut: who reads that one may go on.
+    /// Returns a new, empty file that no other process sees before it is [named](Self::name). The
+    /// old one is not truncated: its readers may continue.
     pub(super) fn fresh(&self) -> Result<Claim, FileError> {
         self.fresh.cut(0)?;
         Ok(Claim {
@@ -116,7 +117,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         if !self.is_named {
-            // What stays is taken by the next one.
+            // If it cannot be removed, the next process takes it.
             let _ = fs::remove_file(&self.place);
         }
     }
@@ -128,14 +129,16 @@ pub(super) struct Claim {
     pub(super) frames: Frames,
     rank: u32,
     has_lock: bool,
-    /// As it is in the file, and which process put it there: a fork has a copy. `None` as long as
-    /// this one only looks.
+    /// The mark in the file, and the process that wrote it, because a fork has a copy. `None` until
+    /// this process begins to write.
     mark: Option<(Mark, OwnerProcess)>,
 }
 
 impl Claim {
+    /// Claims a file.
+    ///
     /// # Errors
-    /// [`FileError::InUse`]: somebody writes the file. The system refuses.
+    /// [`FileError::InUse`]: a process writes the file. The system refuses.
     pub(super) fn of(frames: Frames, rank: u32) -> Result<Self, FileError> {
         let has_lock = lock(&frames)?;
         if is_marked_as_written(&frames, !has_lock)? {
@@ -150,7 +153,7 @@ impl Claim {
         })
     }
 
-    /// Says that this process writes the file; it has a head.
+    /// Marks the file as written by this process; it has a head.
     pub(super) fn begin(&mut self) -> Result<(), FileError> {
         let mark = Mark::own(self.has_lock);
         self.frames.put(Mark::AT, &mark.bytes())?;
@@ -158,10 +161,10 @@ impl Claim {
         Ok(())
     }
 
-    /// Whether this process may write.
+    /// Checks that this process may write.
     ///
     /// # Errors
-    /// [`FileError::InUse`]: it is a fork of the one that may.
+    /// [`FileError::InUse`]: this process is a fork of the writer.
     pub(super) fn check(&mut self) -> Result<(), FileError> {
         if !self.is_own() {
             let path = self.frames.path.clone();
@@ -169,16 +172,16 @@ impl Claim {
             return Err(FileError::InUse { path, rank });
         }
         if !self.has_lock && try_lock(&self.frames)? {
-            // The fork that had it is gone.
+            // The fork that held the lock is gone.
             self.has_lock = true;
             self.begin()?;
         }
         Ok(())
     }
 
-    /// Whether it was this process that began to write, and not one that it is a fork of: that
-    /// one's number may be this one's by now. The number tells where the system call forks, and not
-    /// the library.
+    /// Returns true if this process began to write, rather than one of which it is a fork.
+    /// `OwnerProcess` distinguishes them even if the process id was reused. The process id detects
+    /// a fork by the system call, which the library does not see.
     fn is_own(&self) -> bool {
         let own = |(mark, owner): &(Mark, OwnerProcess)| {
             owner.is_current() && mark.process == std::process::id()
@@ -190,16 +193,17 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.is_own() {
-            // A fork may hold the lock.
+            // A fork may still hold the lock.
             let _ = self.frames.put(Mark::AT, &Mark::NOBODY.bytes());
         }
     }
 }
 
-/// Whether a process writes this file now; `None` where the file system has no locks. Takes the
-/// lock for a moment.
+/// Returns whether a process writes this file now; `None` if the file system has no locks. Takes
+/// the lock for a moment.
 ///
 /// # Errors
+/// The system refuses.
 /// The system refuses.
 pub(super) fn is_written(frames: &Frames) -> Result<Option<bool>, FileError> {
     let is_locked = match flock(&frames.file, FlockOperation::NonBlockingLockShared) {
@@ -214,7 +218,7 @@ pub(super) fn is_written(frames: &Frames) -> Result<Option<bool>, FileError> {
     is_marked_as_written(frames, is_locked).map(Some)
 }
 
-/// See the table above.
+/// Implements the table above.
 fn is_marked_as_written(frames: &Frames, is_locked: bool) -> Result<bool, FileError> {
     let mark = Mark::of(frames)?;
     Ok(match mark {
@@ -224,8 +228,8 @@ fn is_marked_as_written(frames: &Frames, is_locked: bool) -> Result<bool, FileEr
     })
 }
 
-/// Whether this process has the lock now, of which readers take their share for moments. Not every
-/// file system has locks: there all have it.
+/// Returns true if this process has the lock. Retries, because readers take it for moments. File
+/// systems without locks always grant it.
 fn lock(frames: &Frames) -> Result<bool, FileError> {
     for _ in 0..LOOKS {
         if try_lock(frames)? {
@@ -244,7 +248,7 @@ fn try_lock(frames: &Frames) -> Result<bool, FileError> {
     }
 }
 
-/// Which process writes a file.
+/// The process that writes a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     machine: u64,
@@ -285,7 +289,7 @@ impl Mark {
         bytes
     }
 
-    /// The mark of a file; `None` where there is none, or half of one.
+    /// Returns the mark of a file; `None` if there is none, or an incomplete one.
     fn of(frames: &Frames) -> Result<Option<Mark>, FileError> {
         if frames.length()? < ALIGN {
             return Ok(None);
@@ -306,7 +310,7 @@ impl Mark {
         Ok((mark.bytes() == bytes).then_some(mark))
     }
 
-    /// Whether its process lives; `None` where this one cannot know.
+    /// Returns whether its process is alive; `None` if this process cannot know.
     fn is_alive(&self) -> Option<bool> {
         if self.process == 0 {
             return Some(false);
@@ -315,7 +319,7 @@ impl Mark {
             return None;
         }
         let number = i32::try_from(self.process).ok()?;
-        // A process that this one may not signal is there as well.
+        // A process that this one may not signal is alive as well.
         if test_kill_process(Pid::from_raw(number)?) == Err(Errno::SRCH) {
             return Some(false);
         }
@@ -324,7 +328,7 @@ impl Mark {
     }
 }
 
-/// What processes must have in common to know each other by their numbers; 0 where the system does
+/// Returns what processes must have in common for their ids to be comparable; 0 if the system does
 /// not tell.
 fn machine() -> u64 {
     let boot = process::boot();
@@ -350,7 +354,7 @@ mod tests {
         Frames::new(file.unwrap(), &path)
     }
 
-    /// The table at the head of this file: who is there is known by both signs.
+    /// The table at the top of this file: both signs together show whether a writer is alive.
     #[test]
     fn lock_and_mark_say_who_writes() {
         let folder = tempfile::tempdir().unwrap();
@@ -366,7 +370,7 @@ mod tests {
             ..mark
         };
         let without = Mark::own(false);
-        // As bytes that are no mark; with the lock free, and held.
+        // The bytes are no mark; with the lock free, and held.
         for (mark, free, held) in [
             (None, false, true),
             (Some(Mark::NOBODY), false, false),

@@ -1,24 +1,24 @@
-//! What can go wrong with files of steps.
+//! Errors of files of steps.
 
 use crate::protocol::{Fault, Step};
 use crate::{Dtype, Region, SpaceError};
 use std::path::{Path, PathBuf};
 
-/// What can go wrong with files of steps.
+/// Errors of files of steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// The system refused.
+    /// The system refused an operation.
     #[error("cannot {doing} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// No steps of ours.
+    /// Not a stream of Samite.
     #[error(
         "{path} is not a stream of Samite, which is a folder with a file `rank-R.samite` for each writer rank"
     )]
@@ -26,12 +26,12 @@ pub enum FileError {
         /// The file or folder.
         path: PathBuf,
     },
-    /// Bytes that cannot be right.
+    /// Damaged bytes.
     #[error("{path} is damaged at byte {at}: {what}; read another copy, or the steps before it")]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The offset.
         at: u64,
         /// What is wrong.
         what: &'static str,
@@ -43,9 +43,9 @@ pub enum FileError {
     Version {
         /// The file.
         path: PathBuf,
-        /// What it has.
+        /// The version of the file.
         version: u32,
-        /// What we know.
+        /// The version of this program.
         known: u32,
     },
     /// A file that belongs to another stream, or to another number of ranks.
@@ -53,9 +53,9 @@ pub enum FileError {
     Stranger {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The owner that was found.
         found: String,
-        /// Whose it should be.
+        /// The expected owner.
         wanted: String,
     },
     /// Two processes write as the same rank.
@@ -65,49 +65,49 @@ pub enum FileError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// Whose it is.
+        /// The rank.
         rank: u32,
     },
-    /// Steps come in order.
+    /// A step out of order.
     #[error("step {step} cannot follow step {last} in {path}: write steps in increasing order")]
     Order {
         /// The file.
         path: PathBuf,
-        /// What was to be written.
+        /// The step to be written.
         step: Step,
-        /// What is the last one there.
+        /// The last step of the file.
         last: Step,
     },
-    /// A writer gives as many blocks as its layout names, with as many bytes.
+    /// Blocks that do not match the layout: another number, or another length.
     #[error("block {block} of the layout needs {needed} bytes, but {given} were given")]
     Content {
-        /// Its number in the layout.
+        /// The index of the block in the layout.
         block: usize,
-        /// Bytes it needs.
+        /// Bytes that it needs.
         needed: u64,
-        /// Bytes there are; 0 where the block is missing.
+        /// Bytes that were given; 0 if the block is missing.
         given: u64,
     },
-    /// A step that is not there, or not by all ranks.
+    /// A step that does not exist, or not at all ranks.
     #[error("{path} has no step {step}{}", between(.first, .last))]
     NoStep {
         /// The folder.
         path: PathBuf,
-        /// What was asked.
+        /// The requested step.
         step: Step,
-        /// The first that there is.
+        /// The first existing step.
         first: Option<Step>,
-        /// The last that there is.
+        /// The last existing step.
         last: Option<Step>,
     },
-    /// A variable that is not there.
+    /// An unknown variable.
     #[error("step {step} has no variable `{name}`; it has {has}")]
     NoVariable {
         /// The step.
         step: Step,
-        /// What was asked.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The existing names.
         has: String,
     },
     /// Ranks that do not agree.
@@ -126,14 +126,14 @@ pub enum FileError {
         /// Type and shape at the second.
         other_is: String,
     },
-    /// A type that was not asked for.
+    /// A type other than the requested one.
     #[error("`{name}` has elements of type {is}, but {asked} was requested: read it as {is}")]
     Type {
         /// The variable.
         name: String,
         /// Its type.
         is: Dtype,
-        /// What was asked.
+        /// The requested type.
         asked: Dtype,
     },
     /// Points that no rank has written.
@@ -143,10 +143,10 @@ pub enum FileError {
         name: String,
         /// The step.
         step: Step,
-        /// Some of the points.
+        /// Some of these points.
         hole: Box<Region>,
     },
-    /// A block that is not what was written.
+    /// A block that differs from what was written.
     #[error(
         "block {block} of `{name}` in step {step} is not what rank {rank} wrote: its checksum differs"
     )]
@@ -155,23 +155,23 @@ pub enum FileError {
         name: String,
         /// The step.
         step: Step,
-        /// Who wrote it.
+        /// The rank that wrote it.
         rank: u32,
-        /// Which points.
+        /// The box of the block.
         block: Box<Region>,
     },
-    /// Blocks that cannot be a step: they overlap, or lie outside of their array.
+    /// Blocks that cannot form a step: they overlap, or are outside their array.
     #[error(transparent)]
     Layout(Box<Fault>),
-    /// A box that cannot be.
+    /// An invalid box.
     #[error(transparent)]
     Space(Box<SpaceError>),
-    /// What a library for another format said.
+    /// The error of a library for another format.
     #[error("{path}: {what}")]
     Foreign {
         /// The array or store.
         path: PathBuf,
-        /// What it said.
+        /// Its message.
         what: String,
     },
 }
@@ -201,7 +201,7 @@ fn between(first: &Option<Step>, last: &Option<Step>) -> String {
     }
 }
 
-/// Says with which file the system refused what.
+/// Converts an error of the system, adding the operation and the file.
 pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> FileError {
     let path = path.to_owned();
     move |source| FileError::Io {

@@ -1,8 +1,9 @@
-//! A box out of a block in a file, in few reads.
+//! Reads a box from a block in a file, with few reads.
 //!
-//! A read costs as much as some kilobytes more do. So what lies close together is read at once,
-//! gaps and all, and the points are copied out of it; what lies far apart is read part by part. A
-//! part that is dense in the block and in the array that wants it is read straight into its place.
+//! A read costs as much as a few kilobytes more do. So bytes that are close together are read at
+//! once, including gaps, and the points are copied out of them; distant ones are read separately. A
+//! part that is dense both in the block and in the destination array is read directly into its
+//! place.
 
 use super::error::FileError;
 use super::frame::Frames;
@@ -11,21 +12,22 @@ use crate::{Region, SpaceError};
 
 /// Bytes that cost as much as one more read.
 const READ_COST: u64 = 4 << 10;
-/// The most that is read at once with gaps.
+/// Maximum bytes that are read at once with gaps.
 const SCRATCH: u64 = 1 << 20;
 
 /// A dense block in a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     pub(super) frames: &'a Frames,
-    /// Where its bytes begin.
+    /// The offset of its bytes.
     pub(super) at: u64,
     pub(super) region: &'a Region,
     /// Bytes of an element.
     pub(super) element: u64,
 }
 
-/// Reads `part`, which lies in the block and in `region`, into `to`, a dense array over `region`.
+/// Reads `part`, which is inside the block and inside `region`, into `to`, a dense array over
+/// `region`.
 pub(super) fn fetch(
     source: Source,
     part: &Region,
@@ -80,8 +82,8 @@ impl Fetch<'_> {
             copy_box(element, &self.scratch, &read, to, &self.target)?;
             return Ok(());
         }
-        // More than one point: a single one has no gaps and is small. Cutting halves it, so this
-        // ends.
+        // It has more than one point: a single one has no gaps and is small. Cutting halves it, so
+        // the recursion ends.
         let dim = (0..part.dims()).find(|&dim| part.extent(dim) > 1);
         let dim = dim.unwrap_or(part.dims() - 1);
         let middle = part.lower()[dim] + part.extent(dim) / 2;
@@ -91,13 +93,13 @@ impl Fetch<'_> {
     }
 }
 
-/// Elements from the first point of `part` to behind its last one.
+/// Returns the number of elements from the first point of `part` through its last one.
 fn span(part: &Region, strides: &[u64]) -> u64 {
     let steps = (0..part.dims()).map(|dim| (part.extent(dim) - 1) * strides[dim]);
     steps.sum::<u64>() + 1
 }
 
-/// Elements before the first point of `part` in a dense array over `whole`.
+/// Returns the number of elements before the first point of `part` in a dense array over `whole`.
 fn offset(part: &Region, whole: &Region, strides: &[u64]) -> u64 {
     let ahead = part.lower().iter().zip(whole.lower()).zip(strides);
     ahead
@@ -105,7 +107,7 @@ fn offset(part: &Region, whole: &Region, strides: &[u64]) -> u64 {
         .sum()
 }
 
-/// In how many pieces without gaps it lies.
+/// Returns the number of runs without gaps.
 fn runs(part: &Region, strides: &[u64]) -> u64 {
     let mut dense = 1;
     for dim in (0..part.dims()).rev() {

@@ -1,4 +1,4 @@
-//! Which files there are in the folder of a stream, and which of them belong together.
+//! The files in the folder of a stream, and which of them belong together.
 
 use super::error::{FileError, io};
 use super::frame::{Frames, Head};
@@ -13,7 +13,7 @@ use std::time::SystemTime;
 pub(super) struct Found {
     pub(super) rank: u32,
     pub(super) frames: Frames,
-    /// `None` where it has no whole one (yet).
+    /// `None` if it has no complete header (yet).
     pub(super) header: Result<Option<(Head, Header)>, FileError>,
     changed: SystemTime,
 }
@@ -32,10 +32,11 @@ impl Life {
     }
 }
 
-/// The files of all ranks, of whatever run. Each is opened when it is asked for: a folder may have
-/// more files than a process may have open.
+/// Returns the files of all ranks, of any run. Each is opened when the iterator reaches it: a
+/// folder may have more files than a process may open.
 ///
 /// # Errors
+/// The folder, or a file in it, cannot be read.
 /// The folder cannot be read, or a file of it.
 pub(super) fn files_of(
     folder: &Path,
@@ -50,14 +51,14 @@ pub(super) fn files_of(
     }))
 }
 
-/// The rank whose file has this name.
+/// Returns the rank whose file has this name.
 fn rank_of(name: &str) -> Option<u32> {
     let digits = name.strip_prefix("rank-")?.strip_suffix(".samite")?;
     let rank: u32 = digits.parse().ok()?;
     (name == format!("rank-{rank}.samite")).then_some(rank)
 }
 
-/// `None` where it was removed just now.
+/// Opens the file of a rank; `None` if it was just removed.
 fn found(folder: &Path, rank: u32) -> Result<Option<Found>, FileError> {
     let path = super::file_of(folder, rank);
     let file = match File::open(&path) {
@@ -92,12 +93,12 @@ fn header_of(frames: &Frames, rank: u32) -> Result<Option<(Head, Header)>, FileE
     Ok(Some((head, header)))
 }
 
-/// The newest life of this run; of any run, that one which has the files of all its ranks (no two
-/// can), else the newest.
+/// Returns the newest life of this run. Without a run, returns the life with the files of all its
+/// ranks (there is at most one), or else the newest.
 ///
 /// # Errors
-/// There is none (yet); ranks that do not belong to the same stream; where any run will do, a file
-/// of it that is damaged.
+/// There is none (yet); ranks that belong to different streams; without a run, a damaged file that
+/// belongs to it.
 pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError> {
     let mut lives: BTreeMap<(u64, u32), Life> = BTreeMap::new();
     let mut damaged = Vec::new();
@@ -112,6 +113,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
                 continue;
             }
         };
+        // Group the files by life; all of one life must agree on the stream.
         if run.is_some_and(|run| run != header.run) {
             continue;
         }
@@ -141,6 +143,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
         best.as_ref()
             .is_some_and(|life| life.files.contains_key(&rank))
     };
+    // A damaged file matters only if the life needs the rank and has no other file of it.
     let wrong = damaged
         .into_iter()
         .find(|(rank, _)| *rank < ranks && !has(*rank));

@@ -2,15 +2,15 @@
 //! [`ALIGN`].
 //!
 //! ```text
-//!   byte  0  "samite\r\n"        magic: a transfer that changes line ends shows
+//!   byte  0  "samite\r\n"        magic: reveals a transfer that changed line ends
 //!         8  version, kind       two u32
-//!        16  step                u64; 0 where there is none
+//!        16  step                u64; 0 if there is none
 //!        24  length              u64, bytes of the content
 //!        32  checksum            u64, xxh3 of the content; 0 for DATA, whose blocks have their own in the record
-//!        40  id                  u64, random, the same in all frames of a file: what an older file left is not taken for this one
-//!        48  place               u64, byte of the file at which the frame begins
+//!        40  id                  u64, random, the same in all frames of a file: distinguishes leftovers of an older file
+//!        48  place               u64, offset of the frame in the file
 //!        56  checksum of the head, u64, xxh3 of the 56 bytes before
-//!        64  zeros; in the first head of a file who writes it (`claim`)
+//!        64  zeros; in the first head of a file, which process writes it (`claim`)
 //! ```
 
 use super::error::{FileError, io};
@@ -26,17 +26,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Version of the format. A change of the types in frames is a new one.
+/// Version of the format. Any change of the types in frames needs a new one.
 pub(super) const VERSION: u32 = 2;
 /// Frames and blocks begin at multiples of this, as blocks do in buffers.
 pub(super) const ALIGN: u64 = crate::protocol::ALIGN;
-/// Bytes that are used of a head.
+/// Bytes of a head that are used.
 pub(super) const HEAD: usize = 64;
 const MAGIC: [u8; 8] = *b"samite\r\n";
-/// The most that one read or write takes: it is in the second cache meanwhile, so that its checksum
-/// costs less. (The kernel takes 0x7ffff000 at most.)
+/// Maximum bytes of one read or write: they stay in the L2 cache, so that the checksum costs less.
+/// (The kernel's limit is 0x7ffff000.)
 const PIECE: usize = 256 << 10;
-/// No content but data is larger: what a damaged head promises is not allocated.
+/// Maximum length of content that is not data: a damaged head must not cause a large allocation.
 const MOST_CONTENT: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,12 +70,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Where the content begins.
+    /// Returns where the content begins.
     pub(super) fn content(&self) -> u64 {
         self.at + ALIGN
     }
 
-    /// Where the next frame begins; `None` beyond 64 bits.
+    /// Returns where the next frame begins; `None` beyond 64 bits.
     pub(super) fn end(&self) -> Option<u64> {
         let end = self.at.checked_add(ALIGN)?.checked_add(self.length)?;
         end.checked_next_multiple_of(ALIGN)
@@ -101,7 +101,7 @@ impl Head {
         bytes
     }
 
-    /// `None` where there is no head of this place.
+    /// Returns `None` if there is no head of this offset.
     fn from_bytes(bytes: &[u8; HEAD], at: u64) -> Result<Option<Self>, u32> {
         let word = |index: usize| {
             let mut word = [0; 8];
@@ -126,7 +126,7 @@ impl Head {
     }
 }
 
-/// A file of frames. All access is by place: nobody has a cursor.
+/// A file of frames. All access is by offset: there is no cursor.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
     pub(super) file: Arc<File>,
@@ -146,7 +146,7 @@ impl Frames {
         Ok(metadata.len())
     }
 
-    /// Whether the file has this path now.
+    /// Returns true if the file is at this path now.
     pub(super) fn is_at(&self, path: &Path) -> Result<bool, FileError> {
         let own = self.file.metadata().map_err(io("look at", &self.path))?;
         match std::fs::metadata(path) {
@@ -156,8 +156,7 @@ impl Frames {
         }
     }
 
-    /// Where the next intact frame of this kind and id is, from `at` on; what lies between is not
-    /// looked at.
+    /// Returns the next intact frame of this kind and id, from `at` on; skips everything before it.
     pub(super) fn find(&self, kind: Kind, id: u64, mut at: u64) -> Result<Option<Head>, FileError> {
         let length = self.length()?;
         let mut bytes = vec![0; PIECE];
@@ -186,7 +185,7 @@ impl Frames {
         FileError::Corrupt { path, at, what }
     }
 
-    /// The head at this place; `None` where there is none (yet).
+    /// Returns the head at this offset; `None` if there is none (yet).
     pub(super) fn head(&self, at: u64) -> Result<Option<Head>, FileError> {
         let mut bytes = [0; HEAD];
         let length = self.length()?;
@@ -201,7 +200,7 @@ impl Frames {
         })
     }
 
-    /// The content of a frame that is not data.
+    /// Returns the content of a frame that is not data.
     pub(super) fn content<T: DeserializeOwned>(&self, head: &Head) -> Result<T, FileError> {
         let wrong = |what| self.corrupt(head.at, what);
         let length = self.length()?;
@@ -225,7 +224,7 @@ impl Frames {
             .map_err(io("read", &self.path))
     }
 
-    /// Writes a frame whole; returns where the next one begins.
+    /// Writes a complete frame. Returns where the next one begins.
     pub(super) fn write<T: Serialize>(
         &self,
         kind: Kind,
@@ -250,15 +249,15 @@ impl Frames {
         Ok(at + bytes.len() as u64)
     }
 
-    /// Writes the head of a frame of data, which follow by [`write_block`](Self::write_block).
+    /// Writes the head of a data frame, whose blocks follow by [`write_block`](Self::write_block).
     pub(super) fn write_head(&self, head: &Head) -> Result<(), FileError> {
         self.reserve(head)?;
         self.put(head.at, &head.bytes())
     }
 
-    /// Finds room on the disk for a frame at once: cheaper than piece by piece, and a disk that is
-    /// too full shows before anything is written. The file does not grow by it: what is not written
-    /// is not there.
+    /// Reserves disk space for a frame at once: this is cheaper than piece by piece, and a full
+    /// disk is detected before anything is written. The length of the file does not change:
+    /// unwritten bytes do not exist.
     fn reserve(&self, head: &Head) -> Result<(), FileError> {
         if head.length < PIECE as u64 {
             return Ok(());
@@ -266,13 +265,13 @@ impl Frames {
         let (keep, length) = (FallocateFlags::KEEP_SIZE, ALIGN + head.length);
         let room = retry_on_intr(|| fallocate(&self.file, keep, head.at, length));
         match room {
-            // Not every file system can.
+            // Not every file system supports it.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(io("find room in", &self.path)(error.into())),
         }
     }
 
-    /// Writes a block; with its checksum, if that is wanted.
+    /// Writes a block; returns its checksum, if requested.
     pub(super) fn write_block(
         &self,
         at: u64,
@@ -288,7 +287,7 @@ impl Frames {
         Ok(sum)
     }
 
-    /// Reads a block; with its checksum, if that is wanted.
+    /// Reads a block; returns its checksum, if requested.
     pub(super) fn read_block(
         &self,
         at: u64,
@@ -310,7 +309,7 @@ impl Frames {
             .map_err(io("write", &self.path))
     }
 
-    /// Makes the file end here.
+    /// Truncates the file at `at`.
     pub(super) fn cut(&self, at: u64) -> Result<(), FileError> {
         self.file.set_len(at).map_err(io("cut", &self.path))
     }
@@ -319,13 +318,13 @@ impl Frames {
         self.file.sync_data().map_err(io("sync", &self.path))
     }
 
-    /// Returns when the name of the file is on the disk, too: its folder, and that one's name.
+    /// Returns when the name of the file is on the disk, too: its folder, and the name of that.
     pub(super) fn sync_name(&self) -> Result<(), FileError> {
         let folders = self.path.ancestors().skip(1).take(2);
         for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
             let synced = File::open(folder).and_then(|folder| folder.sync_all());
             match synced {
-                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {} // not every file system can
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {} // not every file system supports it
                 synced => synced.map_err(io("sync", folder))?,
             }
         }
@@ -333,8 +332,8 @@ impl Frames {
     }
 }
 
-/// The pieces of `length` bytes that begin at `at` in a file. They end at multiples of their length
-/// there: a piece that ends inside a page of the page cache costs microseconds more.
+/// Returns the pieces of `length` bytes at `at` in a file. They end at multiples of their length in
+/// the file: a piece that ends inside a page of the page cache costs microseconds more.
 fn pieces(at: u64, length: usize) -> impl Iterator<Item = Range<usize>> {
     let mut start = 0;
     let first = PIECE - (at % PIECE as u64) as usize;

@@ -1,5 +1,5 @@
-//! What a writer has to know of the other files in its folder: which life of the stream they are
-//! of, and what older runs have left.
+//! What a writer needs to know of the other files in its folder: which life of the stream they
+//! belong to, and what older runs have left.
 
 use super::claim::{Claim, Turn};
 use super::error::FileError;
@@ -8,12 +8,12 @@ use super::frame::{ALIGN, Frames, Kind};
 use std::fs;
 use std::path::Path;
 
-/// Which life of the stream this is in its run: as its other ranks say; behind that which `rank`
-/// had before.
+/// Returns the life of the stream in this run: that of its other ranks, and later than the previous
+/// one of `rank`.
 ///
 /// # Errors
-/// The system refuses a look at a file: nobody knows then. One that is damaged says nothing, and is
-/// of an older run.
+/// The system refuses to read a file: the life is unknown. A damaged file is ignored: it belongs to
+/// an older run.
 pub(super) fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, FileError> {
     let mut life = 0;
     for file in files_of(folder)? {
@@ -29,7 +29,7 @@ pub(super) fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, Fi
     Ok(life)
 }
 
-/// Removes what older runs with more ranks have left: they are of no use without the others.
+/// Removes the files of older runs with more ranks: they are useless without the others.
 pub(super) fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
     let stays = |error: &dyn std::fmt::Display| {
         tracing::warn!(folder = %folder.display(), %error, "a file of an older run may stay");
@@ -56,8 +56,8 @@ pub(super) fn remove_beyond(folder: &Path, run: u64, ranks: u32) {
     }
 }
 
-/// Removes this file of a rank, if nobody writes it, and not one that another process has put in
-/// its place.
+/// Removes this file of a rank, if no process writes it; never a file that another process has put
+/// in its place.
 fn remove(folder: &Path, frames: &Frames, rank: u32) -> Result<(), FileError> {
     let _turn = Turn::take(folder, rank)?;
     let claim = Claim::of(frames.clone(), rank)?;
@@ -67,7 +67,7 @@ fn remove(folder: &Path, frames: &Frames, rank: u32) -> Result<(), FileError> {
     }
 }
 
-/// Whether the last frame says so: without a look at the others.
+/// Returns true if the last frame is an end, without reading the others.
 pub(super) fn is_ended(frames: &Frames) -> Result<bool, FileError> {
     let at = frames.length()?.checked_sub(2 * ALIGN);
     let last = at.map_or(Ok(None), |at| frames.head(at))?;

@@ -1,5 +1,5 @@
-//! Which steps a file has: from its index where it ended in order, else from head to head, up to
-//! the first frame that is not there or not intact.
+//! Finds the steps of a file: from its index if it was ended, otherwise from head to head, up to
+//! the first frame that is missing or damaged.
 
 use super::error::FileError;
 use super::frame::{ALIGN, Frames, Head, Kind};
@@ -12,16 +12,16 @@ pub(super) struct Scan {
     pub(super) frames: Frames,
     pub(super) header: Header,
     pub(super) id: u64,
-    /// Where the record of each step begins; the steps rise.
+    /// Where the record of each step begins; the steps increase.
     pub(super) records: Vec<(Step, u64)>,
-    /// Where the frames of the last complete step end: what follows may be half a step.
+    /// Where the frames of the last complete step end: an incomplete step may follow.
     pub(super) end: u64,
-    /// The writer ended the file in order: nothing will follow.
+    /// The writer ended the file: nothing will follow.
     pub(super) is_finished: bool,
 }
 
 impl Scan {
-    /// `None` where the file has no whole header (yet).
+    /// Returns `None` if the file has no complete header (yet).
     pub(super) fn open(frames: Frames) -> Result<Option<Self>, FileError> {
         let Some((head, header)) = header(&frames)? else {
             return Ok(None);
@@ -39,7 +39,7 @@ impl Scan {
         Ok(Some(scan))
     }
 
-    /// Takes the index, if the file ends with one.
+    /// Reads the index, if the file ends with one.
     fn by_index(&mut self) -> Result<(), FileError> {
         let length = self.frames.length()?;
         let Some(at) = length.checked_sub(2 * ALIGN) else {
@@ -64,7 +64,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Looks for steps that were written since.
+    /// Looks for new steps.
     pub(super) fn go_on(&mut self) -> Result<(), FileError> {
         if self.is_finished {
             return Ok(());
@@ -87,7 +87,7 @@ impl Scan {
                     self.records.push((head.step, at));
                     self.end = next;
                 }
-                // The end, if the writer is just writing it: the records are known already.
+                // The writer is just ending the file: the records are already known.
                 Kind::Index => {}
                 Kind::End => {
                     self.is_finished = true;
@@ -104,8 +104,8 @@ impl Scan {
         place.is_ok()
     }
 
-    /// Whether a record was written to its end. One that was not is the last thing in its file:
-    /// with more behind it, it is damaged.
+    /// Returns true if a record is complete. An incomplete one is the last frame of its file: if
+    /// more follows, it is damaged.
     fn is_whole(&self, record: &Head, next: u64) -> Result<bool, FileError> {
         let read = || self.frames.content::<Record>(record).map(|_| true);
         match read() {
@@ -121,11 +121,11 @@ impl Scan {
         }
     }
 
-    /// Whoever goes on with a file cuts off what follows its last step: half a step, and no whole
-    /// one behind damage.
+    /// Checks what a resuming writer is about to cut off after the last step: an incomplete step,
+    /// but no complete one after damage.
     ///
     /// # Errors
-    /// [`FileError::Corrupt`]: there is a whole step.
+    /// [`FileError::Corrupt`]: there is a complete step.
     pub(super) fn nothing_follows(&self) -> Result<(), FileError> {
         let (mut at, length) = (self.end, self.frames.length()?);
         while let Some(head) = self.frames.find(Kind::Record, self.id, at)? {
@@ -140,7 +140,7 @@ impl Scan {
     }
 }
 
-/// The header of a file; `None` where it has no whole one (yet).
+/// Returns the header of a file; `None` if it has no complete one (yet).
 pub(super) fn header(frames: &Frames) -> Result<Option<(Head, Header)>, FileError> {
     match frames.head(0)?.filter(|head| head.kind == Kind::Header) {
         Some(head) => Ok(Some((head, frames.content(&head)?))),

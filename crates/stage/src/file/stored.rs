@@ -19,7 +19,7 @@ pub struct StoredStep<'a> {
     told: Arc<StepRecords>,
 }
 
-/// What the records of all ranks say of a step: read once, kept as long as the step is held.
+/// The records of all ranks of a step: read once, kept as long as the step is held.
 #[derive(Debug)]
 pub(crate) struct StepRecords {
     step: Step,
@@ -36,7 +36,7 @@ pub struct StoredVariable {
     pub dtype: Dtype,
     /// Shape of the whole array.
     pub shape: Dims,
-    /// Facts about it, of the first rank that has it.
+    /// Its attributes, from the first rank that has it.
     pub attributes: Vec<(String, Attribute)>,
     /// The blocks of all ranks.
     pub blocks: Vec<StoredBlock>,
@@ -47,17 +47,17 @@ pub struct StoredVariable {
 /// A block of a stored variable.
 #[derive(Clone, Debug)]
 pub struct StoredBlock {
-    /// Which points.
+    /// Its box.
     pub region: Region,
-    /// Who wrote it.
+    /// The rank that wrote it.
     pub rank: u32,
-    /// Where it begins in the rank's file.
+    /// Its offset in the rank's file.
     pub at: u64,
     checksum: Option<u32>,
 }
 
 impl<'a> StoredStep<'a> {
-    /// Reads what the ranks say.
+    /// Reads the records of all ranks.
     pub(super) fn read_records(archive: &'a Archive, step: Step) -> Result<Self, FileError> {
         let mut told = StepRecords {
             step,
@@ -70,35 +70,35 @@ impl<'a> StoredStep<'a> {
         Ok(StoredStep::known(archive, Arc::new(told)))
     }
 
-    /// A step whose records were read before, out of this archive.
+    /// Returns a step of this archive whose records were read before.
     pub(crate) fn known(archive: &'a Archive, told: Arc<StepRecords>) -> Self {
         StoredStep { archive, told }
     }
 
-    /// What its records say.
+    /// Returns its records.
     pub(crate) fn told(&self) -> Arc<StepRecords> {
         self.told.clone()
     }
 
-    /// Its number.
+    /// Returns its number.
     pub fn number(&self) -> Step {
         self.told.step
     }
 
-    /// What is in it, in the order of the ranks' layouts.
+    /// Returns its variables, in the order of the ranks' layouts.
     pub fn variables(&self) -> &[StoredVariable] {
         &self.told.variables
     }
 
-    /// Facts of the step; where ranks say different things, all of them.
+    /// Returns the attributes of the step; if ranks differ, all of them.
     pub fn attributes(&self) -> &[(String, Attribute)] {
         &self.told.attributes
     }
 
-    /// A variable by name.
+    /// Returns a variable by name.
     ///
     /// # Errors
-    /// There is none of that name; the error says which there are.
+    /// No variable has that name; the error lists the existing ones.
     pub fn variable(&self, name: &str) -> Result<&StoredVariable, FileError> {
         let found = self
             .told
@@ -126,8 +126,8 @@ impl<'a> StoredStep<'a> {
     /// Reads a box of a variable as a dense, row-major array.
     ///
     /// # Errors
-    /// No such variable, or of another type; a box outside of the array, or with points that nobody
-    /// wrote; a block whose checksum differs; the system refuses.
+    /// No such variable, or another type; a box outside the array, or with points that no rank
+    /// wrote; a block with a wrong checksum; the system refuses.
     pub fn read<T: Element>(&self, name: &str, region: &Region) -> Result<Vec<T>, FileError> {
         let variable = self.variable(name)?;
         if variable.dtype != T::DTYPE {
@@ -137,7 +137,7 @@ impl<'a> StoredStep<'a> {
                 asked: T::DTYPE,
             });
         }
-        // Before anything of that size is allocated.
+        // Checked before an allocation of that size.
         let parts = self.parts(variable, region)?;
         let count = usize::try_from(region.bytes(1)?).unwrap_or(usize::MAX);
         let mut values = Vec::new();
@@ -151,10 +151,11 @@ impl<'a> StoredStep<'a> {
         Ok(values)
     }
 
-    /// As [`read`](Self::read), the bytes of any type into `to`, which is as long as the box.
+    /// As [`read`](Self::read), but reads bytes of any type into `to`, which has the length of the
+    /// box.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and when `to` is too short.
+    /// As [`read`](Self::read); `to` is too short.
     pub fn read_into(&self, name: &str, region: &Region, to: &mut [u8]) -> Result<(), FileError> {
         let variable = self.variable(name)?;
         let parts = self.parts(variable, region)?;
@@ -170,7 +171,7 @@ impl<'a> StoredStep<'a> {
         self.fetch_all(variable, &parts, region, &mut to[..needed as usize])
     }
 
-    /// Which parts of which blocks a box is made of, in the order in which they are read.
+    /// Returns the parts of blocks of which a box is composed, in the order in which they are read.
     fn parts(
         &self,
         variable: &StoredVariable,
@@ -205,7 +206,7 @@ impl<'a> StoredStep<'a> {
         })
     }
 
-    /// Whether ranks wrote the same points; a rank by itself cannot.
+    /// Checks that no two ranks wrote the same points; within one rank, the writer has checked it.
     pub(super) fn check_blocks(&self) -> Result<(), FileError> {
         for variable in &self.told.variables {
             let blocks = &variable.blocks;
@@ -223,7 +224,7 @@ impl<'a> StoredStep<'a> {
         Ok(())
     }
 
-    /// Reads everything and compares it with its checksums.
+    /// Reads everything and verifies its checksums.
     ///
     /// # Errors
     /// The first block that differs; the system refuses.
@@ -255,7 +256,7 @@ impl<'a> StoredStep<'a> {
         to: &mut [u8],
     ) -> Result<(), FileError> {
         let Some(scan) = self.archive.ranks.get(&block.rank) else {
-            return Ok(()); // a stored step has blocks of ranks that are there
+            return Ok(()); // a stored step has only blocks of existing ranks
         };
         let frames = &scan.frames;
         if *part != block.region || part != region {
@@ -296,7 +297,7 @@ impl StepRecords {
         let layout = of(record.layout, Kind::Layout, "there is no layout")?;
         let layout: Layout = frames.content(&layout)?;
         let data = of(record.data, Kind::Data, "there are no data")?;
-        // W2, and what is behind them is in the file.
+        // W2: the data precede the record, and are inside the file.
         if data.end().is_none_or(|end| end > at) {
             return Err(frames.corrupt(data.at, "the data are longer than their frame"));
         }
@@ -372,10 +373,10 @@ impl StepRecords {
 }
 
 impl StoredVariable {
-    /// The whole array.
+    /// Returns the box of the whole array.
     ///
     /// # Errors
-    /// Damaged: a shape that no array has.
+    /// Damaged: an invalid shape.
     pub fn whole(&self) -> Result<Region, FileError> {
         Ok(Region::whole(&self.shape)?)
     }

@@ -14,20 +14,20 @@ use std::path::Path;
 /// What a rank writes in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
-    /// Variables and boxes; its slots are of no meaning here.
+    /// Variables and boxes; its slots are ignored.
     pub layout: &'a Layout,
-    /// The bytes of each block, dense and row-major, in the order of the layout: variable by
-    /// variable.
+    /// The bytes of each block, dense and row-major, in the order of the layout (variable by
+    /// variable).
     pub blocks: &'a [&'a [u8]],
-    /// Facts of this step.
+    /// Attributes of this step.
     pub attributes: &'a [(String, Attribute)],
 }
 
-/// When steps are on the disk, and not in the memory of the system only: what a crash of the
-/// *machine* may take. A crash of the process takes nothing that was written.
+/// When steps are on the disk, rather than only in the memory of the system: what a crash of the
+/// *machine* may lose. A crash of the process loses nothing that was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Whenever the system wants; a crash of the machine may take steps of a file that was closed.
+    /// At any time; a crash of the machine may lose steps even of a file that was closed.
     System,
     /// When the file is ended: [`StepFile::finish`] returns when file and folder are on the disk.
     #[default]
@@ -37,9 +37,8 @@ pub enum Durability {
     Step,
 }
 
-/// Writes the steps of one rank into its file. Blocking; dropping it without
-/// [`finish`](Self::finish) leaves a file without an index, which is read as well, but not taken
-/// for complete.
+/// Writes the steps of one rank to its file. Blocking. Dropping it without [`finish`](Self::finish)
+/// leaves a file without an index, which can be read, but is not considered complete.
 #[derive(Debug)]
 pub struct StepFile {
     frames: Frames,
@@ -47,7 +46,7 @@ pub struct StepFile {
     rank: u32,
     id: u64,
     records: Vec<(Step, u64)>,
-    /// The last layout and where its frame begins.
+    /// The last layout and the offset of its frame.
     layout: Option<(Layout, u64)>,
     /// Where the next frame begins.
     end: u64,
@@ -55,17 +54,17 @@ pub struct StepFile {
     durability: Durability,
     /// The name of the file is on the disk.
     is_name_synced: bool,
-    /// What the disk says to the file at this path when it is synced.
+    /// Replaces syncing the file at this path, in tests.
     #[cfg(test)]
     disk: Option<fn(&Path) -> std::io::Result<()>>,
 }
 
 impl StepFile {
-    /// Begins the file of `rank` of `ranks` anew in `folder`, which is made where it is missing; of
-    /// a run that has no number.
+    /// Creates the file of `rank` of `ranks` in `folder`, replacing an old one; for a run without a
+    /// number. Creates the folder if it is missing.
     ///
     /// # Errors
-    /// [`FileError::InUse`]: somebody is writing it. A rank that cannot be. The system refuses.
+    /// [`FileError::InUse`]: a process is writing it. An invalid rank. The system refuses.
     pub fn create(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
         check_rank(stream, rank, ranks)?;
         let turn = Turn::take(folder, rank)?;
@@ -73,8 +72,8 @@ impl StepFile {
         Self::create_in(folder, stream, 0, (rank, ranks), turn)
     }
 
-    /// Goes on with the file of `rank`, after its last complete step, whatever run it is of; begins
-    /// it where there is none.
+    /// Resumes the file of `rank` after its last complete step, whatever its run; creates it if
+    /// there is none.
     ///
     /// # Errors
     /// As [`create`](Self::create). The file is damaged before its end, or belongs to another
@@ -94,9 +93,8 @@ impl StepFile {
         Self::go_on(old)
     }
 
-    /// Goes on with the file of `rank` where it is of this run and was not ended in order (its
-    /// writer died); else begins it anew. `run` is the same for all ranks of a job, and for no
-    /// other job.
+    /// Resumes the file of `rank` if it is of this run and was not ended (its writer died);
+    /// otherwise creates it. `run` is the same for all ranks of a job, and for no other job.
     ///
     /// # Errors
     /// As [`resume`](Self::resume).
@@ -114,7 +112,7 @@ impl StepFile {
         };
         let header = match scan::header(&old.frames) {
             Ok(header) => header.map(|(_, header)| header),
-            // Of an older run, whatever it was.
+            // Of an older run, whatever its content.
             Err(FileError::Corrupt { .. } | FileError::Version { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -133,7 +131,7 @@ impl StepFile {
         }
     }
 
-    /// The file that is there, if any, is held meanwhile.
+    /// Creates a file; an existing one is claimed meanwhile.
     fn create_in(
         folder: &Path,
         stream: &str,
@@ -167,7 +165,7 @@ impl StepFile {
             scan.nothing_follows()?;
         }
         claim.begin()?;
-        // The index goes, too: it is written again at the end.
+        // The index is cut off, too: it is written again at the end.
         scan.frames.cut(scan.end)?;
         let of = (scan.header.rank, scan.id);
         Ok(StepFile::of(claim, of, scan.records, scan.end))
@@ -190,8 +188,8 @@ impl StepFile {
         }
     }
 
-    /// Leaves out the checksums of blocks from now on. They cost a seventh of the time of a write
-    /// that goes into memory (of the page cache), and nothing of one that waits for a disk.
+    /// Omits the checksums of blocks from now on. They cost a seventh of the time of a write to
+    /// memory (the page cache), and nothing of one that waits for a disk.
     #[must_use]
     pub fn without_checksums(self) -> Self {
         StepFile {
@@ -200,27 +198,28 @@ impl StepFile {
         }
     }
 
-    /// When steps are on the disk, from now on; [`Durability::Close`] where nobody says.
+    /// Sets when steps are on the disk, from now on; the default is [`Durability::Close`].
     #[must_use]
     pub fn with_durability(self, durability: Durability) -> Self {
         StepFile { durability, ..self }
     }
 
-    /// The last step that the file has whole.
+    /// Returns the last complete step of the file.
     pub fn last(&self) -> Option<Step> {
         self.records.last().map(|record| record.0)
     }
 
-    /// Writes a step. When it returns every process sees it; when it is on the disk is said by
-    /// [`Durability`].
+    /// Writes a step. When it returns, every process sees the step; [`Durability`] says when it is
+    /// on the disk.
     ///
     /// # Errors
-    /// A step that does not follow the last one; more or fewer blocks, or bytes, than the layout
-    /// names; blocks that overlap or lie outside of their array; a fork of the process that began
-    /// the file; the system refuses (a full disk). Then the file has the steps before, and this one
-    /// can be tried again. With [`Durability::Step`] a disk may fail when only the word that the
-    /// step is there was left to be synced: then it is there ([`last`](Self::last)), since readers
-    /// may have seen it, and a crash of the machine may take it.
+    /// A step that does not follow the last one; a number of blocks, or bytes, other than in the
+    /// layout; blocks that overlap or are outside their array; this process is a fork of the one
+    /// that created the file; the system refuses (a full disk). Then the file has the previous
+    /// steps, and this one can be tried again. With [`Durability::Step`], the disk may fail when
+    /// only the record of the step was left to be synced: then the step exists
+    /// ([`last`](Self::last)), since readers may have seen it, and a crash of the machine may lose
+    /// it.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
         self.claim.check()?;
         if let Some(last) = self.last().filter(|last| *last >= step) {
@@ -238,8 +237,8 @@ impl StepFile {
         let end = self.end;
         let written = self.write_step(step, content, offsets);
         if written.is_err() && self.last() != Some(step) {
-            // Half a step is of no use, and its room is wanted; nor is one that the disk does not
-            // have. Nobody has seen it.
+            // An incomplete step is useless, and its space is needed; so is one that the disk does
+            // not have. No reader has seen it.
             self.layout.take_if(|layout| layout.1 >= end);
             self.end = end;
             let _ = self.frames.cut(end);
@@ -281,7 +280,7 @@ impl StepFile {
         if is_synced {
             self.sync()?;
         }
-        // W2: last.
+        // W2: the record comes last.
         let end = self
             .frames
             .write(Kind::Record, step, self.id, record_at, &record)?;
@@ -296,8 +295,8 @@ impl StepFile {
         }
     }
 
-    /// Where the frame of this layout is, written now unless it is the last one; and where the next
-    /// frame begins.
+    /// Returns where the frame of this layout is, writing it unless it is the last one, and where
+    /// the next frame begins.
     fn layout_frame(&self, step: Step, layout: &Layout) -> Result<(u64, u64), FileError> {
         match &self.layout {
             Some((known, at)) if known == layout => Ok((*at, self.end)),
@@ -327,29 +326,29 @@ impl StepFile {
         Ok(())
     }
 
-    /// Writes to something else from now on.
+    /// Writes to another device from now on.
     #[cfg(test)]
     pub(super) fn onto(&mut self, device: &Path) {
         let file = std::fs::File::options().read(true).write(true).open(device);
         self.frames = Frames::new(file.expect("there is such a device"), &self.frames.path);
     }
 
-    /// Has a disk from now on that may fail.
+    /// Replaces the disk from now on by one that may fail.
     #[cfg(test)]
     pub(super) fn on_disk(&mut self, disk: fn(&Path) -> std::io::Result<()>) {
         self.disk = Some(disk);
     }
 
-    /// Ends the file with its index: it opens faster, and readers know that nothing follows. Unless
-    /// it was told otherwise ([`Durability`]) it returns when all is on the disk; what the system
-    /// could not write before shows here, and readers are told of no end.
+    /// Ends the file with its index: it opens faster, and readers know that nothing follows. By
+    /// default ([`Durability`]), it returns when everything is on the disk. Errors of earlier
+    /// writes appear here, and then readers see no end.
     ///
     /// # Errors
-    /// The system refuses; a fork of the process that began the file. Then steps may be lost that
-    /// were written since the last [`sync`](Self::sync), and the file has no end.
+    /// The system refuses; this process is a fork of the one that created the file. Then steps
+    /// written since the last [`sync`](Self::sync) may be lost, and the file has no end.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.claim.check()?;
-        // First: an end says that all before it is there.
+        // First: an end implies that everything before it is on the disk.
         self.sync_for_end()?;
         let ended = self.write_end().and_then(|()| self.sync_for_end());
         if ended.is_err() {
@@ -377,16 +376,16 @@ impl StepFile {
     }
 }
 
-/// Whether there is a block for each that the layout names, of the right length.
+/// Checks that every block of the layout is given, with the right length.
 ///
 /// # Errors
-/// The first that is not so.
+/// The first block for which this fails.
 #[cfg(feature = "zarr")]
 pub(super) fn check(content: &Content<'_>) -> Result<(), FileError> {
     places(content).map(drop)
 }
 
-/// Where each block lies in the data, and how long they are.
+/// Returns the offset of each block in the data, and the length of the data.
 fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
     let blocks = content.layout.variables.iter();
     let blocks = blocks.flat_map(|v| v.blocks.iter().map(|b| (v.dtype, &b.region)));
@@ -405,7 +404,7 @@ fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
             });
         }
         offsets.push(end);
-        // Bytes that are in memory are countable, aligned or not.
+        // Lengths of bytes in memory cannot overflow, even when aligned.
         end = (end + needed).next_multiple_of(ALIGN);
     }
     if let Some(more) = content.blocks.get(offsets.len()) {
@@ -418,8 +417,10 @@ fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
     Ok((offsets, end))
 }
 
+/// Checks a layout.
+///
 /// # Errors
-/// A variable that comes twice, blocks outside of their array or one above another.
+/// A variable that occurs twice, blocks outside their array or overlapping.
 fn check_layout(rank: u32, layout: &Layout) -> Result<(), FileError> {
     layout.check(rank)?;
     for variable in &layout.variables {

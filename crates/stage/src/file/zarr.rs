@@ -9,16 +9,16 @@
 //!     step-1/
 //! ```
 //!
-//! A step is there when the metadata of its group are: they are written last. A chunk is as large
-//! as the variable's first block, so that blocks of a regular decomposition are one chunk each and
-//! nothing is read to be written again. Dimensions are named by their place and extent, `d0_256`:
-//! `xarray` wants names, and takes those of the variables of a step for the same dimension where
-//! they are equal. Nothing is compressed. What is read may be any array of a Zarr store, compressed
-//! or not (zstd, gzip, sharding), of a type that [`Dtype`] has.
+//! A step exists when the metadata of its group do: they are written last. A chunk is as large as
+//! the variable's first block, so that each block of a regular decomposition is one chunk, and
+//! writing needs no reading. Dimensions are named by their position and extent, `d0_256`: `xarray`
+//! requires names, and considers equal names of the variables of a step the same dimension. Nothing
+//! is compressed. Any array of a Zarr store can be read, compressed or not (zstd, gzip, sharding),
+//! if its type is in [`Dtype`].
 //!
-//! Not guaranteed: points that nobody wrote are read as the array's fill value (0 in ours), without
-//! an error; an array of no dimensions cannot be read; one process writes a step, with the parts of
-//! all ranks.
+//! Not guaranteed: points that no rank wrote are read as the array's fill value (0 in ours),
+//! without an error; an array without dimensions cannot be read; one process writes a step, with
+//! the parts of all ranks.
 
 use super::error::{FileError, io};
 use super::writer::{Content, check};
@@ -49,7 +49,7 @@ pub struct Zarr {
 }
 
 impl Zarr {
-    /// Opens a store, or one that is about to be made.
+    /// Opens a store, which need not exist yet.
     ///
     /// # Errors
     /// The path cannot be the folder of a store.
@@ -61,7 +61,7 @@ impl Zarr {
         })
     }
 
-    /// Names the stream whose steps are written here.
+    /// Sets the name of the stream whose steps are written here.
     ///
     /// # Errors
     /// The system refuses.
@@ -70,11 +70,10 @@ impl Zarr {
         self.group("/", stream.into_iter().collect())
     }
 
-    /// Writes a step, given by the parts of all ranks. An older one of that number is removed
-    /// first: nothing of it stays.
+    /// Writes a step, given the parts of all ranks. Removes an older step of that number first.
     ///
     /// # Errors
-    /// Blocks that are not as their layout says; ranks that do not agree; the system refuses.
+    /// Blocks that do not match their layout; ranks that do not agree; the system refuses.
     pub fn write(&self, step: Step, parts: &[Content<'_>]) -> Result<(), FileError> {
         parts.iter().try_for_each(check)?;
         self.remove(step)?;
@@ -99,7 +98,7 @@ impl Zarr {
         self.group(&path(step), attributes.map(to_json).collect())
     }
 
-    /// Removes the steps from `first` on: what an older run left, before a new one writes them.
+    /// Removes the steps from `first` on, which an older run left, before a new one writes them.
     ///
     /// # Errors
     /// The system refuses.
@@ -114,14 +113,14 @@ impl Zarr {
     fn remove(&self, step: Step) -> Result<(), FileError> {
         let name = format!("{STEP}{step}/");
         let place = self.folder.join(&name);
-        // What says that the step is there goes first.
+        // The metadata that make the step exist go first.
         let metadata = StoreKey::new(format!("{name}zarr.json")).map_err(foreign(&place))?;
         self.store.erase(&metadata).map_err(foreign(&place))?;
         let all = StorePrefix::new(&name).map_err(foreign(&place))?;
         self.store.erase_prefix(&all).map_err(foreign(&place))
     }
 
-    /// The steps that are here, rising.
+    /// Returns the steps of the store, in increasing order.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -142,10 +141,10 @@ impl Zarr {
         Ok(steps)
     }
 
-    /// The names of the arrays of a step.
+    /// Returns the names of the arrays of a step.
     ///
     /// # Errors
-    /// The step is not there.
+    /// The step does not exist.
     pub fn names(&self, step: Step) -> Result<Vec<String>, FileError> {
         let (group, place) = self.step(step)?;
         let paths = group.child_array_paths().map_err(foreign(&place))?;
@@ -155,10 +154,10 @@ impl Zarr {
         Ok(names)
     }
 
-    /// The facts of a step, those that [`Attribute`] can say.
+    /// Returns those attributes of a step that [`Attribute`] can represent.
     ///
     /// # Errors
-    /// The step is not there.
+    /// The step does not exist.
     pub fn attributes(&self, step: Step) -> Result<Vec<(String, Attribute)>, FileError> {
         Ok(said(self.step(step)?.0.attributes()))
     }
@@ -170,7 +169,7 @@ impl Zarr {
         Ok((group, place))
     }
 
-    /// An array of a step.
+    /// Returns an array of a step.
     ///
     /// # Errors
     /// As [`array`](Self::array).
@@ -178,11 +177,11 @@ impl Zarr {
         self.array(&format!("{}/{name}", path(step)))
     }
 
-    /// Any array of the store, by its path within it.
+    /// Returns any array of the store, by its path within it.
     ///
     /// # Errors
-    /// There is none, or one of another type than [`Dtype`] has, or of no dimensions, or of more
-    /// bytes than 64 bits count.
+    /// No such array; one with a type that is not in [`Dtype`], without dimensions, or whose bytes
+    /// exceed 64 bits.
     pub fn array(&self, path: &str) -> Result<ZarrArray, FileError> {
         let path = format!("/{}", path.trim_matches('/'));
         let place = self.folder.join(path.trim_start_matches('/'));
@@ -198,7 +197,7 @@ impl Zarr {
             ),
         })?;
         let whole = Region::whole(array.shape())?;
-        // The library counts elements and bytes, and does not look whether it can.
+        // The library does not check its counts of elements and bytes for overflow.
         whole.bytes(dtype.bytes())?;
         let first = vec![0; whole.dims()];
         if let Ok(chunk) = array.chunk_shape(&first) {
@@ -229,7 +228,7 @@ impl Zarr {
     ) -> Result<Array<FilesystemStore>, FileError> {
         let path = format!("{}/{}", path(step), variable.name);
         let place = self.folder.join(path.trim_start_matches('/'));
-        // A chunk has a point at least, however small the array is.
+        // A chunk has at least one point, however small the array is.
         let first = variable.blocks.first().map(|block| block.region.shape());
         let chunk = first.unwrap_or_else(|| variable.shape.clone());
         let chunk: Vec<u64> = chunk.iter().map(|&length| length.max(1)).collect();
@@ -248,7 +247,7 @@ impl Zarr {
         let array = builder
             .build(self.store.clone(), &path)
             .map_err(foreign(&place))?;
-        // Without an attribute that says which library wrote it.
+        // Without an attribute that names the library.
         let plain = ArrayMetadataOptions::default().with_include_zarrs_metadata(false);
         array.store_metadata_opt(&plain).map_err(foreign(&place))?;
         Ok(array)
@@ -256,7 +255,7 @@ impl Zarr {
 }
 
 impl Variable {
-    /// Whether two ranks mean the same.
+    /// Checks that two ranks agree on a variable.
     fn agrees(&self, one: u32, new: &Variable, other: u32) -> Result<(), FileError> {
         if (self.dtype, &self.shape) == (new.dtype, &new.shape) {
             return Ok(());
@@ -282,17 +281,17 @@ pub struct ZarrArray {
 }
 
 impl ZarrArray {
-    /// Type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Its shape.
+    /// Returns its shape.
     pub fn shape(&self) -> Dims {
         self.whole.shape()
     }
 
-    /// Its attributes, those that [`Attribute`] can say.
+    /// Returns those of its attributes that [`Attribute`] can represent.
     pub fn attributes(&self) -> Vec<(String, Attribute)> {
         said(self.array.attributes())
     }
@@ -300,8 +299,8 @@ impl ZarrArray {
     /// Reads a box as a dense, row-major array.
     ///
     /// # Errors
-    /// Another type; a box outside of the array, or larger than memory; what the store says of
-    /// damaged chunks.
+    /// Another type; a box outside the array, or larger than memory; the store's error for damaged
+    /// chunks.
     pub fn read<T: Element>(&self, region: &Region) -> Result<Vec<T>, FileError> {
         if self.dtype != T::DTYPE {
             return Err(FileError::Type {
@@ -317,7 +316,7 @@ impl ZarrArray {
             }
             .into());
         }
-        // The library ends the process where there is no memory.
+        // The library aborts the process if an allocation fails.
         let needed = usize::try_from(region.bytes(self.dtype.bytes())?).unwrap_or(usize::MAX);
         Vec::<u8>::new().try_reserve_exact(needed).map_err(|_| {
             let no_memory = std::io::ErrorKind::OutOfMemory.into();
@@ -365,7 +364,7 @@ fn data_type_of(dtype: Dtype) -> DataType {
     }
 }
 
-/// What an [`Attribute`] can say of it.
+/// Returns those attributes that an [`Attribute`] can represent.
 fn said(attributes: &Map<String, Value>) -> Vec<(String, Attribute)> {
     let said = attributes.iter();
     said.filter_map(|(name, value)| Some((name.clone(), from_json(value)?)))

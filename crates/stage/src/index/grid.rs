@@ -1,14 +1,14 @@
-//! Blocks that are every combination of some intervals per dimension.
+//! Blocks that are all combinations of some intervals per dimension.
 
 use crate::Region;
 use crate::space::Dims;
 use std::ops::Range;
 
-/// Per dimension the intervals, in order; they do not overlap, but gaps are possible.
+/// The intervals of each dimension, in order; they do not overlap, but may have gaps.
 #[derive(Clone, Debug)]
 pub(super) struct GridIndex {
     axes: Box<[Axis]>,
-    /// Number of the block in each cell, row-major; empty when it is the number of the cell.
+    /// Number of the block in each cell, row-major; empty if blocks are numbered like cells.
     order: Box<[u32]>,
 }
 
@@ -19,8 +19,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// The intervals of the blocks in dimension `dim`; `None` when two of them overlap, or one is
-    /// empty.
+    /// Returns the intervals of the blocks in dimension `dim`; `None` if two of them overlap, or
+    /// one is empty.
     fn of(blocks: &[Region], dim: usize) -> Option<Self> {
         let sides = blocks.iter().map(|b| (b.lower()[dim], b.upper()[dim]));
         let mut sides: Vec<(u64, u64)> = sides.collect();
@@ -37,7 +37,7 @@ impl Axis {
         })
     }
 
-    /// The intervals that share points with `from..to`.
+    /// Returns the intervals that share points with `from..to`.
     fn touched(&self, from: u64, to: u64) -> Range<usize> {
         let first = self.upper.partition_point(|&upper| upper <= from);
         let end = self.lower.partition_point(|&lower| lower < to);
@@ -46,7 +46,7 @@ impl Axis {
 }
 
 impl GridIndex {
-    /// The blocks as a grid, if they are one: as many blocks as cells, one in each.
+    /// Returns the blocks as a grid, if they are one: as many blocks as cells, one in each.
     pub(super) fn recognise(blocks: &[Region], dims: usize) -> Option<Self> {
         if blocks.is_empty() {
             return None;
@@ -97,6 +97,7 @@ impl GridIndex {
     }
 
     pub(super) fn query(&self, asked: &Region) -> impl Iterator<Item = (u32, Region)> + '_ {
+        // A box that cannot touch any block gets an empty range, and so no cells.
         let ranges: Vec<Range<usize>> = if asked.dims() == self.axes.len() && !asked.is_empty() {
             let sides = asked.lower().iter().zip(asked.upper());
             let sides = sides.zip(&self.axes);
@@ -113,6 +114,7 @@ impl GridIndex {
                 Dims::from_slice(asked.lower()),
                 Dims::from_slice(asked.upper()),
             );
+            // Decode the number of the touched cell, the fastest dimension first.
             let (mut cell, mut stride) = (0, 1);
             for (dim, axis) in self.axes.iter().enumerate().rev() {
                 let place = ranges[dim].start + rest % ranges[dim].len();

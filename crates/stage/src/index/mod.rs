@@ -1,20 +1,19 @@
-//! Which blocks of a variable touch a box.
+//! Finds the blocks of a variable that touch a box.
 //!
 //! An index is built once from the blocks of all writer ranks (and kept as long as the layout does
-//! not change), and answers with block numbers and what they have of the box. Its size follows the
-//! number of blocks and nothing else: an array 64 times as large, cut into the same blocks, has an
-//! index of the same bytes.
+//! not change). A query returns block numbers and the part of the box in each. Its size depends
+//! only on the number of blocks: an array 64 times as large, cut into as many blocks, has an index
+//! of the same size.
 //!
-//! * Blocks that form a grid (every combination of some intervals per dimension, as a decomposition
-//!   gives them) are a vector of intervals per dimension: O(sum of divisions) for blocks in
-//!   row-major order, 4 bytes per block more in any other order. A query is arithmetic. [`Index`]
-//!   finds out by itself.
-//! * Others are an R-tree, bulk-loaded by sort-tile-recursive (Leutenegger et al., 1997) and stored
-//!   flat: only the corners of the dimensions there are, 16 children per node, no pointers. About
-//!   55 bytes per block in three dimensions.
+//! * Blocks that form a grid (all combinations of some intervals per dimension, as decompositions
+//!   do) are stored as a vector of intervals per dimension: O(sum of divisions) for blocks in
+//!   row-major order, 4 more bytes per block in any other order. A query is arithmetic. [`Index`]
+//!   recognises grids by itself.
+//! * Others are stored as an R-tree, bulk-loaded by sort-tile-recursive (Leutenegger et al., 1997)
+//!   and flat: only the corners of the existing dimensions, 16 children per node, no pointers.
+//!   About 55 bytes per block in three dimensions.
 //!
-//! It does not say whether the blocks overlap, nor whether they cover the box: [`crate::space`]
-//! does.
+//! The index does not check whether the blocks overlap, or cover the box: [`crate::space`] does.
 
 mod grid;
 mod tree;
@@ -23,7 +22,7 @@ use crate::{Region, SpaceError};
 use grid::GridIndex;
 use tree::Tree;
 
-/// The blocks of a variable in a step, by place.
+/// The blocks of a variable in a step, by position.
 ///
 /// ```
 /// use samite_stage::{Region, index::Index};
@@ -43,12 +42,12 @@ enum Kind {
 }
 
 impl Index {
-    /// The index of these blocks; a block's number is its place in the slice. Empty blocks are
-    /// never found. No blocks are an index that finds nothing.
+    /// Builds the index of these blocks; a block's number is its index in the slice. Empty blocks
+    /// are never found. An index without blocks finds nothing.
     ///
     /// # Errors
-    /// Blocks of different numbers of dimensions. More than 2^32 blocks are an error of the same
-    /// kind as a box that is too large to count.
+    /// Blocks of different numbers of dimensions. More than 2^32 blocks give the same error as a
+    /// box whose size exceeds 64 bits.
     pub fn new(blocks: &[Region]) -> Result<Self, SpaceError> {
         let dims = blocks.first().map_or(1, Region::dims);
         if let Some(other) = blocks.iter().find(|block| block.dims() != dims) {
@@ -69,8 +68,8 @@ impl Index {
         }))
     }
 
-    /// The blocks that share points with `asked`, and which points; each block once, in no promised
-    /// order. A box of another number of dimensions meets none.
+    /// Returns the blocks that share points with `asked`, and these points; each block once, in
+    /// unspecified order. A box of another number of dimensions touches none.
     pub fn query(&self, asked: &Region) -> Box<dyn Iterator<Item = (u32, Region)> + '_> {
         match &self.0 {
             Kind::Grid(grid) => Box::new(grid.query(asked)),
@@ -78,7 +77,7 @@ impl Index {
         }
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         match &self.0 {
             Kind::Grid(grid) => grid.blocks(),
@@ -86,7 +85,7 @@ impl Index {
         }
     }
 
-    /// Bytes of memory that it takes, all told.
+    /// Returns the total bytes of memory that it uses.
     pub fn bytes(&self) -> u64 {
         let heap = match &self.0 {
             Kind::Grid(grid) => grid.heap_bytes(),
@@ -95,7 +94,7 @@ impl Index {
         (size_of::<Self>() + heap) as u64
     }
 
-    /// Whether the blocks were recognised as a grid.
+    /// Returns true if the blocks were recognised as a grid.
     pub fn is_grid(&self) -> bool {
         matches!(self.0, Kind::Grid(_))
     }
@@ -148,8 +147,8 @@ mod tests {
         }
     }
 
-    /// `count` blocks of a grid in `dims` dimensions, one every `spread` points; jittered, so that
-    /// they are no grid.
+    /// Returns `count` blocks of a grid in `dims` dimensions, one every `spread` points; jittered,
+    /// so that they do not form a grid.
     fn scattered(count: u64, dims: usize, spread: u64) -> Vec<Region> {
         let edge = (count as f64).powf(1.0 / dims as f64).ceil() as u64;
         let mut random = fastrand::Rng::with_seed(count);

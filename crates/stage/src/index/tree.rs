@@ -5,14 +5,14 @@ use crate::Region;
 /// Children of a node.
 const FAN: usize = 16;
 
-/// The blocks in tiled order, and the boxes around each [`FAN`] of them, around each [`FAN`] of
-/// those, and so on.
+/// The blocks in tiled order, the boxes around each [`FAN`] of them, around each [`FAN`] of those,
+/// and so on.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     dims: usize,
-    /// The block at each place of the tiled order.
+    /// The block at each position of the tiled order.
     numbers: Box<[u32]>,
-    /// Level 0: the blocks. Each box is `dims` lower corners, then `dims` upper ones.
+    /// Level 0: the blocks. Each box is `dims` lower corners, followed by `dims` upper ones.
     levels: Box<[Box<[u64]>]>,
 }
 
@@ -88,8 +88,8 @@ fn meets(lower: &[u64], upper: &[u64], asked: &Region) -> bool {
     sides.all(|((&lower, &upper), (&from, &to))| lower.max(from) < upper.min(to))
 }
 
-/// The smallest box around boxes. Empty blocks count too: a box that is a little too large is still
-/// right.
+/// Returns the smallest box around boxes. Empty blocks count too: a box that is slightly too large
+/// is still correct.
 fn around(boxes: &[u64], dims: usize) -> Vec<u64> {
     let mut around = boxes[..2 * dims].to_vec();
     for corners in boxes.chunks_exact(2 * dims) {
@@ -101,12 +101,12 @@ fn around(boxes: &[u64], dims: usize) -> Vec<u64> {
     around
 }
 
-/// Orders the blocks so that each [`FAN`] in a row are close to one another: slabs along one
-/// dimension, slabs of those along the next, and so on; each slab is a whole number of nodes.
+/// Orders the blocks so that [`FAN`] consecutive ones are close to one another: slabs along one
+/// dimension, slabs of those along the next, and so on. Each slab is a whole number of nodes.
 fn tile(numbers: &mut [u32], blocks: &[Region], dim: usize, dims: usize) {
     let middle = |&number: &u32| {
         let block = &blocks[number as usize];
-        // Twice the middle, without a carry: half of each.
+        // Halves each corner first, so that the sum does not overflow.
         block.lower()[dim] / 2 + block.upper()[dim] / 2
     };
     numbers.sort_by_key(middle);

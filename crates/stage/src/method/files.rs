@@ -1,8 +1,7 @@
 //! The method `file`: the same program writes its steps to files and reads them from there.
 //!
-//! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. Nobody is asked for
-//! anything: a writer does not wait for its readers, and readers look at the files again and again
-//! until there is a step.
+//! A stream is a folder of [`crate::file`] below [`super::Settings::folder`]. No messages are sent:
+//! a writer does not wait for its readers, and readers poll the files until there is a step.
 
 use super::Settings;
 use super::run::run_of;
@@ -22,13 +21,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// How often files are looked at, at first and at last.
+/// How often files are polled, at first and at last.
 const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(20));
 
-/// How often a reader that waits looks whether the writers are there.
+/// How often a waiting reader checks whether the writers are alive.
 const LOOK_FOR_WRITERS: Duration = Duration::from_millis(40);
 
-/// The folder of a stream: its name, with what no name of a folder should have replaced.
+/// Returns the folder of a stream: its name, with characters replaced that are not for folder
+/// names.
 fn folder_of(folder: &Path, stream: &str) -> PathBuf {
     let plain = |letter: char| letter.is_alphanumeric() || "-_.+".contains(letter);
     let mut name = String::new();
@@ -51,7 +51,7 @@ fn wrong(stream: &str) -> impl Fn(FileError) -> Error + '_ {
     }
 }
 
-/// A rank that its program has.
+/// Checks that the program has this rank.
 fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
     match rank < size {
         true => Ok(()),
@@ -63,8 +63,8 @@ fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
     }
 }
 
-/// One rank's file, being written. Only [`close`](Self::close) ends it: without it readers must not
-/// take what is there for the whole.
+/// The file of one rank, for writing. Only [`close`](Self::close) ends it: otherwise, readers must
+/// not assume that it is complete.
 pub(crate) struct FileWriting {
     pub(crate) stream: String,
     file: StepFile,
@@ -72,8 +72,8 @@ pub(crate) struct FileWriting {
 }
 
 impl FileWriting {
-    /// Goes on after the last whole step of a file of this run that was not ended in order, else
-    /// begins anew.
+    /// Continues after the last complete step of a file of this run that was not ended, or else
+    /// begins a new one.
     pub(crate) fn open(
         client: &Client,
         (folder, durability): (&Path, Durability),
@@ -105,33 +105,33 @@ impl FileWriting {
             attributes,
         };
         let written = self.file.append(self.next, content);
-        // Also where the disk failed behind it: readers may have seen it.
+        // Even if the disk failed afterwards: readers may have seen it.
         if self.file.last() == Some(self.next) {
             self.next += 1;
         }
         written.map_err(wrong(&self.stream))
     }
 
-    /// Ends the file: readers know that nothing follows.
+    /// Ends the file, so that readers know that nothing follows.
     pub(crate) fn close(self) -> Result<()> {
         self.file.finish().map_err(wrong(&self.stream))
     }
 }
 
-/// The files of a stream, being read.
+/// The files of a stream, for reading.
 pub(crate) struct FileReading {
     client: Arc<Client>,
     stream: String,
     archive: Arc<RwLock<Archive>>,
     policy: Policy,
     only: Option<Interest>,
-    /// How long a rank that is gone may take to come back.
+    /// How long a rank that is gone may take to return.
     lease: Duration,
     timeout: Option<Duration>,
     next: Step,
 }
 
-/// What came of waiting.
+/// The result of a wait.
 enum Found {
     Step(Step),
     End(EndOfStream),
@@ -141,14 +141,14 @@ enum Found {
 pub(crate) struct StoredBytes {
     stream: String,
     archive: Arc<RwLock<Archive>>,
-    /// What its records say: they are not read again for each box.
+    /// The contents of its records, which are not read again for each box.
     told: Arc<StepRecords>,
 }
 
 impl FileReading {
-    /// Waits for the files to appear. Whoever is not alone in its job may have started together
-    /// with the writers, so it takes the files of its own run only; who is alone takes others, too,
-    /// where there are none of its own.
+    /// Waits for the files to appear. A program that is not alone in its job may have started
+    /// together with the writers, so it takes only the files of its own run. A program that is
+    /// alone also takes others, if there are none of its own run.
     pub(crate) fn open(
         client: Arc<Client>,
         settings: &Settings,
@@ -160,6 +160,7 @@ impl FileReading {
         let run = run_of(&client.fabric, client.coordinator);
         let is_alone = client.fabric.identity().units <= options.size;
         let deadline = client.fabric.deadline();
+        // Waits at most for the deadline; files of other runs do not count before it.
         let archive = look(&client, |waited| {
             let own = there(Archive::open_run(&folder, run), stream)?;
             let found = match own {
@@ -192,8 +193,8 @@ impl FileReading {
         })
     }
 
-    /// The next step by the policy: files drop nothing, so all policies but `Latest` and `Every`
-    /// take every step that has something of the box that is wanted.
+    /// Returns the next step by the policy: files drop nothing, so all policies except `Latest` and
+    /// `Every` take every step that contains some of the requested box.
     pub(crate) fn next_step(&mut self) -> Result<Taken> {
         loop {
             let (next, policy) = (self.next, self.policy);
@@ -236,9 +237,9 @@ impl FileReading {
         })
     }
 
-    /// Looks until `choose` finds a step, or there will be no more. Ranks that have their files
-    /// open may take as long as they want; one that is gone has its lease to come back, and where
-    /// nobody knows the deadline holds.
+    /// Polls until `choose` finds a step, or no more can come. Ranks that have their files open may
+    /// take any time. A rank that is gone may return until its lease ends. If that is unknown, the
+    /// deadline applies.
     fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken> {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;
@@ -268,7 +269,7 @@ impl FileReading {
             drop(archive);
             match (writers, gone) {
                 (Writers::Gone(rank), Some((before, since))) if rank == before => {
-                    // The files were looked at again since it was seen to be gone.
+                    // The files were polled again after the writer was seen to be gone.
                     let how = Failure::GaveUp;
                     let end = Found::End(EndOfStream::WriterFailed { rank, how });
                     return Ok((waited - since >= self.lease).then_some(end));
@@ -288,7 +289,7 @@ impl FileReading {
         }
     }
 
-    /// Why no step came in time.
+    /// Returns why no step came in time.
     fn late(&self) -> Error {
         let archive = looked_at(&self.archive);
         let stream = self.stream.clone();
@@ -366,7 +367,7 @@ impl StoredBytes {
     }
 }
 
-/// `None` where there is nothing yet, or nothing with a header yet.
+/// Returns `None` if there is no file yet, or none with a complete header.
 fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Archive>> {
     use std::io::ErrorKind::NotFound;
     match archive {
@@ -377,7 +378,7 @@ fn there(archive: Result<Archive, FileError>, stream: &str) -> Result<Option<Arc
     }
 }
 
-/// The records of a stream, which readers of steps look at while others follow what is written.
+/// Locks the records of a stream for reading; another thread may update them.
 fn looked_at(archive: &RwLock<Archive>) -> RwLockReadGuard<'_, Archive> {
     archive.read().unwrap_or_else(PoisonError::into_inner)
 }
@@ -386,7 +387,8 @@ fn written(archive: &RwLock<Archive>) -> RwLockWriteGuard<'_, Archive> {
     archive.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks, and says how long it has waited, until there is an answer. What comes meanwhile is served.
+/// Repeats `ask`, with the time that it has waited, until there is an answer. Makes progress
+/// meanwhile.
 fn look<T>(client: &Client, mut ask: impl FnMut(Duration) -> Result<Option<T>>) -> Result<T> {
     let mut clock = Clock::new(client.fabric.now());
     let mut pause = LOOK.0;
@@ -406,7 +408,7 @@ mod tests {
     use crate::Dtype;
     use crate::protocol::{Block, Variable as Written};
 
-    /// Only who closes its file ends it: not an error, a panic, or a drop.
+    /// Only `close` ends a file: not an error, a panic, or a drop.
     #[test]
     fn a_file_is_ended_by_close_alone() {
         let folder = tempfile::tempdir().unwrap();
@@ -448,8 +450,7 @@ mod tests {
         assert!(is_ended());
     }
 
-    /// What the records of all ranks say is read when the step is taken, and not for each box of
-    /// it.
+    /// The records of all ranks are read when the step is taken, and not for each box of it.
     #[test]
     fn boxes_are_read_without_a_look_at_the_records() {
         let folder = tempfile::tempdir().unwrap();
@@ -480,7 +481,7 @@ mod tests {
             archive: Arc::new(RwLock::new(archive)),
             told,
         };
-        // All that is not data is overwritten: who looks at it again finds nonsense.
+        // Everything but the data is overwritten: reading it again would fail.
         let path = folder.path().join("rank-0.samite");
         let mut text = std::fs::read(&path).unwrap();
         let data = text

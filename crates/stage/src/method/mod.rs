@@ -1,22 +1,20 @@
-//! How the steps of a stream get from those who write to those who read: chosen by settings, never
-//! by the program.
+//! How the steps of a stream get from writers to readers: chosen by settings, never by the program.
 //!
-//! | [`Method`] | where a block lies | kept for `at` when all have read it | dies with |
+//! | [`Method`] | where a block is stored | kept for `at` after all have read it | lost with |
 //! |---|---|---|---|
 //! | `Stream` (the default) | with the block store beside the coordinator, in its agent | nothing | the agent |
 //! | `Local` | the same | the two newest steps | the agent |
-//! | `Server` | split, and spread over all staging servers, as often as [`Settings::replicas`] says | nothing | its servers |
-//! | `Graph` | as `Stream`; edges of a workflow say who reads what ([`graph`]) | nothing | the agent |
+//! | `Server` | split, and distributed over all staging servers, with [`Settings::replicas`] copies | nothing | its servers |
+//! | `Graph` | as `Stream`; edges of a workflow say which program reads what ([`graph`]) | nothing | the agent |
 //! | `File` | a file for each writer rank ([`crate::file`]) | everything | the disk |
 //!
-//! The names are those of the systems that showed what each is good for: `Stream` is what Flexpath
-//! does, `Local` DIMES, `Server` DataSpaces, `Graph` Decaf. In all of them readers fetch exactly
-//! the boxes that they ask for.
+//! The table follows the systems that showed what each method is good for: `Stream` corresponds to
+//! Flexpath, `Local` to DIMES, `Server` to DataSpaces, `Graph` to Decaf. With all of them, readers
+//! fetch exactly the boxes that they request.
 //!
 //! # Files
 //! `mod` (the settings) · `spread` (which server gets which piece) · `files` (writing and reading
-//! by files) · `run` (which files are of this run) · `words` (settings as people write them) ·
-//! `graph/`
+//! files) · `run` (which files are of this run) · `words` (the text form of settings) · `graph/`
 
 mod files;
 pub mod graph;
@@ -46,44 +44,45 @@ pub enum Method {
     Local,
     /// In the memory of staging servers.
     Server,
-    /// As `Stream`, between those whom an edge links.
+    /// As `Stream`, between programs that an edge links.
     Graph,
     /// In files.
     File,
 }
 
-/// How a stream is written and read, as far as the program does not say it.
+/// How a stream is written and read, unless the program says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How its steps travel.
+    /// How its steps get to the readers.
     pub method: Method,
-    /// What happens when a reader group is slow.
+    /// What happens if a reader group is slower than the writer.
     pub policy: Policy,
-    /// Most steps that may wait for a reader group; `None`: 2.
+    /// Maximum number of steps that may wait for a reader group; `None`: 2.
     pub steps: Option<u64>,
-    /// Most bytes that may wait for a reader group; `None`: a quarter of the memory of all block
-    /// stores where no steps are given either, else as many as there is memory.
+    /// Maximum bytes that may wait for a reader group. `None`: a quarter of the memory of all block
+    /// stores if `steps` is `None` too, otherwise unlimited.
     pub bytes: Option<u64>,
-    /// Most bytes that the stream may have in memory; `None`: all.
+    /// Maximum bytes of the stream in memory; `None`: no limit of its own.
     pub memory: Option<u64>,
     /// Where a new reader group begins.
     pub start: Start,
     /// What is kept for readers that ask by number; `None`: what the method keeps.
     pub retain: Option<Retain>,
-    /// The first step is kept as long as the stream lives.
+    /// Keeps the first step as long as the stream exists.
     pub precious_first: bool,
-    /// What happens to steps before the first reader has come.
+    /// What happens to steps before the first reader has opened the stream.
     pub unread: Unread,
-    /// How long a rank that died may take to come back.
+    /// How long a dead rank may take to return.
     pub lease: Duration,
-    /// How long whoever has not come yet may take: the other ranks of a program after its first
-    /// one, and after the end of the stream the readers of steps that nobody has opened.
+    /// How long a process that has not opened the stream yet may take: the other ranks of a program
+    /// after its first one, and after the end of the stream the readers of steps that no group has
+    /// read.
     pub linger: Duration,
     /// How long a reader waits for a step, and a writer for readers and its other ranks, while all
-    /// that it waits for live; `None`: as long as they take. Who is gone, or does not answer, is
-    /// waited for up to the deadline of the fabric.
+    /// processes that it waits for are alive; `None`: without limit. It waits for a process that is
+    /// gone, or does not answer, up to the deadline of the fabric.
     pub timeout: Option<Duration>,
-    /// On how many servers a block lies, with the method `Server`; 1 or more.
+    /// The number of servers that store each block, with the method `Server`; 1 or more.
     pub replicas: u32,
     /// Where the folders of streams are, with the method `File`.
     pub folder: PathBuf,
@@ -94,16 +93,16 @@ pub struct Settings {
 /// The settings of all streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
-    /// Of streams that have no own.
+    /// For streams without their own settings.
     pub all: Settings,
     /// By name of the stream.
     pub streams: BTreeMap<String, Settings>,
-    /// Who reads what of whom, in the whole job.
+    /// The edges of the whole job.
     pub edges: Vec<graph::Edge>,
 }
 
 impl Configuration {
-    /// The same for all streams.
+    /// Returns the same settings for all streams.
     pub fn of(all: Settings) -> Configuration {
         Configuration {
             all,
@@ -111,19 +110,19 @@ impl Configuration {
         }
     }
 
-    /// From now on what [`Stage::join`](crate::Stage::join) takes in this process. Said once,
-    /// before the first stage: by whoever resolves the settings of the process (`samite::init`).
-    /// Later calls change nothing.
+    /// Makes this the configuration of [`Stage::join`](crate::Stage::join) in this process. The
+    /// code that resolves the settings of the process (`samite::init`) calls it once, before the
+    /// first stage. Later calls have no effect.
     pub fn make_default(self) {
         let _ = OF_PROCESS.set(self);
     }
 
-    /// What was made the default of this process; else [`Configuration::default`].
+    /// Returns the default of this process; if it has none, [`Configuration::default`].
     pub(crate) fn of_process() -> Configuration {
         OF_PROCESS.get().cloned().unwrap_or_default()
     }
 
-    /// Those of a stream.
+    /// Returns the settings of a stream.
     pub fn stream(&self, name: &str) -> &Settings {
         self.streams.get(name).unwrap_or(&self.all)
     }
@@ -153,7 +152,7 @@ impl Default for Settings {
 }
 
 impl Method {
-    /// What it keeps for readers that ask by number, where nobody says more.
+    /// Returns what it keeps for readers that ask by number, by default.
     pub fn retain(self) -> Retain {
         match self {
             Method::Local => Retain { steps: 2, bytes: 0 },
@@ -163,7 +162,7 @@ impl Method {
 }
 
 impl Settings {
-    /// Default settings with that method.
+    /// Returns default settings with that method.
     pub fn of(method: Method) -> Settings {
         Settings {
             method,
@@ -171,12 +170,12 @@ impl Settings {
         }
     }
 
-    /// The limits, where there are any.
+    /// Returns the limits, if any.
     pub(crate) fn limits(&self) -> Option<Limits> {
         limits(self.steps, self.bytes)
     }
 
-    /// What the coordinator is told of the stream.
+    /// Returns the part of the settings that is sent to the coordinator.
     pub(crate) fn stream_config(&self) -> StreamConfig {
         StreamConfig {
             limits: self.limits(),
@@ -191,7 +190,7 @@ impl Settings {
     }
 }
 
-/// One of the limits without the other: two steps, as many bytes as there are.
+/// Completes a pair of limits: two steps, or unlimited bytes.
 pub(crate) fn limits(steps: Option<u64>, bytes: Option<u64>) -> Option<Limits> {
     (steps.is_some() || bytes.is_some()).then(|| Limits {
         steps: steps.unwrap_or(2),

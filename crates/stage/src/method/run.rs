@@ -1,17 +1,17 @@
-//! Which run of its job a process belongs to: what files of streams are told apart by.
+//! The run of its job to which a process belongs, which distinguishes files of streams.
 //!
-//! The processes of a run share the agent of their domain, and nothing else that is not the same
-//! the next time: a job keeps its name, and numbers of processes come again. So a run is the life
-//! of that agent: its process, when it began, since which boot. A rank that died and comes back
-//! finds the same agent, and is of the same run; so are programs that somebody starts one after
-//! another in the domain of one `samite agent`. Without an agent the name of the job is all there
-//! is (`SAMITE_JOB`; a process that was not given one is a job, and so a run, of its own).
+//! The processes of a run share the agent of their domain, and nothing else that differs from run
+//! to run: a job keeps its name, and process ids are reused. So a run is identified by that agent:
+//! its process, its start time, and the boot. A rank that died and returns finds the same agent,
+//! and belongs to the same run; so do programs that are started one after another in the domain of
+//! one `samite agent`. Without an agent, only the name of the job is known (`SAMITE_JOB`; a process
+//! without it is a job, and so a run, of its own).
 
 use crate::process;
 use crate::protocol::Peer;
 use samite_fabric::Fabric;
 
-/// The number of the run: the same for all processes that share an agent.
+/// Returns the number of the run: the same for all processes that share an agent.
 pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
     let what = match fabric.domain() {
         Some(domain) => {
@@ -21,11 +21,11 @@ pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
         }
         None => format!("job {}", fabric.identity().job),
     };
-    // 0 is for files of no run.
+    // 0 is for files without a run.
     xxhash_rust::xxh3::xxh3_64(what.as_bytes()).max(1)
 }
 
-/// What no other process has ever had; less of it where the system does not tell.
+/// Returns text that identifies a process uniquely, as far as the system gives the information.
 fn life(domain: &str, pid: i32) -> String {
     let began = process::status(pid).map_or(0, |status| status.began);
     format!("domain {domain} {pid} {began} {}", process::boot())

@@ -6,7 +6,7 @@ use crate::{Region, Result};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The staging servers, as one writer rank spreads its blocks over them.
+/// The staging servers, as one writer rank distributes its blocks over them.
 #[derive(Clone, Debug)]
 pub(crate) struct Spread {
     /// Each with its capacity as its weight; never empty.
@@ -16,15 +16,15 @@ pub(crate) struct Spread {
     replicas: usize,
     rank: u32,
     ranks: u32,
-    /// A steady step computes nothing.
+    /// Placements known already, so that a steady step computes nothing.
     known: Known,
 }
 
-/// Where the pieces of blocks were placed: the sizes of the pieces, and their servers.
+/// The placement of the pieces of a block: their sizes, and their servers.
 type Placed = (Vec<u64>, Arc<[Vec<u32>]>);
 
-/// What was computed lately, by variable and number of the block. A program may give its variables
-/// new names in every step, so what was not asked for among the last [`LATELY`] is forgotten.
+/// Recent placements, by variable and number of the block. A program may give its variables new
+/// names in every step, so only the last [`LATELY`] used are kept.
 #[derive(Clone, Debug, Default)]
 struct Known {
     young: HashMap<(String, u64), Placed>,
@@ -53,7 +53,7 @@ impl Known {
 }
 
 impl Spread {
-    /// Over these servers, for rank `rank` of `ranks`. `None` without any.
+    /// Distributes over these servers, for rank `rank` of `ranks`. `None` without any.
     pub(crate) fn over(
         servers: &[BlockStoreInfo],
         replicas: u32,
@@ -75,7 +75,7 @@ impl Spread {
         })
     }
 
-    /// The servers of this rank's pieces of a block, each as an index into `shares`.
+    /// Returns the servers of this rank's pieces of a block, as indices into `shares`.
     fn places(&mut self, (variable, number): (&str, u64), sizes: Vec<u64>) -> Arc<[Vec<u32>]> {
         let name = (variable.to_owned(), number);
         if let Some(places) = self.known.find(&name, &sizes) {
@@ -90,12 +90,12 @@ impl Spread {
         places
     }
 
-    /// The pieces of block number `number` of a variable, each with its servers in ascending order.
-    /// The same block has the same pieces in every step, so that the layout of a steady step is
-    /// known already.
+    /// Returns the pieces of block number `number` of a variable, each with its servers in
+    /// ascending order. The same block has the same pieces in every step, so that the layout of a
+    /// steady step does not change.
     ///
     /// # Errors
-    /// A block whose bytes 64 bits do not count.
+    /// A block whose bytes exceed 64 bits.
     pub(crate) fn cut(
         &mut self,
         variable: &str,
@@ -103,7 +103,7 @@ impl Spread {
         block: &Region,
         element: u64,
     ) -> Result<Vec<(Region, Slot<Peer>)>> {
-        // The other ranks are taken to have as much.
+        // Assumes that the other ranks have as much.
         let total = block.bytes(element)?.saturating_mul(u64::from(self.ranks));
         let regions = pieces(block, element, total, self.shares.len() as u64)?;
         let sizes = regions.iter().map(|region| Ok(region.bytes(element)?));
@@ -178,8 +178,8 @@ mod tests {
         }
     }
 
-    /// Variables that never come again are forgotten; those of every step are not, however many
-    /// others there are.
+    /// Variables that are not used any more are forgotten; those of every step are not, however
+    /// many others there are.
     #[test]
     fn places_of_what_is_not_written_any_more_are_forgotten() {
         let mut spread = Spread::over(&servers(3), 1, (0, 1)).unwrap();

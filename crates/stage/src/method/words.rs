@@ -1,4 +1,4 @@
-//! Choices and numbers as people write them, in settings and in workflows.
+//! The text form of choices and numbers, in settings and in workflows.
 
 use crate::protocol::Policy;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct Steps(pub u64);
 
 impl Steps {
-    /// What it looks like, for messages.
+    /// Its form, for messages.
     pub const FORM: &str = "a number of steps, like \"4 steps\"";
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Steps {
 }
 
 impl Policy {
-    /// What it looks like, for messages.
+    /// Its form, for messages.
     pub const FORM: &str = "block, drop_oldest, drop_newest, latest, every N or spill";
 }
 
@@ -70,14 +70,14 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What may be missing, as text: for `#[serde(with)]`.
+/// Optional values as text: for `#[serde(with)]`.
 pub mod text {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
     use std::fmt::Display;
     use std::str::FromStr;
 
-    /// Writes it as [`Display`] does.
+    /// Writes the value with [`Display`].
     ///
     /// # Errors
     /// Those of the serializer.
@@ -91,7 +91,7 @@ pub mod text {
         }
     }
 
-    /// Reads it as [`FromStr`] does.
+    /// Reads the value with [`FromStr`].
     ///
     /// # Errors
     /// Those of the deserializer, and of the text.

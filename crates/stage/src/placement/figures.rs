@@ -1,4 +1,4 @@
-//! How even a layout comes out, and what it costs every process, before anything runs.
+//! How evenly a layout is distributed, and what it costs every process, computed before a run.
 
 use super::{Share, assign_group, pieces};
 use crate::index::Index;
@@ -8,35 +8,35 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// What a layout of writers, readers and servers comes to.
+/// The figures of a layout of writers, readers and servers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Pieces of the array.
     pub pieces: u64,
     /// Bytes at the most loaded server over the mean of all; for servers of equal weight, 1 is
-    /// even.
+    /// perfectly even.
     pub max_over_mean: f64,
-    /// Bytes of the index of the writers' blocks, which each reader has.
+    /// Bytes of the index of the writers' blocks, at each reader.
     pub index_bytes: u64,
-    /// Bytes of the table that says which server has which piece, which each reader has.
+    /// Bytes of the table that says which server has which piece, at each reader.
     pub table_bytes: u64,
-    /// Most servers that one writer talks to.
+    /// Maximum number of servers to which one writer connects.
     pub connections_per_writer: u64,
-    /// Most servers that one reader talks to.
+    /// Maximum number of servers to which one reader connects.
     pub connections_per_reader: u64,
-    /// Most writers and readers that talk to one server.
+    /// Maximum number of writers and readers that connect to one server.
     pub connections_per_server: u64,
 }
 
 /// Ranks, and the servers of their pieces.
 type Group = (Range<u64>, Vec<Vec<u32>>);
 
-/// The figures of one variable with `element` bytes per element, written by the ranks of one grid
-/// over its shape, read by those of the other, kept by `shares`, with `replicas`. Computed by the
-/// same code that places the blocks of a run.
+/// Computes the figures of one variable with `element` bytes per element, written by the ranks of
+/// one grid over its shape, read by those of the other, stored by `shares`, with `replicas`. Uses
+/// the code that places the blocks of a run.
 ///
 /// # Errors
-/// An array that 64 bits do not count.
+/// An array whose size exceeds 64 bits.
 pub fn of(
     writers: &Grid,
     readers: &Grid,
@@ -49,11 +49,11 @@ pub fn of(
         .collect();
     let (mut parts, mut first) = (Vec::new(), vec![0]);
     let (mut sizes, mut places) = (Vec::new(), Vec::new());
-    // Ranks whose blocks are alike compute the same: once is enough.
+    // Ranks with equal blocks compute the same placement: once is enough.
     let mut known: HashMap<Vec<u64>, Rc<Group>> = HashMap::new();
     let ranks = writers.parts();
     for (rank, block) in (0..).zip(&blocks) {
-        // A rank knows nothing but its own block.
+        // A rank knows only its own block.
         let total = block.bytes(element)?.saturating_mul(ranks);
         let own = pieces(block, element, total, shares.len() as u64)?;
         let bytes = own.iter().map(|part| part.bytes(element));
@@ -114,7 +114,7 @@ fn max_over_mean(sizes: &[u64], places: &[Vec<u32>], servers: usize) -> f64 {
     if mean == 0.0 { 1.0 } else { most / mean }
 }
 
-/// Who talks to how many.
+/// Counts the connections of each process.
 struct Talk {
     per_writer: u64,
     per_reader: u64,
@@ -151,7 +151,7 @@ impl Talk {
 mod tests {
     use super::*;
 
-    /// The largest run of the study, by the code that a run uses.
+    /// The largest run of the study, placed by the code that a run uses.
     #[test]
     fn eight_thousand_writers_four_thousand_readers_a_thousand_servers() {
         let servers: Vec<Share> = (0..1024)

@@ -1,58 +1,59 @@
 //! Which block store has which block.
 //!
-//! The place of a block never follows the geometry of the array: where it does, readers and writers
-//! that go through the array in the same order all meet at the same server at the same time
-//! (N-to-1). Here a block goes where a hash says: *rendezvous* hashing (highest random weight;
-//! Thaler and Ravishankar, 1998), so that a block store that comes or goes moves little else, with
-//! *bounded loads* (Mirrokni, Thorup and Zadimoghaddam, 2018), because the blocks of a step are few
-//! and a plain hash of few things is uneven.
+//! The placement of a block never follows the geometry of the array: otherwise, readers and writers
+//! that traverse the array in the same order would all meet at the same server at the same time
+//! (N-to-1). Here a hash decides: *rendezvous* hashing (highest random weight; Thaler and
+//! Ravishankar, 1998), so that adding or removing a block store moves little else, with *bounded
+//! loads* (Mirrokni, Thorup and Zadimoghaddam, 2018), because the blocks of a step are few and a
+//! plain hash distributes few items unevenly.
 //!
-//! * [`pieces`] splits what is large, so that the loads can be even.
-//! * [`assign`] gives every piece its block stores. A pure function of integers: whoever knows the
-//!   same pieces and block stores computes the same places, on every machine.
-//! * [`assign_group`] is what a rank does that knows only its own blocks: it takes the others to
-//!   have the same, and places theirs with its own. Alone, the few pieces of a rank would not be
-//!   even, and nor would the sum of many such ranks.
-//! * [`figures`] says how even a layout comes out, before anything runs.
+//! * [`pieces`] splits large blocks, so that the loads can be even.
+//! * [`assign`] gives every piece its block stores. It is a pure function of integers: every
+//!   process that knows the same pieces and block stores computes the same placement, on every
+//!   machine.
+//! * [`assign_group`] is for a rank that knows only its own blocks: it assumes that the others have
+//!   the same ones, and places theirs with its own. Alone, the few pieces of a rank would be
+//!   uneven, and so would the sum of many such ranks.
+//! * [`figures`] predicts how even the distribution of a layout is.
 //!
-//! It does not know what is free at a block store: admission control does.
+//! It does not know which block store has free memory: admission control does.
 
 pub mod figures;
 
 use crate::{Region, SpaceError};
 use std::ops::Range;
 
-/// A block store, and how much of the data it should have compared with the others.
+/// A block store, and its weight in the distribution of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its number: what the hash knows it by.
+    /// Its number, which is input of the hash.
     pub block_store: u32,
-    /// Its weight, 1 or more (its capacity in bytes, say).
+    /// Its weight, 1 or more (for example, its capacity in bytes).
     pub weight: u64,
 }
 
-/// A block, or a part of one, that has a place of its own.
+/// A block, or a part of one, that is placed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// What the hash knows it by: see [`key`].
+    /// Input of the hash: see [`key`].
     pub key: u64,
-    /// How large it is.
+    /// Its size.
     pub bytes: u64,
 }
 
 /// Blocks are not split below this: a request would cost more than its bytes. Steps so small that
-/// loads stay uneven because of it do not load anybody.
+/// loads stay uneven because of it are no significant load.
 pub const SMALLEST: u64 = 64 << 10;
 
 /// Blocks are split above this, however large the step: a piece is one request.
 pub const LARGEST: u64 = 16 << 20;
 
-/// A block store gets at most its share and this part of it more, where the pieces allow it:
-/// [`pieces`] makes them so.
+/// A block store gets at most its share plus one part in this many of it, if the pieces allow it:
+/// [`pieces`] ensures that.
 const SLACK: u64 = 16;
 
-/// The key of piece number `piece` of `variable`. Another `salt` gives other places: 0 for places
-/// that stay from step to step, so that layouts do; the step for places that wander.
+/// Returns the key of piece number `piece` of `variable`. Another `salt` gives another placement: 0
+/// for one that stays from step to step, so that layouts do; the step number for one that changes.
 pub fn key(variable: &str, piece: u64, salt: u64) -> u64 {
     let name = xxhash_rust::xxh3::xxh3_64_with_seed(variable.as_bytes(), salt);
     mix(name ^ mix(piece))
@@ -62,13 +63,13 @@ pub fn key(variable: &str, piece: u64, salt: u64) -> u64 {
 /// sixteenth of a block store's mean load and at most [`LARGEST`] bytes, but not below
 /// [`SMALLEST`].
 ///
-/// `total` are the bytes of the step, of all ranks where that is known. A block is cut along its
-/// slowest dimension that is longer than one, so a piece is contiguous in the writer's array, and
-/// along the next one where single rows are still too large. Pieces of a block come in row-major
-/// order.
+/// `total` is the number of bytes of the step, of all ranks if that is known. A block is cut along
+/// its slowest dimension that is longer than one, so a piece is contiguous in the writer's array,
+/// and along the next one if single rows are still too large. The pieces of a block are in
+/// row-major order.
 ///
 /// # Errors
-/// A block whose bytes 64 bits do not count.
+/// A block whose bytes exceed 64 bits.
 pub fn pieces(
     block: &Region,
     element: u64,
@@ -109,15 +110,15 @@ fn split(block: Region, element: u64, most: u64, into: &mut Vec<Region>) -> Resu
     Ok(())
 }
 
-/// For every piece the block stores that have it, as indices into `shares`: `replicas` different
-/// ones (all, where there are fewer), the first being the one to ask first.
+/// Returns the block stores of every piece, as indices into `shares`: `replicas` different ones
+/// (all, if there are fewer). Readers ask the first one first.
 ///
-/// Larger pieces choose first. Each goes to the block stores with the highest hashes that have room
-/// below their bound, a sixteenth above their share of the bytes; where none has, to the least
-/// loaded.
+/// Larger pieces are placed first. Each goes to the block stores with the highest hashes whose load
+/// stays below their bound, a sixteenth above their share of the bytes; if there is none, to the
+/// least loaded.
 ///
 /// # Panics
-/// When there is no block store, or a weight is 0: bugs of the caller.
+/// If there is no block store, or a weight is 0: bugs of the caller.
 pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u32>> {
     assert!(
         !shares.is_empty() && replicas > 0,
@@ -142,11 +143,11 @@ pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u3
     places
 }
 
-/// The place of one block of `variable`, the `number`th of its rank, in pieces of `sizes` bytes:
-/// those of the ranks whose pieces together are enough for even loads, when each of `ranks` ranks
-/// has the same ones. `rank` is among those ranks.
+/// Places one block of `variable`, the `number`th of its rank, in pieces of `sizes` bytes, together
+/// with those of a group of ranks. The group has enough pieces for even loads if each of `ranks`
+/// ranks has the same ones; `rank` is in it.
 ///
-/// Which ranks, and the block stores of their pieces, rank by rank.
+/// Returns the ranks of the group, and the block stores of their pieces, rank by rank.
 pub fn assign_group(
     (variable, number): (&str, u64),
     sizes: &[u64],
@@ -171,13 +172,13 @@ pub fn assign_group(
     (range, places)
 }
 
-/// How much each block store has got, and may get.
+/// The current and the maximum load of each block store.
 struct Loads {
     used: Vec<u128>,
     bound: Vec<u128>,
     weight: Vec<u64>,
-    /// Hashes of each block store; the highest counts. As many as its weight says, in sixteenths of
-    /// the largest weight.
+    /// Hash inputs of each block store, of which the highest hash counts. Their number is its
+    /// weight, in sixteenths of the largest weight.
     names: Vec<Vec<u64>>,
 }
 
@@ -220,7 +221,7 @@ impl Loads {
         };
         let roomy = free().filter(|&at| after(at) <= self.bound[at]);
         let chosen = roomy.max_by_key(|&at| (rank(at), at)).or_else(|| {
-            // Load over weight, compared without a division.
+            // Compares load over weight without a division.
             free().min_by(|&one, &other| {
                 let left = after(one).saturating_mul(u128::from(self.weight[other]));
                 let right = after(other).saturating_mul(u128::from(self.weight[one]));
@@ -231,7 +232,7 @@ impl Loads {
     }
 }
 
-/// splitmix64's finisher: every bit of the input reaches every bit of the output.
+/// splitmix64's finisher: every input bit affects every output bit.
 fn mix(word: u64) -> u64 {
     let mut z = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -375,7 +376,7 @@ mod tests {
         let before = assign(&pieces, &equal(8), 1);
         let after = assign(&pieces, &equal(7), 1);
         let moved = before.iter().zip(&after).filter(|(a, b)| a != b).count();
-        // 500 were on the block store that left.
+        // 500 were on the block store that was removed.
         assert!((500..1000).contains(&moved), "{moved} of 4000 moved");
     }
 

@@ -1,4 +1,4 @@
-//! What a commit sends.
+//! Committing a step: what is sent and what is kept.
 
 use super::StepWriter;
 use crate::array::lengths;
@@ -18,13 +18,13 @@ impl StepWriter<'_> {
         let (edges, ranks) = &self.writer.promised;
         check_part(edges, self.number, &self.layout, *ranks)?;
         self.send_staged(keep)?;
-        // It is not read any more when the coordinator hears of the commit.
+        // The last step must not be read any more once the coordinator learns of the commit.
         self.last = None;
         let attributes = std::mem::take(&mut self.attributes);
         let layout = std::mem::take(&mut self.layout);
         let mut allocated = std::mem::take(&mut self.allocated);
         let keep = keep && !allocated.is_empty();
-        // What there is to read after the commit.
+        // What this rank can read after the commit.
         let number = self.number;
         let kept = |stream: &str, blocks, slots| {
             keep.then(|| WrittenStep {
@@ -85,13 +85,13 @@ impl StepWriter<'_> {
         Ok(())
     }
 
-    /// Sends the blocks that were allocated here to the servers; their memory stays if it is kept.
+    /// Sends the blocks that were allocated here to the servers. Their memory is kept if `keep`.
     fn send_staged(&mut self, keep: bool) -> Result<()> {
         if self.slots.is_none() {
             return Ok(());
         }
         for staged in std::mem::take(&mut self.staged) {
-            // Bytes, with those of an element as one more dimension.
+            // As bytes: those of an element are one more dimension.
             let element = self.layout.variables[staged.variable].dtype.bytes();
             let mut extent = lengths(&staged.region.shape());
             extent.push(element as usize);
@@ -106,7 +106,7 @@ impl StepWriter<'_> {
     }
 }
 
-/// The layout with its slots numbered anew, without those that nothing lies in.
+/// Renumbers the slots of a layout, without the empty ones.
 fn without_empty(mut layout: Layout, used: &[bool]) -> Layout {
     for variable in &mut layout.variables {
         for block in &mut variable.blocks {
@@ -116,14 +116,14 @@ fn without_empty(mut layout: Layout, used: &[bool]) -> Layout {
     layout
 }
 
-/// How many slots before that one are used.
+/// Returns the number of used slots before that one.
 fn before(used: &[bool], slot: u32) -> u32 {
     used[..slot as usize].iter().filter(|used| **used).count() as u32
 }
 
-/// Of the facts of a step. A step that is committed again after a restart is taken for the same
-/// when its layout and this are the same: a hash of the bytes of the blocks would read all of the
-/// step once more.
+/// Returns a checksum of the attributes of a step. A step that is committed again after a restart
+/// is considered the same if its layout and this checksum are: a hash of the blocks would read the
+/// whole step again.
 fn checksum(attributes: &[(String, Attribute)]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(&encode(&attributes))
 }

@@ -1,9 +1,9 @@
-//! A step that is being written: where its blocks go until it is committed.
+//! A step that is being written, and where its blocks go until it is committed.
 //!
 //! | the writer's target | `put` | `alloc` |
 //! |---|---|---|
 //! | one block store | into its buffer | the buffer itself |
-//! | staging servers | in pieces, into their buffers | memory of this process, in pieces into their buffers at the commit |
+//! | staging servers | in pieces, into their buffers | memory of this process, then in pieces into their buffers at the commit |
 //! | files | memory of this process, written at the commit | the same |
 
 mod commit;
@@ -18,7 +18,7 @@ use crate::{Element, Error, Region, Result};
 use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxDyn};
 use std::sync::Arc;
 
-/// A step that is being written. Dropping it without [`StepWriter::commit`] gives it up; it can be
+/// A step that is being written. Dropping it without [`StepWriter::commit`] aborts it; it can be
 /// begun again.
 pub struct StepWriter<'w> {
     writer: &'w mut Writer,
@@ -26,24 +26,23 @@ pub struct StepWriter<'w> {
     layout: Layout,
     /// Offset of each block in its buffer, by variable.
     offsets: Vec<Vec<u64>>,
-    /// Blocks so far, as they were put, by variable.
+    /// Number of blocks so far, as they were put, by variable.
     numbers: Vec<u64>,
     slots: Option<Slots>,
-    /// Blocks that go out with the commit.
+    /// Blocks that are sent with the commit.
     staged: Vec<Staged>,
-    /// Blocks that were allocated: their slots are those of `slots`, else those that `staged`
-    /// names.
+    /// Blocks that were allocated, with their slots in `slots`, or else those that `staged` names.
     allocated: Vec<WrittenBlock>,
-    /// What this rank kept of the step before.
+    /// What this rank kept of the previous step.
     last: Option<LastStep>,
     attributes: Vec<(String, Attribute)>,
-    /// A block has a place, and its bytes are not there.
+    /// A block has a position, but its bytes were not written.
     spoiled: bool,
     done: bool,
 }
 
 impl<'w> StepWriter<'w> {
-    /// A step with nothing in it; `slots` are its buffers, where it has any.
+    /// Returns an empty step; `slots` are its buffers, if it has any.
     pub(crate) fn new(
         writer: &'w mut Writer,
         number: Step,
@@ -65,7 +64,7 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    /// Reaches the step before, which this rank kept.
+    /// Attaches the previous step, which this rank kept.
     pub(crate) fn reach_last(&mut self, kept: Arc<WrittenStep>) -> Result<()> {
         self.last = Some(match &self.writer.to {
             Target::BlockStores(block_stores) => {
@@ -76,19 +75,19 @@ impl<'w> StepWriter<'w> {
         Ok(())
     }
 
-    /// Which step it is.
+    /// Returns the number of the step.
     pub fn number(&self) -> Step {
         self.number
     }
 
     /// Puts a block of the array `name`, whose global shape is `shape`, beginning at `start`.
-    /// `array` may be any view: strided, with ghost cells cut off, transposed. Copied once, before
-    /// it returns. Local.
+    /// `array` may be any view: strided, without ghost cells, transposed. It is copied once, before
+    /// the call returns. Local.
     ///
     /// # Errors
-    /// A block that does not fit the array, a type or shape that differs from an earlier block; no
-    /// memory in time; a lost server of which there is no replica. Where the block was partly put,
-    /// nothing more can be done with the step than to drop it ([`Error::Spoiled`]).
+    /// A block that does not fit the array; a type or shape that differs from an earlier block; no
+    /// memory in time; a lost server without a replica. If the block was partly put, the step can
+    /// only be dropped ([`Error::Spoiled`]).
     pub fn put<T: Element, D: Dimension>(
         &mut self,
         name: &str,
@@ -134,8 +133,8 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    /// A block that lies in the memory of the step itself, to be filled: nothing is copied later,
-    /// where that memory is mapped here. It begins with whatever the memory held. Local.
+    /// Returns a block in the memory of the step itself, for the program to fill: nothing is copied
+    /// later, if that memory is mapped here. Its initial content is unspecified. Local.
     ///
     /// # Errors
     /// As [`StepWriter::put`].
@@ -149,9 +148,9 @@ impl<'w> StepWriter<'w> {
         Ok(self.alloc_with_last(name, shape, start, extent)?.1)
     }
 
-    /// As [`StepWriter::alloc`], and beside it the step that this rank kept when it committed it
+    /// As [`StepWriter::alloc`], and also returns the step that this rank kept when it committed it
     /// ([`StepWriter::commit_and_keep`]): the new state is computed from the old one without a copy
-    /// and without an array of the program's own. `None` where nothing was kept: at the first step,
+    /// and without an array of the program's own. `None` if nothing was kept: at the first step,
     /// and after a restart.
     ///
     /// # Errors
@@ -193,7 +192,7 @@ impl<'w> StepWriter<'w> {
                 offset,
             });
         }
-        // Of two fields, so that both can be used at the same time.
+        // From two fields, so that both can be borrowed at the same time.
         let last = self.last.as_ref();
         let staged = self.staged.last_mut();
         let memory: &mut [u8] = match (place, near, &mut self.slots) {
@@ -205,7 +204,7 @@ impl<'w> StepWriter<'w> {
             _ => staged.map_or(&mut [], Staged::bytes_mut),
         };
         let elements = match memory.is_empty() {
-            // No bytes of a buffer: their place need not be one of a `T`.
+            // An empty slice of a buffer need not be aligned for `T`.
             true => &mut [],
             false => bytemuck::cast_slice_mut(memory),
         };
@@ -214,48 +213,48 @@ impl<'w> StepWriter<'w> {
         Ok((last, array))
     }
 
-    /// The step that this rank kept when it committed it; see [`StepWriter::alloc_with_last`].
+    /// Returns the step that this rank kept when it committed it; see
+    /// [`StepWriter::alloc_with_last`].
     pub fn last(&self) -> Option<&LastStep> {
         self.last.as_ref()
     }
 
-    /// Adds a fact about this step.
+    /// Adds an attribute of this step.
     pub fn attribute(&mut self, name: &str, value: Attribute) {
         self.attributes.push((name.to_owned(), value));
     }
 
-    /// Makes the blocks part of the step. When it returns, they are there even if this process
-    /// dies.
+    /// Commits the blocks as part of the step. When it returns, they outlive this process.
     ///
     /// # Errors
-    /// A step that does not fit to those of the other ranks: another shape or type, blocks that
-    /// overlap; one that is not what an edge promises; a lost server of which there is no replica:
-    /// then the step can be begun again. One of which a block was not put ([`Error::Spoiled`]).
-    /// After a deadline it is not known whether the step is committed: [`Writer::step`] finds out,
-    /// and begins the one after it if it is; see [`StepWriter::number`].
+    /// A step that does not fit those of the other ranks: another shape or type, blocks that
+    /// overlap; one that breaks the promise of an edge; a lost server without a replica: then the
+    /// step can be begun again. A step with a block that was not put ([`Error::Spoiled`]). After a
+    /// deadline it is unknown whether the step is committed: [`Writer::step`] finds out, and begins
+    /// the next one if it is; see [`StepWriter::number`].
     pub fn commit(self) -> Result<()> {
         self.finish(false)
     }
 
-    /// As [`StepWriter::commit`], and this rank goes on reading what it allocated in the step, as
-    /// [`StepWriter::last`] of the next one: in place, where its memory is mapped here. The step
-    /// stays in memory until the next commit of this rank, whatever its readers do, so there must
-    /// be room for one step more; it stands in nobody's queue.
+    /// As [`StepWriter::commit`], but this rank can still read what it allocated in the step, as
+    /// [`StepWriter::last`] of the next one: in place, if its memory is mapped here. The step stays
+    /// in memory until the next commit of this rank, whatever its readers do, so there must be
+    /// capacity for one more step; it is in no queue.
     ///
     /// # Errors
-    /// As [`StepWriter::commit`]. Then the step before is still kept.
+    /// As [`StepWriter::commit`]. Then the previous step is still kept.
     pub fn commit_and_keep(self) -> Result<()> {
         self.finish(true)
     }
 
-    /// Blocks that have a place.
+    /// Returns the number of blocks that have a position.
     fn blocks(&self) -> usize {
         self.offsets.iter().map(Vec::len).sum()
     }
 
-    /// A block was not put, of a step that had so many before. Without a place for it, and with an
-    /// answer of the coordinator, nothing has happened; a question that was not answered may yet
-    /// be.
+    /// Handles a failed put, in a step that had `before` blocks. If the block got no position, and
+    /// the coordinator answered, the step is unchanged; a request that was not answered may still
+    /// take effect.
     fn failed(&mut self, before: usize, error: &Error) {
         self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
     }
@@ -267,7 +266,7 @@ impl<'w> StepWriter<'w> {
         }
     }
 
-    /// The block store that gets whole blocks, if one does.
+    /// Returns the block store that gets whole blocks, if there is one.
     fn near(&self) -> Option<Slot<Peer>> {
         match &self.writer.to {
             Target::BlockStores(StoreWriter {
@@ -283,7 +282,7 @@ impl<'w> StepWriter<'w> {
         self.slots.as_mut().ok_or_else(none)
     }
 
-    /// The variable's place in the layout, and whether a block fits into it.
+    /// Returns the index of the variable in the layout, after checking that the block fits it.
     fn declare<T: Element>(
         &mut self,
         name: &str,
@@ -329,7 +328,7 @@ impl<'w> StepWriter<'w> {
         self.numbers[variable] - 1
     }
 
-    /// Finds room for a block with these block stores, and notes it: slot and offset.
+    /// Reserves space for a block with these block stores, and records its slot and offset.
     fn place(
         &mut self,
         variable: usize,
@@ -347,7 +346,7 @@ impl<'w> StepWriter<'w> {
         Ok((slot, offset))
     }
 
-    /// Has a block in the memory of this process until the commit.
+    /// Keeps a block in the memory of this process until the commit.
     fn stage(
         &mut self,
         variable: usize,
@@ -376,7 +375,7 @@ impl<'w> StepWriter<'w> {
         Ok(self.staged.last_mut().map_or(&mut [], Staged::bytes_mut))
     }
 
-    /// Cuts a block into pieces and puts each with its servers. `array` may have a dimension more
+    /// Cuts a block into pieces and puts each at its servers. `array` may have one more dimension
     /// than the block.
     fn scatter<T: Element>(
         &mut self,
@@ -394,8 +393,8 @@ impl<'w> StepWriter<'w> {
         Ok(())
     }
 
-    /// The pieces of a block and their servers, for which there is room. A server that is lost
-    /// meanwhile is left out.
+    /// Reserves space for the pieces of a block, and returns them with their servers. Skips a
+    /// server that is lost in the meantime.
     fn reserve(
         &mut self,
         variable: usize,
@@ -403,6 +402,7 @@ impl<'w> StepWriter<'w> {
         region: &Region,
         element: u64,
     ) -> Result<Vec<(Region, Slot<Peer>)>> {
+        // Each lost server is removed, and the pieces are placed again on the others.
         loop {
             let (Target::BlockStores(kept), Some(slots)) = (&mut self.writer.to, &mut self.slots)
             else {

@@ -1,15 +1,15 @@
-//! The N-d copy: the points that two arrays share, from one to the other.
+//! The N-d copy of the points that two arrays share.
 //!
-//! Runs are made as long as they can be: dimensions that lie one after another in both arrays are
-//! merged, so a block that is whole in its fast dimensions is one `memcpy`. What remains is a nest
-//! of loops over *units* (a run, down to one element) with an inner kernel for each short length of
-//! a unit. Where the two arrays have different fastest dimensions (a transposed view), the two are
-//! walked in square tiles, so that both use whole cache lines.
+//! Runs are as long as possible: dimensions that are adjacent in both arrays are merged, so a block
+//! that is complete in its fast dimensions is one `memcpy`. What remains is a nest of loops over
+//! *units* (a run, possibly a single element) with an inner kernel for each short length of a unit.
+//! If the two arrays have different fastest dimensions (a transposed view), both are traversed in
+//! square tiles, so that whole cache lines are used on both sides.
 
 use super::{Dims, Region, SpaceError};
 use smallvec::SmallVec;
 
-/// Where the points of a box lie in a slice of bytes.
+/// Where the points of a box are in a slice of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strided {
     region: Region,
@@ -18,10 +18,10 @@ pub struct Strided {
 }
 
 impl Strided {
-    /// A dense, row-major array over `region`, from the first byte on.
+    /// Returns a dense, row-major array over `region`, from the first byte on.
     ///
     /// # Errors
-    /// When 64 bits do not count it.
+    /// Its size exceeds 64 bits.
     pub fn dense(region: Region) -> Result<Self, SpaceError> {
         let strides = region.strides()?;
         Ok(Strided {
@@ -31,8 +31,8 @@ impl Strided {
         })
     }
 
-    /// An array over `region` with any strides (in elements, one per dimension; 0 repeats), whose
-    /// first point lies `offset` elements into the bytes: a view into a larger array, one with
+    /// Returns an array over `region` with any strides (in elements, one per dimension; 0 repeats),
+    /// whose first point is `offset` elements into the bytes: a view into a larger array, one with
     /// ghost cells, a transposed one.
     ///
     /// # Errors
@@ -51,12 +51,12 @@ impl Strided {
         })
     }
 
-    /// The points.
+    /// Returns the points.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Bytes from the first byte of the slice to the end of the last point of the box.
+    /// Returns the bytes from the start of the slice to the end of the last point of the box.
     fn needed(&self, element: u64) -> Option<u64> {
         if self.region.is_empty() {
             return Some(0);
@@ -69,7 +69,7 @@ impl Strided {
         last.checked_add(1)?.checked_mul(element)
     }
 
-    /// Checks that the slice has all points of the box.
+    /// Checks that the slice contains all points of the box.
     fn check(&self, element: u64, bytes: usize) -> Result<(), SpaceError> {
         let too_large = || SpaceError::TooLarge {
             region: self.region.clone(),
@@ -86,7 +86,7 @@ impl Strided {
         Ok(())
     }
 
-    /// Byte at which `point` (inside the box) begins.
+    /// Returns the byte at which `point` (inside the box) begins.
     fn byte_of(&self, point: &[u64], element: u64) -> u64 {
         let lower = self.region.lower();
         let ahead: u64 = (0..point.len())
@@ -96,11 +96,10 @@ impl Strided {
     }
 }
 
-/// Copies the points that both boxes have, from `from` to `to`; returns how many bytes that were (0
-/// when they share none).
+/// Copies the points that both boxes contain, from `from` to `to`. Returns the number of bytes
+/// copied (0 if they share none).
 ///
-/// `element` is the size of an element in bytes: 1, 2, 4, 8 or 16. Nothing but these points is
-/// written.
+/// `element` is the size of an element in bytes: 1, 2, 4, 8 or 16. Only these points are written.
 ///
 /// ```
 /// use samite_stage::{Region, space::{Strided, copy_box}};
@@ -113,7 +112,7 @@ impl Strided {
 /// ```
 ///
 /// # Errors
-/// Other numbers of dimensions, a slice too short for its box, an element of another size. Then
+/// Different numbers of dimensions, a slice too short for its box, an invalid element size. Then
 /// nothing was copied.
 pub fn copy_box(
     element: u64,
@@ -144,7 +143,7 @@ pub fn copy_box(
     shared.bytes(element)
 }
 
-/// A loop: so many times, and how far each side goes on, in bytes.
+/// A loop: its count, and the stride of each side in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loop {
     count: usize,
@@ -152,7 +151,7 @@ struct Loop {
     to: usize,
 }
 
-/// The loops of a copy, the outermost first, over units of `unit` bytes that are contiguous on both
+/// The loops of a copy, outermost first, over units of `unit` bytes that are contiguous on both
 /// sides.
 #[derive(Debug, PartialEq, Eq)]
 struct Nest {
@@ -160,7 +159,7 @@ struct Nest {
     unit: usize,
 }
 
-/// Units along each edge of a tile: 64 cache lines on either side are well inside any first-level
+/// Units along each edge of a tile: 64 cache lines on either side fit well into any first-level
 /// cache.
 const TILE: usize = 64;
 
@@ -174,7 +173,7 @@ impl Nest {
                 to: (to.strides[dim] as usize) * element,
             })
             .collect();
-        // Writing in the order of memory: the destination's smallest stride is innermost.
+        // Write in memory order: the destination's smallest stride is innermost.
         loops.sort_by_key(|l| std::cmp::Reverse(l.to));
         let mut unit = element;
         while let Some(&last) = loops.last() {
@@ -221,12 +220,12 @@ impl Nest {
         }
     }
 
-    /// The loops; `UNIT` is the length of a unit, or 0 when only `self.unit` knows it.
+    /// Runs the loops; `UNIT` is the length of a unit, or 0 if only `self.unit` has it.
     fn units<const UNIT: usize>(&self, from: &[u8], to: &mut [u8]) {
         let Some((&inner, outer)) = self.loops.split_last() else {
             return to[..self.unit].copy_from_slice(&from[..self.unit]);
         };
-        // The loop that the source would like to have innermost, if it is another one.
+        // The loop that would be innermost for the source, if it is another one.
         let crossed = (0..outer.len())
             .filter(|&at| outer[at].from < inner.from)
             .min_by_key(|&at| outer[at].from);
@@ -268,7 +267,7 @@ impl Nest {
     }
 }
 
-/// Calls `each` with the offsets on both sides, for every turn of the loops.
+/// Calls `each` with the offsets on both sides, for every iteration of the loops.
 fn walk(loops: &[Loop], from: usize, to: usize, each: &mut impl FnMut(usize, usize)) {
     let Some((first, rest)) = loops.split_first() else {
         return each(from, to);
@@ -283,7 +282,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A byte that knows the point that it belongs to, and which of the element's bytes it is.
+    /// Returns a byte that depends on its point, and on its position in the element.
     fn byte_at(point: &[u64], byte: u64) -> u8 {
         let mixed = point.iter().fold(byte + 1, |mixed, &x| {
             (mixed ^ x)
@@ -320,7 +319,7 @@ mod tests {
         bytes
     }
 
-    /// Copies, and compares every byte of the destination with what a loop over the points says.
+    /// Copies, and compares every byte of the destination with a loop over the points.
     fn check(element: u64, from_at: &Strided, to_at: &Strided) {
         let from = filled(from_at, element, 3);
         let mut to = vec![0xee; (to_at.needed(element).unwrap() + 5) as usize];
@@ -343,7 +342,7 @@ mod tests {
     }
 
     fn boxes(dims: usize) -> impl Strategy<Value = Region> {
-        // Mostly boxes that share something, and often whole dimensions.
+        // Mostly boxes that intersect, and often whole dimensions.
         let extent = prop_oneof![1 => Just(0u64), 9 => 1u64..6];
         let corners = proptest::collection::vec((0u64..3, extent), dims);
         corners.prop_map(|corners| {
@@ -352,7 +351,7 @@ mod tests {
         })
     }
 
-    /// An array inside a larger one, its dimensions in any order of memory.
+    /// An array inside a larger one, its dimensions in any memory order.
     fn views(dims: usize) -> impl Strategy<Value = Strided> {
         let order = Just((0..dims).collect::<Vec<_>>()).prop_shuffle();
         let ghosts = proptest::collection::vec(0u64..3, dims);

@@ -1,15 +1,15 @@
-//! Do blocks tile a box: the first two that overlap, one part that none covers.
+//! Checks whether blocks tile a box: finds the first overlap, and a part that is not covered.
 
 use super::Region;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Two blocks that share a point, as indices into `blocks`, the smaller first; `None` when there
-/// are none.
+/// Returns two blocks that share a point, as indices into `blocks`, the smaller first; `None` if
+/// there are none.
 ///
-/// A sweep along the dimension that tells the blocks apart best (most distinct beginnings). In the
-/// worst case every pair is looked at; blocks of a decomposition take O(n log n) and the blocks
-/// beside one another in the sweep.
+/// A sweep along the dimension that distinguishes the blocks best (most distinct beginnings). In
+/// the worst case every pair is compared; blocks of a decomposition take O(n log n) plus the number
+/// of adjacent blocks in the sweep.
 pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
     let dims = blocks.first()?.dims();
     let sweep = (0..dims).max_by_key(|&dim| {
@@ -33,15 +33,15 @@ pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
     None
 }
 
-/// The blocks that the sweep is inside of, ordered by their beginning in a second dimension. They
-/// do not overlap each other, as far as the sweep has come; in two dimensions that makes their
-/// ranges in `second` disjoint.
+/// The blocks that the sweep is currently inside, ordered by their beginning in a second dimension.
+/// They do not overlap each other, as far as the sweep has come; in two dimensions, their ranges in
+/// `second` are therefore disjoint.
 struct Active {
     sweep: usize,
     second: Option<usize>,
     ends: BinaryHeap<Reverse<(u64, usize)>>,
     by_second: std::collections::BTreeSet<(u64, usize)>,
-    /// Longest extent in `second` of any that was ever active: how far back a search has to begin.
+    /// Longest extent in `second` of any block that was active: how far back a search has to begin.
     longest: u64,
 }
 
@@ -68,7 +68,7 @@ impl Active {
         }
     }
 
-    /// Drops those that end at or before `position`.
+    /// Removes those that end at or before `position`.
     fn leave(&mut self, position: u64, blocks: &[Region]) {
         while let Some(&Reverse((end, at))) = self.ends.peek() {
             if end > position {
@@ -94,11 +94,11 @@ impl Active {
     }
 }
 
-/// A part of `whole` that no block covers; `None` when the blocks cover all of it. Overlaps do not
-/// matter.
+/// Returns a part of `whole` that no block covers; `None` if the blocks cover all of it. Overlaps
+/// are allowed.
 ///
-/// Cuts `whole` at the blocks' faces until a part is inside a block or outside of all. Memory and
-/// time follow the blocks that touch `whole` times the cuts that each makes.
+/// Cuts `whole` at the blocks' faces until a part is inside a block or outside all of them. Memory
+/// and time grow with the number of blocks that touch `whole` times the cuts of each.
 pub fn first_hole(whole: &Region, blocks: &[Region]) -> Option<Region> {
     let touching: Vec<&Region> = blocks.iter().filter(|b| b.intersects(whole)).collect();
     hole(whole.clone(), &touching)
@@ -108,7 +108,7 @@ fn hole(rest: Region, blocks: &[&Region]) -> Option<Region> {
     if rest.is_empty() {
         return None;
     }
-    // The block that has most of it leaves the least to look at.
+    // The block that contains most of it leaves the smallest rest.
     let Some(cut) = blocks
         .iter()
         .filter_map(|block| block.intersection(&rest))
@@ -116,8 +116,8 @@ fn hole(rest: Region, blocks: &[&Region]) -> Option<Region> {
     else {
         return Some(rest);
     };
-    // A middle block first: halves instead of a comb, so the depth of the recursion stays small for
-    // many blocks.
+    // Take a middle block first: halves instead of a comb keep the recursion shallow for many
+    // blocks.
     let cut = if blocks.len() > 8 {
         middle(&rest, blocks).unwrap_or(cut)
     } else {
@@ -145,7 +145,7 @@ fn hole(rest: Region, blocks: &[&Region]) -> Option<Region> {
     None
 }
 
-/// What the block in the middle (by its beginning, in the longest dimension) has of `rest`.
+/// Returns the part of `rest` in the middle block (by its beginning, in the longest dimension).
 fn middle(rest: &Region, blocks: &[&Region]) -> Option<Region> {
     let longest = (0..rest.dims()).max_by_key(|&dim| {
         let mut starts: Vec<u64> = blocks.iter().map(|b| b.lower()[dim]).collect();

@@ -3,9 +3,9 @@
 use super::{Dims, Region, SpaceError};
 
 /// A decomposition: dimension `d` of the array is cut into `parts[d]` pieces whose lengths differ
-/// by at most one, the longer ones first. Part `rank` counts them row-major.
+/// by at most one, the longer ones first. Parts are numbered by rank in row-major order.
 ///
-/// Pieces are empty where a dimension has fewer points than parts.
+/// Pieces are empty if a dimension has fewer points than parts.
 ///
 /// ```
 /// use samite_stage::space::Grid;
@@ -20,10 +20,10 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// An array of `shape`, cut into `parts[d]` pieces in each dimension.
+    /// Returns an array of `shape`, cut into `parts[d]` pieces in each dimension.
     ///
     /// # Errors
-    /// Other numbers of dimensions, or a dimension of no parts.
+    /// Different numbers of dimensions, or a dimension without parts.
     pub fn new(shape: &[u64], parts: &[u64]) -> Result<Self, SpaceError> {
         Region::whole(shape)?;
         if shape.len() != parts.len() {
@@ -44,11 +44,12 @@ impl Grid {
         })
     }
 
-    /// `ranks` parts, as cubic as their number and the shape allow: each prime factor of it, the
-    /// largest first, cuts the dimension whose pieces are longest (the slowest of several).
+    /// Returns a grid of `ranks` parts, as cubic as their number and the shape allow: each prime
+    /// factor of it, largest first, cuts the dimension with the longest pieces (the slowest, if
+    /// several).
     ///
     /// # Errors
-    /// No ranks, or a shape that no box has.
+    /// No ranks, or an invalid shape.
     pub fn cubic(shape: &[u64], ranks: u64) -> Result<Self, SpaceError> {
         let mut parts: Dims = shape.iter().map(|_| 1).collect();
         for factor in prime_factors(ranks).into_iter().rev() {
@@ -66,7 +67,7 @@ impl Grid {
         Grid::new(shape, &parts)
     }
 
-    /// `ranks` parts along dimension `dim` alone.
+    /// Returns `ranks` parts along dimension `dim` alone.
     ///
     /// # Errors
     /// As [`new`](Self::new); a dimension that the shape does not have.
@@ -82,17 +83,17 @@ impl Grid {
         Grid::new(shape, &parts)
     }
 
-    /// Number of parts.
+    /// Returns the number of parts.
     pub fn parts(&self) -> u64 {
-        self.parts.iter().product() // checked when it was made
+        self.parts.iter().product() // checked at construction
     }
 
-    /// Parts of each dimension.
+    /// Returns the number of parts in each dimension.
     pub fn divisions(&self) -> &[u64] {
         &self.parts
     }
 
-    /// The box of part `rank`; ranks beyond the last are counted from 0 again.
+    /// Returns the box of part `rank`; ranks beyond the last one wrap around.
     pub fn part(&self, rank: u64) -> Region {
         let mut rest = rank % self.parts();
         let (mut lower, mut upper) = (self.shape.clone(), self.shape.clone());
@@ -105,7 +106,7 @@ impl Grid {
         Region::new(&lower, &upper).expect("borders grow with the piece")
     }
 
-    /// Where piece `piece` of dimension `dim` begins.
+    /// Returns where piece `piece` of dimension `dim` begins.
     fn border(&self, dim: usize, piece: u64) -> u64 {
         let (length, parts) = (self.shape[dim], self.parts[dim]);
         piece * (length / parts) + piece.min(length % parts)

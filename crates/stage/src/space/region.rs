@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::fmt;
 
-/// Most dimensions that an array may have.
+/// Maximum number of dimensions of an array.
 pub const MAX_DIMS: usize = 16;
 
 /// One number per dimension, the slowest first.
@@ -14,8 +14,8 @@ pub type Dims = SmallVec<[u64; 4]>;
 /// A half-open box, `lower[d] <= x[d] < upper[d]` in every dimension `d`; the last dimension is
 /// contiguous in memory.
 ///
-/// Made by checked constructors only: it has 1 to [`MAX_DIMS`] dimensions, and no upper corner lies
-/// below its lower one. An empty box (some `lower[d] == upper[d]`) is a box; its volume is 0.
+/// Only checked constructors create it: it has 1 to [`MAX_DIMS`] dimensions, and no upper corner is
+/// below its lower one. An empty box (some `lower[d] == upper[d]`) is a valid box with volume 0.
 /// Decoding checks the same.
 ///
 /// ```
@@ -31,7 +31,7 @@ pub struct Region {
     upper: Dims,
 }
 
-/// A box as it travels.
+/// A box as it is encoded.
 #[derive(Clone, Serialize, Deserialize)]
 struct Corners {
     lower: Dims,
@@ -55,11 +55,11 @@ impl TryFrom<Corners> for Region {
 }
 
 impl Region {
-    /// The box from `lower` (inside) to `upper` (outside).
+    /// Returns the box from `lower` (inside) to `upper` (outside).
     ///
     /// # Errors
-    /// Other numbers of dimensions, none or more than [`MAX_DIMS`], an upper corner below the lower
-    /// one.
+    /// Different numbers of dimensions, none or more than [`MAX_DIMS`], an upper corner below the
+    /// lower one.
     pub fn new(lower: &[u64], upper: &[u64]) -> Result<Self, SpaceError> {
         if lower.len() != upper.len() {
             return Err(SpaceError::Dimensions {
@@ -81,7 +81,7 @@ impl Region {
         })
     }
 
-    /// The box that begins at `start` and is `count` long in each dimension.
+    /// Returns the box that begins at `start` and has `count` points in each dimension.
     ///
     /// # Errors
     /// As [`new`](Self::new); a sum beyond 64 bits is reported as inverted.
@@ -100,7 +100,7 @@ impl Region {
         Region::new(start, &upper)
     }
 
-    /// The whole of an array of that shape.
+    /// Returns the box of a whole array of that shape.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -109,48 +109,48 @@ impl Region {
         Region::new(&lower, shape)
     }
 
-    /// First point.
+    /// Returns the first point.
     pub fn lower(&self) -> &[u64] {
         &self.lower
     }
 
-    /// One beyond the last point, in each dimension.
+    /// Returns one beyond the last point, in each dimension.
     pub fn upper(&self) -> &[u64] {
         &self.upper
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions.
     pub fn dims(&self) -> usize {
         self.lower.len()
     }
 
-    /// Length in dimension `dim`.
+    /// Returns the length in dimension `dim`.
     pub fn extent(&self, dim: usize) -> u64 {
         self.upper[dim] - self.lower[dim]
     }
 
-    /// Lengths in all dimensions.
+    /// Returns the lengths in all dimensions.
     pub fn shape(&self) -> Dims {
         (0..self.dims()).map(|dim| self.extent(dim)).collect()
     }
 
-    /// Whether it has no point.
+    /// Returns true if it has no point.
     pub fn is_empty(&self) -> bool {
         (0..self.dims()).any(|dim| self.extent(dim) == 0)
     }
 
-    /// Points in it; `None` when 64 bits do not hold the number.
+    /// Returns the number of points; `None` if it exceeds 64 bits.
     pub fn volume(&self) -> Option<u64> {
         if self.is_empty() {
-            return Some(0); // also when the other dimensions' product would overflow
+            return Some(0); // even if the product of the other dimensions would overflow
         }
         (0..self.dims()).try_fold(1u64, |volume, dim| volume.checked_mul(self.extent(dim)))
     }
 
-    /// Bytes of a dense array over the box.
+    /// Returns the bytes of a dense array over the box.
     ///
     /// # Errors
-    /// When 64 bits do not hold the number.
+    /// The number exceeds 64 bits.
     pub fn bytes(&self, element: u64) -> Result<u64, SpaceError> {
         self.volume()
             .and_then(|volume| volume.checked_mul(element))
@@ -160,7 +160,7 @@ impl Region {
             })
     }
 
-    /// The points in both; `None` when there are none, or the boxes have other numbers of
+    /// Returns the points in both; `None` if there are none, or the boxes have different numbers of
     /// dimensions.
     pub fn intersection(&self, other: &Region) -> Option<Region> {
         if self.dims() != other.dims() {
@@ -177,7 +177,7 @@ impl Region {
         Some(cut)
     }
 
-    /// Whether they share a point.
+    /// Returns true if they share a point.
     pub fn intersects(&self, other: &Region) -> bool {
         self.dims() == other.dims()
             && (0..self.dims()).all(|dim| {
@@ -185,7 +185,7 @@ impl Region {
             })
     }
 
-    /// Whether every point of `other` is in it. An empty box is inside when its corners are.
+    /// Returns true if every point of `other` is in it. An empty box is inside if its corners are.
     pub fn contains(&self, other: &Region) -> bool {
         self.dims() == other.dims()
             && (0..self.dims()).all(|dim| {
@@ -193,10 +193,10 @@ impl Region {
             })
     }
 
-    /// The box, seen from `origin`: its corners less those of `origin`.
+    /// Returns the box relative to `origin`: its corners minus the lower corner of `origin`.
     ///
     /// # Errors
-    /// When it is not inside `origin`.
+    /// It is not inside `origin`.
     pub fn relative_to(&self, origin: &Region) -> Result<Region, SpaceError> {
         if !origin.contains(self) {
             return Err(SpaceError::Outside {
@@ -212,23 +212,23 @@ impl Region {
         Ok(moved)
     }
 
-    /// Elements from one index to the next, in each dimension, of a dense row-major array over the
-    /// box. The slowest come first; the last is 1.
+    /// Returns the number of elements from one index to the next, in each dimension, of a dense
+    /// row-major array over the box. The slowest dimension comes first; the last stride is 1.
     ///
     /// # Errors
-    /// When 64 bits do not hold the product.
+    /// The product exceeds 64 bits.
     pub fn strides(&self) -> Result<Dims, SpaceError> {
         self.bytes(1)?;
         let mut strides: Dims = self.lower.iter().map(|_| 1).collect();
         for dim in (0..self.dims() - 1).rev() {
-            // The extents of an empty box may multiply beyond 64 bits; its strides are never
-            // followed.
+            // The product of the extents of an empty box may exceed 64 bits; its strides are never
+            // used.
             strides[dim] = strides[dim + 1].saturating_mul(self.extent(dim + 1));
         }
         Ok(strides)
     }
 
-    /// The box cut at `at` in dimension `dim`: what lies below, and the rest.
+    /// Cuts the box at `at` in dimension `dim`. Returns the part below, and the rest.
     pub(crate) fn cut(&self, dim: usize, at: u64) -> (Region, Region) {
         let at = at.clamp(self.lower[dim], self.upper[dim]);
         let (mut below, mut above) = (self.clone(), self.clone());
@@ -239,7 +239,7 @@ impl Region {
 }
 
 impl fmt::Display for Region {
-    /// `[0..4, 10..20]`.
+    /// Writes `[0..4, 10..20]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for dim in 0..self.dims() {

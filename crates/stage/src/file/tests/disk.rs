@@ -1,9 +1,8 @@
-//! What the disk refuses, and files that cannot be looked at.
+//! Errors of the disk, and files that cannot be read.
 
 use super::*;
 
-/// A file of which the system takes everything, and says at the end that it cannot keep it: as a
-/// disk does that fails.
+/// A file on a device that accepts all writes, and fails at the end, like a failing disk.
 fn onto(device: &str, durability: Durability) -> (TempDir, StepFile) {
     let folder = TempDir::new().unwrap();
     let mut writer = StepFile::create(folder.path(), "field", 0, 1)
@@ -22,7 +21,7 @@ fn what_the_disk_refuses_at_the_end_is_an_error_of_the_end() {
     // Nothing can be written any more: the index is lost.
     let (_folder, full) = onto("/dev/full", Durability::System);
     assert_eq!(doing(full.finish()), "write");
-    // All is written, and cannot be brought to the disk.
+    // Everything is written, but cannot be synced to the disk.
     for durability in [Durability::Close, Durability::Step] {
         let (_folder, writer) = onto("/dev/null", durability);
         assert_eq!(doing(writer.finish()), "sync");
@@ -63,7 +62,7 @@ fn fails() -> std::io::Result<()> {
     Err(rustix::io::Errno::IO.into())
 }
 
-/// A file with a step, on a disk that may fail.
+/// Returns a file with a step, on a disk that may fail.
 fn on_disk(durability: Durability, disk: fn(&Path) -> std::io::Result<()>) -> (TempDir, StepFile) {
     let folder = TempDir::new().unwrap();
     let mut writer = StepFile::create(folder.path(), "field", 0, 1).unwrap();
@@ -72,7 +71,7 @@ fn on_disk(durability: Durability, disk: fn(&Path) -> std::io::Result<()>) -> (T
     (folder, writer.with_durability(durability))
 }
 
-/// No reader is told of an end before all is on the disk, nor keeps one that the disk refused.
+/// Readers see no end before everything is on the disk, and no end that the disk refused.
 #[test]
 fn what_the_disk_refuses_has_no_end() {
     let refuses_data: fn(&Path) -> _ = |path| {
@@ -97,7 +96,7 @@ fn what_the_disk_refuses_has_no_end() {
                 "{refused:?}"
             );
             assert_eq!(steps_and_end(&path), (vec![0], false));
-            // It is gone on with, and ended by a disk that works.
+            // It is resumed, and ended by a disk that works.
             let again = StepFile::resume(folder.path(), "field", 0, 1).unwrap();
             again.finish().unwrap();
             assert_eq!(steps_and_end(&path), (vec![0], true));
@@ -105,7 +104,7 @@ fn what_the_disk_refuses_has_no_end() {
     }
 }
 
-/// A step that the disk refuses was seen by nobody; one that was seen stays.
+/// No reader has seen a step that the disk refused; a step that was seen stays.
 #[test]
 fn a_step_that_was_seen_is_not_taken_back() {
     let region = Region::at(&[0], &[4]).unwrap();
@@ -138,7 +137,7 @@ fn a_step_that_was_seen_is_not_taken_back() {
     }
 }
 
-/// The name of a file is a fact of its folder.
+/// The name of a file is part of its folder.
 #[test]
 fn a_file_whose_folder_cannot_be_synced_is_not_on_the_disk() {
     let folder = TempDir::new().unwrap();
@@ -152,11 +151,11 @@ fn a_file_whose_folder_cannot_be_synced_is_not_on_the_disk() {
     );
 }
 
-/// A file that cannot be looked at could have any number; only the system knows.
+/// A file that cannot be read may have any life; only the system knows.
 #[test]
 fn a_file_that_cannot_be_read_is_not_taken_for_none() {
-    // Opening it fails, as it does where a process has too many files; or reading it, as on a disk
-    // that fails.
+    // Opening fails, as in a process with too many open files; or reading fails, as on a failing
+    // disk.
     let loops = |path: &Path| std::os::unix::fs::symlink(path, path).unwrap();
     let is_a_folder = |path: &Path| fs::create_dir(path).unwrap();
     for spoil in [&loops as &dyn Fn(&Path), &is_a_folder] {

@@ -5,7 +5,7 @@ use crate::{Dtype, Region, SpaceError};
 use std::fs;
 use tempfile::TempDir;
 
-/// Every value knows its step and its place in the array.
+/// Every value depends on its step and its position in the array.
 fn value(step: Step, index: u64) -> f64 {
     step as f64 * 1e9 + index as f64
 }
@@ -15,7 +15,7 @@ fn array(step: Step, shape: &[u64]) -> Vec<f64> {
     (0..count).map(|index| value(step, index)).collect()
 }
 
-/// A box of a dense array, the plain way.
+/// Returns a box of a dense array, the simple way.
 fn cut(all: &[f64], shape: &[u64], region: &Region) -> Vec<f64> {
     let mut part = vec![f64::NAN; region.volume().unwrap() as usize];
     let from = Strided::dense(Region::whole(shape).unwrap()).unwrap();
@@ -45,7 +45,7 @@ fn variable(name: &str, dtype: Dtype, shape: &[u64], blocks: &[Region]) -> Varia
     }
 }
 
-/// Writes `u`, in the blocks given, and a small `flags` of the rank.
+/// Writes `u`, in the given blocks, and a small `flags` of the rank.
 fn append(writer: &mut StepFile, step: Step, rank: u32, shape: &[u64], regions: &[Region]) {
     let all = array(step, shape);
     let parts: Vec<Vec<f64>> = regions
@@ -186,8 +186,8 @@ fn a_reader_follows_the_writers() {
     assert_eq!(archive.steps(), [0, 1]);
 }
 
-/// After a crash anywhere the file has the steps whose records it has whole, and the writer goes on
-/// behind them.
+/// After a crash at any point, the file has the steps with complete records, and the writer
+/// continues after them.
 #[test]
 fn a_file_that_ends_anywhere_has_its_complete_steps() {
     let folder = TempDir::new().unwrap();
@@ -230,8 +230,8 @@ fn a_file_that_ends_anywhere_has_its_complete_steps() {
     }
 }
 
-/// No damage goes unseen: every byte of the file, changed, gives the same values or an error or
-/// fewer steps.
+/// All damage is detected: with any byte of the file changed, reads give the same values, an error,
+/// or fewer steps.
 #[test]
 fn damage_is_seen() {
     let folder = TempDir::new().unwrap();
@@ -367,7 +367,7 @@ fn ranks_that_disagree_are_named() {
     );
 }
 
-/// What version 2 is: a change of these bytes needs another version.
+/// The bytes of version 2: changing them needs another version.
 #[test]
 fn the_format_is_what_it_was() {
     let folder = TempDir::new().unwrap();
@@ -381,8 +381,8 @@ fn the_format_is_what_it_was() {
         b"\x05field\x01\x02\0\0",
         "postcard: length, text, rank, ranks, run, life"
     );
-    // Without the mark of who wrote it, and what is random: id and, with it, the checksum of each
-    // head.
+    // Without the mark of the writer, and the random parts: the id and, with it, the checksum of
+    // each head.
     bytes[64..96].fill(0);
     for head in bytes
         .chunks_exact_mut(128)
@@ -396,8 +396,8 @@ fn the_format_is_what_it_was() {
 
 const GOLDEN: u64 = 30_978_975_233_339_568;
 
-/// Large enough for every way of [`fetch`](super::fetch): rows straight into their places, gaps
-/// read and left out, cuts.
+/// Large enough for every path of [`fetch`](super::fetch): rows read directly into their places,
+/// gaps read and skipped, cuts.
 #[test]
 fn boxes_of_large_blocks_come_back() {
     let shape = [4, 10, 30_000];
@@ -471,7 +471,7 @@ fn dimensions_above_32_bits_are_nothing_special() {
     let stored = archive.step(7).unwrap();
     assert_eq!(stored.read::<f64>("u", &high).unwrap(), values[..6]);
     assert_eq!(stored.read::<f64>("u", &low).unwrap(), values[6..]);
-    // All of it is more than any memory: the hole is found before anything is allocated.
+    // The whole is larger than any memory: the hole is found before anything is allocated.
     let whole = Region::whole(&shape).unwrap();
     assert!(matches!(
         stored.read::<f64>("u", &whole),

@@ -1,5 +1,4 @@
-//! Folders that are used again: runs, lives, locks; files that are damaged in the middle, or made
-//! up.
+//! Folders that are reused: runs, lives, locks; files that are damaged in the middle, or forged.
 
 use super::*;
 use crate::file::claim::Turn;
@@ -16,7 +15,7 @@ fn put(writer: &mut StepFile, step: Step, rank: u32) {
     append(writer, step, rank, &shape, &regions);
 }
 
-/// A whole run of two ranks.
+/// Writes a whole run of two ranks.
 fn whole_run(folder: &Path, run: u64, steps: Step) {
     for rank in 0..RANKS {
         let mut writer = begin(folder, run, rank, RANKS);
@@ -35,7 +34,7 @@ fn ranks_of_two_runs_are_not_mixed() {
         Archive::open_run(folder, 22),
         Err(FileError::NotAStream { .. })
     ));
-    // Rank 1 has not begun anew yet.
+    // Rank 1 has not restarted yet.
     let mut first = begin(folder, 22, 0, RANKS);
     assert_eq!(first.last(), None);
     put(&mut first, 0, 0);
@@ -51,7 +50,7 @@ fn ranks_of_two_runs_are_not_mixed() {
     assert_eq!(new.steps(), [0]);
     assert_eq!(new.behind(), Some((1, Some(1))));
     is_right(&new, 0);
-    // Whoever reads the old run goes on.
+    // Readers of the old run continue.
     old.refresh().unwrap();
     assert_eq!((old.run(), old.steps()), (11, &[0, 1, 2][..]));
     is_right(&old, 2);
@@ -74,8 +73,8 @@ fn a_run_with_fewer_ranks_removes_the_others() {
     is_right(&Archive::open(folder).unwrap(), 0);
 }
 
-/// A rank of another job that begins its file anew at the same moment has the turn: its file is not
-/// removed.
+/// A rank of another job that recreates its file at the same moment holds the right to claim it:
+/// its file is not removed.
 #[test]
 fn a_file_that_another_job_begins_is_not_removed() {
     let folder = TempDir::new().unwrap();
@@ -108,14 +107,14 @@ fn only_an_unended_file_of_the_same_run_is_continued() {
     let writer = begin(folder, 22, 0, 1);
     assert_eq!(writer.last(), None, "ended in order");
     drop(writer);
-    // A damaged file of another run is in nobody's way.
+    // A damaged file of another run does not matter.
     let mut bytes = fs::read(file_of(folder, 0)).unwrap();
     bytes[ALIGN as usize] ^= 1;
     fs::write(file_of(folder, 0), bytes).unwrap();
     assert_eq!(begin(folder, 33, 0, 1).last(), None);
 }
 
-/// One run writes a stream to its end twice: rank 0 is further than rank 1.
+/// One run writes a stream to its end twice: rank 0 is ahead of rank 1.
 #[test]
 fn lives_of_a_run_are_not_mixed() {
     let folder = TempDir::new().unwrap();
@@ -132,7 +131,7 @@ fn lives_of_a_run_are_not_mixed() {
     drop(second);
     archive.refresh().unwrap();
     assert_eq!(archive.steps(), [0]);
-    // The third life: rank 0 begins anew, so rank 1 does, too.
+    // The third life: rank 0 restarts, so rank 1 does, too.
     put(&mut begin(folder, 11, 0, RANKS), 0, 0);
     let second = begin(folder, 11, 1, RANKS);
     assert_eq!(second.last(), None);
@@ -169,7 +168,7 @@ fn two_writers_of_a_rank_are_refused() {
     }
 }
 
-/// A damaged byte in the middle costs no step behind it: the file is left as it is.
+/// A damaged byte in the middle loses no step after it: the file is left as it is.
 #[test]
 fn damage_in_the_middle_is_no_end() {
     let folder = TempDir::new().unwrap();
@@ -192,7 +191,7 @@ fn damage_in_the_middle_is_no_end() {
             assert!(fs::read(&path).unwrap() == bytes, "step {step} was cut off");
         }
     }
-    // Behind the last record nothing follows: it may be half a record.
+    // Nothing follows the last record: it may be incomplete.
     let mut bytes = whole.clone();
     bytes[(records[3].1 + ALIGN) as usize] ^= 1;
     fs::write(&path, &bytes).unwrap();
@@ -247,7 +246,7 @@ fn blocks_one_above_another_are_refused() {
     assert!(Archive::open(folder.path()).unwrap().is_past(3));
 }
 
-/// Frames that are intact, with numbers that cannot be.
+/// Intact frames with impossible numbers.
 #[test]
 fn made_up_files_are_refused() {
     let folder = TempDir::new().unwrap();
@@ -281,10 +280,10 @@ fn made_up_files_are_refused() {
         );
         assert!(is_refused, "{ranks} ranks: {refused}");
     }
-    // As many as can be, and one of them is there: nothing is made for the others.
+    // The maximum number of ranks, and one of them exists: nothing is allocated for the others.
     drop(frames(1 << 20));
     assert_eq!(Archive::open(folder).unwrap().behind(), Some((1, None)));
-    // A block of 2^62 bytes, in a frame that says so.
+    // A block of 2^62 bytes, in a frame that claims them.
     let shape = [1 << 59];
     let (file, layout_at) = frames(1);
     let layout = Layout {

@@ -1,4 +1,4 @@
-//! The operators that have a word.
+//! The built-in operators.
 
 use super::numbers::{Input, Kind, Tile};
 use super::operator::Operator;
@@ -7,11 +7,11 @@ use crate::{Dtype, Region, for_dtype};
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice, Zip};
 use num_traits::AsPrimitive;
 
-/// The same numbers as another type.
+/// Converts the numbers to another type.
 pub(super) struct As(pub(super) Dtype);
 
-/// Times one number, plus another one. One of the two does nothing: `x * 1.0` and `x + 0.0` are
-/// what `x` was, but for the sign of a zero, and so this is one operator.
+/// Multiplies by one number and adds another one. One of the two is neutral: `x * 1.0` and `x +
+/// 0.0` equal `x`, except for the sign of a zero, so one operator is enough.
 pub(super) struct Linear {
     pub(super) scale: f64,
     pub(super) offset: f64,
@@ -23,7 +23,7 @@ pub(super) struct Stride(pub(super) u64);
 /// Means of blocks of n.
 pub(super) struct Mean(pub(super) u64);
 
-/// The type of what is computed from numbers of that type.
+/// Returns the type of the results computed from numbers of that type.
 fn computed(dtype: Dtype) -> Dtype {
     match dtype {
         Dtype::F32 => Dtype::F32,
@@ -31,12 +31,12 @@ fn computed(dtype: Dtype) -> Dtype {
     }
 }
 
-/// The numbers of a box as `f64`.
+/// Returns the numbers of a box as `f64`.
 fn floats(input: &Input<'_>) -> Option<ArrayD<f64>> {
     for_dtype!(input.dtype(), T => Some(input.view::<T>()?.mapv(|x| x.as_())))
 }
 
-/// Puts numbers into a box, as its type.
+/// Stores numbers in a box, converted to its type.
 fn put(floats: &ArrayViewD<'_, f64>, into: &mut Tile) -> Option<()> {
     for_dtype!(into.dtype(), T => {
         Zip::from(into.view_mut::<T>()?).and(floats).for_each(|to, x| *to = x.as_());
@@ -87,7 +87,7 @@ impl Operator for Linear {
     }
 }
 
-/// Each number becomes another one.
+/// Maps each number.
 impl<F: Fn(f64) -> f64 + Send + Sync> Operator for F {
     fn result(&self, input: &Kind) -> Result<Kind, String> {
         Ok(Kind {
@@ -115,7 +115,7 @@ impl Operator for Stride {
     }
 
     fn needs(&self, _: &Kind, asked: &Region) -> Result<Region, String> {
-        // It ends with the last element that is taken.
+        // It ends with the last selected element.
         let upper = asked.upper().iter().map(|upper| (upper - 1) * self.0 + 1);
         region(times(asked.lower(), self.0), upper.collect())
     }
@@ -161,8 +161,8 @@ impl Operator for Mean {
 }
 
 impl Mean {
-    /// The means along one dimension, which together are the means of blocks: all of a block's
-    /// lines are equally long.
+    /// Computes the means along one dimension. Applied to each dimension, this gives the means of
+    /// blocks, because all lines of a block have the same length.
     fn along(&self, numbers: &ArrayD<f64>, axis: Axis) -> ArrayD<f64> {
         let length = numbers.len_of(axis);
         let block = usize::try_from(self.0).unwrap_or(usize::MAX).min(length);
@@ -172,7 +172,7 @@ impl Mean {
         for (at, mut mean) in means.axis_iter_mut(axis).enumerate() {
             let lines = at * block..(at * block + block).min(length);
             let count = lines.len() as f64;
-            // One after another: a sum whose order does not depend on how the numbers lie.
+            // In order: the sum does not depend on the memory layout.
             lines.for_each(|line| mean += &numbers.index_axis(axis, line));
             mean /= count;
         }

@@ -1,7 +1,7 @@
-//! The operators of an edge, one after another, as they are applied to a variable.
+//! Applies the operators of an edge, one after another, to a variable.
 //!
-//! A box of the last result is computed slab by slab, so that what lies between the operators stays
-//! in the cache, however large the box is.
+//! A box of the final result is computed slab by slab, so that intermediate results stay in the
+//! cache, however large the box is.
 
 use super::error::GraphError;
 use super::numbers::{Input, Kind, Tile};
@@ -9,10 +9,10 @@ use super::operator::Operator;
 use crate::{Error, Region, Result};
 use std::sync::Arc;
 
-/// Bytes of the input from which a slab is computed, about.
+/// Approximate bytes of the input from which a slab is computed.
 const SLAB: u64 = 1 << 20;
 
-/// Operators with the words that they were written with.
+/// Operators, with their text.
 pub(crate) type Operators = Arc<[(String, Arc<dyn Operator>)]>;
 
 /// The operators of an edge, for one variable.
@@ -20,13 +20,13 @@ pub(crate) struct Chain {
     edge: String,
     variable: String,
     operators: Operators,
-    /// Of the input of each operator, and of the result of the last one.
+    /// Of the input of each operator, and of the final result.
     kinds: Vec<Kind>,
 }
 
 /// A box of the writer's array.
 pub(crate) enum Source<'a> {
-    /// In a block that lies here: the box of the block, and its bytes.
+    /// In a block that is mapped here: the box of the block, and its bytes.
     Block(&'a Region, &'a [u8]),
     Copied(Tile),
 }
@@ -54,7 +54,7 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Type and shape of the last result.
+    /// Returns type and shape of the final result.
     pub(crate) fn result(&self) -> &Kind {
         &self.kinds[self.kinds.len() - 1]
     }
@@ -68,7 +68,7 @@ impl Chain {
         }
     }
 
-    /// Computes a box of the last result, dense and row-major, into `into`; `fetch` gets boxes of
+    /// Computes a box of the final result, dense and row-major, into `into`; `fetch` reads boxes of
     /// the writer's array.
     pub(crate) fn read<'a>(
         &self,
@@ -91,7 +91,7 @@ impl Chain {
         Ok(())
     }
 
-    /// How many rows of what is asked for take about a slab of the input.
+    /// Returns how many requested rows need about a slab of the input.
     fn rows_of_slab(&self, asked: &Region) -> Result<u64> {
         let row = asked.cut(0, asked.lower()[0] + 1).0;
         let needs = self.needs(row)?;
@@ -99,7 +99,7 @@ impl Chain {
         Ok((SLAB / bytes.max(1)).max(1))
     }
 
-    /// The box of each operator's input that `asked` takes, and `asked` itself at the end.
+    /// Returns the box that each operator's input needs for `asked`, followed by `asked` itself.
     fn needs(&self, asked: Region) -> Result<Vec<Region>> {
         let mut needs = vec![asked];
         for at in (0..self.operators.len()).rev() {
@@ -156,12 +156,12 @@ mod tests {
         texts.iter().map(operator).collect()
     }
 
-    /// The number at a place of the input.
+    /// Returns the number at a point of the input.
     fn number(at: &[u64]) -> f64 {
         at.iter().fold(0.0, |sum, x| sum * 31.0 + *x as f64) - 40.0
     }
 
-    /// The number at a place of the result of the first operators.
+    /// Returns the number at a point of the result of the first operators.
     fn naive(texts: &[String], shapes: &[Dims], at: &[u64]) -> f64 {
         let Some((last, before)) = texts.split_last() else {
             return number(at);
@@ -345,7 +345,7 @@ mod tests {
                 Ok(())
             }
         }
-        /// Wants what is not there.
+        /// Needs a box outside its input.
         struct Beyond;
         impl Operator for Beyond {
             fn result(&self, input: &Kind) -> Result<Kind, String> {

@@ -1,7 +1,6 @@
-//! What an edge of the graph is: who writes, who reads, and what is agreed between them.
+//! An edge of the graph: its writer, its reader, and what they agree on.
 //!
-//! The names of the keys, and the words of their values, are those of `[[edge]]` in a workflow
-//! file.
+//! The keys, and the words of their values, are those of `[[edge]]` in a workflow file.
 
 use super::error::GraphError;
 use crate::Dtype;
@@ -14,70 +13,69 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A program that reads a stream which another one writes: an `[[edge]]` of a workflow, whose
-/// parameters are filled in and whose sums are worked out.
+/// A program that reads a stream of another one: an `[[edge]]` of a workflow, with its parameters
+/// and expressions evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edge {
     /// The program that writes.
     pub from: String,
-    /// What it calls the stream.
+    /// The name of the stream in that program.
     pub stream: String,
     /// The program that reads.
     pub to: String,
-    /// What that one calls it.
+    /// The name of the stream in that one.
     #[serde(rename = "as")]
     pub name: String,
-    /// Who of the readers gets what.
+    /// Which reader rank gets what.
     #[serde(default)]
     pub redistribute: Redistribution,
-    /// What happens when the readers are slow; `None`: as the settings of the stream say.
+    /// What happens if the readers are slower; `None`: as the settings of the stream say.
     #[serde(rename = "rate", with = "text")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
-    /// Most steps that may wait for the readers.
+    /// Maximum number of steps that may wait for the readers.
     #[serde(with = "text", default, skip_serializing_if = "Option::is_none")]
     pub limit_steps: Option<Steps>,
-    /// Most bytes that may wait for the readers.
+    /// Maximum bytes that may wait for the readers.
     #[serde(with = "text", default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<Bytes>,
-    /// What is done to what passes, in this order.
+    /// The operators, in the order in which they are applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operators: Vec<Applied>,
-    /// The reader's first so many steps are empty.
+    /// Number of empty steps with which the reader begins.
     #[serde(default)]
     pub tokens: u64,
-    /// What the writer promises.
+    /// The writer's promises.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub variables: Vec<Promise>,
 }
 
-/// Who of the readers gets what of an array, when each asks for its own
-/// ([`crate::StepReader::mine`]).
+/// Which part of an array is a reader rank's own ([`crate::StepReader::mine`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Redistribution {
-    /// What it asks for; nothing is its own.
+    /// None: each rank requests boxes.
     #[default]
     Box,
-    /// A range of the slowest dimension, as long as those of the others, or one longer.
+    /// A range of the slowest dimension; lengths differ by at most one.
     Count,
-    /// Items of the slowest dimension, dealt in turn.
+    /// Items of the slowest dimension, assigned round-robin.
     Round,
-    /// A block, as cubic as can be.
+    /// A block, as cubic as possible.
     Block,
 }
 
-/// An operator of an edge, and what it is for.
+/// An operator of an edge, and its variables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(
     deny_unknown_fields,
     expecting = "an operator: a text, or { apply = \"…\", variables = [\"…\"] }"
 )]
 pub struct Applied {
-    /// As it is written: "mean 4". The words are those of [`super::check_operators`].
+    /// Its text: "mean 4". The words are those of [`super::check_operators`].
     pub apply: String,
-    /// Names of the variables that it is for, others pass by it; empty: it is for all.
+    /// Names of the variables to which it applies, others pass unchanged; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(deserialize_with = "some_names")]
     pub variables: Vec<String>,
@@ -92,13 +90,13 @@ pub struct Promise {
     /// Type of its elements.
     #[serde(serialize_with = "name_of")]
     pub dtype: Dtype,
-    /// How large it is; `None`: not promised.
+    /// Its size; `None`: not promised.
     #[serde(flatten)]
     pub extent: Option<Extent>,
     /// How the units' parts lie in the whole; `None`: not promised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
-    /// It is in each step whose number is a multiple of this; in others it may be.
+    /// It is in each step whose number is a multiple of this; other steps may contain it.
     pub every: u64,
 }
 
@@ -112,7 +110,7 @@ pub enum Extent {
     Shape(Dims),
 }
 
-/// How the parts of the units lie in the whole.
+/// How the parts of the units are arranged in the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cut {
@@ -120,12 +118,12 @@ pub enum Cut {
     Rows,
     /// One after another along the fastest dimension.
     Columns,
-    /// In all dimensions, as cubic as can be.
+    /// In all dimensions, as cubic as possible.
     Blocks,
 }
 
 impl Edge {
-    /// An edge without anything special: the reader's name of the stream is the writer's.
+    /// Returns an edge with defaults: the stream has the same name in both programs.
     pub fn new(from: &str, stream: &str, to: &str) -> Edge {
         Edge {
             from: from.to_owned(),
@@ -142,7 +140,8 @@ impl Edge {
         }
     }
 
-    /// Most that may wait for the readers; `None`: as the settings of the stream say.
+    /// Returns the limits of what may wait for the readers; `None`: as the settings of the stream
+    /// say.
     pub fn limits(&self) -> Option<Limits> {
         limits(
             self.limit_steps.map(|steps| steps.0),
@@ -150,8 +149,8 @@ impl Edge {
         )
     }
 
-    /// What it says that only the method `graph` does, by the key of the workflow file; `None`:
-    /// nothing.
+    /// Returns the key in the workflow file of what only the method `graph` supports; `None` if
+    /// there is nothing of that kind.
     pub fn needs_graph(&self) -> Option<&'static str> {
         if self.name != self.stream {
             Some("as")
@@ -168,7 +167,7 @@ impl Edge {
 }
 
 impl Applied {
-    /// Whether it is for this variable.
+    /// Returns true if it applies to this variable.
     pub fn is_for(&self, variable: &str) -> bool {
         self.variables.is_empty() || self.variables.iter().any(|name| name == variable)
     }
@@ -185,7 +184,7 @@ impl From<&str> for Applied {
 }
 
 impl fmt::Display for Edge {
-    /// "solver/field -> analysis/input".
+    /// Writes "solver/field -> analysis/input".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Edge {
             from,
@@ -199,8 +198,8 @@ impl fmt::Display for Edge {
 }
 
 impl Promise {
-    /// Shape of the whole array, where it follows from what is promised: it is promised itself, or
-    /// each of `units` units puts a block and all lie along one dimension.
+    /// Returns the shape of the whole array, if it follows from the promise: it is promised itself,
+    /// or each of `units` units puts a block and all are arranged along one dimension.
     pub fn shape(&self, units: u32) -> Option<Dims> {
         let along = |block: &Dims, dim: usize| {
             let mut shape = block.clone();
@@ -230,10 +229,10 @@ impl fmt::Display for Cut {
     }
 }
 
-/// The type of that name.
+/// Returns the type of that name.
 ///
 /// # Errors
-/// There is none.
+/// Unknown name.
 pub(super) fn dtype(name: &str) -> Result<Dtype, GraphError> {
     let names = Dtype::ALL.map(Dtype::name);
     Dtype::from_name(name).ok_or_else(|| GraphError::word("type of numbers", name, &names))
@@ -243,7 +242,7 @@ fn name_of<S: Serializer>(dtype: &Dtype, serializer: S) -> Result<S::Ok, S::Erro
     serializer.serialize_str(dtype.name())
 }
 
-/// A list that names the variables of an operator says at least one.
+/// Reads the variables of an operator; an explicit list must not be empty.
 fn some_names<'de, D: Deserializer<'de>>(names: D) -> Result<Vec<String>, D::Error> {
     let names = Vec::deserialize(names)?;
     if names.is_empty() {

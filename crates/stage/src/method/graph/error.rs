@@ -1,22 +1,22 @@
-//! What can be wrong with a graph, said to a person.
+//! Errors of a graph, as sentences for the user.
 
 use crate::protocol::Step;
 
-/// An edge that cannot be, one that is missing, and promises that were not kept.
+/// An invalid edge, a missing one, or a broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
-    /// A word that is none of those that are known.
+    /// An unknown word.
     #[error("there is no {what} `{word}`{hint}")]
     Word {
         /// What it should be.
         what: &'static str,
         /// As written.
         word: String,
-        /// The nearest one, or all.
+        /// The nearest known word, or all of them.
         hint: String,
     },
-    /// What follows the name of an operator.
+    /// An invalid argument of an operator.
     #[error("the operator `{operator}`: {why}")]
     Argument {
         /// As written.
@@ -30,12 +30,12 @@ pub enum GraphError {
         circle(programs)
     )]
     Cycle {
-        /// Each reads what the one before it writes; the first what the last one writes.
+        /// Each reads from the one before it, and the first from the last.
         programs: Vec<String>,
         /// The edge that closes the circle.
         edge: String,
     },
-    /// A reader whose program has no such edge.
+    /// A program opens a stream for reading without an edge.
     #[error(
         "no edge leads a stream called `{name}` to {program}: add an [[edge]] to the workflow, or check the name; {}",
         those(there, "no other edge leads to it either", "the edges to it are")
@@ -43,12 +43,12 @@ pub enum GraphError {
     NoEdgeTo {
         /// The program that would read.
         program: String,
-        /// What it calls the stream.
+        /// The name of the stream in that program.
         name: String,
         /// The edges that lead to it.
         there: Vec<String>,
     },
-    /// A writer whose stream nobody reads.
+    /// A program opens a stream for writing without an edge.
     #[error(
         "no edge leads from the stream `{stream}` of {program}: add an [[edge]] from it to the workflow; {}",
         those(
@@ -77,7 +77,7 @@ pub enum GraphError {
         program: String,
         /// The name.
         name: String,
-        /// What it has registered.
+        /// The registered names.
         there: Vec<String>,
     },
     /// An operator that cannot be applied.
@@ -89,7 +89,7 @@ pub enum GraphError {
         operator: String,
         /// The variable.
         variable: String,
-        /// What the operator says.
+        /// The operator's reason.
         why: String,
     },
     /// A promise that the writer has not kept.
@@ -107,20 +107,20 @@ pub enum GraphError {
         step: Step,
         /// What was promised.
         promised: String,
-        /// What came.
+        /// What was written.
         came: String,
     },
-    /// Data asked of an empty step.
+    /// Data requested from an empty step.
     #[error(
         "{edge}: this step is a token, which has no {variable}: check `step.is_token()` before reading"
     )]
     Token {
         /// The edge.
         edge: String,
-        /// What was asked for.
+        /// The requested variable.
         variable: String,
     },
-    /// A part of its own asked of an edge that gives none.
+    /// An own part requested from an edge that does not distribute.
     #[error(
         "{edge} does not divide the array among its readers: set its `redistribute` to count, round or block, or ask for a box"
     )]
@@ -154,7 +154,7 @@ impl GraphError {
     }
 }
 
-/// "a -> b -> a".
+/// Returns "a -> b -> a".
 fn circle(programs: &[String]) -> String {
     let closed = programs.iter().chain(programs.first());
     closed.map(String::as_str).collect::<Vec<_>>().join(" -> ")

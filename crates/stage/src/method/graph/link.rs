@@ -10,30 +10,30 @@ use crate::contents::{Contents, Variable};
 use crate::protocol::{LayoutHash, Step};
 use std::sync::Arc;
 
-/// Who reads, and over which edge.
+/// A reader rank, and its edge.
 pub(crate) struct Link {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     edge: Option<Linked>,
 }
 
-/// What an edge has for its reader.
+/// The edge of a reader.
 struct Linked {
     edge: Edge,
-    /// As many as the edge has.
+    /// One per operator of the edge.
     operators: Vec<(String, Arc<dyn Operator>)>,
 }
 
-/// The variables of a step, as they come out of the operators of an edge.
+/// The variables of a step after the operators of an edge.
 pub(crate) struct Passed {
-    /// In the order of the writer's; one that an operator cannot take is as the writer has it.
+    /// In the writer's order. If an operator cannot be applied, the variable is as written.
     pub(crate) variables: Vec<Variable>,
-    /// `None` for a variable that no operator is for.
+    /// `None` for a variable without operators.
     pub(crate) chains: Vec<Option<Result<Chain, GraphError>>>,
 }
 
 impl Link {
-    /// A reader without an edge: a part of its own is a block.
+    /// Returns the link of a reader without an edge: its own part is a block.
     pub(crate) fn plain((rank, size): (u32, u32)) -> Link {
         Link {
             rank,
@@ -42,8 +42,10 @@ impl Link {
         }
     }
 
+    /// Returns the link of a reader with an edge.
+    ///
     /// # Errors
-    /// Operators that are none, or that the program has not registered.
+    /// Invalid operators, or operators that the program has not registered.
     pub(crate) fn over(
         edge: &Edge,
         (rank, size): (u32, u32),
@@ -77,15 +79,15 @@ impl Link {
         })
     }
 
-    /// With how many tokens the edge begins.
+    /// Returns the number of tokens with which the edge begins.
     pub(crate) fn tokens(&self) -> u64 {
         self.edge.as_ref().map_or(0, |linked| linked.edge.tokens)
     }
 
-    /// Checks what was promised of a step.
+    /// Checks the promises about a step.
     ///
     /// # Errors
-    /// A promise that was not kept.
+    /// A broken promise.
     pub(crate) fn check(&self, step: Step, contents: &Contents) -> Result<(), GraphError> {
         match &self.edge {
             Some(linked) => check_step(&linked.edge, step, contents),
@@ -93,8 +95,8 @@ impl Link {
         }
     }
 
-    /// What the operators make of a step; `None` where there are none. `last`: what they made of
-    /// the last one.
+    /// Applies the operators to the layout of a step; `None` if there are none. `last`: the result
+    /// for the previous step.
     pub(crate) fn pass(
         &self,
         contents: &Contents,
@@ -114,7 +116,7 @@ impl Link {
         Some(passed)
     }
 
-    /// Who gets what of an array.
+    /// Returns how an array is distributed.
     ///
     /// # Errors
     /// An edge that leaves it to the readers.
@@ -130,7 +132,7 @@ impl Link {
         }
     }
 
-    /// The error of reading from a token.
+    /// Returns the error for reading from a token.
     pub(crate) fn token_has_no(&self, variable: &str) -> GraphError {
         let edge = self.edge.as_ref().map(|linked| linked.edge.to_string());
         GraphError::Token {
@@ -141,7 +143,7 @@ impl Link {
 }
 
 impl Linked {
-    /// `None`: it passes as it is.
+    /// Returns the operators for a variable; `None` if it passes unchanged.
     fn operators_for(&self, variable: &str) -> Option<Operators> {
         let written = self.edge.operators.iter().zip(&self.operators);
         let those = written.filter(|(applied, _)| applied.is_for(variable));

@@ -1,5 +1,4 @@
-//! Boxes of numbers whose type is known when they come: what goes into an operator, and what comes
-//! out.
+//! Boxes of numbers whose type is known only at run time: the inputs and the results of operators.
 
 use crate::array::{cut, lengths};
 use crate::space::Dims;
@@ -15,13 +14,13 @@ pub struct Kind {
     pub shape: Dims,
 }
 
-/// A box that is read: it may lie in the memory of the writer's node.
+/// A box for reading; it may be in the memory of the writer's node.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     dtype: Dtype,
-    /// Which box of the array.
+    /// The box within the array.
     region: &'a Region,
-    /// The box that lies dense in `bytes`, and has `region` in it.
+    /// The box that `bytes` contains densely; it contains `region`.
     block: &'a Region,
     bytes: &'a [u8],
 }
@@ -37,7 +36,7 @@ pub struct Tile {
 }
 
 impl<'a> Input<'a> {
-    /// The box `region` of what lies dense in `bytes`: the box `block`.
+    /// Returns the box `region` of `bytes`, which contains the box `block` densely.
     pub(crate) fn new(
         dtype: Dtype,
         region: &'a Region,
@@ -52,17 +51,17 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Which box of the array it is.
+    /// Returns its box within the array.
     pub fn region(&self) -> &'a Region {
         self.region
     }
 
-    /// Its numbers; `None` where they are not of that type.
+    /// Returns its numbers; `None` if they have another type.
     pub fn view<T: Element>(&self) -> Option<ArrayViewD<'a, T>> {
         if T::DTYPE != self.dtype {
             return None;
@@ -74,10 +73,10 @@ impl<'a> Input<'a> {
 }
 
 impl Tile {
-    /// A box of zeros.
+    /// Returns a box of zeros.
     ///
     /// # Errors
-    /// More bytes than there are.
+    /// Not enough memory.
     pub(crate) fn zeros(dtype: Dtype, region: Region) -> Result<Tile> {
         let bytes = region.bytes(dtype.bytes())?;
         let no_memory = Error::NoMemory { bytes };
@@ -96,17 +95,17 @@ impl Tile {
         })
     }
 
-    /// Type of its elements.
+    /// Returns the type of its elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Which box of the array it is.
+    /// Returns its box within the array.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// Its numbers, to be set; `None` where they are not of that type.
+    /// Returns its numbers for writing; `None` if they have another type.
     pub fn view_mut<T: Element>(&mut self) -> Option<ArrayViewMutD<'_, T>> {
         if T::DTYPE != self.dtype {
             return None;
@@ -115,7 +114,7 @@ impl Tile {
         ArrayViewMutD::from_shape(IxDyn(&extent), bytemuck::cast_slice_mut(self.bytes_mut())).ok()
     }
 
-    /// As what goes into an operator.
+    /// Returns it as the input of an operator.
     pub(crate) fn input(&self) -> Input<'_> {
         Input::new(self.dtype, &self.region, &self.region, self.bytes())
     }

@@ -1,8 +1,8 @@
-//! What can be done to an array on its way along an edge.
+//! Transformations of an array on its way along an edge.
 //!
-//! An operator is lazy: somebody asks for a box of its result, it says which box of its input that
-//! takes, gets that one, and computes the box that was asked for and nothing else. Type and shape
-//! of the result are known before.
+//! An operator is lazy: for a requested box of its result, it says which box of its input it needs,
+//! gets that one, and computes only the requested box. Type and shape of the result are known
+//! before.
 //!
 //! | written | result |
 //! |---|---|
@@ -10,11 +10,11 @@
 //! | `scale X` | times X; integers become `f64` |
 //! | `offset X` | plus X; integers become `f64` |
 //! | `stride N` | every N-th element in each dimension, beginning with the first |
-//! | `mean N` | the mean of each block of N elements in each dimension (of what there is of it at the end); integers become `f64` |
+//! | `mean N` | the mean of each block of N elements in each dimension (of its existing elements at the end); integers become `f64` |
 //! | `mine:NAME` | an operator of the reading program: see [`Operator`] |
 //!
-//! `f32` stays `f32`, computed as `f64`. The means are added in one fixed order: a result does not
-//! depend on how the array was cut, by whomever.
+//! `f32` stays `f32`, computed as `f64`. Means are summed in a fixed order: a result does not
+//! depend on how writers or readers cut the array.
 
 use super::builtin::{As, Linear, Mean, Stride};
 use super::edge::{Edge, dtype};
@@ -24,7 +24,7 @@ use crate::Region;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What is done to an array. A closure `Fn(f64) -> f64` is one: each number becomes another, an
+/// A transformation of an array. A closure `Fn(f64) -> f64` is one: it maps each number to an
 /// `f64`.
 ///
 /// ```
@@ -57,16 +57,17 @@ use std::sync::Arc;
 /// }
 /// ```
 pub trait Operator: Send + Sync {
-    /// Type and shape of what comes out, when that goes in.
+    /// Returns type and shape of the result for an input of this kind.
     ///
     /// # Errors
     /// Why it cannot be applied, in a sentence.
     fn result(&self, input: &Kind) -> Result<Kind, String>;
 
-    /// The box of the input from which `asked`, a box of the result that is not empty, is computed.
-    /// It lies in the input.
+    /// Returns the box of the input from which `asked`, a non-empty box of the result, is computed.
+    /// It must be inside the input.
     ///
     /// # Errors
+    /// As [`Operator::result`].
     /// As [`Operator::result`].
     fn needs(&self, input: &Kind, asked: &Region) -> Result<Region, String>;
 
@@ -81,26 +82,26 @@ pub trait Operator: Send + Sync {
 /// The operators that the reading program has registered, by name.
 pub(crate) type Registered = BTreeMap<String, Arc<dyn Operator>>;
 
-/// An operator, as it is written.
+/// An operator with its text.
 #[derive(Clone)]
 pub(crate) struct Written {
     pub(crate) text: String,
     pub(crate) does: Does,
 }
 
-/// What it is.
+/// The operator itself.
 #[derive(Clone)]
 pub(crate) enum Does {
     This(Arc<dyn Operator>),
-    /// What the reading program registers by that name.
+    /// Registered by the reading program under that name.
     Mine(String),
 }
 
-/// Checks the operators of an edge: their words, and, where the edge promises variables, that those
-/// which they are for are among them.
+/// Checks the operators of an edge: their words, and, if the edge promises variables, that the
+/// variables of the operators are among them.
 ///
 /// # Errors
-/// The number of the first that is wrong, and what is wrong with it.
+/// The index of the first invalid operator, and what is wrong with it.
 pub fn check_operators(edge: &Edge) -> Result<(), (usize, GraphError)> {
     let promised: Vec<&str> = edge.variables.iter().map(|it| it.name.as_str()).collect();
     for (at, operator) in edge.operators.iter().enumerate() {

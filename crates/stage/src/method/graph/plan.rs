@@ -4,11 +4,10 @@ use super::edge::Edge;
 use super::error::GraphError;
 use std::collections::BTreeSet;
 
-/// Looks for programs that would wait for each other for ever: a cycle of edges none of which has
-/// tokens.
+/// Finds programs that would wait for each other forever: a cycle of edges without tokens.
 ///
 /// # Errors
-/// Such a cycle, and the number of the edge that closes it.
+/// Such a cycle, and the index of the edge that closes it.
 pub fn check_cycles(edges: &[Edge]) -> Result<(), (usize, GraphError)> {
     let mut done = BTreeSet::new();
     for edge in edges {
@@ -17,8 +16,8 @@ pub fn check_cycles(edges: &[Edge]) -> Result<(), (usize, GraphError)> {
     Ok(())
 }
 
-/// Follows the edges without tokens from `program`; `path` are the programs that led to it, `done`
-/// those that no cycle goes through.
+/// Follows the edges without tokens from `program`; `path` contains the programs that led to it,
+/// and `done` those that are in no cycle.
 fn visit<'e>(
     program: &'e str,
     edges: &'e [Edge],
@@ -48,17 +47,17 @@ fn visit<'e>(
     Ok(())
 }
 
-/// The edge that brings a program the stream that it calls `name`.
+/// Returns the edge of the stream that a reading program calls `name`.
 pub(crate) fn edge_to<'e>(edges: &'e [Edge], program: &str, name: &str) -> Option<&'e Edge> {
     edges
         .iter()
         .find(|edge| edge.to == program && edge.name == name)
 }
 
-/// As [`edge_to`], where there has to be one.
+/// As [`edge_to`], but an edge is required.
 ///
 /// # Errors
-/// There is none; the error says which ones lead to the program.
+/// There is none; the error lists the edges that lead to the program.
 pub(crate) fn linked_to<'e>(
     edges: &'e [Edge],
     program: &str,
@@ -71,10 +70,10 @@ pub(crate) fn linked_to<'e>(
     })
 }
 
-/// The edges that begin at a stream of a program: one or more.
+/// Returns the edges that begin at a stream of a program: one or more.
 ///
 /// # Errors
-/// There is none; the error says which ones lead from the program.
+/// There is none; the error lists the edges that lead from the program.
 pub(crate) fn linked_from(
     edges: &[Edge],
     program: &str,
@@ -129,7 +128,7 @@ mod tests {
         assert!(error.contains("a -> b -> c -> a"), "{error}");
         assert!(error.contains("`tokens = 1` at c/ca -> a/ca"), "{error}");
         assert!(cycle("a>a").unwrap().1.contains("a -> a"));
-        // Tokens on another way between the same programs do not help.
+        // Tokens on another path between the same programs do not help.
         assert!(cycle("a>b b>a+1 b>a").is_some());
     }
 
@@ -150,8 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// Programs can be put in an order in which no edge without tokens leads back, if and only
-        /// if there is no such cycle.
+        /// Programs can be ordered such that no edge without tokens leads back if and only if there
+        /// is no such cycle.
         #[test]
         fn cycles_are_what_sorting_says(pairs in proptest::collection::vec((0u8..6, 0u8..6, 0u64..2), 0..12)) {
             let edges: Vec<Edge> = pairs

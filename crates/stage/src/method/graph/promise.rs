@@ -1,8 +1,8 @@
-//! Whether a step is what its writer promised.
+//! Checks that a step is what its writer promised.
 //!
 //! A writer's own part is checked before it is committed: type, shape, and the block that each unit
-//! puts. Whether a variable that nobody need put alone is there at all is only known when all parts
-//! are, so readers check the whole step once more.
+//! puts. Whether a variable exists that any of the ranks may put is known only when all parts have
+//! arrived, so readers check the whole step again.
 
 use super::edge::{Edge, Extent, Promise};
 use super::error::GraphError;
@@ -11,18 +11,18 @@ use crate::protocol::{Layout, Step};
 use crate::space::Dims;
 use crate::{Dtype, Region};
 
-/// A variable as it came, of one rank or of all.
+/// A variable as it was written, by one rank or by all.
 struct Came<'a> {
     dtype: Dtype,
     shape: &'a Dims,
-    /// The blocks of each rank that is looked at.
+    /// The blocks of each checked rank.
     blocks: Vec<Vec<&'a Region>>,
 }
 
 /// Checks the part of one of `ranks` ranks, before it is committed.
 ///
 /// # Errors
-/// The first promise that is not kept.
+/// The first broken promise.
 pub(crate) fn check_part(
     edges: &[Edge],
     step: Step,
@@ -45,10 +45,10 @@ pub(crate) fn check_part(
     checked.try_for_each(|kept| kept)
 }
 
-/// Checks a step of which all parts are there.
+/// Checks a complete step.
 ///
 /// # Errors
-/// The first promise that is not kept.
+/// The first broken promise.
 pub(crate) fn check_step(edge: &Edge, step: Step, contents: &Contents) -> Result<(), GraphError> {
     let find = |name: &str| {
         let mut variables = contents.variables.iter();
@@ -66,7 +66,7 @@ pub(crate) fn check_step(edge: &Edge, step: Step, contents: &Contents) -> Result
     check(edge, (step, contents.ranks), find, |_| true)
 }
 
-/// `must` says of which promises the variable has to be there.
+/// Checks promises; `must` returns true if the variable of a promise has to exist.
 fn check<'a>(
     edge: &Edge,
     (step, ranks): (Step, u32),
@@ -94,7 +94,7 @@ fn check<'a>(
     Ok(())
 }
 
-/// What differs from the promise, in words.
+/// Returns how a variable differs from the promise, in words.
 fn differs(promise: &Promise, ranks: u32, came: &Came<'_>) -> Option<String> {
     let Promise { name, dtype, .. } = promise;
     if came.dtype != *dtype {
@@ -116,8 +116,8 @@ fn differs(promise: &Promise, ranks: u32, came: &Came<'_>) -> Option<String> {
         .find_map(|blocks| other_block(name, block, blocks))
 }
 
-/// What a rank has put, where it is not that block. A block that was put in parts is one if it has
-/// as many elements.
+/// Returns what a rank has put, if it differs from the promised block. A block that was put in
+/// parts is accepted if it has as many elements.
 fn other_block(name: &str, block: &Dims, blocks: &[&Region]) -> Option<String> {
     if let [one] = blocks {
         let shape = one.shape();
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(said(&blocks, 0, &parts), None);
         let shape = edge(Extent::Shape(Dims::from_slice(&[8, 6])), None, 1);
         assert_eq!(said(&shape, 0, &one), None);
-        // Of several ranks another one may have put it.
+        // With several ranks, another one may have put it.
         assert_eq!(said(&shape, 0, &Layout::default()), None);
         let second = edge(Extent::Block(Dims::from_slice(&[4, 6])), None, 2);
         assert_eq!(said(&second, 1, &Layout::default()), None);

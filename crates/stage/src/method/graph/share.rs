@@ -1,29 +1,29 @@
 //! Redistribution: which part of an array is a reader's own.
 //!
-//! Pulled by the reader: it works out its boxes from the shape, its rank and its size, without a
-//! word to the others, and then asks for them as for any other box. So the writers' cut does not
-//! matter, and parts may be uneven or empty (more readers than rows).
+//! The reader computes its boxes from the shape, its rank and its size, without communication, and
+//! then requests them like any other box. So the partition of the writers does not matter, and
+//! parts may be uneven or empty (more readers than rows).
 
 use super::edge::Redistribution;
 use crate::space::Grid;
 use crate::{Region, SpaceError};
 use ndarray::{Array, Dimension};
 
-/// What is a reader's own of an array.
+/// A reader's own part of an array.
 #[derive(Clone, Debug)]
 pub struct Share<T, D: Dimension> {
     /// Its numbers: the regions one after another, along the slowest dimension.
     pub array: Array<T, D>,
-    /// Where they belong in the whole; one region with `count` and `block`, one for each item with
-    /// `round`. None is empty.
+    /// Their regions in the whole array; one region with `count` and `block`, one for each item
+    /// with `round`. None is empty.
     pub regions: Vec<Region>,
 }
 
-/// The boxes that are reader `rank`'s of `size`; all readers together have every element once.
-/// `None`: nothing is anybody's own.
+/// Returns the boxes of reader `rank` of `size`; together, all readers have every element once.
+/// `None` if parts are not assigned.
 ///
 /// # Errors
-/// A shape that no box has.
+/// An invalid shape.
 pub fn regions(
     how: Redistribution,
     shape: &[u64],

@@ -113,7 +113,6 @@ impl Group {
         let mut drawn_out = self
             .drawn_out
             .lock()
-            // Many ranks ask the same question, so the last result is kept.
             .unwrap_or_else(PoisonError::into_inner);
         if let Some((last, found)) = *drawn_out
             && last == asked
