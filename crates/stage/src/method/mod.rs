@@ -2,7 +2,7 @@
 //!
 //! | [`Method`] | where a block is stored | kept for `at` after all have read it | lost with |
 //! |---|---|---|---|
-//! | `Stream` (the default) | with the block store beside the coordinator, in its agent | nothing | the agent |
+//! | `Stream` (the default) | at the block store beside the coordinator, in its agent | nothing | the agent |
 //! | `Local` | the same | the two newest steps | the agent |
 //! | `Server` | split, and distributed over all staging servers, with [`Settings::replicas`] copies | nothing | its servers |
 //! | `Graph` | as `Stream`; edges of a workflow say which program reads what ([`graph`]) | nothing | the agent |
