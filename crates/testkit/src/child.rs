@@ -1,4 +1,4 @@
-//! Inside a process of a test: the agent, or a unit that runs the test's closure.
+//! Code that runs inside a process of a test: the agent, or a unit that runs the test's closure.
 
 use crate::{Failed, Outcome};
 use samite_fabric::agent::{self, AgentConfig, Starter};
@@ -6,13 +6,13 @@ use samite_fabric::{Config, Fabric, Identity, Ptracer};
 use std::io::{BufRead, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
-/// Says to the test that this process has got somewhere.
+/// Announces to the test that this process has reached a point.
 pub fn point(name: &str) {
     tell("point", name);
 }
 
-/// As [`point`], then waits until the test says [`crate::Cluster::release`], or
-/// [`crate::Cluster::release_as`]: what as.
+/// Announces a point, like [`point`], then waits until the test calls [`crate::Cluster::release`]
+/// or [`crate::Cluster::release_as`]. Returns the line of the latter.
 pub fn pause(name: &str) -> String {
     tell("point", name);
     let mut line = String::new();
@@ -20,12 +20,12 @@ pub fn pause(name: &str) -> String {
     line.trim_end().to_owned()
 }
 
-/// Shows a line in the output of the test (a measured figure).
+/// Prints a line in the output of the test (a measured figure).
 pub fn say(text: &str) {
     tell("say", text);
 }
 
-/// Ends this process as `kill -9` does: without destructors, and without a word to any peer.
+/// Ends this process like `kill -9`: without destructors or a message to any peer.
 pub fn die() -> ! {
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     unreachable!("nothing keeps a process from killing itself")
@@ -33,13 +33,13 @@ pub fn die() -> ! {
 
 const LIFE: &str = "SAMITE_TEST_LIFE";
 
-/// Which of [`live_once`]'s lives this process is, if it is one.
+/// Returns the number that [`live_once`] gave to this process, if it started it.
 pub fn life() -> Option<u64> {
     std::env::var(LIFE).ok()?.parse().ok()
 }
 
-/// Runs the body of this unit in a process of its own, in which [`life`] is this number, and waits
-/// until it has ended: for one that is to [`die`].
+/// Runs the body of this unit in a separate process, in which [`life`] returns this number, and
+/// waits until it has ended. For a process that is to [`die`].
 pub fn live_once(life: u64) -> std::io::Result<ExitStatus> {
     Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
@@ -48,18 +48,18 @@ pub fn live_once(life: u64) -> std::io::Result<ExitStatus> {
         .status()
 }
 
-/// One line to the parent. Its own write: lines of several threads do not mix.
+/// Sends one line to the parent. It is a single write, so lines of several threads do not mix.
 pub(crate) fn tell(what: &str, text: &str) {
     let line = format!("\n@{what} {}\n", text.replace('\n', "\n@more "));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// A unit that has not joined yet.
+/// A unit that has not joined.
 #[derive(Debug)]
 pub struct Unit {
-    /// Its index; rank and unit are the same, there is one program.
+    /// Its index; rank and unit number are equal, because there is one program.
     pub rank: u32,
-    /// How many units there are.
+    /// Number of units.
     pub size: u32,
     /// The domain of the test.
     pub domain: String,
@@ -68,7 +68,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Who this unit says it is.
+    /// Returns the identity of this unit.
     pub fn identity(&self) -> Identity {
         Identity {
             job: self.domain.clone(),
@@ -96,7 +96,7 @@ fn number(variable: &str) -> u32 {
         .unwrap_or_else(|_| panic!("{variable} is \"{text}\": a unit is started by its test"))
 }
 
-/// Ends with the parent: a test that was killed leaves nothing behind.
+/// Makes this process end with its parent, so that a killed test leaves nothing behind.
 fn die_with_parent() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if rustix::process::getppid().is_none_or(|parent| parent.is_init()) {
@@ -107,7 +107,7 @@ fn die_with_parent() {
 pub(crate) fn run_agent(budget: u64, services: Vec<Starter>, before: impl FnOnce()) -> ! {
     die_with_parent();
     before();
-    // A panic in any of its threads is one of the agent.
+    // A panic in any of its threads counts as a panic of the agent.
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
@@ -136,7 +136,7 @@ pub(crate) fn run_unit(config: Config, body: impl FnOnce(&Unit) -> Outcome) -> !
         size: number("SAMITE_UNITS"),
         domain: std::env::var("SAMITE_DOMAIN").unwrap_or_default(),
         config: Config {
-            // The process that runs the test, as a launcher would.
+            // The process that runs the test, as with a launcher.
             ptracer: Ptracer::Process(std::os::unix::process::parent_id() as i32),
             ..config
         },

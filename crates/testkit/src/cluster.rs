@@ -1,4 +1,4 @@
-//! The processes of a running test: what they say, how they end, who is killed when.
+//! The processes of a running test: their output, their ends, and which are killed when.
 
 use crate::leftovers;
 use crate::units::{NAME, ROLE, Units};
@@ -33,13 +33,13 @@ struct Process {
     who: Who,
     child: Child,
     lines: Vec<String>,
-    /// Points that were announced and not waited for yet.
+    /// Points that were announced but not yet waited for.
     points: Vec<String>,
     closed: bool,
     ended: Option<ExitStatus>,
 }
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug)]
 pub struct Cluster {
     name: String,
@@ -113,8 +113,8 @@ impl Cluster {
         let output = child.stderr.take().expect("it was piped");
         let (index, send) = (self.processes.len(), self.send.clone());
         std::thread::spawn(move || {
-            // To the end of the output, also if a line is not UTF-8: the end means that the process
-            // ends, and it is waited for without a watchdog.
+            // Read to the end of the output, even if a line is not UTF-8: the end means that the
+            // process is ending, and the wait for that has no watchdog.
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
                 let _ = send.send((index, Some(line)));
@@ -132,7 +132,7 @@ impl Cluster {
         });
     }
 
-    /// The domain of the test.
+    /// Returns the domain of the test.
     pub fn domain(&self) -> &str {
         &self.domain
     }
@@ -142,17 +142,17 @@ impl Cluster {
         found.unwrap_or_else(|| panic!("there is no {who} in this test"))
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub fn pid(&self, who: Who) -> i32 {
         self.processes[self.index(who)].child.id() as i32
     }
 
-    /// What a process has said so far.
+    /// Returns the lines that a process has printed so far.
     pub fn lines(&self, who: Who) -> &[String] {
         &self.processes[self.index(who)].lines
     }
 
-    /// Waits until a process says that it is at this point. Each announcement is found once.
+    /// Waits until a process announces this point. Each announcement is found once.
     pub fn wait_point(&mut self, who: Who, name: &str) {
         let index = self.index(who);
         loop {
@@ -171,7 +171,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until all units say that they are at this point.
+    /// Waits until all units have announced this point.
     pub fn wait_all(&mut self, name: &str) {
         let asked = |who: &Who| *who != Who::Agent && !self.killed.contains(who);
         let all: Vec<Who> = self
@@ -185,13 +185,13 @@ impl Cluster {
         }
     }
 
-    /// Lets a unit go on that is in [`crate::pause`].
+    /// Lets a unit continue that is in [`crate::pause`].
     pub fn release(&mut self, who: Who) {
         self.release_as(who, "");
     }
 
-    /// As [`Cluster::release`], with a line that the unit gets from [`crate::pause`]: which part it
-    /// plays from here on.
+    /// Lets a unit continue, like [`Cluster::release`]; [`crate::pause`] returns `part`, which says
+    /// what the unit does from here on.
     pub fn release_as(&mut self, who: Who, part: &str) {
         let index = self.index(who);
         if let Some(stdin) = self.processes[index].child.stdin.as_mut() {
@@ -208,18 +208,18 @@ impl Cluster {
             .unwrap_or_else(|error| panic!("{who} could not be signalled: {error}"));
     }
 
-    /// `kill -9`.
+    /// Sends `kill -9`.
     pub fn kill(&mut self, who: Who) {
         self.killed.insert(who);
         self.signal(who, Signal::KILL);
     }
 
-    /// Does not ask a unit how it ended: it dies by itself.
+    /// Excludes a unit from the check of how it ended: it kills itself.
     pub fn let_die(&mut self, who: Who) {
         self.killed.insert(who);
     }
 
-    /// `kill -STOP`; returns when it is stopped.
+    /// Sends `kill -STOP`; returns when the process is stopped.
     pub fn stop(&mut self, who: Who) {
         self.signal(who, Signal::STOP);
         while !all_are(self.pid(who), "stopped") {
@@ -230,7 +230,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until a process sleeps in the kernel, as one does that waits long enough.
+    /// Waits until a process sleeps in the kernel, as every long wait does.
     pub fn wait_asleep(&mut self, who: Who) {
         while !all_are(self.pid(who), "sleeping") {
             if Instant::now() > self.bound {
@@ -248,7 +248,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until the agent counts so many members and has given back what the others had.
+    /// Waits until the agent counts this many members and has reclaimed what the others had.
     pub fn wait_members(&mut self, count: usize) {
         let members = || {
             let facts =
@@ -263,12 +263,12 @@ impl Cluster {
         }
     }
 
-    /// `kill -CONT`.
+    /// Sends `kill -CONT`.
     pub fn go_on(&mut self, who: Who) {
         self.signal(who, Signal::CONT);
     }
 
-    /// Takes one line of somebody; the watchdog is here.
+    /// Receives one line from any process. This is where the watchdog runs.
     fn listen(&mut self, wanted: &str) {
         let left = self.bound.saturating_duration_since(Instant::now());
         let heard = self.lines.recv_timeout(left);
@@ -293,8 +293,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until every unit has ended; those that were not killed must have succeeded. What the
-    /// agent thinks of it is asked at the end.
+    /// Waits until every unit has ended. Units that were not killed must have succeeded. The agent
+    /// is checked at the end of the test.
     pub fn all_end(&mut self) {
         while self
             .processes
@@ -313,13 +313,14 @@ impl Cluster {
     }
 
     fn well(&self, process: &Process) -> bool {
-        // An exit status of 0 is not enough: a misspelt name runs no test at all, successfully.
+        // An exit status of 0 is not enough: with a misspelt name, no test runs at all, which is a
+        // success.
         let done = process.lines.iter().any(|line| line.starts_with("@done"));
         self.killed.contains(&process.who)
             || (done && process.ended.is_some_and(|status| status.success()))
     }
 
-    /// Ends the agent and looks for leftovers.
+    /// Ends the agent and checks that nothing is left behind.
     pub(crate) fn close(&mut self) {
         let agent = self.index(Who::Agent);
         if self.processes[agent].closed && !self.killed.contains(&Who::Agent) {
@@ -335,7 +336,7 @@ impl Cluster {
         assert!(left.is_empty(), "{}: left behind: {left:?}", self.name);
     }
 
-    /// Says what everybody is doing, ends them all and fails the test.
+    /// Prints the state of every process, ends them all and fails the test.
     fn give_up(&mut self, why: &str) -> ! {
         while let Ok((index, line)) = self.lines.try_recv() {
             self.processes[index]
@@ -365,7 +366,7 @@ impl Drop for Cluster {
     }
 }
 
-/// What each thread of a process does: its state, and where in the kernel it waits.
+/// Returns, for each thread of a process, its state and where in the kernel it waits.
 fn threads(pid: i32) -> Vec<(String, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()

@@ -1,9 +1,9 @@
-//! One body as several tests: on units that share memory, on units that behave as if they did not
-//! or as if they were on two nodes, and on the simulated network, where each unit is on a node of
-//! its own, or some share one and nodes reach each other's memory by RMA, with and without bypass,
-//! and frames overtake each other.
+//! One body as several tests: on units that share memory, on units that behave as if they shared
+//! none or as if they were on two nodes, and on the simulated network. There, each unit is on its
+//! own node, or some units share a node, nodes access each other's memory by RMA, with or without
+//! bypass, and frames overtake each other.
 
-/// The full name of a test, as the test runner knows it, from the `module_path!()` that it is in.
+/// Returns the full name of a test, as the test runner knows it, from its `module_path!()`.
 pub fn full_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_, inside)) => format!("{inside}::{test}"),
@@ -11,7 +11,7 @@ pub fn full_name(module: &str, test: &str) -> String {
     }
 }
 
-/// `everywhere!(name, units, body)` makes the tests `name::mapped`, `name::messages`,
+/// `everywhere!(name, units, body)` creates the tests `name::mapped`, `name::messages`,
 /// `name::two_nodes`, `name::simulated`, `name::simulated_two_nodes` and
 /// `name::simulated_three_nodes` of a `body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync`. The
 /// simulated ones run on a few seeds.

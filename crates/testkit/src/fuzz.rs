@@ -1,9 +1,9 @@
-//! Random input, by seed: rounds that can be repeated, words that are likely to hurt, mutated
+//! Random input from a seed: repeatable rounds, words that are likely to cause trouble, mutated
 //! bytes.
 //!
-//! A suite runs a fixed number of rounds, the same ones each time. `SAMITE_FUZZ_MINUTES=N` runs
-//! others, from a random seed on, for so long; `SAMITE_FUZZ_SEED=N` runs that one. A round that
-//! fails prints its seed.
+//! A suite runs a fixed number of rounds, always the same ones. `SAMITE_FUZZ_MINUTES=N` runs others
+//! for that long, starting at a random seed; `SAMITE_FUZZ_SEED=N` runs that one. A round that fails
+//! prints its seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ fn number(variable: &str) -> Option<u64> {
     Some(number.unwrap_or_else(|_| panic!("{variable} is \"{text}\", which is no number")))
 }
 
-/// Whether the run is a long one, and how long it is.
+/// Returns the duration of a long run, `None` if the run is not a long one.
 pub fn minutes() -> Option<Duration> {
     number(MINUTES).map(|minutes| Duration::from_secs(60 * minutes))
 }
 
-/// Runs `body` for `rounds` seeds, or as the environment says; see the module's text. `name` is the
-/// full name of the test.
+/// Runs `body` for `rounds` seeds, or as the environment says; see the module documentation. `name`
+/// is the full name of the test.
 pub fn rounds(name: &str, rounds: u64, mut body: impl FnMut(u64, &mut Rng)) {
     let mut run = |seed: u64| {
         let mut random = Rng::with_seed(seed);
@@ -54,7 +54,7 @@ pub fn rounds(name: &str, rounds: u64, mut body: impl FnMut(u64, &mut Rng)) {
     println!("{name}: {count} rounds from seed {first} on");
 }
 
-/// A word: often one that lies at a border of something.
+/// Returns a word, often one at a boundary of something.
 pub fn word(random: &mut Rng) -> u64 {
     match random.u32(..10) {
         0 => random.u64(..),
@@ -71,7 +71,7 @@ pub fn word(random: &mut Rng) -> u64 {
     }
 }
 
-/// Up to `most` random bytes; sometimes none.
+/// Returns up to `most` random bytes; sometimes none.
 pub fn bytes(random: &mut Rng, most: usize) -> Vec<u8> {
     let length = match random.u32(..4) {
         0 => random.usize(..=most.min(16)),
@@ -99,7 +99,7 @@ fn mutate_once(random: &mut Rng, bytes: &mut Vec<u8>) {
         0 => bytes[at] ^= 1 << random.u32(..8),
         1 => bytes[at] = random.u8(..),
         2 => bytes[at] = *random.choice(&[0, 1, 0x7f, 0x80, 0xff]).unwrap_or(&0),
-        // A word at its place.
+        // An aligned word.
         3 | 4 => {
             let width = 1 << random.u32(1..4);
             let at = at / width * width;
@@ -107,7 +107,7 @@ fn mutate_once(random: &mut Rng, bytes: &mut Vec<u8>) {
             let end = bytes.len().min(at + width);
             bytes[at..end].copy_from_slice(&word[..end - at]);
         }
-        // The largest number of variable length.
+        // The largest number in a variable-length encoding.
         5 => {
             let end = bytes.len().min(at + random.usize(1..10));
             bytes[at..end].fill(0xff);

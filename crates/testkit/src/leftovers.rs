@@ -1,8 +1,9 @@
-//! Nothing stays behind: no process, no socket, and (a memfd has no name) hence no memory.
+//! Checks that nothing is left behind: no process, no socket, and (a memfd has no name) hence no
+//! memory.
 
 use std::fs;
 
-/// What of a domain is still there; empty if nothing is.
+/// Returns what is left of a domain; empty if nothing is.
 pub(crate) fn of(domain: &str) -> Vec<String> {
     let mut found = processes(domain);
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -20,8 +21,8 @@ pub(crate) fn of(domain: &str) -> Vec<String> {
     found
 }
 
-/// Processes whose environment names the domain. Their end is the end of the arena's mappings and
-/// descriptors: it lives in no file system.
+/// Returns the processes whose environment names the domain. When they end, the mappings and
+/// descriptors of the arena do, too: it is in no file system.
 fn processes(domain: &str) -> Vec<String> {
     let ours = format!("SAMITE_DOMAIN={domain}");
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();

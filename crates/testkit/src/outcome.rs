@@ -1,12 +1,12 @@
-//! How the body of a unit fails: with a sentence and a place, so that it can use `?`.
+//! How the body of a unit fails: with a message and a location, so that it can use `?`.
 
 use std::panic::Location;
 
-/// Why a body failed.
+/// The reason for a failure.
 #[derive(Clone, Debug)]
 pub struct Failed(pub String);
 
-/// What a body returns.
+/// The result of a body.
 pub type Outcome<T = ()> = Result<T, Failed>;
 
 impl std::fmt::Display for Failed {
@@ -16,7 +16,7 @@ impl std::fmt::Display for Failed {
 }
 
 impl Failed {
-    /// A failure at the caller's line.
+    /// Creates a failure at the caller's line.
     #[track_caller]
     pub fn new(why: impl std::fmt::Display) -> Failed {
         let at = Location::caller();

@@ -1,10 +1,10 @@
-//! Bytes that know their place: a byte that was lost, doubled or moved is seen.
+//! Position-dependent bytes: a byte that is lost, duplicated or moved is noticed.
 
 use crate::{Failed, Outcome};
 
 #[inline(always)]
 fn word(seed: u64, index: u64) -> u64 {
-    // splitmix64: every word of every seed is another one.
+    // splitmix64: every word of every seed is different.
     let mut z = seed
         .wrapping_mul(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(index)
@@ -14,7 +14,7 @@ fn word(seed: u64, index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `len` bytes of the pattern of a seed.
+/// Returns `len` bytes of the pattern of a seed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     for (index, chunk) in bytes.chunks_mut(8).enumerate() {
@@ -23,7 +23,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether `bytes` are the pattern of a seed; else says where they begin to differ.
+/// Checks that `bytes` are the pattern of a seed; otherwise reports where they begin to differ.
 #[track_caller]
 pub fn verify(seed: u64, bytes: &[u8]) -> Outcome {
     for (index, chunk) in bytes.chunks(8).enumerate() {

@@ -1,9 +1,9 @@
-//! Pipes for processes that somebody has stopped reading.
+//! Pipes for processes whose output is no longer read.
 
 use std::io::{PipeReader, PipeWriter, Write};
 
-/// A pipe that takes no byte more, and its other end: whoever writes to it blocks for as long as
-/// that is neither read nor dropped.
+/// Returns a pipe that accepts no more bytes, and its other end: a process that writes to it blocks
+/// as long as the other end is neither read nor dropped.
 pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe can be had");
     rustix::io::ioctl_fionbio(&writer, true).expect("a pipe need not block");

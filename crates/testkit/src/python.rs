@@ -1,13 +1,13 @@
-//! The project's Python environment, which tests compare with programs of others.
+//! The project's Python environment, for tests that compare with external programs.
 
 use crate::require;
 use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Its interpreter, where there is one: in the folder that `SAMITE_PYTHON` names, else in
-/// `samite/python` in the user's cache folder. `ci/setup` makes it. (`samite::python` is the same
-/// rule for programs; tests of lower floors cannot use it.)
+/// Returns its interpreter, if there is one: in the folder that `SAMITE_PYTHON` names, otherwise in
+/// `samite/python` in the user's cache folder. `ci/setup` creates it. (`samite::python` implements
+/// the same rule for programs; tests of lower floors cannot use it.)
 fn python() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let folder = match named("SAMITE_PYTHON") {
@@ -21,8 +21,9 @@ fn python() -> Option<PathBuf> {
     Some(folder.join("bin/python")).filter(|python| python.exists())
 }
 
-/// Runs a script with these arguments; what it prints. `None` where there is no Python: the test is
-/// skipped by name, or fails, as [`require`] says. A script that fails fails the test.
+/// Runs a script with these arguments and returns its output. Returns `None` if there is no Python:
+/// the test is skipped by name, or fails, as [`require`] decides. If the script fails, the test
+/// fails.
 pub fn run_python(test: &str, script: &str, args: &[&OsStr]) -> Option<String> {
     let Some(python) = python() else {
         require(

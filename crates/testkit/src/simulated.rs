@@ -6,7 +6,7 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, PeerId};
 use std::ops::Range;
 
-/// Two nodes that reach each other's memory past its owner.
+/// Two nodes that access each other's memory without their owners' progress.
 pub fn two_nodes(seed: u64, units: u32) -> Scenario {
     Scenario::new(seed, units)
         .on_nodes(2)
@@ -22,7 +22,7 @@ pub fn three_nodes(seed: u64, units: u32) -> Scenario {
         .unordered()
 }
 
-/// These seeds, or the one in `SAMITE_SIM_SEED`.
+/// Returns `otherwise`, or the seed in `SAMITE_SIM_SEED`.
 pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
     let Ok(text) = std::env::var("SAMITE_SIM_SEED") else {
         return otherwise;
@@ -33,9 +33,9 @@ pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Runs `body` in `units` simulated units, each on a node of its own, for every seed, or for the
-/// one in `SAMITE_SIM_SEED`. A failure says the seed and the command that repeats it. `name` is the
-/// full name of the test.
+/// Runs `body` in `units` simulated units, each on its own node, for every seed, or for the one in
+/// `SAMITE_SIM_SEED`. A failure prints the seed and the command that repeats it. `name` is the full
+/// name of the test.
 pub fn simulate(
     name: &str,
     units: u32,
@@ -45,7 +45,8 @@ pub fn simulate(
     simulate_on(units, name, units, seeds, body);
 }
 
-/// As [`simulate`], with the units on so many nodes: those of one map each other's memory.
+/// Does the same as [`simulate`], with the units on this many nodes: units of the same node map
+/// each other's memory.
 pub fn simulate_on(
     nodes: u32,
     name: &str,
@@ -57,7 +58,7 @@ pub fn simulate_on(
     simulate_as(scenario, name, seeds, body);
 }
 
-/// As [`simulate`], in the scenario of each seed.
+/// Does the same as [`simulate`], in the scenario of each seed.
 pub fn simulate_as(
     scenario: impl Fn(u64) -> Scenario,
     name: &str,

@@ -1,12 +1,13 @@
-//! Who has been in a domain, for a unit that serves the others until all have left.
+//! Records which units have been in a domain, for a unit that serves the others until all have
+//! left.
 
 use samite_fabric::Fabric;
 use std::collections::BTreeSet;
 
-/// The other units of a test, as one that serves them sees them come and go.
+/// The other units of a test, as seen by a unit that serves them.
 ///
-/// One may leave before another one comes: what counts is who has been there, not how many are
-/// there at once.
+/// One may leave before another one comes, so the tracker records which have been present, not how
+/// many are at the same time.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     expected: usize,
@@ -14,7 +15,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// So many units, none of them the one that asks.
+    /// Expects this many units, not counting the caller.
     pub fn expect(expected: u32) -> Tracker {
         Tracker {
             expected: expected as usize,
@@ -22,7 +23,7 @@ impl Tracker {
         }
     }
 
-    /// Whether some are there, or have not come yet.
+    /// Returns true if some are present, or have not come yet.
     pub fn remain(&mut self, fabric: &Fabric) -> bool {
         let peers = fabric.peers();
         let others = peers.iter().filter(|info| info.peer != fabric.me());

@@ -1,11 +1,11 @@
-//! What a test runs in several processes.
+//! The configuration of a test that runs in several processes.
 
 use crate::{Cluster, Outcome, Unit, Who, child};
 use samite_fabric::agent::Starter;
 use samite_fabric::{Config, Fabric, Mask, PeerId};
 use std::time::Duration;
 
-/// How many units a test runs, and how.
+/// Number of units of a test, and how to run them.
 #[derive(Clone, Debug)]
 pub struct Units {
     pub(crate) count: u32,
@@ -17,7 +17,7 @@ pub struct Units {
     pub(crate) timeout: Duration,
 }
 
-/// `count` units of a fresh domain with its agent.
+/// Creates the configuration of `count` units in a fresh domain with its agent.
 pub fn units(count: u32) -> Units {
     Units {
         count,
@@ -33,15 +33,15 @@ pub fn units(count: u32) -> Units {
     }
 }
 
-/// In the children: which test they are part of, and as what.
+/// In the children: the test that they belong to, and their role.
 pub(crate) const NAME: &str = "SAMITE_TEST_NAME";
 pub(crate) const ROLE: &str = "SAMITE_TEST_ROLE";
 
-/// On how many nodes the units behave as if they were, in tests that do not say it themselves:
-/// `cargo xtask test` runs suites once more with each of [`Mask::nodes`] 2 and 3.
+/// Number of nodes on which the units behave as if they were, in tests that do not specify it:
+/// `cargo xtask test` runs suites again with [`Mask::nodes`] 2 and 3.
 const NODES: &str = "SAMITE_TEST_NODES";
 
-/// `mask`, on as many nodes as this run of the tests wants.
+/// Returns `mask`, with the number of nodes for this run of the tests.
 fn on_nodes(mask: Mask) -> Mask {
     match std::env::var(NODES) {
         Ok(text) if mask.nodes == 0 => {
@@ -55,7 +55,7 @@ fn on_nodes(mask: Mask) -> Mask {
 }
 
 impl Units {
-    /// The domain's budget of shared memory, in bytes.
+    /// Sets the domain's budget of shared memory, in bytes.
     pub fn budget(self, bytes: u64) -> Units {
         Units {
             budget: bytes,
@@ -69,12 +69,12 @@ impl Units {
         self
     }
 
-    /// What the units must not use. See [`ONE_NODE`](crate::ONE_NODE).
+    /// Sets what the units must not use. See [`ONE_NODE`](crate::ONE_NODE).
     pub fn mask(self, mask: Mask) -> Units {
         self.config(|config| config.mask = mask)
     }
 
-    /// What every process does first (limits, another user).
+    /// Sets what every process does first (limits, another user).
     pub fn before(self, before: fn(Who)) -> Units {
         Units {
             before: Some(before),
@@ -82,12 +82,12 @@ impl Units {
         }
     }
 
-    /// What the agent hosts, as `samite agent` does; without it nothing.
+    /// Sets the services that the agent hosts, like `samite agent`; by default, there are none.
     pub fn services(self, services: Vec<Starter>) -> Units {
         Units { services, ..self }
     }
 
-    /// In a round of [`crate::fuzz::rounds`]: the processes are to have the same seed.
+    /// In a round of [`crate::fuzz::rounds`]: gives the processes the same seed.
     pub fn seed(self, seed: u64) -> Units {
         Units {
             seed: Some(seed),
@@ -95,19 +95,19 @@ impl Units {
         }
     }
 
-    /// How long the watchdog waits.
+    /// Sets the timeout of the watchdog.
     pub fn timeout(self, timeout: Duration) -> Units {
         Units { timeout, ..self }
     }
 
-    /// Runs `body` in every unit, which has joined and knows the members by rank. All must succeed.
-    /// `name` is the full name of the test that calls this.
+    /// Runs `body` in every unit after it has joined, with the members by rank. All must succeed.
+    /// `name` is the full name of the calling test.
     pub fn run(self, name: &str, body: impl Fn(&Fabric, &[PeerId]) -> Outcome) {
         self.orchestrate(name, body, Cluster::all_end);
     }
 
-    /// As [`Units::run`]; meanwhile `orchestrator` runs in the test itself and may stop and kill.
-    /// Units that it killed are not asked how they ended, all others must succeed.
+    /// Does the same as [`Units::run`]; meanwhile, `orchestrator` runs in the test itself and may
+    /// stop and kill units. The units that it kills are not checked; all others must succeed.
     pub fn orchestrate(
         self,
         name: &str,
@@ -117,14 +117,14 @@ impl Units {
         let joined = |unit: &Unit| {
             let fabric = unit.join()?;
             let members = fabric.job()?;
-            // Whoever ends or is killed from here on was found by all.
+            // Units that end or are killed from here on were found by all others.
             fabric.barrier(&members)?;
             body(&fabric, &members)
         };
         self.orchestrate_bare(name, joined, orchestrator);
     }
 
-    /// As [`Units::orchestrate`], for bodies that join by themselves, or not at all.
+    /// Does the same as [`Units::orchestrate`], for bodies that join by themselves, or not at all.
     pub fn orchestrate_bare(
         self,
         name: &str,
@@ -160,20 +160,20 @@ impl Units {
     }
 }
 
-/// Whether this unit maps the memory of all that are there.
+/// Returns true if this unit maps the memory of all present peers.
 pub fn maps_all(fabric: &Fabric) -> bool {
     let peers = fabric.peers();
     peers.iter().all(|info| fabric.caps_to(info.peer).map)
 }
 
-/// Whether this unit maps the memory of the peer that hosts the services of an agent.
+/// Returns true if this unit maps the memory of the peer that hosts the services of an agent.
 pub fn maps_host(fabric: &Fabric) -> bool {
     let host = samite_fabric::agent::find_host(fabric);
     host.is_some_and(|host| fabric.caps_to(host.peer).map)
 }
 
-/// Whether a test can run here. If not it is skipped by name, with what would make it run;
-/// `SAMITE_TEST_REQUIRE_ALL=1` turns the skip into a failure.
+/// Returns true if a test can run here. Otherwise the test is skipped by name, with a hint about
+/// what is missing; `SAMITE_TEST_REQUIRE_ALL=1` turns the skip into a failure.
 pub fn require(test: &str, condition: bool, otherwise: &str) -> bool {
     if condition {
         return true;

@@ -263,12 +263,14 @@ impl Membership {
             } => self.own_slot(slot, incarnation, state, identity),
             Event::Leave => self.leave(),
         }
+        // Changes of this event go to all connected agents at once, not only at the next tick.
         if self.news() != before {
             for node in self.ids() {
                 self.feed(node);
             }
         }
         self.end_if_left();
+        // Once, after all entries, so that units read them all.
         if self.out.iter().any(Action::writes_roster) {
             self.out.push(Action::RaiseEpoch);
         }

@@ -372,6 +372,7 @@ impl Drop for Lease {
         if process.is_of_parent() {
             return;
         }
+        // A borrowed segment is not in the table: its lease is the only one.
         if let Some(claimed) = self.lent {
             if let Some(span) = claimed {
                 process.arena.claims().release(span, Use::Leased);
@@ -389,6 +390,7 @@ impl Drop for Lease {
         if known.leases > 0 {
             return;
         }
+        // The last use. The bit is cleared last: then the owner may reuse the memory at once.
         if let Some(span) = known.claimed.take() {
             process.arena.claims().release(span, Use::Leased);
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 const ECHO: u16 = 1;
 const KEEP: u16 = 2;
 
-/// Handlers see the sender and the bytes; a request gets its own reply, a tell none.
+/// Handlers see the sender and the bytes; a request gets its own reply, a tell gets none.
 pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let kept = Arc::new(Mutex::new(Vec::new()));
@@ -51,7 +51,7 @@ pub fn handlers_run_and_answer(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(())
 }
 
-/// Bytes that do not fit into a frame, both ways.
+/// Requests and replies that do not fit into a frame.
 pub fn long_requests_and_long_replies(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let body = fabric.caps_to(fabric.me()).body_max as usize;
     fabric.on(ECHO, |_, bytes| Some(bytes.iter().rev().copied().collect()));
@@ -72,7 +72,8 @@ pub fn long_requests_and_long_replies(fabric: &Fabric, members: &[PeerId]) -> Ou
     Ok(fabric.barrier(members)?)
 }
 
-/// A request for a handler that is not there is an error; a tell is ignored; others are not hurt.
+/// A request for an unknown handler is an error and a tell to one is ignored; other messages are
+/// not affected.
 pub fn an_unknown_handler_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
     fabric.barrier(members)?;
@@ -93,7 +94,8 @@ pub fn an_unknown_handler_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Ou
     Ok(fabric.barrier(members)?)
 }
 
-/// Far more requests than credits, from everybody to everybody, answers taken at the end.
+/// Far more requests than credits, from every member to every member, with the replies taken at the
+/// end.
 pub fn ten_thousand_requests(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: u64 = 10_000;
     fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
@@ -111,7 +113,7 @@ pub fn ten_thousand_requests(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A request that is given up does not take its credit with it.
+/// A request that is abandoned gives its credit back.
 pub fn a_cancelled_request_gives_its_credit_back(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     fabric.on(ECHO, |_, bytes| Some(bytes.to_vec()));
     fabric.barrier(members)?;

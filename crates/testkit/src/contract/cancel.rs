@@ -1,4 +1,4 @@
-//! Operations that are cancelled, and what a scope says of those that it ends.
+//! Cancelled operations, and what a scope reports about the operations that it ends.
 
 use super::index;
 use super::order::LARGE;
@@ -27,7 +27,7 @@ pub fn a_receive_is_cancelled_before_it_matches(fabric: &Fabric, members: &[Peer
     Ok(fabric.barrier(members)?)
 }
 
-/// What has ended stays as it ended.
+/// A cancellation does not change the result of an operation that has ended.
 pub fn a_finished_receive_cannot_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     if me == 0 {
@@ -44,8 +44,8 @@ pub fn a_finished_receive_cannot_be_cancelled(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(members)?)
 }
 
-/// A receive that is cancelled under way ends once, either way, and so does its send, which hears
-/// of it if it had not ended before; what follows is not disturbed.
+/// A receive that is cancelled in flight ends once, either way, and so does its send, which reports
+/// the cancellation if it had not ended before. Later messages are not affected.
 pub fn a_receive_is_cancelled_while_it_is_filled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const SIZE: usize = 4 << 20;
     let me = index(fabric, members)?;
@@ -64,7 +64,8 @@ pub fn a_receive_is_cancelled_while_it_is_filled(fabric: &Fabric, members: &[Pee
                 }
                 Err(error) => {
                     same!(error, Error::Cancelled);
-                    // It may have been cancelled before the message came: then it is still there.
+                    // It may have been cancelled before the message arrived: then the message is
+                    // still to be received.
                     fabric.signal(members[1], 100 + round)?;
                 }
             }
@@ -93,7 +94,7 @@ pub fn a_receive_is_cancelled_while_it_is_filled(fabric: &Fabric, members: &[Pee
     Ok(())
 }
 
-/// A send that nobody matched is withdrawn: it never arrives, those behind it do.
+/// An unmatched send is withdrawn: it never arrives, later ones do.
 pub fn a_send_is_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     for round in 0..100u64 {
@@ -118,8 +119,8 @@ pub fn a_send_is_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A handle of an operation that had ended when it was made can be cancelled like any other,
-/// without any harm to those that are made afterwards.
+/// A handle whose operation had already ended when it was created can be cancelled like any other,
+/// without affecting handles that are created afterwards.
 pub fn what_has_ended_can_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let (next, last) = (
@@ -147,8 +148,8 @@ pub fn what_has_ended_can_be_cancelled(fabric: &Fabric, members: &[PeerId]) -> O
     Ok(fabric.barrier(members)?)
 }
 
-/// A scope returns the first error of what was started in it and that nobody has waited for; what
-/// was waited for, or cancelled, is not among it.
+/// A scope returns the first error of its operations for which the caller did not wait. Errors of
+/// operations that the caller waited for or cancelled are not included.
 pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let (next, last) = (
@@ -161,7 +162,7 @@ pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outc
         fabric.send(next, tag, &pattern(tag, 100))?;
     }
     let (mut small, mut fits) = ([0; 10], [0; 100]);
-    // Dropped, and too small: nobody but the scope can say so.
+    // Dropped, and too small: only the scope can report it.
     let ended = fabric.scope(|scope| {
         scope.irecv(from(1), &mut small)?;
         scope.irecv(from(2), &mut fits)?;
@@ -179,13 +180,13 @@ pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outc
     };
     matches_or_fail!(ended, Err(error) if is_short(error));
     verify(2, &fits)?;
-    // Waited for: whoever did so knows.
+    // Waited for: the caller knows the error.
     fabric.scope(|scope| -> Outcome {
         let short = scope.irecv(from(3), &mut small)?.wait();
         matches_or_fail!(short, Err(error) if is_short(error));
         Ok(())
     })?;
-    // Its own error goes before, and what was cancelled is no error.
+    // The body's own error takes precedence, and a cancellation is not an error.
     let ended = fabric.scope(|scope| {
         scope.irecv(from(4), &mut small)?;
         Err::<(), _>(Error::Misaligned(7))
@@ -195,7 +196,7 @@ pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outc
         scope.irecv(from(9), &mut fits)?.cancel();
         Ok(())
     })?;
-    // One in another: each has its own.
+    // Nested scopes: each has its own errors.
     let (mut outer, mut inner) = ([0; 10], [0; 10]);
     fabric.barrier(members)?;
     let ended = fabric.scope(|scope| {
@@ -208,7 +209,7 @@ pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outc
         Ok(ended)
     });
     matches_or_fail!(ended, Err(Error::Truncated { message: 12, .. }));
-    // What never comes is given up at the deadline.
+    // An operation that never completes is abandoned at the deadline.
     let deadline = fabric.deadline();
     fabric.set_deadline(std::time::Duration::from_millis(20));
     let ended = fabric.scope(|scope| {

@@ -1,4 +1,4 @@
-//! A member that is gone. Here it leaves; `faults` kills it.
+//! Loss of a member. Here it leaves; `faults` kills it.
 
 use super::index;
 use super::onesided::exchange;
@@ -6,7 +6,8 @@ use crate::pattern::pattern;
 use crate::{Outcome, matches_or_fail, same};
 use samite_fabric::{Error, Fabric, Match, PeerId};
 
-/// Every operation that needs the lost member ends once, with `PeerLost`; those of others go on.
+/// Every operation that needs the lost member ends once, with `PeerLost`; operations of others
+/// continue.
 pub fn who_leaves_ends_what_depends_on_it(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
@@ -42,7 +43,7 @@ pub fn who_leaves_ends_what_depends_on_it(fabric: &Fabric, members: &[PeerId]) -
     Ok(fabric.barrier(rest)?)
 }
 
-/// What a member said before it left is still heard, and then the loss.
+/// Messages that a member sent before it left still arrive, and then its loss is reported.
 pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const WORDS: u64 = 50;
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
@@ -55,7 +56,7 @@ pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         }
         return Ok(());
     }
-    // Looks only when the other one is gone for good.
+    // Receive only after the other member is gone for good.
     while fabric.peers().iter().any(|info| info.peer == leaver) {}
     for word in 0..WORDS {
         let mut bytes = [0; 8];
@@ -69,8 +70,8 @@ pub fn last_words_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(rest)?)
 }
 
-/// As [`last_words_arrive`], for a receiver that takes one message at a time and hears of the loss
-/// while it works on one: nothing that was said before the loss is lost with the speaker.
+/// Tests the same as [`last_words_arrive`], for a receiver that takes one message at a time and
+/// learns of the loss while it works on one: no message sent before the loss is lost.
 pub fn last_words_are_taken_one_by_one(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const WORDS: u64 = 50;
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
@@ -89,7 +90,7 @@ pub fn last_words_are_taken_one_by_one(fabric: &Fabric, members: &[PeerId]) -> O
     }
     let me = index(fabric, members)?;
     for number in 0..WORDS {
-        // One takes what comes from anybody, the other asks for it by name.
+        // One member receives from any source, the other names the source.
         let wants = match me % 2 {
             0 => Match::any(1),
             _ => Match::from(leaver, 1),
@@ -110,7 +111,7 @@ pub fn last_words_are_taken_one_by_one(fabric: &Fabric, members: &[PeerId]) -> O
     Ok(fabric.barrier(rest)?)
 }
 
-/// One-sided operations on what a lost member owned end with an error; they do not hang.
+/// One-sided operations on memory of a lost member end with an error; they do not hang.
 pub fn a_lost_owner_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let (leaver, rest) = (members[members.len() - 1], &members[..members.len() - 1]);
     let segment = fabric.allocate(4096)?;

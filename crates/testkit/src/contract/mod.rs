@@ -1,4 +1,4 @@
-//! What every transport is held to. A case is a function that all members of a job run; it knows
+//! The contract of every transport. A case is a function that all members of a job run; it knows
 //! nothing of the transport below.
 //!
 //! ```ignore
@@ -24,16 +24,16 @@ pub mod waiting;
 use crate::{Failed, Outcome};
 use samite_fabric::{Fabric, PeerId};
 
-/// A case of the suite. All members run it with the same list; there are at least three.
+/// A case of the suite. All members run it with the same list of at least three members.
 pub type Case = fn(&Fabric, &[PeerId]) -> Outcome;
 
-/// Index of this process among the members.
+/// Returns the index of this process among the members.
 pub fn index(fabric: &Fabric, members: &[PeerId]) -> Outcome<usize> {
     let found = members.iter().position(|member| *member == fabric.me());
     found.ok_or_else(|| Failed::new("this process is not among the members"))
 }
 
-/// Some microseconds of work that is not for the fabric: meanwhile others go on.
+/// Computes for some microseconds without the fabric, so that others can proceed.
 pub(crate) fn work() {
     let mut state = 1u64;
     for _ in 0..20_000 {
@@ -41,7 +41,7 @@ pub(crate) fn work() {
     }
 }
 
-/// One test per case: `$run` is called with the full name of the test and the case.
+/// Creates one test per case: `$run` is called with the full name of the test and the case.
 #[macro_export]
 macro_rules! contract {
     ($suite:ident, $run:expr) => {

@@ -1,4 +1,4 @@
-//! Put, get, atomics, and what is refused.
+//! Put, get, atomics, and refusals.
 
 use super::index;
 use crate::pattern::{pattern, verify};
@@ -17,7 +17,7 @@ const ATOMICS: [Atomic; 9] = [
     Atomic::CompareExchange,
 ];
 
-/// Tells everybody the key of a segment; the keys of all by rank. Collective.
+/// Sends the key of a segment to every member; returns the keys of all by rank. Collective.
 pub(super) fn exchange(
     fabric: &Fabric,
     members: &[PeerId],
@@ -36,7 +36,7 @@ pub(super) fn exchange(
     Ok(keys)
 }
 
-/// A put is in place when it returns, for every size, blocking or not.
+/// The bytes of a put are in place when it returns, for every size, blocking or not.
 pub fn what_is_put_is_got(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: usize = 3 << 20;
     let me = index(fabric, members)?;
@@ -63,7 +63,7 @@ pub fn what_is_put_is_got(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// Many at once from everybody to the same owner: each byte is whose it should be.
+/// Many concurrent puts by all members to the same owner: each byte is that of the right member.
 pub fn everybody_puts_at_once(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const PART: usize = 5000;
     const PARTS: usize = 40;
@@ -112,8 +112,8 @@ fn model(op: Atomic, old: u64, a: u64, b: u64, mask: u64) -> u64 {
     }
 }
 
-/// Every operation, both widths, blocking and not, against a model. Neighbouring bytes are
-/// untouched.
+/// Every operation, both widths, blocking and not, compared with a model. Neighbouring bytes do not
+/// change.
 pub fn atomics_do_what_they_say(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let segment = fabric.allocate(64 * members.len() as u64)?;
@@ -157,7 +157,7 @@ pub fn atomics_do_what_they_say(fabric: &Fabric, members: &[PeerId]) -> Outcome 
     Ok(fabric.barrier(members)?)
 }
 
-/// Concurrent additions and compare-exchanges by everybody, the owner among them.
+/// Concurrent additions and compare-exchanges by all members, including the owner.
 pub fn concurrent_atomics_lose_nothing(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: u64 = 300;
     let segment = fabric.allocate(64)?;
@@ -196,7 +196,7 @@ pub fn concurrent_atomics_lose_nothing(fabric: &Fabric, members: &[PeerId]) -> O
     Ok(fabric.barrier(members)?)
 }
 
-/// Private memory that was registered is reached like any other segment.
+/// Private memory that was registered can be accessed like any other segment.
 pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: usize = 200_000;
     let me = index(fabric, members)?;
@@ -227,7 +227,7 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
     same!(all?, vec![111u64.to_le_bytes().to_vec(); members.len()]);
     drop(remote);
     fabric.barrier(members)?;
-    // Also where it may only be read.
+    // Also if it is read only.
     let mut phased = segment.into_phased();
     phased.shut();
     phased.turn(true)?;
@@ -241,7 +241,7 @@ pub fn registered_private_memory(fabric: &Fabric, members: &[PeerId]) -> Outcome
     Ok(fabric.barrier(members)?)
 }
 
-/// The key of a freed segment names nothing any more, also when its number is used again.
+/// The key of a freed segment stays invalid, even after its number is reused.
 pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let next = (me + 1) % members.len();
@@ -253,7 +253,7 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
     drop(segment);
     fabric.barrier(members)?;
     let refused = |key: SegmentKey| -> Outcome {
-        // Whether it is refused when attached or when used is the transport's business.
+        // Whether it is refused on attach or on use is up to the transport.
         let got = fabric
             .attach(key)
             .and_then(|remote| remote.get(0, &mut [0; 8]));
@@ -266,12 +266,12 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         Ok(())
     };
     refused(keys[next])?;
-    // What was attached before notices, too.
+    // Earlier attachments notice, too.
     matches_or_fail!(early.put(0, b"late"), Err(Error::NoSuchSegment { .. }));
     matches_or_fail!(early.get(0, &mut [0; 8]), Err(Error::NoSuchSegment { .. }));
     matches_or_fail!(early.fetch_add(0, 1), Err(Error::NoSuchSegment { .. }));
     let again = fabric.allocate(4096)?;
-    // A key of another life of its owner names nothing of this one.
+    // A key of another incarnation of its owner does not name a segment of this one.
     let earlier = SegmentKey {
         incarnation: again.key().incarnation + 1,
         ..again.key()
@@ -280,7 +280,7 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
         fabric.attach(earlier).map(|_| ()),
         Err(Error::PeerLost { .. })
     );
-    // Where it is mapped, the one who is attached keeps the memory and its number.
+    // If it is mapped, the attached process keeps the memory and the number.
     let previous = members[(me + members.len() - 1) % members.len()];
     let is_kept = fabric.caps_to(previous).map;
     same!(again.key().segment == keys[me].segment, !is_kept);
@@ -298,7 +298,7 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
     Ok(fabric.barrier(members)?)
 }
 
-/// Places outside and misaligned words are refused before anything is touched.
+/// Offsets out of range and misaligned words are refused before anything is accessed.
 pub fn places_outside_and_misaligned_are_refused(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: u64 = 1000;
     let me = index(fabric, members)?;
@@ -344,7 +344,8 @@ pub fn places_outside_and_misaligned_are_refused(fabric: &Fabric, members: &[Pee
     Ok(fabric.barrier(members)?)
 }
 
-/// The budget is a typed refusal; what is there stays, what is freed can be had again.
+/// Exceeding the budget is a typed error; existing memory stays, and freed memory can be allocated
+/// again.
 pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const PIECE: u64 = 16 << 20;
     let refusal = |result: Result<Segment, Error>| -> Outcome {
@@ -377,7 +378,7 @@ pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
             segment.bytes().read(PIECE - 8, &mut bytes);
             same!(u64::from_le_bytes(bytes), number as u64);
         }
-        // Messages still go, and what is freed is there for the next one.
+        // Messages still work, and freed memory is available for the next allocation.
         fabric.send(members[1], 1, b"full")?;
         all.pop();
         let again = fabric.allocate(PIECE)?;
@@ -389,7 +390,7 @@ pub fn the_budget_is_a_refusal(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// Memory that is used again is zeroed, small or large.
+/// Reused memory is zeroed, small or large.
 pub fn a_fresh_segment_is_zero(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     for bytes in [64, 5000, 4 << 20] {
         for _ in 0..3 {
@@ -408,8 +409,8 @@ pub fn a_fresh_segment_is_zero(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// Elements that are larger than any frame come together like small ones, and what is asked for
-/// behind them is answered, too.
+/// Elements larger than any frame can be requested together like small ones, and requests after
+/// them are answered, too.
 pub fn elements_larger_than_a_frame(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const SIZE: u64 = 300_003;
     const COUNT: u64 = 4;

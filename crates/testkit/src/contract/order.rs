@@ -5,10 +5,10 @@ use crate::pattern::{pattern, verify};
 use crate::{Failed, Outcome, check, same};
 use samite_fabric::{Error, Fabric, Match, PeerId, wait_all};
 
-/// Far beyond what travels at once, on every transport.
+/// Far more than one frame, on every transport.
 pub(super) const LARGE: usize = 300_000;
 
-/// Everybody sends to everybody, small and large mixed; each pair's messages arrive in order.
+/// Every member sends to every member, small and large mixed; each pair's messages arrive in order.
 pub fn messages_of_a_pair_stay_in_order(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: usize = 300;
     let len = |number: usize| {
@@ -38,7 +38,7 @@ pub fn messages_of_a_pair_stay_in_order(fabric: &Fabric, members: &[PeerId]) -> 
     Ok(fabric.barrier(members)?)
 }
 
-/// One receiver of any source; order is kept per source.
+/// A receiver takes messages from any source; order is kept per source.
 pub fn any_source_takes_from_everybody(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: usize = 200;
     let me = index(fabric, members)?;
@@ -79,7 +79,7 @@ pub fn tags_and_masks_choose(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         for tag in tags {
             fabric.send(members[0], tag, &tag.to_le_bytes())?;
         }
-        // A receive that was posted before its message came.
+        // A receive that was posted before its message arrived.
         fabric.signal(members[0], 1)?;
         fabric.await_signal(members[0], 2)?;
         fabric.send(members[0], 0x77, b"no")?;
@@ -133,7 +133,7 @@ pub fn tags_and_masks_choose(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A probe says what is there, and leaves it there.
+/// A probe describes a message without taking it.
 pub fn probe_looks_and_leaves(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     if me == 1 {
@@ -162,7 +162,7 @@ pub fn probe_looks_and_leaves(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A message that is longer than the buffer is consumed and reported; its send ends well.
+/// A message longer than the buffer is consumed and reported; its send succeeds.
 pub fn a_message_that_does_not_fit_is_consumed(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let sizes = [10, 200, 5000, LARGE];
@@ -176,7 +176,8 @@ pub fn a_message_that_does_not_fit_is_consumed(fabric: &Fabric, members: &[PeerI
     if me == 0 {
         for (round, size) in sizes.into_iter().enumerate() {
             if round % 2 == 0 {
-                // Unexpected when it is received, otherwise mostly not.
+                // In these rounds, the message is unexpected when it is received; in the others,
+                // mostly not.
                 while fabric.probe(Match::any(1)).is_none() {}
             }
             let mut buffer = vec![0; size - 1];
@@ -196,7 +197,7 @@ pub fn a_message_that_does_not_fit_is_consumed(fabric: &Fabric, members: &[PeerI
     Ok(fabric.barrier(members)?)
 }
 
-/// No bytes are a message too.
+/// An empty message is a message, too.
 pub fn empty_messages_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     if me == 1 {
@@ -217,7 +218,7 @@ pub fn empty_messages_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A process is its own peer.
+/// A process can send to itself.
 pub fn messages_to_oneself_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = fabric.me();
     for size in [0, 8, 300, 20_000, LARGE] {
@@ -231,7 +232,7 @@ pub fn messages_to_oneself_arrive(fabric: &Fabric, members: &[PeerId]) -> Outcom
     Ok(fabric.barrier(members)?)
 }
 
-/// Large messages that nobody expects yet do not stand in the way of small ones.
+/// Large unexpected messages do not block small ones.
 pub fn large_messages_do_not_block_small_ones(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: u64 = 20;
     let me = index(fabric, members)?;
@@ -257,9 +258,8 @@ pub fn large_messages_do_not_block_small_ones(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(members)?)
 }
 
-/// Everybody sends as fast as it can to one that works on each message: all get their turn, their
-/// requests, too. (What they send is without end, so one that never gets its turn is one that times
-/// out.)
+/// Every member sends as fast as it can to one that works on each message: all are served, their
+/// requests, too. (They send endlessly, so a member that is never served times out.)
 pub fn a_slow_receiver_serves_everybody(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const EACH: u64 = 600;
     const ECHO: u16 = 1;

@@ -1,4 +1,4 @@
-//! What follows a put by RMA is seen after it, and what is in flight ends.
+//! Messages after a put by RMA are seen after it, and operations in flight end.
 
 use super::index;
 use super::onesided::exchange;
@@ -9,16 +9,16 @@ use samite_fabric::{Atomic, Error, Fabric, Match, PeerId, Remote, Width, wait_al
 
 const PART: usize = 150_000;
 
-/// The key of a remote segment is here when two answers are: operations go by RMA from now on,
-/// where there is one.
+/// Waits until the key of a remote segment has arrived, which two answers guarantee: from now on,
+/// operations use RMA if there is any.
 fn warm_up(remote: &Remote) -> Outcome {
     remote.get(0, &mut [0; 8])?;
     remote.get(0, &mut [0; 8])?;
     Ok(())
 }
 
-/// Puts that nobody has waited for are there when a message, a signal, an active message or an
-/// atomic of the same unit is.
+/// Puts without a wait are visible when a later message, signal, active message or atomic of the
+/// same unit is.
 pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const ROUNDS: u64 = 20;
     let me = index(fabric, members)?;
@@ -61,7 +61,7 @@ pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[Pee
                 fabric.wait_until("an active message", &[from], || heard.try_recv().ok())?;
             }
             _ => {
-                // ORDERING: Acquire pairs with the atomic of the member before.
+                // ORDERING: Acquire pairs with the atomic of the previous member.
                 let seen = || flag.u64(0).load(std::sync::atomic::Ordering::Acquire) == round;
                 fabric.wait_until("a flag", &[from], || seen().then_some(()))?;
             }
@@ -74,8 +74,8 @@ pub fn what_is_sent_after_a_put_is_seen_after_it(fabric: &Fabric, members: &[Pee
     Ok(())
 }
 
-/// A barrier comes after the puts to its root that its members started before it. It promises
-/// nothing of puts elsewhere: the root is all that a member tells that it has come.
+/// A barrier follows the puts to its root that its members started before it. It promises nothing
+/// about puts elsewhere: a member reports its arrival only to the root.
 pub fn a_barrier_follows_the_puts_to_its_root(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const EACH: usize = 3000;
     let me = index(fabric, members)?;
@@ -99,8 +99,8 @@ pub fn a_barrier_follows_the_puts_to_its_root(fabric: &Fabric, members: &[PeerId
     Ok(())
 }
 
-/// More than may be in flight at a time, in both directions at once, and each byte is where it
-/// should be. Where the transport can do it the owner's messages are not asked for it.
+/// More bytes than may be in flight at a time, in both directions at once, and each byte arrives in
+/// the right place. If the transport has RMA, the owner's messages are not used for it.
 pub fn large_puts_and_gets_meet(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: usize = 5 << 20;
     let me = index(fabric, members)?;
@@ -175,8 +175,8 @@ pub fn what_is_in_flight_to_a_lost_owner_ends(fabric: &Fabric, members: &[PeerId
     Ok(fabric.barrier(rest)?)
 }
 
-/// A segment that its owner shuts and opens again is another range for RMA: who is attached anew
-/// reaches it, and what the owner has for itself meanwhile nobody writes.
+/// A segment that its owner shuts and opens again is another range for RMA: a process that attaches
+/// again can access it, and meanwhile no process writes to the owner's exclusive memory.
 pub fn nobody_writes_what_the_owner_has_for_itself(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const BYTES: u64 = 64 << 10;
     let me = index(fabric, members)?;
@@ -203,7 +203,7 @@ pub fn nobody_writes_what_the_owner_has_for_itself(fabric: &Fabric, members: &[P
             let puts = (0..40).map(|at| late.put_nb(8192 + at * 16, &[0xee; 16]));
             Ok(puts.collect::<Result<Vec<_>, _>>()?)
         };
-        // On their way while the owner shuts: some arrive before that, and some after it.
+        // In flight while the owner shuts the segment: some arrive before that and some after.
         let on_their_way = kept.as_ref().map(put_late).transpose()?;
         segment.shut();
         let mut owned = segment.own().map_err(|refused| refused.1)?;

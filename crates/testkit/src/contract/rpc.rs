@@ -8,10 +8,10 @@ use samite_fabric::{Fabric, PeerId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Longer than a test.
+/// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
 const SERVICE: Service = Service::COORDINATOR;
-/// As many requests to each member.
+/// Number of requests to each member.
 const EACH: usize = 12;
 
 fn life(fabric: &Fabric, peer: PeerId) -> Outcome<Life> {
@@ -22,7 +22,7 @@ fn life(fabric: &Fabric, peer: PeerId) -> Outcome<Life> {
     Ok(Life { peer, incarnation })
 }
 
-/// Nobody responds before all requests are there; then the last one is answered first.
+/// No member responds before all requests have arrived; then it answers the last one first.
 pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let server = fabric.serve(SERVICE, 64 << 20);
     fabric.barrier(members)?;
@@ -58,8 +58,8 @@ pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outco
     Ok(fabric.barrier(members)?)
 }
 
-/// The first member does not serve yet when it is asked, and then has room for one request at a
-/// time: each is taken once, and nobody notices.
+/// The first member does not serve yet when the requests arrive, and then has capacity for one
+/// request at a time. Each request is taken once, and the callers notice nothing.
 pub fn a_request_that_is_refused_is_sent_again(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     if index(fabric, members)? != 0 {
         let to = life(fabric, members[0])?;
@@ -87,7 +87,7 @@ pub fn a_request_that_is_refused_is_sent_again(fabric: &Fabric, members: &[PeerI
     Ok(fabric.barrier(members)?)
 }
 
-/// Whether all have been taken.
+/// Serves one request; returns `Some` when all have been taken.
 fn serve_one(server: &Server, taken: &mut BTreeSet<(Life, u8)>, all: usize) -> Outcome<Option<()>> {
     check!(server.waiting() <= all, "too much waits");
     if let Some(asked) = server.take() {

@@ -14,7 +14,7 @@ enum From {
     Scope,
 }
 
-/// Where a receiver wants them.
+/// Where a receiver puts them.
 #[derive(Clone, Copy, Debug)]
 enum Into {
     Lent,
@@ -73,7 +73,7 @@ fn receive(
             exactly(status.len, buffer)
         }
         Into::Owned => {
-            // Longer than needed: what is behind stays as it was.
+            // Longer than needed: the bytes after the message do not change.
             let (status, buffer) = fabric.irecv(wants, vec![0xee; len + 9])?.wait()?;
             let mut buffer =
                 buffer.ok_or_else(|| Failed::new("an owned buffer did not come back"))?;
@@ -107,7 +107,7 @@ fn receive(
     }
 }
 
-/// All pairs of kinds for these sizes, from the second member to the first and back.
+/// Tests all pairs of kinds with these sizes, from the second member to the first and back.
 fn all_kinds(fabric: &Fabric, members: &[PeerId], sizes: &[usize]) -> Outcome {
     let me = index(fabric, members)?;
     if me < 2 {
@@ -180,7 +180,7 @@ pub fn large_sizes_between_all_kinds_of_buffers(fabric: &Fabric, members: &[Peer
     )
 }
 
-/// More messages than a ring holds, in both directions, before anybody receives.
+/// More messages than a ring holds, in both directions, before either side receives.
 pub fn full_rings_in_both_directions(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let others: Vec<usize> = (0..members.len()).filter(|other| *other != me).collect();

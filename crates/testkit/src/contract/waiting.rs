@@ -1,4 +1,4 @@
-//! Deadlines, signals, handles, and whether `Caps` tells the truth.
+//! Deadlines, signals, handles, and the accuracy of `Caps`.
 
 use super::index;
 use super::onesided::exchange;
@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A signal is never lost and never taken twice; keys do not mix.
+/// A signal is never lost and never taken twice; keys are independent.
 pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const COUNT: u64 = 500;
     let me = index(fabric, members)?;
@@ -41,7 +41,7 @@ pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// After a barrier everybody's work before it is seen.
+/// After a barrier, all earlier work of every member is visible.
 pub fn nobody_passes_a_barrier_early(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let segment = fabric.allocate(64)?;
     let keys = exchange(fabric, members, segment.key())?;
@@ -57,7 +57,7 @@ pub fn nobody_passes_a_barrier_early(fabric: &Fabric, members: &[PeerId]) -> Out
     Ok(())
 }
 
-/// A wait that takes too long says whom it waited for; nothing of it stays behind.
+/// A wait past its deadline names the peer that it waited for, and leaves nothing behind.
 pub fn a_deadline_names_whom(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     const SHORT: Duration = Duration::from_millis(30);
     let me = index(fabric, members)?;
@@ -78,10 +78,10 @@ pub fn a_deadline_names_whom(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         );
         let late = fabric.recv_vec(Match::from(members[1], 1));
         matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == peer);
-        // Given up with its wait: it does not take the message that comes later.
+        // Abandoned with its wait: it does not take a later message.
         let late = fabric.irecv(Match::from(members[1], 1), vec![0; 8])?.wait();
         matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == peer);
-        // Nobody receives this one. It is withdrawn: its buffer is ours again.
+        // This message is never received. The send is withdrawn: its buffer is the caller's again.
         let late = fabric.send(members[1], 1, &pattern(1, 300_000));
         matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == peer);
         let late = fabric.await_signal(members[1], 5);
@@ -131,7 +131,7 @@ pub fn handles_can_be_awaited(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// `test`, `test_all`, `wait_all`; a handle that is dropped lets its operation go on.
+/// `test`, `test_all`, `wait_all`; dropping a handle does not cancel its operation.
 pub fn many_handles_at_once(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let next = members[(me + 1) % members.len()];
@@ -160,13 +160,13 @@ pub fn many_handles_at_once(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// A transport that says that it sleeps uses no processor while it waits.
+/// If a transport claims to sleep, it uses no processor while it waits.
 pub fn who_waits_sleeps(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     if !fabric.caps_to(fabric.me()).sleeps {
         return Ok(());
@@ -186,8 +186,8 @@ pub fn who_waits_sleeps(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     Ok(fabric.barrier(members)?)
 }
 
-/// A transport that says that it maps makes stores of one unit visible to loads of another, while
-/// the owner does nothing; one that says it does not never hands out a mapping.
+/// If a transport claims to map, stores of one unit become visible to loads of another while the
+/// owner does nothing. If it does not, it never hands out a mapping.
 pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let me = index(fabric, members)?;
     let segment = fabric.allocate(4096)?;
@@ -208,7 +208,7 @@ pub fn mapped_means_mapped(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     }
     let maps_previous = fabric.caps_to(members[previous]).map;
     if maps_previous {
-        // No frame brings it: the one that stored it makes no turn of progress.
+        // No frame brings it: the storing process makes no progress.
         let seen = || {
             // ORDERING: Acquire pairs with the Release store of the member before this one.
             let acquire = std::sync::atomic::Ordering::Acquire;

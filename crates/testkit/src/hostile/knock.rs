@@ -1,11 +1,11 @@
-//! Nonsense at the agent's door.
+//! Invalid requests to the agent.
 
 use crate::fuzz::{Rng, bytes, mutate, word};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 use std::time::Duration;
 
-/// What requests look like. `j` stands for a job.
+/// Examples of requests. `j` stands for a job.
 const REQUESTS: [&str; 10] = [
     r#"{"Join":{"identity":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"cpus":[1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}}"#,
     r#""Confirm""#,
@@ -21,11 +21,11 @@ const REQUESTS: [&str; 10] = [
 const JOIN: &str = REQUESTS[0];
 const CONFIRM: &str = REQUESTS[1];
 
-/// Talks to the agent of `domain`: with requests that are none, or untrue, or come at the wrong
-/// time; and may not wait for the answers. Whether the agent was there.
+/// Sends requests to the agent of `domain` that are invalid, untrue or at the wrong time, and may
+/// not wait for the answers. Returns true if the agent could be reached.
 ///
-/// A seat that it gets is given up again at once: a member that never looks at a death would keep
-/// the memory of all dead.
+/// A slot that it gets is given up again at once: a member that never takes note of deaths would
+/// keep the memory of all dead processes.
 pub fn knock(domain: &str, random: &mut Rng) -> bool {
     let Ok(socket) = connect(domain) else {
         return false;
@@ -38,9 +38,9 @@ pub fn knock(domain: &str, random: &mut Rng) -> bool {
             1 if joins && random.bool() => CONFIRM.as_bytes().to_vec(),
             _ => request(domain, seat.as_ref(), random),
         };
-        // One that says nothing, or too much, is not the agent's concern either.
+        // If too little or too much is sent, the agent is not affected either.
         let _ = rustix::net::send(&socket, &text, SendFlags::NOSIGNAL);
-        // Whoever did not take the answer has gone without a word.
+        // Sometimes it leaves without a message, before it has received the answer.
         if random.u32(..4) == 0 {
             break;
         }
@@ -65,10 +65,10 @@ pub fn knock(domain: &str, random: &mut Rng) -> bool {
     true
 }
 
-/// A seat, as the agent told it: peer and incarnation.
+/// A slot, as the agent reported it: peer and incarnation.
 type Seat = (String, String);
 
-/// A request of a job that may be the one of the others.
+/// Returns a request with the name of a job, possibly that of the others.
 fn named(request: &str, domain: &str, random: &mut Rng) -> String {
     match random.bool() {
         true => request.replace(r#""j""#, &format!("\"{domain}\"")),
@@ -94,7 +94,7 @@ fn request(domain: &str, seat: Option<&Seat>, random: &mut Rng) -> Vec<u8> {
         1 => text = bytes(random, 2000),
         2 => text.extend(vec![b'['; random.usize(..100_000)]),
         3 => {}
-        // Other numbers in a request that can be read.
+        // Other numbers in a request that can still be parsed.
         _ => {
             let parts = known.split_inclusive(|c: char| !c.is_ascii_digit());
             let change = |part: &str| match part.trim_end_matches(|c: char| !c.is_ascii_digit()) {

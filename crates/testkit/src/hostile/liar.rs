@@ -1,4 +1,4 @@
-//! Frames that no honest peer sends.
+//! Frames that no correct peer sends.
 
 use crate::fuzz::{Rng, bytes, mutate, word};
 use samite_fabric::PeerId;
@@ -6,35 +6,35 @@ use samite_fabric::testing::{RawFrame, Tamper};
 use samite_fabric::transport::Class;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Words of which copies are made, and frames of each kind.
+/// Maximum number of remembered words, and of frames of each kind.
 const WORDS_MAX: usize = 256;
 const FRAMES_MAX: usize = 8;
-/// Far longer than any transport takes.
+/// Far longer than any transport accepts.
 const BODY_MAX: usize = 1 << 20;
-/// Kinds of frames that exist, and a few that do not.
+/// Number of kinds of frames: those that exist, and a few that do not.
 const KINDS: u8 = 22;
 
-/// Changes what a process sends. Clones are the same liar: one is in the transport, one talks to
-/// it.
+/// Alters what a process sends. Clones share their state: the transport has one, and the test talks
+/// to another.
 #[derive(Clone, Debug)]
 pub struct Liar(Arc<Mutex<Mind>>);
 
 #[derive(Debug)]
 struct Mind {
     random: Rng,
-    /// Of 1000 frames so many are not sent as they are.
+    /// Number of frames out of 1000 that are not sent unchanged.
     rate: u32,
-    /// By kind: one that is rare is lied about as often as any other.
+    /// By kind, so that rare kinds are altered as often as others.
     frames: Vec<Vec<RawFrame>>,
     words: Vec<u64>,
     peers: Vec<PeerId>,
     lies: u64,
-    /// So many frames are sent; in the midst of the next one the process dies.
+    /// Number of frames still to be sent; in the middle of the next one, the process dies.
     left: Option<u32>,
 }
 
 impl Liar {
-    /// Of 1000 frames `rate` are changed.
+    /// Creates a liar that changes `rate` of 1000 frames.
     pub fn new(seed: u64, rate: u32) -> Liar {
         Liar(Arc::new(Mutex::new(Mind {
             random: Rng::with_seed(seed),
@@ -51,24 +51,24 @@ impl Liar {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process is killed, as by `kill -9`, in the midst of sending, after so many frames.
+    /// Kills the process in the middle of sending, as by `kill -9`, after this many frames.
     pub fn die_after(&self, frames: u32) {
         self.mind().left = Some(frames);
     }
 
-    /// How many frames it has changed or made up.
+    /// Returns the number of frames that it has changed or invented.
     pub fn lies(&self) -> u64 {
         self.mind().lies
     }
 
-    /// A frame that somebody has sent, as it was or a little changed, or an invented one.
+    /// Returns a frame that was sent before, unchanged or slightly changed, or an invented one.
     pub fn lie(&self) -> RawFrame {
         self.mind().lie()
     }
 }
 
 impl Mind {
-    /// Remembers numbers of frames that it has seen: some peer knows them.
+    /// Remembers the numbers in a frame: a peer knows them.
     fn remember(&mut self, peer: PeerId, frame: &RawFrame) {
         if !self.peers.contains(&peer) {
             self.peers.push(peer);
@@ -92,7 +92,7 @@ impl Mind {
         }
     }
 
-    /// A word that was seen, or one near it, or any.
+    /// Returns a word that was seen, one near it, or any word.
     fn word(&mut self) -> u64 {
         let known = self.random.choice(&self.words).copied();
         let random = &mut self.random;
@@ -104,7 +104,7 @@ impl Mind {
         }
     }
 
-    /// One field of a frame becomes another.
+    /// Changes one field of a frame.
     fn change(&mut self, frame: &mut RawFrame) {
         match self.random.u32(..12) {
             0 => frame.kind = self.random.u8(..KINDS),
@@ -133,7 +133,7 @@ impl Mind {
         }
     }
 
-    /// A frame of a kind that exists, with words that mean something, perhaps.
+    /// Returns a frame of an existing kind, with words that may be meaningful.
     fn invent(&mut self) -> RawFrame {
         let words = self.random.usize(..7);
         let inline: Vec<u8> = (0..words).flat_map(|_| self.word().to_le_bytes()).collect();

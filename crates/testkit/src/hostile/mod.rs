@@ -1,16 +1,15 @@
-//! A peer that keeps to no rule.
+//! A peer that violates the protocol.
 //!
-//! * [`Liar`] runs any program, and what it sends is another thing: frames with a field changed,
-//!   sent twice, not at all or to somebody else, frames of others again, answers that nobody asked
-//!   for, pure noise.
+//! * [`Liar`] runs any program but alters what it sends: frames with a changed field, sent twice,
+//!   not at all or to another peer, replayed frames of others, unrequested answers, pure noise.
 //! * [`Scribbler`] writes into the tables and rings of the arena.
-//! * [`knock`] says nonsense to the agent.
+//! * [`knock`] sends invalid requests to the agent.
 //!
 //! # Rules
 //! * Whatever it does, the others get typed errors or timeouts: never a signal, a panic or an
-//!   abort, and never a wrong byte from an honest peer whose rings and tables were not touched.
-//! * Chance is a seed: what one process does repeats; how several interleave does only on the
-//!   simulated network.
+//!   abort, and never a wrong byte from a correct peer whose rings and tables were not modified.
+//! * Randomness comes from a seed. The actions of one process are repeatable; the interleaving of
+//!   several is repeatable only on the simulated network.
 
 mod knock;
 mod liar;

@@ -1,4 +1,4 @@
-//! Words in tables that belong to others.
+//! Writes into tables that belong to others.
 
 use crate::fuzz::{Rng, word};
 use samite_fabric::Fabric;
@@ -6,15 +6,13 @@ use samite_fabric::testing::{Table, arena, tables};
 use samite_mem::Arena;
 use samite_mem::sync::Ordering;
 
-/// Which tables are written.
+/// The tables that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What the scribbler itself would write if it were honest: its rings, its directory, its
-    /// segments, its own words, and the doorbells of all. The others do not get a wrong byte of
-    /// each other.
+    /// Tables that a correct process writes, too: its rings, its directory, its segments, its own
+    /// words, and the doorbells of all. The others get no wrong bytes from each other.
     Own,
-    /// What others have in memory that they offer: segments, boards of collectives, locks, tables,
-    /// steps.
+    /// Memory that others offer: segments, boards of collectives, locks, tables, steps.
     Segments,
     /// All tables: a reader may get an error, or other bytes than were written.
     All,
@@ -32,8 +30,8 @@ pub struct Scribbler {
 }
 
 impl Scribbler {
-    /// One that writes what `reach` says, as far as the first `peers` slots of the domain of
-    /// `fabric` use it.
+    /// Creates a scribbler that writes to the tables of `reach`, as far as the first `peers` slots
+    /// of the domain of `fabric` use them.
     pub fn new(seed: u64, fabric: &Fabric, peers: u32, reach: Reach) -> Scribbler {
         let random = Rng::with_seed(seed);
         let mut tables = tables(fabric, peers);
@@ -58,20 +56,20 @@ impl Scribbler {
         }
     }
 
-    /// How many words it has written.
+    /// Returns the number of words that it has written.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Writes `count` words: random ones, changed ones, and copies of what stands elsewhere.
+    /// Writes `count` words: random ones, changed ones, and copies of words elsewhere.
     pub fn scribble(&mut self, count: u32) {
         for _ in 0..count {
             let Some(at) = self.place() else { return };
-            // What this very process has behind a reference is let alone.
+            // Memory to which this process has references is not written.
             let Ok(word) = self.arena.bytes(at, 8) else {
                 continue;
             };
-            // ORDERING: Relaxed: nobody can rely on what a scribbler writes.
+            // ORDERING: Relaxed: no process can rely on what a scribbler writes.
             let old = word.u64(0).load(Ordering::Relaxed);
             let new = self.another(old);
             word.u64(0).store(new, Ordering::Relaxed);
@@ -79,13 +77,13 @@ impl Scribbler {
         }
     }
 
-    /// A word of a table. Every kind of table is as likely as any other: there are few of those
-    /// that say most.
+    /// Chooses a word of a table. Every kind of table is equally likely, because the most important
+    /// kinds have few tables.
     fn place(&mut self) -> Option<u64> {
         let name = *self.random.choice(&self.names)?;
         let tables = self.tables.iter().filter(|table| table.name == name);
         let table = self.random.choice(tables.collect::<Vec<_>>())?;
-        // Most of what a table says is at its beginning.
+        // The most important words of a table are at its beginning.
         let words = table.span.bytes / 8;
         let most = if self.random.bool() {
             words.min(48)
@@ -105,7 +103,7 @@ impl Scribbler {
             0 => word(random),
             1 | 2 => old ^ 1 << random.u32(..64),
             3 => old.wrapping_add(random.u64(..9)).wrapping_sub(4),
-            // The halves of many words say different things.
+            // The halves of many words have separate meanings.
             4 => old & !0xffff_ffff | word(random) & 0xffff_ffff,
             5 => old & 0xffff_ffff | word(random) << 32,
             6 => known,
