@@ -36,6 +36,7 @@ pub(crate) fn start(
     match wait_until_ready(&mut agent, stdout, interrupts, on_event)? {
         Readiness::Ready => Ok(agent),
         Readiness::Closed => {
+            // Its log, read up to its end, says why it failed.
             let exit = end(&mut agent, children, on_event);
             Err(Error::AgentStart {
                 exit,

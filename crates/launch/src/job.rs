@@ -1,9 +1,9 @@
 //! A job from its first process to its last.
 //!
 //! ```text
-//! running --(a unit failed, the agent ended, Ctrl-C)--> ending --(grace is over, Ctrl-C again)--> killing
-//!    |                                                     |                                   |
-//!    +------------------ all units have ended -------------+-----------------------------------+
+//! running --(a unit failed, agent ended, Ctrl-C)--> ending --(grace over, Ctrl-C again)--> killing
+//!    |                                                 |                                  |
+//!    +----------------- all units have ended ----------+----------------------------------+
 //!                                 |
 //!                      SIGTERM to the agent, the same stages, the end
 //! ```

@@ -22,9 +22,10 @@ pub struct Plan {
     /// The command of the agent. It prints `ready` and closes its standard output. `None`: no
     /// agent.
     pub agent: Option<Vec<OsString>>,
-    /// The `samite` executable. Each process is started as `STARTER exec-unit --parent PID [--cpus
-    /// LIST] -- COMMAND ARGS`, so that it dies with the launcher; `STARTER guard` ends the
-    /// processes that it starts itself. `None`: processes are started directly.
+    /// The `samite` executable. Each process is started as
+    /// `STARTER exec-unit --parent PID [--cpus LIST] -- COMMAND ARGS`, so that it dies with the
+    /// launcher; `STARTER guard` ends the processes that it starts itself. `None`: processes are
+    /// started directly.
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, the same for all units.
     pub config: String,

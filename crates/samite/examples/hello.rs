@@ -1,6 +1,6 @@
 //! The first program: every unit finds the others, prints its number, and ends without waiting for
-//! the others to do the same. `cargo build --release -p samite --example hello` and `samite run -n
-//! 3 target/release/examples/hello`.
+//! the others to do the same. `cargo build --release -p samite --example hello` and
+//! `samite run -n 3 target/release/examples/hello`.
 
 /// Finds the other units, and prints this unit's number.
 pub fn main() -> samite::Result<()> {

@@ -1,5 +1,6 @@
-//! Writes a field, step by step, for a reader such as `stage_reader`. Build both with `cargo build
-//! --release -p samite --examples` and run them with `samite run` and a workflow of two programs:
+//! Writes a field, step by step, for a reader such as `stage_reader`. Build both with
+//! `cargo build --release -p samite --examples` and run them with `samite run` and a workflow of
+//! two programs:
 //!
 //! ```toml
 //! [[program]]

@@ -1,6 +1,7 @@
 //! One fabric, many threads: the threads of each unit fill cells of the next unit, and each of them
-//! notifies the thread with its number there when its cells are complete. `cargo build --release -p
-//! samite --example threads` and `samite run -n 2 target/release/examples/threads`.
+//! notifies the thread with its number there when its cells are complete.
+//! `cargo build --release -p samite --example threads` and
+//! `samite run -n 2 target/release/examples/threads`.
 
 use samite::Match;
 use samite::pgas::{Pgas, Sum};

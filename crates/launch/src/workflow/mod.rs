@@ -233,7 +233,7 @@ impl Workflow {
         })
     }
 
-    /// Fills the parameters in a text in.
+    /// Fills in the parameters of a text.
     fn fill(&self, text: &Spanned<String>) -> Result<String, Error> {
         fill_in(text.get_ref(), &self.values)
             .map_err(|message| self.source.error(text.span(), message))

@@ -121,7 +121,7 @@ impl<T: Elem, const D: usize, P: Reach> Array<T, D, P> {
     /// Reads a box into `into`, in row-major order. One-sided; complete when it returns.
     ///
     /// # Errors
-    /// As [`Array::put`].
+    /// As for [`Array::put`].
     pub fn get(&self, bounds: impl Into<Bounds<D>>, into: &mut [T]) -> Result<()> {
         let bounds = bounds.into();
         self.check(bounds)?;

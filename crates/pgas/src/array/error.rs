@@ -30,7 +30,7 @@ pub enum ArrayError {
     /// Blocks or tiles of length 0.
     #[error("the blocks along dimension {dimension} have length 0")]
     EmptyBlock {
-        /// Which dimension.
+        /// The dimension.
         dimension: usize,
     },
     /// More elements than 2^64.
@@ -39,7 +39,7 @@ pub enum ArrayError {
     /// Ghost cells around blocks that are dealt out.
     #[error("ghost cells along dimension {dimension} need the distribution `Block` or `Whole`")]
     ScatteredHalo {
-        /// Which dimension.
+        /// The dimension.
         dimension: usize,
     },
     /// More ghost cells than the neighbour has elements.
@@ -48,9 +48,9 @@ pub enum ArrayError {
          use fewer ranks or narrower ghost cells"
     )]
     WideHalo {
-        /// Which dimension.
+        /// The dimension.
         dimension: usize,
-        /// Asked for.
+        /// The requested width.
         width: u64,
         /// Elements of the shortest block.
         block: u64,
@@ -94,7 +94,7 @@ pub enum ArrayError {
     MapFull {
         /// The unit whose slots are taken.
         unit: Unit,
-        /// How many it has.
+        /// How many slots it has.
         slots: u64,
     },
 }

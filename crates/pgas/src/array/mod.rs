@@ -80,7 +80,8 @@ impl<T: Elem, const D: usize> Array<T, D> {
     /// Creates an array of zeros. Collective; all members pass the same pattern.
     ///
     /// # Errors
-    /// The grid has not as many ranks as the team, the patterns differ, or the budget is used up.
+    /// The grid does not have as many ranks as the team, the patterns differ, or the budget is used
+    /// up.
     pub fn new(team: &Team, pattern: Pattern<D>) -> Result<Array<T, D>> {
         let (grid, size) = (pattern.grid().ranks(), team.size());
         if grid != size {

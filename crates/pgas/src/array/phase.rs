@@ -18,8 +18,8 @@ pub trait Own: Phase + Sized {
     /// Returns the elements in place, if no unit writes to them.
     #[doc(hidden)]
     fn elements<T: Elem>(segment: &Segment<T, Self>) -> Option<&[T]>;
-    /// Runs `work` once no member uses the elements any more as before the call, and returns once
-    /// all members have finished theirs. An error of `work` also ends the call at the others.
+    /// Runs `work` once all members have finished their earlier accesses, and returns once all have
+    /// finished their `work`. An error of `work` also ends the call at the others.
     #[doc(hidden)]
     fn settled(team: &Team, work: impl FnOnce() -> Result<()>) -> Result<()>;
     /// Ends the next [`Own::settled`] at the others, because this member will not join it. Returns
@@ -193,8 +193,8 @@ fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Resu
 }
 
 impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
-    /// Turns the array to another phase. Collective. [`Segment::turn`] describes the errors and how
-    /// the array is returned.
+    /// Changes the phase of the array. Collective. [`Segment::turn`] describes the errors and how
+    /// the array is returned after one.
     pub fn turn<Q: Phase>(self) -> Result<Array<T, D, Q>, Unturned<Self>> {
         let Array {
             segment,

@@ -84,8 +84,8 @@ impl<T: Elem> Array<T, 1> {
     }
 }
 
-/// Checks that the cuts, one row per rank, assign every element, and to each rank as many as it has
-/// room for. They do if the comparison is a total order. All members get the same result.
+/// Checks that the cuts, one row per rank, assign all elements, to each rank as many as it has room
+/// for. They do if the comparison is a total order. All members get the same result.
 fn check_cuts(all: &[u64], lens: &[u64]) -> Result<()> {
     let rows = || all.chunks_exact(lens.len() + 1);
     let ends = rows()

@@ -161,8 +161,8 @@ impl Team {
 }
 
 impl Lock {
-    /// Waits until all who asked before have had the lock, and takes it. What they did and
-    /// completed under the lock is visible.
+    /// Waits until all earlier callers have had the lock, and takes it. What they did and completed
+    /// under the lock is visible.
     ///
     /// # Errors
     /// * [`Error::HolderLost`]: a holder died. The lock is not held.
@@ -225,7 +225,7 @@ impl Lock {
         }
     }
 
-    /// Returns the units that hold the lock and wait for it, in the order in which they get it, at
+    /// Returns the units that hold the lock or wait for it, in the order in which they get it, at
     /// some moment during the call. For people and tests.
     pub fn queue(&self) -> Result<Vec<Unit>> {
         let (mut units, mut looks) = (Vec::new(), 0..self.team.size());
@@ -265,7 +265,7 @@ impl Lock {
         &self.team
     }
 
-    /// Represents the lock that this unit now has.
+    /// Wraps the lock that this unit has, so that it is given back once.
     #[inline(always)]
     fn holding(&self, broken: bool) -> Holding<'_> {
         Holding {

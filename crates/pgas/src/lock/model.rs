@@ -7,11 +7,11 @@
 //! dead holder has touched, and that no warning is given without cause; that every waiter can
 //! continue; and that no order of steps is cyclic, so that all of them end.
 //!
-//! What it adds to the code: each operation is one indivisible step (they are sequentially
-//! consistent, L2). An operation of a unit that dies may take effect at any later time, like a
-//! message that is still on its way. A death is noticed at any time after it. A step that its home
-//! does not answer in time, or that has not begun, is a step that is executed later: the model does
-//! not see the caller's deadline (L6).
+//! What it assumes about the environment: each operation is one indivisible step (they are
+//! sequentially consistent, L2). An operation of a unit that dies may take effect at any later
+//! time, like a message that is still on its way. A death is noticed at any time after it. A step
+//! that its home does not answer in time, or that has not begun, is a step that is executed later:
+//! the model does not see the caller's deadline (L6).
 //!
 //! It is one file because the states, the steps and the checks of the search make sense only
 //! together.
@@ -26,7 +26,7 @@ use xxhash_rust::xxh3::Xxh3;
 const UNITS: usize = 3;
 const NEAR: [bool; UNITS] = [false; UNITS];
 const FAR: [bool; UNITS] = [true; UNITS];
-/// The home is among the units that are not far.
+/// One unit, the home, is not far.
 const MIXED: [bool; UNITS] = [true, false, true];
 
 /// The scope of an exploration.
@@ -248,6 +248,7 @@ impl World {
                 let answer = next.carry_out(step, by, setting)?;
                 let step = machine.step(answer);
                 next.units[by].phase = Phase::Taking(machine, wish, step);
+                // Only an end is visible to the caller, so only an end is checked.
                 if let Step::Ended(end) = step
                     && let Err(wrong) = next.taken(by, wish, end, setting)
                 {

@@ -63,8 +63,8 @@ impl Table {
         let page = match last.filter(|page| number < page.end()) {
             Some(page) => page,
             None => {
-                // Twice as many as the page before; computed, as this unit may have freed that one
-                // sooner than others.
+                // Twice as many as the page before. Computed from the number, as this unit may have
+                // freed that page sooner than others.
                 let locks = (number + FIRST_PAGE).min(LAST_PAGE);
                 let page = Arc::new(Page::new(team, number, locks)?);
                 team.0.locks.lock().pages.push((page.clone(), 0));
@@ -136,7 +136,7 @@ pub(super) struct Words {
     home: u32,
     /// The offset of its record there.
     record: u64,
-    /// The offset of the words for waking, at all members.
+    /// The offset of the lock's wake word, the same at all members.
     wake: u64,
 }
 

@@ -49,9 +49,9 @@ pub struct Updates<'s, T> {
 }
 
 impl<T: AtomicElem> Segment<T, Shared> {
-    /// Begins many updates of elements anywhere, all of the same kind: `element = element op
-    /// value`, each atomic, in no particular order. Local. They are complete when
-    /// [`Updates::finish`] returns.
+    /// Begins many updates of elements anywhere, all of the same kind:
+    /// `element = element op value`, each atomic, in no particular order. Local. They are complete
+    /// when [`Updates::finish`] returns.
     pub fn updates(&self, update: Update) -> Updates<'_, T> {
         Updates {
             segment: self,
@@ -224,8 +224,7 @@ impl<T: Elem> Segment<T, Shared> {
             }
             Ok(())
         };
-        // Round by round over the members, so that no member has to answer all of its batches
-        // alone.
+        // One batch per member and round, so that the members answer at the same time.
         for start in (0..longest).step_by(BATCH) {
             for (remote, which) in self.state.remotes.iter().zip(far) {
                 let end = which.len().min(start + BATCH);

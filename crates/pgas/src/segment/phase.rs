@@ -58,7 +58,7 @@ pub(super) mod sealed {
         fn detach(parts: &Parts, state: Self::State) -> Option<Part>;
 
         /// Attaches to all parts, which have elements of `size` bytes and are in this phase.
-        /// Collective, unless `anyway` is set: then parts that cannot be reached are no failure.
+        /// Collective, unless `anyway` is set: then parts that cannot be reached are not a failure.
         fn attach(
             parts: &Parts,
             part: Part,
@@ -351,7 +351,7 @@ impl Open {
 }
 
 impl<T: Elem, P: Phase> Segment<T, P> {
-    /// Turns the segment to another phase. Collective; what was written or put before is visible at
+    /// Changes the phase of the segment. Collective; what was written or put before is visible at
     /// all members. Units that are not members and have followed a pointer to a part release it
     /// when they make progress; each member waits for that, for half of the fabric's deadline.
     ///

@@ -31,8 +31,8 @@ pub struct StageTable {
     /// How steps travel from writers to readers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<MethodName>,
-    /// What happens if readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`, `every
-    /// N`, `spill`.
+    /// What happens if readers are slow: `block`, `drop_oldest`, `drop_newest`, `latest`,
+    /// `every N`, `spill`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Worded<Policy>>,
     /// Maximum number of steps that wait for readers; `auto`: 2.

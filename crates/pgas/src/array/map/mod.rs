@@ -138,7 +138,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     /// use the map. If it panics, the entry stays as it was.
     ///
     /// # Errors
-    /// As [`Map::insert`].
+    /// As for [`Map::insert`].
     pub fn update(&self, key: K, mut of: impl FnMut(Option<V>) -> V) -> Result<V> {
         let mut new = V::zeroed();
         self.alter(&key, |old| {

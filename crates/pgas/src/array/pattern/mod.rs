@@ -3,8 +3,8 @@
 //! ```text
 //!   index [i, j] ── per dimension ──> coordinates in the grid of ranks ──> rank
 //!                                     and its position in that rank's elements (local coordinates)
-//!                                                        │ tile after tile, row-major, ghost cells around
-//!                                                        └──> offset in the rank's memory
+//!                                              │ tile after tile, row-major, ghost cells around
+//!                                              └──> offset in the rank's memory
 //! ```
 //! Local coordinates ascend with the index in every distribution, so the intersection of a box and
 //! a rank's elements is a box of local coordinates as well. The elements of a rank lie without
