@@ -156,7 +156,7 @@ pub enum Error {
     /// Another failure of shared memory.
     #[error("shared memory: {0}")]
     Memory(String),
-    /// The budget of shared memory is reached.
+    /// The request exceeds the budget of shared memory.
     #[error(
         "shared memory: {asked} bytes were requested, and {used} of the budget of {budget} bytes are in use; \
          free segments or raise memory.budget"

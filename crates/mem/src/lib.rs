@@ -141,7 +141,7 @@ pub struct Corrupt {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The budget of the domain is reached.
+    /// The request exceeds the budget of the domain.
     #[error(
         "{asked} bytes were requested, and {used} of the budget of {budget} bytes are in use; \
          free segments or raise memory.budget"
@@ -178,7 +178,7 @@ pub enum Error {
     /// The agent, which grants extents, could not be reached or refused.
     #[error("the agent granted no more shared memory: {0}")]
     NoGrant(String),
-    /// This process is a fork of the one that the memory belongs to.
+    /// This process is a fork of the one that owns the memory.
     #[error("this process is a fork of the one that owns the memory, and cannot use it")]
     Forked,
 }

@@ -63,7 +63,7 @@ pub struct Unit {
     pub size: u32,
     /// The domain of the test.
     pub domain: String,
-    /// Settings, before it joins.
+    /// Its settings; they may be changed before it joins.
     pub config: Config,
 }
 

@@ -59,7 +59,7 @@ pub(super) enum Message<'a> {
     Leave,
 }
 
-/// A change of a node, ordered by the head.
+/// A change of a node, decided by the head.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct NodeEntry<'a> {
     pub(super) epoch: u64,

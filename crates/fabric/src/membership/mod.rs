@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   agent of a new node                     head                           agent of another node
-//!     Join {name, address} ------------------>  orders it: epoch e
+//!     Join {name, address} ------------------>  admits it: epoch e
 //!     <---------------- Welcome {life}          Nodes [e: member] ----------------->
 //!     <---------------- Nodes, Slots            <--------------------------- NodesSeen(e)
 //!     NodesSeen, SlotsSeen ------------------>

@@ -19,7 +19,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// A member that has not been reached yet.
+    /// Creates a member that has not been reached yet.
     pub(super) fn new(incarnation: u32, address: &[u8], now: u64) -> Node {
         Node {
             incarnation,

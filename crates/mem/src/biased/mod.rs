@@ -204,7 +204,7 @@ impl<T> Biased<T> {
     fn enter_by_bias(&self) -> Option<Pass> {
         // ORDERING: Relaxed: this thread stored its bias itself, or the bias is another thread's.
         let bias = self.bias.load(Ordering::Relaxed);
-        // A thread without a token has 0, which no bias is.
+        // A thread without a token has 0, which is in no bias.
         if owner(bias) != thread::token() {
             return None;
         }

@@ -164,7 +164,7 @@ impl Holder {
         if process.is_of_parent() {
             return Err(Error::Forked);
         }
-        // ORDERING: Release: see `Process::count_out`.
+        // Counted before the exchange, as in `Process::take`.
         process.count_out();
         if !entry.borrow(process.me, generation) {
             process.count_in();
@@ -271,7 +271,7 @@ impl Process {
                 *known.seen.get_or_insert_with(|| entry.leased())
             }
             _ => {
-                // Counted before the bit is set: at 0, the agent takes it that no lease is out.
+                // Counted before the bit is set: at 0, the agent assumes that no lease is out.
                 self.count_out();
                 let entered = match own {
                     Some(_) => entry.enter(self.me, generation, mode),

@@ -182,7 +182,7 @@ impl<W: Words> Entry<W> {
         // ORDERING: Acquire pairs with the Release store of `offer`.
         let state = self.0.word(STATE).load(Ordering::Acquire);
         let seen = self.seen(state);
-        // ORDERING: Acquire pairs with the Release fence of `offer`: the second look comes after
+        // ORDERING: Acquire pairs with the Release fence of `offer`: the second load comes after
         // both loads.
         fence(Ordering::Acquire);
         let again = self.0.word(STATE).load(Ordering::Relaxed);
@@ -245,7 +245,7 @@ impl<W: Words> Entry<W> {
     /// User: clears the bit of process `me`.
     pub fn leave(&self, me: usize) {
         let (word, bit) = self.users_of(me);
-        // ORDERING: Release pairs with the Acquire of `close`: what was done inside is done.
+        // ORDERING: Release pairs with the Acquire of `close`: accesses under the lease are over.
         word.fetch_and(!bit, Ordering::Release);
     }
 

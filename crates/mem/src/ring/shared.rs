@@ -151,7 +151,7 @@ impl Medium for SharedRing {
     }
     #[inline(always)]
     fn write(&self, cell: u64, at: usize, from: &[u8]) {
-        // SAFETY: as many bytes of a cell, which `cell` has checked.
+        // SAFETY: the bytes lie in one cell, as `cell` has checked.
         unsafe { write_to(self.cell(cell, at, from.len()), from) }
     }
     #[inline(always)]
@@ -187,7 +187,7 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub fn len(&self) -> u64 {
         match self {
@@ -196,7 +196,7 @@ impl Body<'_> {
         }
     }
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -125,7 +125,7 @@ unsafe fn write_narrow(from: &[u8], to: *mut u8) {
 
 // SAFETY: B1 and B2; the mapping itself may be used from every thread.
 unsafe impl Send for SharedBytes {}
-// SAFETY: B1 and B2: by reference there are copies and atomics only.
+// SAFETY: B1 and B2: a reference allows only copies and atomics.
 unsafe impl Sync for SharedBytes {}
 
 impl SharedBytes {

@@ -65,7 +65,7 @@ fn a_follower_that_is_stopped_costs_what_has_been_sent() {
             at_once,
         });
     }
-    // The bounds were checked after each step.
+    // `step` checked the bounds after each step.
     world.checked().unwrap();
     settle(&mut world);
     world.check_rest(|_| true).unwrap();

@@ -75,7 +75,7 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// The living units.
+    /// Returns the living units.
     pub(super) fn living(&self) -> BTreeMap<u32, u32> {
         let alive = self.units.iter().filter(|(_, unit)| unit.1 == State::Alive);
         alive.map(|(slot, unit)| (*slot, unit.0)).collect()
