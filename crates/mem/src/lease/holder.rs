@@ -390,7 +390,7 @@ impl Drop for Lease {
         if known.leases > 0 {
             return;
         }
-        // The last use. The bit is cleared last: then the owner may reuse the memory at once.
+        // The last use. Release the claim before the bit: then the owner may reuse the memory.
         if let Some(span) = known.claimed.take() {
             process.arena.claims().release(span, Use::Leased);
         }
@@ -425,7 +425,7 @@ impl Readable {
     }
 }
 
-/// Bytes that no other borrower or process accesses while this value lives.
+/// Bytes that nothing else reads or writes while this value lives.
 #[derive(Debug)]
 pub struct ExclusiveLease(SharedBytes);
 

@@ -137,7 +137,7 @@ impl<W: Words> Entry<W> {
         (state.wrapping_add(1) & GENERATION) as u32
     }
 
-    /// Owner: offers a closed entry again, open, and returns its generation.
+    /// Owner: offers a closed entry for a new use, open, and returns its generation.
     pub fn offer(&self, place: u64, bytes: u64, private: bool) -> u32 {
         let generation = self.next_generation();
         // ORDERING: Release pairs with the Acquire fence in `look`: a process that reads the new
