@@ -337,8 +337,7 @@ impl WriteBuf {
         }
     }
 
-    /// Returns the bytes if they are in shared memory: a peer that maps it may then write them
-    /// directly.
+    /// Returns the bytes if they are in shared memory: a peer that maps it may write them directly.
     pub fn as_shared(&self) -> Option<&SharedBytes> {
         match &self.0 {
             Target::Shared(bytes) => Some(bytes),
@@ -356,8 +355,7 @@ impl WriteBuf {
         }
     }
 
-    /// Copies a piece out of another process, through the kernel; returns the number of bytes
-    /// copied.
+    /// Copies a piece out of another process, through the kernel; returns the number of bytes.
     pub fn fill_from_process(
         &mut self,
         offset: u64,
@@ -458,8 +456,7 @@ mod tests {
         }
     }
 
-    /// Each loan is counted once, whichever thread returns it, and what was written there is
-    /// visible here.
+    /// Each loan is counted once, whichever thread returns it, and its writes are visible here.
     #[test]
     fn loans_come_back_in_other_threads() {
         for round in 0..100u8 {

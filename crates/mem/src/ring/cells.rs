@@ -161,8 +161,7 @@ impl<M: Medium> Producer<M> {
         Ok(start)
     }
 
-    /// Publishes a frame whose body was written at `start`, which [`Producer::reserve_bulk`]
-    /// returned.
+    /// Publishes a frame whose body was written at `start`, from [`Producer::reserve_bulk`].
     pub fn push_bulk(&mut self, kind: u8, arg: u64, inline: &[u8], start: u64, bytes: u64) {
         let mut reference = [0; BULK_REFERENCE];
         reference[..8].copy_from_slice(&start.to_le_bytes());
