@@ -36,7 +36,17 @@ impl Fabric {
     /// [`Error::Absent`] names a unit that does not join: at once if its launcher reports that the
     /// unit has ended, otherwise at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
-        self.wait_for_peers("the units of the job", &Wanted::Job)
+        let units = self.wait_for_peers("the units of the job", &Wanted::Job)?;
+        let unit = self.identity().unit;
+        let is_other = |peer: &&PeerId| **peer != self.me();
+        if let Some(other) = units.get(unit as usize).filter(is_other) {
+            return Err(Error::Absent {
+                unit: format!("unit {unit} as {}", self.me()),
+                job: self.identity().job.clone(),
+                how: format!("{other} is that unit; give each process a number of its own"),
+            });
+        }
+        Ok(units)
     }
 
     /// Returns true if a unit of this job has never joined but may still do so, because its
@@ -69,13 +79,21 @@ impl Fabric {
     /// waits, because it may be slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
         let (deadline, mut waited) = (self.deadline(), Waited::default());
-        let mut asked = None;
+        let (mut looked, mut asked) = (None, None);
         loop {
             waited.look(self.0.lock()?.transport.now(), deadline);
             let left = deadline.saturating_sub(waited.so_far());
             let seen = self.wait_within(left, what, Whom::Any, |engine| {
-                let living = living(engine, self.identity(), wanted);
-                let news = self.domain().map(|_| self.0.node.layout.peers.roster());
+                let peers = &self.0.node.layout.peers;
+                // All units of other nodes are looked through, however many the domain has: only
+                // when something has changed.
+                let now = Some((engine.changes, peers.epoch()));
+                let is_old = std::mem::replace(&mut looked, now) == now;
+                let living = match is_old {
+                    true => None,
+                    false => living(engine, self.identity(), wanted),
+                };
+                let news = self.domain().map(|_| peers.roster());
                 let is_new = news != std::mem::replace(&mut asked, news);
                 living.map(Some).or(is_new.then_some(None))
             });
@@ -133,10 +151,12 @@ fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerI
         let life = |info: &&PeerInfo| (info.peer, info.incarnation);
         found.iter().map(life).collect::<Vec<_>>()
     };
-    let mut of_job = engine.living(|info| info.identity.job == own.job);
-    let is_complete = of_job.len() >= own.units as usize;
+    let is_of_job = |of: &Identity| of.job == own.job && of.unit < own.units;
+    let mut of_job = engine.living(|info| is_of_job(&info.identity));
+    of_job.sort_by_key(|info| info.identity.unit);
+    let units = of_job.iter().map(|info| info.identity.unit);
+    let is_complete = units.eq(0..own.units);
     let Wanted::Program(name) = wanted else {
-        of_job.sort_by_key(|info| info.identity.unit);
         return is_complete.then(|| lives(&of_job.iter().collect::<Vec<_>>()));
     };
     let of_own = of_job.iter().any(|info| info.identity.program == *name) || !is_complete;
@@ -148,7 +168,54 @@ fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerI
             .filter(|info| info.identity.job == first.identity.job);
         let mut units: Vec<&PeerInfo> = units.collect();
         units.sort_by_key(|info| info.identity.rank);
-        (units.len() == first.identity.size as usize).then(|| lives(&units))
+        let ranks = units.iter().map(|info| info.identity.rank);
+        ranks.eq(0..first.identity.size).then(|| lives(&units))
     };
     all.iter().find_map(of_job_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::transport::{Caps, Change, Sink};
+
+    /// Two processes say that they are the same unit: they are not two of its job.
+    #[test]
+    fn units_are_counted_by_their_numbers() {
+        let identity = |unit: u32| Identity {
+            job: "job".to_owned(),
+            program: "test".to_owned(),
+            rank: unit,
+            size: 3,
+            unit,
+            units: 3,
+        };
+        let config = Config {
+            deadline: Duration::from_millis(10),
+            ..Config::default()
+        };
+        let fabric = Fabric::alone(identity(0), config).unwrap();
+        let join = |peer: u32, unit: u32| {
+            let info = PeerInfo {
+                peer: PeerId(peer),
+                incarnation: 1,
+                identity: identity(unit),
+                pid: 1,
+            };
+            let engine = &mut fabric.0.core.lock().engine;
+            engine.change(Change::Joined(info, Caps::default()));
+        };
+        let is_late = |found: Result<Vec<PeerId>>| matches!(found, Err(Error::Timeout { .. }));
+        join(5, 1);
+        join(3, 1);
+        for found in [fabric.job(), fabric.program("test")] {
+            assert!(is_late(found));
+        }
+        join(4, 2);
+        assert!(is_late(fabric.job()), "unit 1 is two");
+        join(5, 7);
+        let all = [0, 3, 4].map(PeerId);
+        assert_eq!(fabric.job().unwrap(), all);
+    }
 }

@@ -46,13 +46,17 @@ fn identity() -> Result<Identity> {
         .and_then(|path| path.file_name())
         .map(|name| name.to_string_lossy());
     let by_hand = Identity::by_hand(&program.unwrap_or("program".into()));
+    let (rank, size) = (number(variable::RANK, 0)?, number(variable::SIZE, 1)?);
+    // Whoever starts a job of one program by hand need not say the same numbers twice.
+    let is_of_job = env::var(variable::JOB).is_ok() && env::var(variable::DOMAIN).is_ok();
+    let (unit, units) = if is_of_job { (rank, size) } else { (0, 1) };
     Ok(Identity {
         job: env::var(variable::JOB).unwrap_or(by_hand.job),
         program: env::var(variable::PROGRAM).unwrap_or(by_hand.program),
-        rank: number(variable::RANK, 0)?,
-        size: number(variable::SIZE, 1)?,
-        unit: number(variable::UNIT, 0)?,
-        units: number(variable::UNITS, 1)?,
+        rank,
+        size,
+        unit: number(variable::UNIT, unit)?,
+        units: number(variable::UNITS, units)?,
     })
 }
 

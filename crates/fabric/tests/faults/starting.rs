@@ -293,6 +293,33 @@ fn who_cannot_map_the_arena_is_no_member() {
     });
 }
 
+/// A process that a unit starts has inherited who the unit is, and is told so: the units of the job
+/// would not agree on who is which.
+#[test]
+fn a_unit_is_one_process() {
+    let body = |unit: &Unit| -> Outcome {
+        let fabric = unit.join()?;
+        let again = unit.join().map(|_| ());
+        let is_told = |Failed(why): &Failed| why.contains("is there already");
+        check!(again.as_ref().is_err_and(is_told), "{again:?}");
+        let members = fabric.job()?;
+        same!(members.get(unit.rank as usize), Some(&fabric.me()));
+        pause("met");
+        // When the first one has left, it may come again.
+        drop(fabric);
+        unit.join()?;
+        Ok(())
+    };
+    let name = "starting::a_unit_is_one_process";
+    units(2).orchestrate_bare(name, body, |cluster| {
+        for who in [Who::Unit(0), Who::Unit(1)] {
+            cluster.wait_point(who, "met");
+        }
+        cluster.release(Who::Unit(0));
+        cluster.release(Who::Unit(1));
+    });
+}
+
 /// A unit that ended before it joined is named at once, by what its launcher says of it.
 #[test]
 fn who_never_joins_is_named() {

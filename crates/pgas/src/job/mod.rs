@@ -55,8 +55,7 @@ impl Job {
     pub(crate) fn new(fabric: &Fabric) -> Result<Job> {
         let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let peers = fabric.job()?;
-        let me = peers.iter().position(|peer| *peer == fabric.me());
-        let me = Unit(me.unwrap_or(0) as u32);
+        let me = Unit(fabric.identity().unit);
         Ok(Job {
             fabric: fabric.clone(),
             me,

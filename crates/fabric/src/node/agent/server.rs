@@ -265,6 +265,11 @@ impl Server {
             tracing::debug!(peer = %life.0, "a process asked to join and did not hear the answer");
             return self.node.unseat(life.0);
         }
+        // Another candidate for the same unit may have been faster.
+        if let Err(why) = self.node.check(&member.identity) {
+            let _ = control::send(socket.as_fd(), &Answer::Refused(why), &[]);
+            return self.node.unseat(life.0);
+        }
         self.node.seat(member);
         // Whoever does not hear this either gives its seat up, or is dead.
         if control::send(socket.as_fd(), &Answer::Done, &[]).is_err()

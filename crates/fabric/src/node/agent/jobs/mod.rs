@@ -81,8 +81,8 @@ pub(crate) enum Roster {
 }
 
 impl Jobs {
-    /// Whether what a process says of itself can be, and one more unit can be remembered.
-    pub(crate) fn check(&self, identity: &Identity) -> Result<(), String> {
+    /// Whether a process can be what it says of itself, and one more unit can be remembered.
+    pub(crate) fn check(&mut self, identity: &Identity) -> Result<(), String> {
         let Identity {
             rank,
             size,
@@ -98,19 +98,49 @@ impl Jobs {
                  and its rank one of its program"
             ));
         }
-        self.has_capacity(&identity.job, unit)
+        let job = &identity.job;
+        let known = self.jobs.get(job).and_then(|job| job.units.get(&unit));
+        // Whoever names the unit would mean one of the two, and not know which.
+        if let Some(Unit::Joined { peer, alive: true, .. }) = known {
+            return Err(format!(
+                "unit {unit} of job {} is there already, as {peer}, and this is another process: one that a unit                  starts inherits who the unit is, so start it with no SAMITE_ variable but SAMITE_DOMAIN; units that                  are started by hand as one job have numbers of their own (SAMITE_UNIT, SAMITE_UNITS)",
+                cut(job)
+            ));
+        }
+        self.make_room_for(job, unit)
     }
 
-    fn has_capacity(&self, job: &str, unit: u32) -> Result<(), String> {
-        let job = self.jobs.get(job);
+    /// Sees to it that one more unit can be remembered. Jobs that nobody lives of give way, but not
+    /// the unit's own.
+    fn make_room_for(&mut self, name: &str, unit: u32) -> Result<(), String> {
+        let job = self.jobs.get(name);
         let is_known = job.is_some_and(|job| job.units.contains_key(&unit));
-        let known: usize = self.jobs.values().map(|job| job.units.len()).sum();
-        if is_known || known < UNITS_MAX as usize {
-            return Ok(());
+        while !is_known && self.known() >= UNITS_MAX as usize {
+            if !self.forget_oldest(|of, job| of != name && !job.lives()) {
+                return Err(format!(
+                    "the jobs of this domain have had {} units, more than are remembered; let some of the jobs end",
+                    self.known()
+                ));
+            }
         }
-        Err(format!(
-            "the jobs of this domain have had {known} units, more than are remembered; let some of the jobs end"
-        ))
+        Ok(())
+    }
+
+    /// Units that are remembered.
+    fn known(&self) -> usize {
+        self.jobs.values().map(|job| job.units.len()).sum()
+    }
+
+    /// Forgets the oldest job of some, those of which nobody has joined first; whether there was
+    /// one.
+    fn forget_oldest(&mut self, which: impl Fn(&str, &Job) -> bool) -> bool {
+        let some = self.jobs.iter().filter(|(name, job)| which(name, job));
+        let oldest = some.min_by_key(|(_, job)| (job.starters.is_some(), job.number));
+        let Some((oldest, _)) = oldest else {
+            return false;
+        };
+        let oldest = oldest.clone();
+        self.jobs.remove(&oldest).is_some()
     }
 
     /// A unit has joined, a process with these ancestors. Returns whether that made its program,
@@ -183,9 +213,9 @@ impl Jobs {
                 return Err(format!("process {by} did not start this job"));
             }
             Some(_) => {}
-            None => self.make_room_for(by),
+            None => self.forget_told(by),
         }
-        self.has_capacity(job, unit)?;
+        self.make_room_for(job, unit)?;
         let job = self.job(job);
         if unit >= job.wanted {
             let wanted = job.wanted;
@@ -206,16 +236,10 @@ impl Jobs {
     }
 
     /// Forgets the oldest of too many jobs of which only this process has told.
-    fn make_room_for(&mut self, by: i32) {
-        let told = self
-            .jobs
-            .iter()
-            .filter(|(_, job)| job.starters.is_none() && job.told_by == Some(by));
-        if told.clone().count() >= TOLD_MAX
-            && let Some((oldest, _)) = told.min_by_key(|(_, job)| job.number)
-        {
-            let oldest = oldest.clone();
-            self.jobs.remove(&oldest);
+    fn forget_told(&mut self, by: i32) {
+        let is_told = |job: &Job| job.starters.is_none() && job.told_by == Some(by);
+        if self.jobs.values().filter(|job| is_told(job)).count() >= TOLD_MAX {
+            self.forget_oldest(|_, job| is_told(job));
         }
     }
 
@@ -266,14 +290,8 @@ impl Jobs {
     fn prune(&mut self) {
         self.jobs
             .retain(|_, job| job.lives() || job.units.len() < job.wanted as usize);
-        let abandoned = || self.jobs.iter().filter(|(_, job)| !job.lives());
-        if abandoned().count() > ABANDONED_MAX
-            // Those of which nobody has joined go first.
-            && let Some((oldest, _)) =
-                abandoned().min_by_key(|(_, job)| (job.starters.is_some(), job.number))
-        {
-            let oldest = oldest.clone();
-            self.jobs.remove(&oldest);
+        if self.jobs.values().filter(|job| !job.lives()).count() > ABANDONED_MAX {
+            self.forget_oldest(|_, job| !job.lives());
         }
     }
 }
@@ -326,8 +344,9 @@ impl Job {
             } => Some((*peer, *incarnation)),
             Unit::Absent { .. } => None,
         };
-        let found: Vec<(PeerId, u32)> = self.units.values().filter_map(joined).collect();
-        if found.len() >= units as usize {
+        let found = self.units.range(..units).map(|(_, unit)| unit);
+        let found: Vec<(PeerId, u32)> = found.filter_map(joined).collect();
+        if found.len() == units as usize {
             return Roster::Complete(found);
         }
         self.absent(|_| true)
@@ -343,7 +362,7 @@ impl Job {
             _ => None,
         });
         let places = match size {
-            Some((_, size)) if found.len() >= size as usize => {
+            Some((_, size)) if found.keys().copied().eq(0..size) => {
                 return Roster::Complete(found.into_values().collect());
             }
             Some((first, size)) => first..first.saturating_add(size),

@@ -128,9 +128,64 @@ fn who_tells_without_end_fills_no_memory() {
         let _ = jobs.ended("never joined", number, (&long[..400], &long[..400]), 98);
     }
     assert!(bytes(&jobs) < UNITS_MAX as usize * 1024);
+    let other = identity("job", "a", 1, 3, 1);
+    assert!(jobs.check(&other).is_ok(), "it is known");
+    assert!(jobs.jobs.contains_key("never joined"));
+    // Nobody lives of that job: it gives way.
+    let late = identity("late", "a", 0, 3, 0);
+    assert_eq!(jobs.check(&late), Ok(()));
+    assert!(!jobs.jobs.contains_key("never joined"));
+}
+
+#[test]
+fn a_job_that_lives_gives_way_to_nobody() {
+    let mut jobs = Jobs::default();
+    for number in 0..UNITS_MAX {
+        let unit = identity(&format!("job {number}"), "a", 0, 3, 0);
+        jobs.joined(&unit, PeerId(number), 1, &STARTERS);
+    }
     let late = identity("late", "a", 0, 3, 0);
     assert!(jobs.check(&late).is_err(), "no more are remembered");
-    assert!(jobs.check(&unit).is_ok(), "it is known");
+    jobs.left(PeerId(7), 1);
+    assert_eq!(jobs.check(&late), Ok(()));
+    assert!(!jobs.jobs.contains_key("job 7"));
+}
+
+/// A process that a unit starts has inherited who the unit is.
+#[test]
+fn a_unit_is_one_process() {
+    let mut jobs = Jobs::default();
+    let unit = identity("job", "a", 0, 3, 0);
+    assert_eq!(jobs.check(&unit), Ok(()));
+    jobs.joined(&unit, PeerId(4), 1, &STARTERS);
+    let refused = jobs.check(&unit).unwrap_err();
+    assert!(refused.contains("unit 0 of job job is there already, as peer 4"));
+    assert!(refused.contains("SAMITE_DOMAIN") && refused.contains("SAMITE_UNIT"));
+    // It may come again.
+    jobs.left(PeerId(4), 1);
+    assert_eq!(jobs.check(&unit), Ok(()));
+}
+
+/// As many units as a job or a program has are not all of them, if one has a number beyond.
+#[test]
+fn units_are_counted_by_their_numbers() {
+    let mut jobs = Jobs::default();
+    let unit = |unit: u32, rank: u32| Identity {
+        units: 4,
+        ..identity("job", "a", rank, 2, unit)
+    };
+    jobs.joined(&unit(0, 0), PeerId(0), 1, &STARTERS);
+    jobs.joined(&unit(3, 2), PeerId(3), 1, &STARTERS);
+    let asker = Identity {
+        units: 2,
+        ..unit(0, 0)
+    };
+    let is_missing = |roster: Roster| matches!(roster, Roster::Missing(_));
+    assert!(is_missing(jobs.roster(&asker, &Wanted::Job)));
+    let program = Wanted::Program("a".into());
+    assert!(is_missing(jobs.roster(&asker, &program)));
+    jobs.joined(&unit(1, 1), PeerId(1), 1, &STARTERS);
+    assert_eq!(jobs.roster(&asker, &Wanted::Job), peers(&[0, 1]));
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(in crate::node::agent) struct Member {
     /// Only this process speaks for the member.
     pid: i32,
     pub(in crate::node::agent) pidfd: Option<OwnedFd>,
-    identity: Identity,
+    pub(in crate::node::agent) identity: Identity,
     /// Its ancestors: one of them started its job.
     ancestors: Vec<i32>,
 }
@@ -149,7 +149,7 @@ impl Node {
         cpus: &Cpus,
         identity: &Identity,
     ) -> Result<Member, String> {
-        self.jobs.check(identity)?;
+        self.check(identity)?;
         let pidfd = Pid::from_raw(pid).and_then(|pid| {
             rustix::process::pidfd_open(pid, PidfdFlags::empty())
                 .map_err(|error| tracing::debug!(%error, "pidfd_open"))
@@ -158,6 +158,11 @@ impl Node {
         let pidfd = pidfd.ok_or("the process could not be watched (pidfd_open)")?;
         self.reserve(pid, Some(pidfd), cpus, identity)
             .map_err(|error| error.to_string())
+    }
+
+    /// Whether a process can be a member, as far as jobs say.
+    pub(in crate::node::agent) fn check(&mut self, identity: &Identity) -> Result<(), String> {
+        self.jobs.check(identity)
     }
 
     fn reserve(
