@@ -2,10 +2,12 @@
 
 use crate::atomic::apply;
 use crate::fabric::Fabric;
-use crate::ops::{Key, Outcome as Ended};
+use crate::node::State;
+use crate::ops::{Key, Outcome as Ended, Work};
 use crate::transport::RemoteKey;
 use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
+use samite_mem::copy::kernel;
 use samite_mem::lease::{Lease, Readable, is_offered};
 use samite_mem::lend::WriteBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,7 +22,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub struct Remote {
     fabric: Fabric,
     key: SegmentKey,
-    way: AccessPath,
+    path: AccessPath,
 }
 
 /// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
@@ -74,8 +76,8 @@ impl ByRma {
 }
 
 impl Remote {
-    pub(crate) fn new(fabric: Fabric, key: SegmentKey, way: AccessPath) -> Self {
-        Remote { fabric, key, way }
+    pub(crate) fn new(fabric: Fabric, key: SegmentKey, path: AccessPath) -> Self {
+        Remote { fabric, key, path }
     }
 
     /// What names it.
@@ -85,7 +87,7 @@ impl Remote {
 
     /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
     pub fn mapped(&self) -> Option<&SharedBytes> {
-        match &self.way {
+        match &self.path {
             AccessPath::Mapped { bytes, .. } => Some(bytes),
             _ => None,
         }
@@ -94,7 +96,7 @@ impl Remote {
     /// Whether its owner still offers it, as far as that can be seen from here.
     #[inline]
     pub fn is_offered(&self) -> bool {
-        match &self.way {
+        match &self.path {
             AccessPath::Mapped { offered, .. }
             | AccessPath::Kernel { offered, .. }
             | AccessPath::Reading { offered, .. } => {
@@ -106,7 +108,7 @@ impl Remote {
 
     /// The bytes, if they are mapped here and nobody writes them.
     pub fn readable(&self) -> Option<&Readable> {
-        match &self.way {
+        match &self.path {
             AccessPath::Reading { bytes, .. } => Some(bytes),
             _ => None,
         }
@@ -127,18 +129,53 @@ impl Remote {
         }
     }
 
-    /// One load of a line that changes only when the owner withdraws the segment. That it did is an
-    /// error, and no danger: the memory is not used for anything else as long as this value has its
-    /// lease.
+    /// Whether a word lies inside, and where atomics may reach it.
     #[inline(always)]
-    fn still_offered(&self) -> Result<()> {
-        match &self.way {
-            AccessPath::Mapped { offered, .. } | AccessPath::Kernel { offered, .. }
-                if !is_offered(offered.u64(0), self.key.generation) =>
-            {
-                Err(self.withdrawn())
+    fn check_word(&self, offset: u64, width: Width) -> Result<()> {
+        self.check(offset, width.bytes())?;
+        match offset.is_multiple_of(width.bytes()) {
+            true => Ok(()),
+            false => Err(Error::Misaligned(offset)),
+        }
+    }
+
+    /// The bytes, if they are mapped here and may be written. One load of a line that changes only
+    /// when the owner withdraws the segment. That it did is an error, and no danger: the memory is
+    /// not used for anything else as long as this value has its lease.
+    #[inline(always)]
+    fn writable(&self) -> Result<Option<&SharedBytes>> {
+        match &self.path {
+            AccessPath::Mapped { bytes, offered } => {
+                match is_offered(offered.u64(0), self.key.generation) {
+                    true => Ok(Some(bytes)),
+                    false => Err(self.withdrawn()),
+                }
             }
-            _ => Ok(()),
+            AccessPath::Reading { .. } => Err(self.read_only()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The process and the address at which the kernel reaches the bytes. One that was killed
+    /// withdraws nothing, and its id may be another process's by now: the agent's table says which
+    /// life there is.
+    fn by_kernel(&self) -> Result<Option<(i32, u64)>> {
+        let AccessPath::Kernel {
+            pid,
+            address,
+            offered,
+            ..
+        } = &self.path
+        else {
+            return Ok(None);
+        };
+        if !is_offered(offered.u64(0), self.key.generation) {
+            return Err(self.withdrawn());
+        }
+        let (peer, incarnation) = (self.key.peer, self.key.incarnation);
+        match self.fabric.0.node.layout.peers.state(peer.slot()) == (State::Alive, incarnation) {
+            true => Ok(Some((*pid, *address))),
+            false => Err(Error::PeerLost { peer, incarnation }),
         }
     }
 
@@ -166,14 +203,12 @@ impl Remote {
     #[inline]
     pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.check(offset, from.len() as u64)?;
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
+        match self.writable()? {
+            Some(bytes) => {
                 bytes.write(offset, from);
                 Ok(())
             }
-            AccessPath::Reading { .. } => Err(self.read_only()),
-            _ => self.put_far(offset, from)?.wait().map(|_| ()),
+            None => self.put_far(offset, from)?.wait().map(|_| ()),
         }
     }
 
@@ -181,21 +216,18 @@ impl Remote {
     /// the handle: remote.
     pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.check(offset, from.len() as u64)?;
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
+        match self.writable()? {
+            Some(bytes) => {
                 bytes.write(offset, from);
                 Ok(Handle::ended())
             }
-            AccessPath::Reading { .. } => Err(self.read_only()),
-            _ => self.put_far(offset, from),
+            None => self.put_far(offset, from),
         }
     }
 
     fn put_far(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
-        self.still_offered()?;
-        if let AccessPath::Kernel { pid, address, .. } = &self.way
-            && samite_mem::copy::kernel::write_exact(*pid, address + offset, from).is_ok()
+        if let Some((pid, address)) = self.by_kernel()?
+            && kernel::write_exact(pid, address + offset, from).is_ok()
         {
             return Ok(Handle::ended());
         }
@@ -205,9 +237,17 @@ impl Remote {
         }
     }
 
+    /// An operation that has ended with this, and which is asked later.
+    fn ended<T>(&self, what: &'static str, value: Ended) -> Handle<T> {
+        let ops = &mut self.fabric.0.core.lock().engine.ops;
+        let key = ops.add(None, what, Work::None);
+        ops.finish(key, Ok(value));
+        Handle::new(self.fabric.clone(), key)
+    }
+
     fn remote_key(&self) -> Option<&RemoteKey> {
-        match &self.way {
-            AccessPath::Rma(way) => way.key(&self.fabric, self.key),
+        match &self.path {
+            AccessPath::Rma(by_rma) => by_rma.key(&self.fabric, self.key),
             _ => None,
         }
     }
@@ -234,13 +274,10 @@ impl Remote {
     pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<Vec<u8>>> {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
-        if !self.get_at_once(offset, &mut bytes)? {
-            let key = self.request_get(offset, WriteBuf::owned(bytes))?;
-            return Ok(Handle::new(self.fabric.clone(), key));
+        if self.get_at_once(offset, &mut bytes)? {
+            return Ok(self.ended("get", Ended::Bytes(bytes)));
         }
-        let engine = &mut self.fabric.0.core.lock().engine;
-        let key = engine.ops.add(None, "get", crate::ops::Work::None);
-        engine.ops.finish(key, Ok(Ended::Bytes(bytes)));
+        let key = self.request_get(offset, WriteBuf::owned(bytes))?;
         Ok(Handle::new(self.fabric.clone(), key))
     }
 
@@ -248,12 +285,7 @@ impl Remote {
     #[inline]
     pub(crate) fn get_at_once(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
         self.check(offset, into.len() as u64)?;
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
-                bytes.read(offset, into);
-                Ok(true)
-            }
+        match &self.path {
             AccessPath::Reading { bytes, .. } => {
                 // Not the word: a lease outlives the offer.
                 if self.fabric.0.is_of_parent() {
@@ -263,28 +295,25 @@ impl Remote {
                 into.copy_from_slice(&bytes.as_slice::<u8>()[start..start + into.len()]);
                 Ok(true)
             }
-            AccessPath::Kernel { pid, address, .. } => {
-                self.still_offered()?;
-                Ok(samite_mem::copy::kernel::read_exact(*pid, address + offset, into).is_ok())
-            }
-            AccessPath::Rma(_) | AccessPath::Messages => Ok(false),
+            _ => match self.writable()? {
+                Some(bytes) => {
+                    bytes.read(offset, into);
+                    Ok(true)
+                }
+                None => Ok(self.by_kernel()?.is_some_and(|(pid, address)| {
+                    kernel::read_exact(pid, address + offset, into).is_ok()
+                })),
+            },
         }
     }
 
     /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
     #[inline]
     pub fn atomic(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<u64> {
-        self.check(offset, width.bytes())?;
-        if !offset.is_multiple_of(width.bytes()) {
-            return Err(Error::Misaligned(offset));
-        }
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
-                Ok(apply(bytes, offset, op, width, a, b))
-            }
-            AccessPath::Reading { .. } => Err(self.read_only()),
-            _ => self.atomic_far(offset, op, width, a, b)?.wait(),
+        self.check_word(offset, width)?;
+        match self.writable()? {
+            Some(bytes) => Ok(apply(bytes, offset, op, width, a, b)),
+            None => self.atomic_far(offset, op, width, a, b)?.wait(),
         }
     }
 
@@ -297,21 +326,13 @@ impl Remote {
         a: u64,
         b: u64,
     ) -> Result<Handle<u64>> {
-        self.check(offset, width.bytes())?;
-        if !offset.is_multiple_of(width.bytes()) {
-            return Err(Error::Misaligned(offset));
-        }
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
+        self.check_word(offset, width)?;
+        match self.writable()? {
+            Some(bytes) => {
                 let old = apply(bytes, offset, op, width, a, b);
-                let engine = &mut self.fabric.0.core.lock().engine;
-                let key = engine.ops.add(None, "atomic", crate::ops::Work::None);
-                engine.ops.finish(key, Ok(Ended::Word(old)));
-                Ok(Handle::new(self.fabric.clone(), key))
+                Ok(self.ended("atomic", Ended::Word(old)))
             }
-            AccessPath::Reading { .. } => Err(self.read_only()),
-            _ => self.atomic_far(offset, op, width, a, b),
+            None => self.atomic_far(offset, op, width, a, b),
         }
     }
 
@@ -326,22 +347,17 @@ impl Remote {
         updates: &[WordUpdate],
     ) -> Result<Handle<u64>> {
         for update in updates {
-            self.check(update.offset, width.bytes())?;
-            if !update.offset.is_multiple_of(width.bytes()) {
-                return Err(Error::Misaligned(update.offset));
-            }
+            self.check_word(update.offset, width)?;
         }
-        match &self.way {
-            AccessPath::Mapped { bytes, .. } => {
-                self.still_offered()?;
+        match self.writable()? {
+            Some(bytes) => {
                 for update in updates {
                     apply(bytes, update.offset, op, width, update.value, 0);
                 }
                 Ok(Handle::ended())
             }
-            AccessPath::Reading { .. } => Err(self.read_only()),
-            _ if updates.is_empty() => Ok(Handle::ended()),
-            _ => self.fabric.updates_far(self.key, (op, width), updates),
+            None if updates.is_empty() => Ok(Handle::ended()),
+            None => self.fabric.updates_far(self.key, (op, width), updates),
         }
     }
 

@@ -268,12 +268,24 @@ impl Table {
         Table { table, layout }
     }
 
-    /// The transport of a life of a peer, which has these extents.
-    fn end(&self, life: (Slot, u32), extents: Span) -> Shm {
+    /// A life of a peer, which has these extents.
+    fn member(&self, life: (Slot, u32), extents: Span) -> Membership {
         let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
         let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
-        let membership = Membership::new(life, 0, layout, Box::new(extents), false);
-        Shm::new(&membership, None)
+        Membership::new(life, 0, layout, Box::new(extents), false)
+    }
+
+    /// Its transport.
+    fn end(&self, life: (Slot, u32), extents: Span) -> Shm {
+        Shm::new(&self.member(life, extents), None)
+    }
+
+    /// A process that is a peer in its first life, and has no memory to share.
+    fn fabric(&self, peer: Slot) -> Fabric {
+        let member = self.member((peer, 1), NO_EXTENTS);
+        let transport = AnyTransport::Shm(Box::new(Shm::new(&member, None)));
+        let (identity, config) = (Identity::by_hand("test"), Config::default());
+        Fabric::assemble(member, transport, identity, None, config)
     }
 
     fn publish(&self, peer: Slot, state: State, incarnation: u32, epoch: u64) {
@@ -286,6 +298,26 @@ const NO_EXTENTS: Span = Span {
     offset: 0,
     bytes: 0,
 };
+
+/// The id of a process that was killed may be that of another one by now: the kernel is asked for
+/// nothing of it.
+#[test]
+fn the_kernel_copies_nothing_of_a_process_that_is_gone() {
+    let table = Table::new(2);
+    let (user, owner) = (table.fabric(Slot(0)), table.fabric(Slot(1)));
+    let segment = owner.register(vec![7u8; 4096]).unwrap();
+    let remote = user.attach(segment.key()).unwrap();
+    let mut bytes = [0; 8];
+    remote.get(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 8], "the owner makes no progress: the kernel has copied");
+    table.publish(Slot(1), State::Dead, 1, 2);
+    let is_lost = |ended: crate::Result<()>| matches!(ended, Err(crate::Error::PeerLost { .. }));
+    assert!(is_lost(remote.put(0, &[8; 8])));
+    assert!(is_lost(remote.put_nb(0, &[8; 8]).map(drop)));
+    assert!(is_lost(remote.get(0, &mut bytes)));
+    segment.bytes().read(0, &mut bytes);
+    assert_eq!(bytes, [7; 8]);
+}
 
 /// What was seen of a life that is over is not said of the next one: that keeps its ring.
 #[test]
