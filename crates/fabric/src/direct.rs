@@ -41,8 +41,9 @@ impl Sink for Direct<'_> {
         if !ours {
             self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
             self.engine.frame(frame);
-            // What the engine has to say of it leaves in a turn.
-            self.look |= self.engine.is_busy();
+            // What the engine has to say of it leaves in a turn; of one that broke the rules here
+            // nothing more is taken.
+            self.look |= self.engine.is_busy() || self.engine.shut;
             return;
         }
         let body = crate::proto::payload(&frame, 0);

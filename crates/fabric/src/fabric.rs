@@ -374,7 +374,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it
-    /// before; [`Error::NoSuchKey`].
+    /// before, or awaits none of some 250,000 other keys; [`Error::NoSuchKey`].
     #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
         of_users(key)?;
@@ -390,11 +390,14 @@ impl Fabric {
         }
         let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
         // Behind what already waits, else at once.
-        if !core.engine.peer(to).outbox.is_empty() || core.transport.push(to, &frame) == Push::Full
+        if !core.engine.may_signal(to, key)
+            || !core.engine.peer(to).outbox.is_empty()
+            || core.transport.push(to, &frame) == Push::Full
         {
             drop(core_ref);
             return self.signal_later(to, key);
         }
+        core.engine.spend_unpolled();
         Ok(())
     }
 
@@ -405,8 +408,9 @@ impl Fabric {
             if let Some(error) = engine.gone(to) {
                 return Some(Err(error));
             }
-            let has_room = engine.peer(to).outbox.has_capacity();
+            let has_room = engine.may_signal(to, key) && engine.has_capacity(to);
             has_room.then(|| {
+                engine.spend_unpolled();
                 engine.post(to, kind::SIGNAL, key, &[]);
                 Ok(())
             })

@@ -192,6 +192,10 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         }
         core.engine.give_up(key, Error::Cancelled);
         core.flush();
+        // Its peer answers each withdrawal: a program that only cancels takes these answers, too.
+        if core.engine.must_poll() {
+            core.turn();
+        }
     }
 }
 

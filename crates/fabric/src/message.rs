@@ -370,6 +370,7 @@ impl crate::engine::Engine {
         let peer = op.peer.filter(|_| offered);
         self.fail(key, why, true);
         if let Some(peer) = peer {
+            self.spend_unpolled();
             self.post(peer, kind::WITHDRAW, key, &[]);
         }
     }

@@ -55,6 +55,27 @@ fn a_seed_is_a_run() {
     );
 }
 
+/// Who walks all peers meets them in one order, in every run.
+#[test]
+fn peers_come_by_number() {
+    let ended = Scenario::new(1, 12).on_nodes(3).run(|fabric| -> Outcome {
+        let members = fabric.job()?;
+        for to in &members {
+            fabric.signal(*to, 1)?;
+        }
+        for from in &members {
+            fabric.await_signal(*from, 1)?;
+        }
+        let peers = fabric.peers();
+        let numbers: Vec<PeerId> = peers.iter().map(|info| info.peer).collect();
+        check!(numbers.len() == 12 && numbers.is_sorted(), "{numbers:?}");
+        Ok(fabric.barrier(&members)?)
+    });
+    for end in ended {
+        end.unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
 /// Talks to all others, small and large, until everybody has seen the victim's death.
 fn until_the_death(fabric: &Fabric, victim: PeerId) -> Outcome {
     let members = fabric.job()?;

@@ -75,7 +75,7 @@ pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     /// How it wants its messages.
     pub(crate) pace: Pace,
-    /// Bytes of its messages that are kept here, and what it was told of that.
+    /// Bytes of its messages and signals that are kept here, and what it was told of that.
     unexpected: u64,
     told: Pace,
     /// Signals that nobody has waited for yet, by key; none at zero.
@@ -96,10 +96,6 @@ impl Peer {
         self.info.as_ref().filter(|_| self.is_reachable())
     }
 }
-
-/// Keys of one peer under which signals wait: more than a program has waits for, and some hundred
-/// KB.
-const SIGNALS_MAX: usize = 1 << 14;
 
 /// A segment that this process offers, for peers that cannot map it.
 #[derive(Debug)]
@@ -167,7 +163,7 @@ pub(crate) struct Engine {
     /// Bytes of messages that may be sent before the next look at what came ([`UNPOLLED`]).
     pub(crate) unpolled: u64,
     /// Somebody broke the rules: from now on frames are checked for whose they are.
-    shut: bool,
+    pub(crate) shut: bool,
     dirty: Vec<PeerId>,
 }
 
@@ -293,7 +289,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Who lives and is wanted: those that were announced, and those of other nodes that may be.
+    /// Who lives and is wanted, by peer number: those that were announced, and those of other nodes
+    /// that may be.
     pub(crate) fn living(&self, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
         let known = self.peers.iter().filter_map(|(_, peer)| peer.reachable());
         let mut living: Vec<PeerInfo> = known.filter(|info| is_wanted(info)).cloned().collect();
@@ -301,6 +298,7 @@ impl Engine {
         let is_new = |info: &PeerInfo| self.peers.get(info.peer).is_none_or(is_unknown);
         let others = &self.node.others;
         living.extend(others.living(|info| is_new(info) && is_wanted(info)));
+        living.sort_unstable_by_key(|info| info.peer);
         living
     }
 
@@ -573,13 +571,11 @@ impl Engine {
         if frame.arg >= crate::barrier::KEYS {
             return self.barrier_arrived(frame.from, frame.arg);
         }
-        let signals = &mut self.peer(frame.from).signals;
-        let full = signals.len() >= SIGNALS_MAX;
-        match signals.entry(frame.arg) {
+        match self.peer(frame.from).signals.entry(frame.arg) {
             Entry::Occupied(mut count) => *count.get_mut() += 1,
-            Entry::Vacant(_) if full => return Err("more signals than anybody waits for"),
             Entry::Vacant(count) => {
                 count.insert(1);
+                self.unexpected_more(frame.from, weight(0))?;
             }
         }
         Ok(())
@@ -596,6 +592,7 @@ impl Engine {
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
+            self.unexpected_less(from, weight(0));
         }
         true
     }

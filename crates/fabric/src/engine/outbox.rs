@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 const REQUESTS_MAX: u64 = 1 << 20;
 /// Replies of all kinds that wait for one peer. More are not asked for by anybody who takes them.
 const REPLIES_MAX: usize = 1 << 20;
-/// Responses of services that wait for one peer, of one frame each.
+/// Responses and refusals of services that wait for one peer, of one frame each: with as many, a
+/// service responds later.
 const RESPONSES_MAX: usize = 16;
 /// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that
 /// wait for one peer: one that reads what it is told never has so many.
@@ -111,34 +112,36 @@ impl Queued {
         }
     }
 
-    fn is_answer(&self) -> bool {
+    fn due(&self) -> Due {
         match self {
-            Queued::Frame { kind, .. } => kind::is_answer(*kind),
-            Queued::Send(_) | Queued::Unasked { .. } | Queued::Fence(_) => false,
-            Queued::Reply(reply) => !reply.is_response(),
-            Queued::RemoteKey { .. } => true,
+            Queued::Frame { kind, .. } if kind::is_answer(*kind) => Due::Request,
+            Queued::Reply(reply) if reply.is_of_service() => Due::Service,
+            Queued::Reply(_) | Queued::RemoteKey { .. } => Due::Request,
+            Queued::Unasked { .. } => Due::Nothing,
+            Queued::Frame { .. } | Queued::Send(_) | Queued::Fence(_) => Due::Receive,
         }
     }
+}
 
-    fn is_response(&self) -> bool {
-        matches!(self, Queued::Reply(reply) if reply.is_response())
-    }
-
-    fn is_unasked(&self) -> bool {
-        matches!(self, Queued::Unasked { .. })
-    }
+/// What a reply is due to. Those to each are bounded by themselves.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    /// A receive of this process.
+    Receive,
+    /// A request that took a credit.
+    Request,
+    /// A request to a service, which took none.
+    Service,
+    /// Nothing that anybody here asked for.
+    Nothing,
 }
 
 /// The queues of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     replies: VecDeque<Queued>,
-    /// How many of the replies are answers to requests.
-    answers: usize,
-    /// How many of them are responses of services.
-    responses: usize,
-    /// How many of them are answers to what nobody here asked for.
-    unasked: usize,
+    /// How many of the replies are due to what ([`Due`]).
+    due: [usize; 4],
     /// Gets of the peer, served in order.
     gets: VecDeque<Serve>,
     requests: VecDeque<Queued>,
@@ -163,18 +166,17 @@ impl Outbox {
     /// Whether a service may respond: few responses wait, of one frame each, and few offers of long
     /// ones.
     pub(crate) fn may_respond(&self) -> bool {
-        self.responses < RESPONSES_MAX && self.has_capacity()
+        self.due(Due::Service) < RESPONSES_MAX && self.has_capacity()
     }
 
-    /// Whether a request to a service may be refused: the peer reads what it is told, and what is
-    /// left is enough for what it asks otherwise.
+    /// Whether a request to a service may be refused: the peer reads what it is told.
     pub(crate) fn may_refuse(&self) -> bool {
-        self.answers + self.responses < CREDITS as usize / 2
+        self.due(Due::Service) < CREDITS as usize / 2
     }
 
     /// Whether the peer may ask for something that will be answered.
     pub(crate) fn may_be_asked(&self) -> bool {
-        self.answers + self.gets.len() < CREDITS as usize && self.replies.len() < REPLIES_MAX
+        self.due(Due::Request) + self.gets.len() < CREDITS as usize && self.replies.len() < REPLIES_MAX
     }
 
     /// Whether a request may leave now without passing others.
@@ -201,35 +203,41 @@ impl Outbox {
         }
     }
 
-    fn put_back(&mut self, queued: Queued) {
-        match queued.class() {
+    fn due(&self, to: Due) -> usize {
+        self.due[to as usize]
+    }
+
+    /// Adds what waits, behind what does already; or before it, if it was taken from there.
+    fn add(&mut self, queued: Queued, is_first: bool) {
+        let queue = match queued.class() {
             Class::Reply => {
-                self.answers += queued.is_answer() as usize;
-                self.responses += queued.is_response() as usize;
-                self.unasked += queued.is_unasked() as usize;
-                self.replies.push_front(queued);
+                self.due[queued.due() as usize] += 1;
+                &mut self.replies
             }
             Class::Request => {
                 self.request_bytes += queued.body_bytes();
-                self.requests.push_front(queued);
+                &mut self.requests
             }
+        };
+        match is_first {
+            true => queue.push_front(queued),
+            false => queue.push_back(queued),
         }
     }
 
     fn take(&mut self, class: Class) -> Option<Queued> {
-        let queued = match class {
-            Class::Reply => self.replies.pop_front()?,
-            Class::Request => self.requests.pop_front()?,
-        };
         match class {
             Class::Reply => {
-                self.answers -= queued.is_answer() as usize;
-                self.responses -= queued.is_response() as usize;
-                self.unasked -= queued.is_unasked() as usize;
+                let queued = self.replies.pop_front()?;
+                self.due[queued.due() as usize] -= 1;
+                Some(queued)
             }
-            Class::Request => self.request_bytes -= queued.body_bytes(),
+            Class::Request => {
+                let queued = self.requests.pop_front()?;
+                self.request_bytes -= queued.body_bytes();
+                Some(queued)
+            }
         }
-        Some(queued)
     }
 }
 
@@ -239,19 +247,10 @@ impl Engine {
         if !peer.is_reachable() {
             return;
         }
-        match queued.class() {
-            Class::Reply => {
-                peer.outbox.answers += queued.is_answer() as usize;
-                peer.outbox.responses += queued.is_response() as usize;
-                peer.outbox.unasked += queued.is_unasked() as usize;
-                peer.outbox.replies.push_back(queued);
-            }
-            Class::Request => {
-                peer.outbox.fence();
-                peer.outbox.request_bytes += queued.body_bytes();
-                peer.outbox.requests.push_back(queued);
-            }
+        if queued.class() == Class::Request {
+            peer.outbox.fence();
         }
+        peer.outbox.add(queued, false);
         self.mark_dirty(to);
     }
 
@@ -265,7 +264,7 @@ impl Engine {
         kind: u8,
         arg: u64,
     ) -> Result<(), &'static str> {
-        if self.peer(to).outbox.unasked >= UNASKED_MAX {
+        if self.peer(to).outbox.due(Due::Nothing) >= UNASKED_MAX {
             return Err("more offers and withdrawals than it reads answers to");
         }
         self.queue(to, Queued::Unasked { kind, arg });
@@ -366,7 +365,7 @@ impl Engine {
                 }
                 Push::Gone => {} // Its loss ends the operation; the frame is of no use.
                 Push::Full => {
-                    self.peer(to).outbox.put_back(queued);
+                    self.peer(to).outbox.add(queued, true);
                     return sent;
                 }
             }

@@ -6,6 +6,8 @@
 //! offers it sends no more of them. When receives have taken half of what there was, the peer hears
 //! of that, too.
 //!
+//! The keys of signals that nobody has awaited are kept, too, and count as messages of no bytes.
+//!
 //! A sender hears it when it polls; so it polls once per [`UNPOLLED`] bytes of what it sends.
 //! Between saying and hearing lie at most these, a ring, and what one poll takes. A peer of which
 //! [`MOST`] is kept does not listen, and is turned away.
@@ -95,15 +97,20 @@ impl Engine {
         tag: u64,
         arrived: Arrived,
     ) -> Result<(), &'static str> {
-        if from != self.me {
-            let peer = self.peer(from);
-            peer.unexpected += arrived.weight();
+        self.unexpected_more(from, arrived.weight())?;
+        self.matcher.keep(from, tag, arrived);
+        Ok(())
+    }
+
+    pub(super) fn unexpected_more(&mut self, of: PeerId, bytes: u64) -> Result<(), &'static str> {
+        if of != self.me {
+            let peer = self.peer(of);
+            peer.unexpected += bytes;
             if peer.unexpected > MOST {
                 return Err("more messages than are kept of a peer that was told to stop");
             }
-            self.tell_pace(from);
+            self.tell_pace(of);
         }
-        self.matcher.keep(from, tag, arrived);
         Ok(())
     }
 
@@ -158,7 +165,7 @@ impl Engine {
         self.unexpected_less(from, bytes);
     }
 
-    fn unexpected_less(&mut self, from: PeerId, bytes: u64) {
+    pub(super) fn unexpected_less(&mut self, from: PeerId, bytes: u64) {
         let peer = self.peer(from);
         peer.unexpected = peer.unexpected.saturating_sub(bytes);
         self.tell_pace(from);
@@ -176,6 +183,25 @@ impl Engine {
     pub(super) fn pace_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         self.peer(frame.from).pace = Pace::of(frame.arg).ok_or("a pace")?;
         Ok(())
+    }
+
+    /// Whether a signal may leave. The keys of those that nobody has awaited are kept like messages.
+    #[inline]
+    pub(crate) fn may_signal(&mut self, to: PeerId, key: u64) -> bool {
+        // Whoever is in a barrier looks at what comes, and keeps nothing of it.
+        key >= crate::barrier::KEYS || !self.must_poll() && self.peer(to).pace != Pace::Stop
+    }
+
+    /// Whether a look at what came is due before the next short frame.
+    #[inline(always)]
+    pub(crate) fn must_poll(&self) -> bool {
+        self.unpolled < weight(0)
+    }
+
+    /// A short frame leaves without a look at what came.
+    #[inline(always)]
+    pub(crate) fn spend_unpolled(&mut self) {
+        self.unpolled = self.unpolled.saturating_sub(weight(0));
     }
 
     /// Whether a short message may leave at once: its receiver is there, nothing waits before it,

@@ -39,6 +39,8 @@ const TOO_LONG: u64 = 2;
 const PANICKED: u64 = 3;
 /// Too much waits for the service.
 const BUSY: u64 = 4;
+/// There was no memory for the request.
+const NO_MEMORY: u64 = 5;
 /// Beside one of these: of a service, whose requests take no credit.
 const OF_SERVICE: u64 = 1 << 15;
 
@@ -52,8 +54,8 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    pub(crate) fn is_response(&self) -> bool {
-        self.status & 0xffff == OK | OF_SERVICE
+    pub(crate) fn is_of_service(&self) -> bool {
+        self.status & OF_SERVICE != 0
     }
 
     /// Sends what there is room and budget for; [`Push::Done`] when all of it has left.
@@ -149,9 +151,7 @@ impl Engine {
     pub(crate) fn active_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([handler]) = Words::<1>::read(frame.inline).ok_or("an active message")?;
         let handler = u16::try_from(handler).map_err(|_| "the number of a handler")?;
-        if frame.arg != 0 && !Service::is(handler) {
-            self.may_ask(frame.from)?;
-        }
+        self.may_send_active(frame.from, handler, frame.arg)?;
         let body = super::eager::payload(frame, 8);
         self.handle(frame.from, handler, frame.arg, &body);
         Ok(())
@@ -163,7 +163,8 @@ impl Engine {
     ) -> Result<(), &'static str> {
         let offer = Offer::read(frame.inline).ok_or("a long active message")?;
         let handler = u16::try_from(offer.place).map_err(|_| "the number of a handler")?;
-        self.may_ask(frame.from)?;
+        let request = frame.arg;
+        self.may_send_active(frame.from, handler, request)?;
         let fetching = |work: &Work| matches!(work, Work::Pull(_) | Work::Collect(_));
         let (coming, bytes) = self.long_messages(frame.from, fetching);
         if coming >= CREDITS as usize || bytes >= LONG_BYTES {
@@ -172,12 +173,16 @@ impl Engine {
         if offer.len > LONG_MAX {
             return Err("the length of a long active message");
         }
-        let request = frame.arg;
-        if !self.is_wanted(frame.from, handler, request) {
+        let is_wanted = self.is_wanted(frame.from, handler, request);
+        let memory = is_wanted.then(|| super::rendezvous::zeroed(offer.len));
+        let Some(Some(bytes)) = memory else {
             self.post_unasked(frame.from, kind::ATS, offer.send)?;
-            self.handle(frame.from, handler, request, &Body::Slice(&[]));
+            match is_wanted {
+                true => self.has_no_memory(frame.from, handler, request, offer.len),
+                false => self.handle(frame.from, handler, request, &Body::Slice(&[])),
+            }
             return Ok(());
-        }
+        };
         let then = Then::Handle { handler, request };
         let offer = Offer { place: 0, ..offer };
         let status = Status {
@@ -186,12 +191,26 @@ impl Engine {
             tag: 0,
             len: offer.len,
         };
-        let bytes =
-            super::rendezvous::zeroed(offer.len).ok_or("no memory for an active message")?;
         let key = self.ops.add(Some(frame.from), LONG, Work::None);
         self.ops.detach(key);
         self.fetch(key, WriteBuf::owned(bytes), status, offer, then);
         Ok(())
+    }
+
+    /// There is no memory here for a long active message, which is not its sender's fault: that
+    /// hears so. What a service was asked is asked again, as if too much waited for it.
+    fn has_no_memory(&mut self, from: PeerId, handler: u16, request: Key, bytes: u64) {
+        match handler {
+            RESPONSE => {
+                let why = format!("no memory for a response of {bytes} bytes from {from}");
+                self.ops.finish(request, Err(Error::Memory(why)));
+            }
+            _ if Service::is(handler) => self.turn_down(from, handler, request, BUSY),
+            _ if request == 0 => {
+                tracing::warn!(%from, handler, bytes, "no memory for an active message, which is dropped");
+            }
+            _ => self.reply(from, request, NO_MEMORY | bytes << 16, Vec::new()),
+        }
     }
 
     /// The key of a segment of this process that a peer asks for by its number; no bytes for none.
@@ -212,8 +231,8 @@ impl Engine {
         Some(key.to_bytes().to_vec())
     }
 
-    /// Puts what came for a service into its inbox. A request that is not taken is refused, if its
-    /// sender reads what it is told; an empty one only asks whether somebody serves.
+    /// Puts what came for a service into its inbox. A request that is not taken is refused; an empty
+    /// one only asks whether somebody serves.
     pub(crate) fn asked(&mut self, from: PeerId, service: u16, request: Key, bytes: Vec<u8>) {
         if service == RESPONSE {
             if self.awaited(from, request).is_some() {
@@ -232,14 +251,19 @@ impl Engine {
         };
         let refused = match self.services.get(&service) {
             None => NO_HANDLER,
-            Some(_) if asked.bytes.is_empty() => OK,
+            Some(_) if request != 0 && asked.bytes.is_empty() => OK,
             Some(inbox) if Inbox::push(inbox, asked) => return,
             Some(_) => BUSY,
         };
+        self.turn_down(from, service, request, refused);
+    }
+
+    /// A service does not take a request, whose sender hears that if it reads what it is told.
+    fn turn_down(&mut self, from: PeerId, service: u16, request: Key, why: u64) {
         if request == 0 {
-            tracing::warn!(%from, service, refused, "a note that the service did not take");
+            tracing::warn!(%from, service, why, "a note that the service did not take");
         } else if self.peer(from).outbox.may_refuse() {
-            let status = refused | OF_SERVICE | (service as u64) << 16;
+            let status = why | OF_SERVICE | (service as u64) << 16;
             self.reply(from, request, status, Vec::new());
         }
     }
@@ -340,7 +364,7 @@ impl Engine {
         match code {
             OK if whole > LONG_MAX => return Err("the length of a reply"),
             OK if left == 0 || here > 0 => {}
-            NO_HANDLER | TOO_LONG | PANICKED | BUSY if whole == 0 => {}
+            NO_HANDLER | TOO_LONG | PANICKED | BUSY | NO_MEMORY if whole == 0 => {}
             _ => return Err("the status of a reply"),
         }
         let from = frame.from;
@@ -382,6 +406,10 @@ impl Engine {
                 bytes: status >> 16,
                 most: LONG_MAX,
             }),
+            NO_MEMORY => Err(Error::Memory(format!(
+                "{from} has no memory for an active message of {} bytes",
+                status >> 16
+            ))),
             PANICKED => Err(Error::HandlerPanicked {
                 peer: from,
                 handler: (status >> 16) as u16,
@@ -406,6 +434,20 @@ impl Engine {
         match self.peer(from).outbox.may_be_asked() {
             true => Ok(()),
             false => Err("more requests than there are credits"),
+        }
+    }
+
+    /// The same of an active message. Those that want no reply, and those of services, take no
+    /// credit: other limits are theirs.
+    fn may_send_active(
+        &mut self,
+        from: PeerId,
+        handler: u16,
+        request: Key,
+    ) -> Result<(), &'static str> {
+        match request == 0 || Service::is(handler) {
+            true => Ok(()),
+            false => self.may_ask(from),
         }
     }
 

@@ -185,6 +185,37 @@ fn no_memory_for_a_ring() {
         });
 }
 
+/// No memory for a long request: that request fails, and the next one is answered.
+#[test]
+fn no_memory_for_an_active_message() {
+    const NAME: &str = "scarce::no_memory_for_an_active_message";
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        let (zero, one) = (members[0], members[1]);
+        fabric.on(1, |_, bytes| Some(vec![bytes[0]]));
+        fabric.barrier(members)?;
+        if fabric.me() == one {
+            let status = std::fs::read_to_string("/proc/self/statm")?;
+            let pages = status.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+            let limit = Rlimit {
+                current: Some(pages.unwrap_or(0) * 4096 + (32 << 20)),
+                maximum: None,
+            };
+            setrlimit(Resource::As, limit).map_err(std::io::Error::from)?;
+            fabric.signal(zero, 1)?;
+        } else {
+            fabric.await_signal(one, 1)?;
+            // More than an arena of the allocator has reserved.
+            let long = vec![7; 64 << 20];
+            let refused = fabric.request(one, 1, &long)?.wait();
+            matches_or_fail!(refused, Err(Error::Memory(why)) if why.contains("peer"));
+            fabric.tell(one, 1, &long)?;
+            same!(fabric.request(one, 1, &[8])?.wait()?, [8]);
+        }
+        Ok(fabric.barrier(members)?)
+    };
+    units(2).run(NAME, body);
+}
+
 /// What a dead unit had is there for the others.
 #[test]
 fn memory_of_the_dead_comes_back() {

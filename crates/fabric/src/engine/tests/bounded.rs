@@ -3,7 +3,8 @@
 use super::*;
 use crate::Match;
 use crate::membership::NodeLife;
-use crate::proto::active::LONG_MAX;
+use crate::proto::active::{CREDITS, LONG_MAX};
+use crate::rpc::Service;
 use crate::wire::Offer;
 use std::time::Duration;
 
@@ -108,16 +109,53 @@ fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
     }
 }
 
+/// A service that is not there refuses much while its peer reads nothing: that costs the peer no
+/// credit.
 #[test]
-fn signals_of_more_keys_than_anybody_waits_for_are_refused() {
+fn refusals_of_services_are_no_answers_to_requests() {
     let mut world = World::new();
-    let mut key = 0;
-    while !world.is_turned_away() {
-        key += 1;
-        assert!(key <= 1 << 16, "all of them are kept");
-        world.say(kind::SIGNAL, key, &[], &[]);
+    let service = Words([Service::COORDINATOR.number().into()]).bytes();
+    for request in 1..=1000 {
+        world.say(kind::ACTIVE, request, &service, &[1]);
     }
-    assert!(key > 10_000, "turned away after {key}");
+    let handler = Words([1]).bytes();
+    for request in 1..=u64::from(CREDITS) {
+        world.say(kind::ACTIVE, request, &handler, &[]);
+        assert!(!world.is_turned_away(), "request {request}");
+    }
+    world.say(kind::ACTIVE, 1, &handler, &[]);
+    assert!(world.is_turned_away(), "one more than there are credits");
+}
+
+/// With all of its gets unanswered a peer may say what takes no credit, however long it is.
+#[test]
+fn what_takes_no_credit_needs_none() {
+    let mut world = World::new();
+    let [a, b, c] = place(world.infos[0].incarnation);
+    for request in 1..=u64::from(CREDITS) {
+        world.say(kind::GET, request, &Words([a, b, c, BYTES, 0]).bytes(), &[]);
+    }
+    let service = Service::COORDINATOR.number().into();
+    world.say(kind::ACTIVE_RTS, 0, &long(1 << 20, 1), &[]);
+    world.say(kind::ACTIVE_RTS, 7, &long(1 << 20, service), &[]);
+    assert!(!world.is_turned_away());
+    world.say(kind::ACTIVE_RTS, 7, &long(1 << 20, 1), &[]);
+    assert!(world.is_turned_away(), "a request without a credit");
+}
+
+/// A program that starts sends and cancels them, and waits for nothing, takes the answers to its
+/// withdrawals.
+#[test]
+fn who_only_cancels_looks_at_what_comes() {
+    let fabric = alone(Config::default());
+    for number in 0..5000 {
+        let mut send = fabric.isend(fabric.me(), 1, vec![0; 128 << 10]).unwrap();
+        send.cancel();
+        drop(send);
+        let core = fabric.0.core.lock();
+        assert!(!core.engine.must_poll(), "after {number} of them");
+    }
+    assert!(fabric.lost(fabric.me()).is_none());
 }
 
 /// What a peer was told last.
@@ -159,7 +197,11 @@ fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
         offset: 0,
     };
     let offer = offer.words().bytes();
-    for (kind, inline, body) in [(kind::EAGER, &[][..], &body[..]), (kind::RTS, &offer, &[])] {
+    for (kind, inline, body) in [
+        (kind::EAGER, &[][..], &body[..]),
+        (kind::RTS, &offer, &[]),
+        (kind::SIGNAL, &[], &[]),
+    ] {
         let mut world = World::new();
         let (mut said, mut was_told) = (0u64, false);
         while !world.is_turned_away() {
@@ -170,6 +212,23 @@ fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
         }
         assert!(was_told, "kind {kind}");
     }
+}
+
+#[test]
+fn signals_that_nobody_awaits_are_kept_as_messages_are() {
+    let mut world = World::new();
+    let from = world.peer(1);
+    let mut keys = 0;
+    while told(&mut world) != Pace::Stop {
+        world.say(kind::SIGNAL, keys, &[], &[]);
+        world.say(kind::SIGNAL, keys, &[], &[]);
+        keys += 1;
+    }
+    for key in 0..keys {
+        assert!(world.engine.take_signal(from, key) && world.engine.take_signal(from, key));
+        assert!(!world.engine.take_signal(from, key));
+    }
+    assert_eq!(told(&mut world), Pace::Go);
 }
 
 /// A process that was told to stop sends no message, and everything else.
@@ -188,6 +247,8 @@ fn who_is_told_to_stop_does_so() {
         });
     };
     tell(2);
+    let signal = fabric.within(Duration::from_millis(5), || fabric.signal(me, 7));
+    assert!(matches!(signal, Err(Error::Timeout { .. })), "{signal:?}");
     let send = fabric.isend(me, 1, vec![1; 8]).unwrap();
     for _ in 0..10 {
         fabric.progress();
@@ -210,6 +271,8 @@ fn who_is_told_to_stop_does_so() {
     let send = fabric.isend(me, 1, vec![2; 8]).unwrap();
     assert!(send.is_over(), "at once again");
     fabric.recv(Match::any(1), &mut bytes).unwrap();
+    fabric.signal(me, 7).unwrap();
+    fabric.await_signal(me, 7).unwrap();
 }
 
 /// What a corrupt peer still has in its ring does not reach a receive that asks the ring itself.
