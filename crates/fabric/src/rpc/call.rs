@@ -29,7 +29,8 @@ enum Fate {
 
 impl Fabric {
     /// Sends a request to a service of one life of a peer; `make` gives its bytes, and is told its
-    /// id. Waits up to `deadline` for room on the way. Completion: local.
+    /// id. One of no bytes only asks whether the peer serves: no server sees it, and its response
+    /// has no bytes. Waits up to `deadline` for room on the way. Completion: local.
     ///
     /// # Errors
     /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::TooLong`].
@@ -72,7 +73,11 @@ impl Call {
 
     /// The response, if it has come; makes no progress. It is there once.
     pub fn take(&mut self) -> Option<Result<Vec<u8>>> {
-        match fate(&mut self.fabric.0.core.lock().engine, self.key)? {
+        let fate = match self.fabric.0.lock() {
+            Ok(mut core) => fate(&mut core.engine, self.key)?,
+            Err(forked) => Fate::Ended(Err(forked)),
+        };
+        match fate {
             Fate::Ended(result) => Some(result),
             Fate::Refused => None,
         }
@@ -99,13 +104,13 @@ impl Call {
         what: &'static str,
         mut step: impl FnMut(),
     ) -> Result<Vec<u8>> {
-        let (fabric, key) = (self.fabric.clone(), self.key);
+        let (fabric, key, peer) = (self.fabric.clone(), self.key, self.to.peer);
         self.wait_by(deadline, what, |left| {
             let mut look = || {
                 step();
                 fate(&mut fabric.0.core.lock().engine, key)
             };
-            fabric.wait_stepping_within(left, what, &[], &mut look, || false)
+            fabric.wait_stepping_within(left, what, &[peer], &mut look, || false)
         })
     }
 
@@ -117,13 +122,11 @@ impl Call {
         mut wait: impl FnMut(Duration) -> Result<Fate>,
     ) -> Result<Vec<u8>> {
         let (mut pause, mut left) = (PAUSES.0, deadline);
-        let mut begin: Option<Duration> = None;
+        let began = self.fabric.now();
         loop {
             if let Fate::Ended(result) = wait(left)? {
                 return result;
             }
-            // Refused: that is rare, and only then the clock is looked at.
-            let began = *begin.get_or_insert_with(|| self.fabric.now());
             left = deadline.saturating_sub(self.fabric.now().saturating_sub(began));
             if left.is_zero() {
                 return Err(self.refused(what, deadline));
@@ -177,4 +180,38 @@ fn fate(engine: &mut Engine, key: Key) -> Option<Fate> {
         Outcome::Bytes(bytes) => bytes,
         other => unreachable!("a request ended as {other:?}"),
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Identity};
+
+    /// A server that refuses late leaves the rest of the time, and no more.
+    #[test]
+    fn one_deadline_is_for_all_that_a_call_waits_for() {
+        const LONG: Duration = Duration::from_secs(30);
+        let fabric = Fabric::alone(Identity::by_hand("test"), Config::default()).unwrap();
+        let to = Life {
+            peer: fabric.me(),
+            incarnation: fabric.incarnation(),
+        };
+        let call = fabric.call(Service::COORDINATOR, to, LONG, |_| vec![1]);
+        let (mut call, mut lefts) = (call.unwrap(), Vec::new());
+        let late = Duration::from_millis(20);
+        let ended = call.wait_by(LONG, "a response", |left| {
+            lefts.push(left);
+            let begin = fabric.now();
+            while fabric.now() - begin < late {
+                std::hint::spin_loop();
+            }
+            match lefts.len() {
+                1 => Ok(Fate::Refused),
+                _ => Ok(Fate::Ended(Ok(Vec::new()))),
+            }
+        });
+        assert_eq!(ended, Ok(Vec::new()));
+        assert_eq!(lefts[0], LONG);
+        assert!(lefts[1] <= LONG - late, "{lefts:?}");
+    }
 }

@@ -4,6 +4,7 @@ use super::{Life, Service};
 use crate::fabric::Fabric;
 use crate::{PeerId, Result, Whom};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -33,10 +34,18 @@ pub struct Server {
 /// What has come and was not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    asked: VecDeque<Inbound>,
-    /// By peer, where there are any.
-    bytes: BTreeMap<PeerId, u64>,
+    /// By peer, where there are any: the peers have their turns, however much one of them asks.
+    asked: BTreeMap<PeerId, Asked>,
+    /// Whose turn it was last.
+    last: Option<PeerId>,
     most: u64,
+}
+
+/// What has come from one peer, and what that costs.
+#[derive(Debug, Default)]
+struct Asked {
+    all: VecDeque<Inbound>,
+    bytes: u64,
 }
 
 impl Fabric {
@@ -44,8 +53,8 @@ impl Fabric {
     /// request. A second server of a service takes the place of the first. Local.
     pub fn serve(&self, service: Service, most: u64) -> Server {
         let inbox = Arc::new(Mutex::new(Inbox {
-            asked: VecDeque::new(),
-            bytes: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            last: None,
             most,
         }));
         let engine = &mut self.0.core.lock().engine;
@@ -61,20 +70,23 @@ impl Fabric {
 impl Server {
     /// How much has come and was not taken. Makes no progress.
     pub fn waiting(&self) -> usize {
-        locked(&self.inbox).asked.len()
+        let inbox = locked(&self.inbox);
+        inbox.asked.values().map(|asked| asked.all.len()).sum()
     }
 
-    /// What came first, if anything has come. Makes no progress.
+    /// What came first of the peer whose turn it is, if anything has come: the peers that have sent
+    /// something have their turns, by one request or note each. Makes no progress.
     pub fn take(&self) -> Option<Inbound> {
-        locked(&self.inbox).take(|_| true)
+        locked(&self.inbox).take()
     }
 
     /// What came first of one life of a peer.
     pub fn take_of(&self, from: Life) -> Option<Inbound> {
-        locked(&self.inbox).take(|asked| asked.from == from)
+        locked(&self.inbox).take_of(from.peer, |asked| asked.from == from)
     }
 
-    /// Responds to a request; waits up to `deadline` for room on the way. Completion: local.
+    /// Responds to a request; waits up to `deadline` for room on the way. Completion: local. A put
+    /// that is not complete may be seen later than the response.
     ///
     /// # Errors
     /// [`Error::Timeout`](crate::Error::Timeout): the peer does not take what was sent to it, and
@@ -124,8 +136,9 @@ impl Inbox {
         if !inbox.has_capacity(asked.from.peer, asked.id.is_some()) {
             return false;
         }
-        *inbox.bytes.entry(asked.from.peer).or_default() += asked.cost();
-        inbox.asked.push_back(asked);
+        let of_peer = inbox.asked.entry(asked.from.peer).or_default();
+        of_peer.bytes += asked.cost();
+        of_peer.all.push_back(asked);
         true
     }
 
@@ -139,17 +152,24 @@ impl Inbox {
             true => self.most,
             false => self.most.saturating_mul(2),
         };
-        self.bytes.get(&from).is_none_or(|has| *has <= most)
+        self.asked.get(&from).is_none_or(|has| has.bytes <= most)
     }
 
-    fn take(&mut self, which: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
-        let at = self.asked.iter().position(which)?;
-        let asked = self.asked.remove(at)?;
-        if let Some(has) = self.bytes.get_mut(&asked.from.peer) {
-            *has -= asked.cost();
-            if *has == 0 {
-                self.bytes.remove(&asked.from.peer);
-            }
+    fn take(&mut self) -> Option<Inbound> {
+        let after = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.asked.range((after, Bound::Unbounded)).next();
+        let (peer, _) = next.or_else(|| self.asked.first_key_value())?;
+        self.last = Some(*peer);
+        self.take_of(*peer, |_| true)
+    }
+
+    fn take_of(&mut self, peer: PeerId, which: impl Fn(&Inbound) -> bool) -> Option<Inbound> {
+        let of_peer = self.asked.get_mut(&peer)?;
+        let at = of_peer.all.iter().position(which)?;
+        let asked = of_peer.all.remove(at)?;
+        of_peer.bytes -= asked.cost();
+        if of_peer.all.is_empty() {
+            self.asked.remove(&peer);
         }
         Some(asked)
     }

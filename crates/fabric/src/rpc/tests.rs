@@ -63,6 +63,10 @@ fn an_empty_request_only_asks_whether_somebody_serves() {
     let server = fabric.serve(Service::COORDINATOR, 1 << 10);
     assert_eq!(ask(&fabric, me, b"").wait(LONG, "a response").unwrap(), b"");
     assert_eq!(server.waiting(), 0);
+    // A note that says nothing else than that it came.
+    fabric.note(Service::COORDINATOR, me, LONG, b"").unwrap();
+    let noted = server.take().unwrap();
+    assert!(noted.id.is_none() && noted.bytes.is_empty());
 }
 
 #[test]
@@ -99,6 +103,35 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
     for (number, call) in (0..).zip(&mut calls) {
         assert_eq!(answered(call, &server), [number; 300]);
     }
+    assert_eq!(server.waiting(), 0);
+}
+
+/// What one peer asks without end does not delay another one's request.
+#[test]
+fn peers_have_their_turns_in_an_inbox() {
+    let (fabric, _) = alone();
+    let server = fabric.serve(Service::COORDINATOR, 1 << 20);
+    let services = fabric.0.core.lock().engine.services.clone();
+    let inbox = &services[&Service::COORDINATOR.number()];
+    let push = |peer: u32, number: u8| {
+        let from = Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        };
+        let (id, bytes) = (None, vec![number]);
+        assert!(Inbox::push(inbox, Inbound { from, id, bytes }));
+    };
+    for number in 0..100 {
+        push(5, number);
+    }
+    push(3, 0);
+    push(7, 0);
+    push(7, 1);
+    let take = || server.take().map(|asked| (asked.from.peer.0, asked.bytes[0]));
+    let taken: Vec<_> = std::iter::from_fn(take).collect();
+    assert_eq!(taken[..5], [(3, 0), (5, 0), (7, 0), (5, 1), (7, 1)]);
+    let rest: Vec<_> = (2..100).map(|number| (5, number)).collect();
+    assert_eq!(taken[5..], rest);
     assert_eq!(server.waiting(), 0);
 }
 

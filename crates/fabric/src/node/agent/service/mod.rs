@@ -10,16 +10,21 @@
 //! of one [`Starter`] are always in one process, and may share queues.
 
 use super::AgentConfig;
-use crate::rpc::{Life, Server, Service as Number};
-use crate::{Config, Error, Fabric, Identity, Result};
+use crate::rpc::{Inbound, Life, Server, Service as Number};
+use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
 use samite_mem::Corrupt;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How long a host sleeps when nothing is due: it looks whether it is to stop.
-const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// How long a host sleeps when nothing is due: it looks whether it is to stop. In unit tests only
+/// what wakes it does.
+const LONGEST_SLEEP: Duration = if cfg!(test) {
+    Duration::MAX
+} else {
+    Duration::from_millis(500)
+};
 
 /// Most bytes of questions for the host itself that wait of one peer.
 const INBOX: u64 = 1 << 10;
@@ -29,15 +34,21 @@ pub fn identity() -> Identity {
     Identity::by_hand("samite-agent")
 }
 
-/// The peer that hosts the services of the domain's agent, if it is there.
+/// The peer that hosts the services of the domain's agent, if it is there. Another process that
+/// hosts them is known by the name that it gives itself, as long as the agent's own is not there.
 pub fn find_host(fabric: &Fabric) -> Option<Life> {
-    let (peers, agent) = (fabric.peers(), identity());
-    let mut peers = peers.iter();
-    let host = peers.find(|info| info.identity.program == agent.program)?;
+    let (peers, agent) = (fabric.peers(), fabric.0.node.layout.peers.agent_pid());
+    let host = host_of(&peers, agent)?;
     Some(Life {
         peer: host.peer,
         incarnation: host.incarnation,
     })
+}
+
+fn host_of(peers: &[PeerInfo], agent: i32) -> Option<&PeerInfo> {
+    let name = identity().program;
+    let hosts = peers.iter().filter(|info| info.identity.program == name);
+    hosts.min_by_key(|info| info.pid != agent)
 }
 
 /// Asks the agent of a domain which services it hosts, and what they own; none, if its host is not
@@ -226,8 +237,9 @@ impl Host {
         let Some(server) = &self.facts else {
             return;
         };
-        while let Some(asked) = server.take() {
-            let Some(id) = asked.id else {
+        // Not what comes meanwhile: somebody may ask without end.
+        for _ in 0..server.waiting() {
+            let Some(Inbound { from, id: Some(id), .. }) = server.take() else {
                 continue;
             };
             let facts = services.iter().map(|service| ServiceFacts {
@@ -236,7 +248,7 @@ impl Host {
             });
             let facts: Vec<ServiceFacts> = facts.collect();
             let bytes = postcard::to_stdvec(&facts).expect("plain data is encodable");
-            if let Err(error) = server.respond(asked.from, id, &bytes, Duration::ZERO) {
+            if let Err(error) = server.respond(from, id, &bytes, Duration::ZERO) {
                 tracing::debug!(%error, "an answer to what is hosted was not taken");
             }
         }
@@ -258,7 +270,10 @@ impl Host {
             self.turn(fabric, services);
             let next = services.iter_mut().map(|service| service.next());
             let next = next.fold(LONGEST_SLEEP, Duration::min);
-            if next.is_zero() {
+            if fabric.0.lock().is_ok_and(|core| core.engine.agent_lost) {
+                let domain = fabric.domain().unwrap_or_default();
+                ran = Err(Error::AgentLost(domain.to_owned()));
+            } else if next.is_zero() {
                 fabric.progress();
             } else {
                 ran = self.sleep(fabric, services, next);

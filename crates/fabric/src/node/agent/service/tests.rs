@@ -1,6 +1,7 @@
 use super::*;
 use crate::PeerId;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::transport::{Change, Sink};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What happened to services, in order.
@@ -10,6 +11,7 @@ struct Noted {
     name: &'static str,
     log: Log,
     next: Duration,
+    worked: bool,
     news: Arc<AtomicBool>,
 }
 
@@ -19,6 +21,7 @@ impl Noted {
             name,
             log: log.clone(),
             next,
+            worked: false,
             news: Arc::default(),
         }
     }
@@ -37,11 +40,15 @@ impl Service for Noted {
         vec![Owned::count("notes", notes), Owned::bytes("memory", 7)]
     }
     fn poll(&mut self) -> bool {
-        self.note("polled");
-        self.news.swap(false, Ordering::AcqRel)
+        self.worked = self.news.swap(false, Ordering::AcqRel);
+        self.note("polled"); // What comes after this note is for the next poll.
+        self.worked
     }
     fn next(&mut self) -> Duration {
-        self.next
+        match self.worked {
+            true => Duration::ZERO,
+            false => self.next,
+        }
     }
     fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire)
@@ -86,6 +93,102 @@ fn services_take_turns_and_end_the_last_one_first() {
         ("busy", "ended"),
     ];
     assert_eq!(*log.lock().unwrap(), expected);
+}
+
+/// Nobody is ever lost again: what is kept of peers would be kept for ever.
+#[test]
+fn a_host_ends_with_its_agent() {
+    let (fabric, log) = (alone(), Log::default());
+    fabric.0.core.lock().engine.change(Change::AgentLost);
+    let mut busy = Noted::new("busy", &log, Duration::ZERO);
+    let mut turns = 0;
+    let ran = Host::default().run(&fabric, &mut [&mut busy], |_| {
+        turns += 1;
+        turns <= 100
+    });
+    assert!(matches!(ran, Err(Error::AgentLost(_))), "{ran:?}");
+    assert_eq!(log.lock().unwrap().last(), Some(&("busy", "ended")));
+}
+
+/// The agent's own process is preferred to one that takes its name.
+#[test]
+fn the_host_is_of_the_agents_process() {
+    let info = |peer: u32, program: &str, pid: i32| PeerInfo {
+        peer: PeerId(peer),
+        incarnation: 1,
+        identity: Identity::by_hand(program),
+        pid,
+    };
+    let (name, agent) = (identity().program, 70);
+    let peers = [
+        info(0, "other", agent),
+        info(1, &name, 71),
+        info(2, &name, agent),
+        info(3, &name, 72),
+    ];
+    let found = |peers: &[PeerInfo]| host_of(peers, agent).map(|info| info.peer.0);
+    assert_eq!(found(&peers), Some(2));
+    assert_eq!(found(&peers[..2]), Some(1));
+    assert_eq!(found(&peers[..1]), None);
+}
+
+/// A service that is asked what it owns asks the host once more, as a peer may without end.
+struct Insatiable {
+    fabric: Fabric,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Insatiable {
+    fn ask(&self) {
+        let me = Life {
+            peer: self.fabric.me(),
+            incarnation: self.fabric.incarnation(),
+        };
+        let asked = self.fabric.call(Number::HOST, me, Duration::ZERO, |_| vec![0]);
+        drop(asked.unwrap());
+    }
+}
+
+impl Service for Insatiable {
+    fn name(&self) -> &'static str {
+        "insatiable"
+    }
+    fn owns(&self) -> Vec<Owned> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) < 100 {
+            self.ask();
+        }
+        Vec::new()
+    }
+    fn poll(&mut self) -> bool {
+        false
+    }
+    fn next(&mut self) -> Duration {
+        Duration::MAX
+    }
+    fn has_news(&self) -> bool {
+        false
+    }
+    fn peers_lost(&mut self, _: Lost<'_>) {}
+    fn end(&mut self) {}
+}
+
+#[test]
+fn who_asks_a_host_without_end_does_not_keep_it() {
+    let fabric = alone();
+    let mut host = Host {
+        facts: Some(fabric.serve(Number::HOST, INBOX)),
+        ..Host::default()
+    };
+    let asked = Arc::default();
+    let mut service = Insatiable {
+        fabric: fabric.clone(),
+        asked,
+    };
+    service.ask();
+    for turn in 1..=3 {
+        host.turn(&fabric, &mut [&mut service]);
+        assert_eq!(service.asked.load(Ordering::Relaxed), turn);
+    }
 }
 
 /// Another thread of a service has something for it: the host, which may sleep, polls it.
