@@ -119,7 +119,8 @@ impl Fabric {
         if !self.caps_to(peer).shares_node {
             let asked = self.post_active(peer, LOOK_UP, &segment.to_le_bytes(), true)?;
             let key: Vec<u8> = Handle::new(self.clone(), asked).wait()?;
-            return Ok(key.first_chunk().map(SegmentKey::from_bytes));
+            let key = key.first_chunk().map(SegmentKey::from_bytes);
+            return Ok(key.filter(|key| (key.peer, key.segment) == (peer, segment)));
         }
         let core = self.0.lock()?;
         if let Some(error) = core.engine.gone(peer) {

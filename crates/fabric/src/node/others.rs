@@ -1,6 +1,9 @@
-//! The units of other nodes, as this node's agent mirrors them: once for all processes of the node,
-//! under the epoch word of its own table of peers. A process looks up the peers that it has to do
-//! with, and keeps nothing of others.
+//! The units of other nodes, as this node's agent mirrors them, under the epoch word of its own
+//! table of peers. A process looks up the peers that it has to do with, and keeps nothing of
+//! others.
+//!
+//! Only simulated nodes have others to know of: their units are threads of one process, and share
+//! this map. Where no simulator runs it is empty.
 
 use super::State;
 use crate::{Identity, PeerId, PeerInfo};
