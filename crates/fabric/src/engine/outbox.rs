@@ -176,7 +176,8 @@ impl Outbox {
 
     /// Whether the peer may ask for something that will be answered.
     pub(crate) fn may_be_asked(&self) -> bool {
-        self.due(Due::Request) + self.gets.len() < CREDITS as usize && self.replies.len() < REPLIES_MAX
+        self.due(Due::Request) + self.gets.len() < CREDITS as usize
+            && self.replies.len() < REPLIES_MAX
     }
 
     /// Whether a request may leave now without passing others.

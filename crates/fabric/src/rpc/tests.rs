@@ -127,7 +127,11 @@ fn peers_have_their_turns_in_an_inbox() {
     push(3, 0);
     push(7, 0);
     push(7, 1);
-    let take = || server.take().map(|asked| (asked.from.peer.0, asked.bytes[0]));
+    let take = || {
+        server
+            .take()
+            .map(|asked| (asked.from.peer.0, asked.bytes[0]))
+    };
     let taken: Vec<_> = std::iter::from_fn(take).collect();
     assert_eq!(taken[..5], [(3, 0), (5, 0), (7, 0), (5, 1), (7, 1)]);
     let rest: Vec<_> = (2..100).map(|number| (5, number)).collect();

@@ -195,7 +195,10 @@ fn no_memory_for_an_active_message() {
         fabric.barrier(members)?;
         if fabric.me() == one {
             let status = std::fs::read_to_string("/proc/self/statm")?;
-            let pages = status.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+            let pages = status
+                .split(' ')
+                .next()
+                .and_then(|pages| pages.parse::<u64>().ok());
             let limit = Rlimit {
                 current: Some(pages.unwrap_or(0) * 4096 + (32 << 20)),
                 maximum: None,

@@ -309,7 +309,10 @@ fn the_kernel_copies_nothing_of_a_process_that_is_gone() {
     let remote = user.attach(segment.key()).unwrap();
     let mut bytes = [0; 8];
     remote.get(0, &mut bytes).unwrap();
-    assert_eq!(bytes, [7; 8], "the owner makes no progress: the kernel has copied");
+    assert_eq!(
+        bytes, [7; 8],
+        "the owner makes no progress: the kernel has copied"
+    );
     table.publish(Slot(1), State::Dead, 1, 2);
     let is_lost = |ended: crate::Result<()>| matches!(ended, Err(crate::Error::PeerLost { .. }));
     assert!(is_lost(remote.put(0, &[8; 8])));

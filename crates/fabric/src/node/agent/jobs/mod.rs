@@ -101,7 +101,10 @@ impl Jobs {
         let job = &identity.job;
         let known = self.jobs.get(job).and_then(|job| job.units.get(&unit));
         // Whoever names the unit would mean one of the two, and not know which.
-        if let Some(Unit::Joined { peer, alive: true, .. }) = known {
+        if let Some(Unit::Joined {
+            peer, alive: true, ..
+        }) = known
+        {
             return Err(format!(
                 "unit {unit} of job {} is there already, as {peer}, and this is another process: one that a unit                  starts inherits who the unit is, so start it with no SAMITE_ variable but SAMITE_DOMAIN; units that                  are started by hand as one job have numbers of their own (SAMITE_UNIT, SAMITE_UNITS)",
                 cut(job)

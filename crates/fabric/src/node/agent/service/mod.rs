@@ -239,7 +239,10 @@ impl Host {
         };
         // Not what comes meanwhile: somebody may ask without end.
         for _ in 0..server.waiting() {
-            let Some(Inbound { from, id: Some(id), .. }) = server.take() else {
+            let Some(Inbound {
+                from, id: Some(id), ..
+            }) = server.take()
+            else {
                 continue;
             };
             let facts = services.iter().map(|service| ServiceFacts {

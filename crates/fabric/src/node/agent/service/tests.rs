@@ -144,7 +144,9 @@ impl Insatiable {
             peer: self.fabric.me(),
             incarnation: self.fabric.incarnation(),
         };
-        let asked = self.fabric.call(Number::HOST, me, Duration::ZERO, |_| vec![0]);
+        let asked = self
+            .fabric
+            .call(Number::HOST, me, Duration::ZERO, |_| vec![0]);
         drop(asked.unwrap());
     }
 }
