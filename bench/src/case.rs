@@ -1,4 +1,4 @@
-//! A case: what is measured, where, and the bar it is held against.
+//! A case: what is measured, on which cores, and the bar it has to meet.
 
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ pub(crate) struct Case {
     pub(crate) placement: Placement,
     pub(crate) measure: Measure,
     pub(crate) bar: Bar,
-    /// Where it is no row of its own but a point of the model of overheads.
+    /// Set if it is not a row of its own, but a point of the overhead model.
     pub(crate) point: Option<Point>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Point {
 }
 
 impl Case {
-    /// A case of two pinned ranks, named after its measure, without a bar.
+    /// Returns a case of two pinned ranks, named after its measure, without a bar.
     pub(crate) fn of(measure: Measure) -> Self {
         Case {
             name: measure.name.clone(),
@@ -41,7 +41,7 @@ impl Case {
         Case { bar, ..self }
     }
 
-    /// The same case elsewhere, reported without a bar.
+    /// Returns the same case with another placement, without a bar.
     pub(crate) fn placed(&self, placement: Placement) -> Self {
         Case {
             name: format!("{}/{}", placement.name(), self.name),
@@ -52,20 +52,20 @@ impl Case {
     }
 }
 
-/// What is expected of our figure; a bar without conditions is only reported.
+/// The expectation of our figure; a bar without conditions is only reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bar {
     /// At least this many times better than the best peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// So many times the limit of the same run: at most where less is better, at least where
-    /// more is.
+    /// A multiple of the limit of the same run: at most if less is better, at least if more is
+    /// better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_limit: Option<f64>,
     /// At most this much above the limit of the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub above_limit: Option<f64>,
-    /// At most this, whatever the peers do.
+    /// At most this, whatever the peers' figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
 }
@@ -103,8 +103,8 @@ impl Bar {
         }
     }
 
-    /// Whether the bar is met; `None` where nothing is expected or something to compare with
-    /// was not measured.
+    /// Returns true if the bar is met; `None` if it has no conditions, or if a figure to compare
+    /// with was not measured.
     pub(crate) fn met(
         &self,
         better: Better,

@@ -1,7 +1,7 @@
 //! `samite bench collectives`: two units on two cores, and eight units on the same two.
 //!
-//! Ours has each case twice: with its data in a segment, as OpenSHMEM's always are, and in private
-//! memory (`…/private`). A peer has the faster of its two kinds of memory in both.
+//! We have each case twice: with its data in a segment, as OpenSHMEM's always are, and in private
+//! memory (`…/private`). A peer is measured with the faster of its two kinds of memory in both.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, exchange, size};
@@ -63,7 +63,7 @@ fn case(name: String, operation: &str, memory: &str, bytes: u64, ranks: u32) -> 
         measure = measure.limited_by(exchange());
     }
     if operation == "alltoall" && ranks == PAIR {
-        // Each member copies two blocks, however it is done.
+        // Each member copies two blocks, in any algorithm.
         let copy = format!("raw put {}", 2 * bytes);
         measure = measure.limited_by(Measure::new(copy.clone(), copy, Figure::us(1.0)));
     }

@@ -1,5 +1,5 @@
-//! A contestant: processes that stay alive for the whole bench and do nothing, in `read()`,
-//! while another one is measured. The protocol is in the crate's documentation.
+//! A contestant: processes that stay alive for the whole bench, and block in `read()` while another
+//! one is measured. The protocol is in the crate's documentation.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,11 +15,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tempfile::TempDir;
 
-/// Time to start: `mpirun` alone may take seconds on a busy machine.
+/// Maximum time to start: `mpirun` alone may take seconds on a busy machine.
 const START: Duration = Duration::from_secs(60);
-/// Time to leave after `quit`, and again after SIGTERM.
+/// Maximum time to end after `quit`, and again after SIGTERM.
 const LEAVE: Duration = Duration::from_secs(3);
-/// As much of what a process said as helps to see why it ended.
+/// Maximum bytes of a process's last output in an error.
 const LAST_WORDS: usize = 2000;
 
 /// What to start.
@@ -33,16 +33,16 @@ pub(crate) struct Launch {
     pub(crate) each_rank: bool,
 }
 
-/// What a contestant said to a command.
+/// The answer of a contestant to a command.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Value(f64),
     Unsupported,
-    /// It tried and says what went wrong; it can be asked again.
+    /// The command failed with this message; the contestant can be asked again.
     Failed(String),
 }
 
-/// Running processes and the fifos that lead to them. Dropping it ends them all.
+/// Running processes, and the fifos to them. Its drop ends all of them.
 #[derive(Debug)]
 pub(crate) struct Contestant {
     name: String,
@@ -50,7 +50,7 @@ pub(crate) struct Contestant {
     controls: Vec<OwnedFd>,
     out: OwnedFd,
     heard: Vec<u8>,
-    // Last: the folder goes when the processes are gone.
+    // Last: the folder is removed when the processes are gone.
     folder: TempDir,
 }
 
@@ -61,8 +61,8 @@ struct Process {
 }
 
 impl Contestant {
-    /// Starts `ranks` ranks, pinned in turn to `cpus` unless that is empty, and waits until
-    /// they are ready.
+    /// Starts `ranks` ranks, pinned in turn to `cpus` unless that is empty, and waits until they
+    /// are ready.
     pub(crate) fn start(launch: &Launch, ranks: u32, cpus: &[usize]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("samite-bench-").tempdir()?;
         let controls = (0..ranks)
@@ -90,7 +90,7 @@ impl Contestant {
         }
     }
 
-    /// Gives all ranks one command and waits for the answer, `deadline` at most.
+    /// Sends one command to all ranks and waits for the answer, `deadline` at most.
     pub(crate) fn ask(&mut self, command: &str, deadline: Duration) -> Result<Answer> {
         for control in &self.controls {
             rustix::io::write(control, format!("{command}\n").as_bytes())
@@ -118,7 +118,7 @@ impl Contestant {
             .stdin(Stdio::null())
             .stdout(words.try_clone()?)
             .stderr(words)
-            // A group of its own, so that it can be ended as a whole.
+            // A process group of its own, so that it can be ended as a whole.
             .process_group(0)
             .spawn()
             .with_context(|| format!("{}: cannot start {:?}", self.name, command.get_program()))?;
@@ -131,7 +131,7 @@ impl Contestant {
         self.folder.path().join("words")
     }
 
-    /// The next line of rank 0. `doing` names what it is busy with.
+    /// Returns the next line of rank 0. `doing` says what it is busy with.
     fn line(&mut self, timeout: Duration, doing: &str) -> Result<String> {
         let end = Instant::now() + timeout;
         loop {
@@ -151,7 +151,7 @@ impl Contestant {
         }
     }
 
-    /// Waits until rank 0 says something or a process ends.
+    /// Waits until rank 0 writes something or a process ends.
     fn listen(&mut self, left: Duration, doing: &str) -> Result<()> {
         let mut watched = vec![PollFd::new(&self.out, PollFlags::IN)];
         watched.extend(
@@ -199,17 +199,17 @@ impl Contestant {
 
     fn signal(&self, signal: Signal) {
         for process in &self.processes {
-            // It may be gone already, which is what we want.
+            // It may have ended already, which is fine.
             let _ = kill_process_group(Pid::from_child(&process.child), signal);
         }
     }
 }
 
 impl Drop for Contestant {
-    /// Asks, then insists: launchers remove their own files when they may leave by themselves.
+    /// Asks before it kills: launchers remove their own files if they can end by themselves.
     fn drop(&mut self) {
         for control in &self.controls {
-            // A full fifo means that its rank does not listen; the signals follow.
+            // If the fifo is full, its rank is not reading; the signals follow.
             let _ = rustix::io::write(control, b"quit\n");
         }
         if !self.all_gone(LEAVE) {
@@ -218,7 +218,7 @@ impl Drop for Contestant {
         }
         self.signal(Signal::KILL);
         for process in &mut self.processes {
-            // The child was killed, so this returns; there is nothing to do about an error.
+            // The child was killed, so this returns; an error cannot be handled here.
             let _ = process.child.wait();
         }
     }
@@ -239,7 +239,7 @@ fn command(launch: &Launch, ranks: u32, cpus: &[usize], folder: &Path) -> Comman
         .arg(folder)
         .envs(launch.env.iter().cloned())
         .env("SAMITE_BENCH_RANKS", ranks.to_string())
-        // Session folders of launchers go away with ours.
+        // The launchers' session folders are removed with ours.
         .env("TMPDIR", folder)
         .env_remove("SAMITE_BENCH_CPUS");
     if !cpus.is_empty() {
@@ -249,8 +249,8 @@ fn command(launch: &Launch, ranks: u32, cpus: &[usize], folder: &Path) -> Comman
     command
 }
 
-/// Makes a fifo and opens its both ends here: opening never blocks, a rank that comes late
-/// finds its commands, and all ranks read end of file when this process is gone.
+/// Creates a fifo and opens both of its ends: opening never blocks, a rank that starts late finds
+/// its commands, and all ranks read end of file when this process is gone.
 fn fifo(path: &Path) -> Result<OwnedFd> {
     rustix::fs::mkfifoat(rustix::fs::CWD, path, Mode::RUSR | Mode::WUSR)
         .with_context(|| format!("cannot make the fifo {}", path.display()))?;

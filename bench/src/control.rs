@@ -1,4 +1,4 @@
-//! The rank's side of the control protocol (crate text).
+//! The rank's side of the control protocol (see the crate's documentation).
 
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
@@ -12,7 +12,7 @@ pub(crate) struct Control {
     answers: Option<File>,
 }
 
-/// A command with its numbers.
+/// A command and its arguments.
 #[derive(Debug)]
 pub(crate) struct Command {
     words: Vec<String>,
@@ -43,7 +43,7 @@ impl Control {
         Ok(Some(Command::of(&line)))
     }
 
-    /// Rank 0 answers; the others have nothing to say.
+    /// Sends an answer from rank 0; does nothing at the others.
     pub(crate) fn answer(&mut self, text: &str) -> Result<()> {
         if let Some(answers) = &mut self.answers {
             writeln!(answers, "{text}")?;
@@ -52,7 +52,7 @@ impl Control {
         Ok(())
     }
 
-    /// Answers a number, `unsupported` or the error.
+    /// Answers with a number, `unsupported` or the error.
     pub(crate) fn answer_result(&mut self, result: Result<Option<f64>>) -> Result<()> {
         match result {
             Ok(Some(value)) => self.answer(&format!("{value:.12e}")),
@@ -63,7 +63,7 @@ impl Control {
 }
 
 impl Command {
-    /// Reads a line.
+    /// Parses a line.
     pub(crate) fn of(line: &str) -> Command {
         Command {
             words: line.split_whitespace().map(str::to_owned).collect(),
@@ -78,12 +78,12 @@ impl Command {
         self.words.get(index).map_or("", String::as_str)
     }
 
-    /// All words from a place of the line on.
+    /// Returns all words of the line from `index` on.
     pub(crate) fn words_from(&self, index: usize) -> impl Iterator<Item = &str> {
         self.words.iter().skip(index).map(String::as_str)
     }
 
-    /// The number at a place of the line.
+    /// Returns the number at a position of the line.
     pub(crate) fn number(&self, index: usize) -> Result<u64> {
         let Some(word) = self.words.get(index) else {
             bail!("{:?} lacks a number", self.words)
@@ -91,7 +91,7 @@ impl Command {
         word.parse().with_context(|| format!("{word} is no number"))
     }
 
-    /// The seconds at a place of the line.
+    /// Returns the seconds at a position of the line.
     pub(crate) fn seconds(&self, index: usize) -> Result<f64> {
         self.word(index)
             .parse()
@@ -99,7 +99,7 @@ impl Command {
     }
 }
 
-/// Pins this process to the entry of its rank in `SAMITE_BENCH_CPUS`, if there is one.
+/// Pins this process to the entry of its rank in `SAMITE_BENCH_CPUS`, if it is set.
 pub(crate) fn pin(rank: u32) -> Result<()> {
     let Ok(list) = std::env::var("SAMITE_BENCH_CPUS") else {
         return Ok(());

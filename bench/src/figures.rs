@@ -14,10 +14,10 @@ use crate::host::Host;
 use crate::measure::{Better, Figure, Pace};
 use crate::overhead::{self, Overhead};
 
-/// Marks a row without repeats.
+/// Marks a row that was measured once.
 const ONCE: &str = "*";
 
-/// What a bench found. Prints as a table.
+/// The result of a bench. Prints as a table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
     /// Name of the bench.
@@ -26,12 +26,12 @@ pub struct Figures {
     pub host: Host,
     /// One row per case.
     pub rows: Vec<Row>,
-    /// What operations cost beside the copy of their bytes, where the bench models that.
+    /// The overhead of operations beside the copy of their bytes, if the bench models it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overheads: Vec<Overhead>,
-    /// Peers that did not take part, each with what would change it.
+    /// Peers that did not take part, each with what to install.
     pub missing: BTreeMap<String, String>,
-    /// What peers could not do.
+    /// Failures of peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
     /// How each peer was built and started.
@@ -47,7 +47,7 @@ pub struct Failure {
     pub peer: String,
     /// The case, or the ranks with which it could not be started.
     pub case: String,
-    /// What it said.
+    /// Its error.
     pub what: String,
 }
 
@@ -68,11 +68,11 @@ pub struct Row {
     pub limit: Option<f64>,
     /// How many times better ours is than the best peer.
     pub ratio: Option<f64>,
-    /// Interleaved repeats behind each median, where they are others than the bench's: what follows
-    /// from a layout, or takes turns with itself, is asked for once.
+    /// Interleaved repeats behind each median, if they differ from those of the bench: a figure
+    /// that follows from a layout, or that interleaves its own runs, is measured once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u32>,
-    /// What is expected; absent where the case is only reported.
+    /// The expectation; absent if the case is only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
     /// Whether the bar was met.
@@ -127,6 +127,7 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The table, its legend, and then what is missing from it.
         let peers = self.peers();
         let mut table = Table::new();
         table.load_style(presets::UTF8_BORDERS_ONLY);
@@ -197,7 +198,7 @@ fn expectation(bar: Bar, better: Better) -> String {
         .join(", ")
 }
 
-/// Three digits that matter.
+/// Formats a figure with three significant digits.
 pub(crate) fn shown(figure: Option<f64>) -> String {
     let Some(x) = figure else {
         return String::new();
@@ -210,13 +211,13 @@ pub(crate) fn shown(figure: Option<f64>) -> String {
     format!("{x:.*}", digits.clamp(0.0, 9.0) as usize)
 }
 
-/// Four digits that matter; more would claim what a median of some repeats does not know.
+/// Rounds to four significant digits; more would exceed the precision of a median of a few repeats.
 pub(crate) fn rounded(x: f64) -> f64 {
     if x == 0.0 || !x.is_finite() {
         return x;
     }
     let digits = (3 - x.abs().log10().floor() as i32).clamp(-300, 300);
-    // Through the power that is a whole number, so that the result prints short.
+    // Scale by an integer power of ten, so that the result prints short.
     let scale = 10f64.powi(digits.abs());
     if digits >= 0 {
         (x * scale).round() / scale
@@ -229,7 +230,7 @@ fn ratio(better: Better, ours: Option<f64>, peers: impl Iterator<Item = f64>) ->
     let ours = ours?;
     match better {
         Better::Higher => peers.reduce(f64::max).map(|best| ours / best),
-        // What costs nothing is not infinitely better in any sense that helps a reader.
+        // A cost of zero would give an infinite ratio, which says nothing.
         Better::Lower if ours <= 0.0 => None,
         Better::Lower => peers.reduce(f64::min).map(|best| best / ours),
     }

@@ -1,4 +1,4 @@
-//! `samite bench gups`: random updates of a table over two units, one by one and collected.
+//! `samite bench gups`: random updates of a table over two units, one by one and aggregated.
 //! `samite bench is`: the integer sort of the NAS Parallel Benchmarks as a whole.
 
 use crate::case::{Bar, Case};
@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// An iteration is one update of each unit; the figure is that of all units.
+/// An iteration is one update of each unit; the figure counts all units.
 fn updates(kind: &str) -> Case {
     let figure = Figure::rate("GUPS", f64::from(RANKS) * 1e-9);
     let name = format!("gups/{kind}/{RANKS}");

@@ -1,4 +1,4 @@
-//! The facts of the machine without which a figure says little.
+//! The facts about the machine that a figure needs.
 
 use std::fs;
 use std::thread;
@@ -22,8 +22,8 @@ pub struct Host {
     pub thp_shmem: String,
     /// The processors of the pinned cases.
     pub pinned_to: Vec<usize>,
-    /// Runnable processes of the last minute, before the bench began: much above 0 says that
-    /// something else was running.
+    /// Runnable processes in the last minute, before the bench began: much above 0 means that other
+    /// programs were running.
     pub load: f64,
 }
 
@@ -63,13 +63,13 @@ pub(crate) fn cpu_model() -> String {
         let line = text.lines().find(|line| line.starts_with(name))?;
         Some(line.split_once(':')?.1.trim().to_owned())
     };
-    // Only x86 has a name; aarch64 gives the number of the part.
+    // Only x86 has a name; aarch64 gives the part number.
     field("model name")
         .or_else(|| field("CPU part"))
         .unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The word in brackets, `always [madvise] never`.
+/// Returns the word in brackets, as in `always [madvise] never`.
 fn chosen(path: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let word = text

@@ -1,17 +1,17 @@
-//! Figures of Samite beside those of its peers.
+//! Measures Samite beside its peers.
 //!
-//! Every contestant is started once per placement and then waits in `read()`, so that all
-//! of them can be measured in turn on the same cores: ours, peer, ours, peer. A figure is
-//! the median of such interleaved repeats; the physical limit is measured among them.
+//! Every contestant is started once per placement and then waits in `read()`, so that all of them
+//! can be measured in turn on the same cores: ours, peer, ours, peer. A figure is the median of
+//! such interleaved repeats; the physical limit is measured among them.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `measure`, `case` | what is asked, what the answer means, the bar it is held against |
+//! | `measure`, `case` | a command, the meaning of its answer, the bar it has to meet |
 //! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
-//! | `peers/` | which peers there are, how they are built and started |
-//! | `placement` | the cores that the units of a case run on |
+//! | `peers/` | the peers, and how they are built and started |
+//! | `placement` | the cores of a case's units |
 //! | `plan` | calibration, interleaving, medians |
 //! | `overhead` | the model t = t_raw + c |
 //! | `unit/`, `limit` | our contestant, and the one that measures the physical limits |
@@ -20,16 +20,15 @@
 //!
 //! # Control protocol
 //!
-//! A contestant gets a control folder as its last argument, `SAMITE_BENCH_RANKS` and, where
-//! its ranks are to be pinned, `SAMITE_BENCH_CPUS` (`"0,1"`: rank r runs on entry r modulo
-//! the length). Rank r blocks in `read()` on the fifo `ctl.<r>`; every rank reads the same
-//! lines. Rank 0 first writes `ready` to the fifo `out` (when all ranks have opened theirs),
-//! then one line per command: a number, `unsupported`, or `error TEXT`. End of file on
-//! `ctl.<r>` means the same as `quit`.
+//! A contestant gets a control folder as its last argument, `SAMITE_BENCH_RANKS` and, if its ranks
+//! are to be pinned, `SAMITE_BENCH_CPUS` (`"0,1"`: rank r runs on entry r modulo the length). Rank
+//! r blocks in `read()` on the fifo `ctl.<r>`; every rank reads the same lines. Rank 0 first writes
+//! `ready` to the fifo `out` (when all ranks have opened theirs), then one line per command: a
+//! number, `unsupported`, or `error TEXT`. End of file on `ctl.<r>` means the same as `quit`.
 //!
 //! | command | number in the answer |
 //! |---|---|
-//! | `latency BYTES ITERS WARMUP` | seconds of ITERS round trips, send and receive buffer apart |
+//! | `latency BYTES ITERS WARMUP` | seconds of ITERS round trips, with separate send and receive buffers |
 //! | `bandwidth KIND BYTES ITERS WARMUP` | the same; KIND is `malloc`, `segment`, `segment-copy`, `hugepages` or `cold` (new buffers each round, the sender's touched, the receiver's not, only the exchange on the clock) |
 //! | `rate BYTES WINDOW ITERS WARMUP` | seconds of ITERS windows, each WINDOW messages to rank 1 and 4 bytes back |
 //! | `stream BYTES WINDOW ITERS WARMUP` | the same |
@@ -39,25 +38,25 @@
 //! | `memory` | bytes of shared memory of one active pair |
 //! | `put BYTES ITERS WARMUP`, `get …` | seconds of ITERS blocking operations of rank 0 on the memory of rank 1, complete at both ends |
 //! | `put_nb BYTES ITERS WARMUP` | seconds of ITERS puts that are started and then waited for |
-//! | `strided BLOCKS BYTES ITERS WARMUP` | seconds of ITERS puts of BLOCKS blocks; blocks of BYTES, which lie together here, go to every second block there |
+//! | `strided BLOCKS BYTES ITERS WARMUP` | seconds of ITERS puts of BLOCKS blocks; blocks of BYTES, which are contiguous at the source, go to every second block of the target |
 //! | `atomic KIND ITERS WARMUP` | seconds of ITERS fetch-and-adds on a word of rank 1: by rank 0 (`single`), or by both (`contended`) |
 //! | `collective OPERATION KIND BYTES ITERS WARMUP` | seconds of ITERS of `barrier`, `allreduce` (sum of doubles), `bcast` (from rank 0), `alltoall` (BYTES per pair); KIND is `segment` or `private` |
 //! | `lock KIND ITERS WARMUP` | seconds in which the last rank (`uncontended`) or every rank (`contended`) takes a lock ITERS times and increases a counter |
-//! | `gups KIND ITERS WARMUP` | seconds in which every rank makes ITERS random updates: one by one (`plain`) or collected (`aggregated`), 1024 of a rank on their way at most |
+//! | `gups KIND ITERS WARMUP` | seconds in which every rank makes ITERS random updates: one by one (`plain`) or aggregated (`aggregated`), at most 1024 per rank in flight |
 //! | `is CLASS` | seconds of the ten iterations of NPB IS |
-//! | `step KIND BYTES ITERS WARMUP` | seconds in which rank 1 reads ITERS windows of 4 steps of rank 0, a queue of 2 steps between them; a step is one array of BYTES of doubles (rows x columns, the columns the smallest power of two that is not below the rows); KIND says who has an array of its own, and copies, where the contestant can do without: `put` (the writer), `get` (the reader), `copy` (both), `view` (neither) |
-//! | `slab KIND BYTES ITERS WARMUP` | the same, and the reader reads one in a hundred of the columns, from a third of the way on |
+//! | `step KIND BYTES ITERS WARMUP` | seconds in which rank 1 reads ITERS windows of 4 steps of rank 0, with a queue of 2 steps between them; a step is one array of BYTES of doubles (rows x columns, the columns the smallest power of two that is not below the rows); KIND says which side has an array of its own, and copies, if the contestant can avoid it: `put` (the writer), `get` (the reader), `copy` (both), `view` (neither) |
+//! | `slab KIND BYTES ITERS WARMUP` | the same, but the reader reads one in a hundred of the columns, beginning at a third of them |
 //! | `store KIND BYTES ITERS WARMUP` | seconds in which rank 0 stores ITERS values of BYTES under a name, and rank 1 fetches each, one after the other; KIND as for `step`: `put`, `copy` |
-//! | `peak KIND BYTES ITERS WARMUP` | the most memory (summed PSS, in bytes) that all processes of the contestant have while steps as above (or values) are handed on, a queue of one step between them, less what they had before anything was handed on |
-//! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written); ours as a stream of one step with the method `file`, opened and closed |
+//! | `peak KIND BYTES ITERS WARMUP` | the most memory (summed PSS, in bytes) that all processes of the contestant have while steps as above (or values) are transferred, with a queue of one step between them, minus what they had before the first transfer |
+//! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written); for us, a stream of one step with the method `file`, opened and closed |
 //! | `index BLOCKS SPREAD` | (ours only) bytes of the index of BLOCKS blocks in three dimensions, a domain of SPREAD points for each in every dimension |
-//! | `layout SHAPE WRITERS READERS SERVERS FIGURE` | (ours only) how an array lies on servers: SHAPE is `matched` (5 x WRITERS x 512000) or `mismatched` (5 x 512 x 1000 WRITERS); FIGURE is `balance` (bytes of the fullest server over the mean), `index` (bytes at a reader), or most connections of a `writer`, `reader` or `server` |
+//! | `layout SHAPE WRITERS READERS SERVERS FIGURE` | (ours only) the distribution of an array over servers: SHAPE is `matched` (5 x WRITERS x 512000) or `mismatched` (5 x 512 x 1000 WRITERS); FIGURE is `balance` (bytes of the fullest server over the mean), `index` (bytes at a reader), or the most connections of a `writer`, `reader` or `server` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
 //! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
 //! | `raw OPERATION ITERS WARMUP` | (limit only) seconds of ITERS accesses to a word of shared memory: `store`, `load` |
 //!
-//! After the timed loop the contestant checks once that the data arrives whole.
+//! After the timed loop, the contestant checks once that the data arrive completely.
 #![forbid(unsafe_code)]
 
 mod case;
@@ -107,21 +106,21 @@ pub const BENCHES: [&str; 9] = [
     "staging",
 ];
 
-/// How a bench is run.
+/// The options of a bench.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the JSON object is written, besides the table.
+    /// Where the JSON object is written, in addition to the table.
     pub json: Option<PathBuf>,
     /// Interleaved repeats of each case; the figure is their median.
     pub repeats: u32,
     /// Shorter measurements, for a first look.
     pub quick: bool,
-    /// The two cores to run on; chosen among the allowed ones where not given.
+    /// The two cores to run on; by default, chosen among the allowed ones.
     pub cpus: Option<Vec<usize>>,
     /// Run only cases whose name contains this.
     pub only: Option<String>,
     /// Command that starts the ranks of Samite; `{ranks}` in an argument is replaced by their
-    /// number, and the control folder is appended. Without it only the peers are measured.
+    /// number, and the control folder is appended. Without it, only the peers are measured.
     pub ours: Option<Vec<String>>,
     /// Command of the contestant that measures the physical limits.
     pub limit: Option<Vec<String>>,
@@ -141,8 +140,8 @@ impl Default for Options {
     }
 }
 
-/// Runs the bench `name`, shows its progress on the terminal, and writes the JSON object
-/// where one is wanted. The returned figures print as a table.
+/// Runs the bench `name`, shows its progress on the terminal, and writes the JSON object if
+/// requested. The returned figures print as a table.
 pub fn run(name: &str, options: Options) -> anyhow::Result<Figures> {
     let cases = cases(name, &options)?;
     let figures = plan::measure(name, cases, &options)?;

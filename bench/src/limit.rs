@@ -1,8 +1,8 @@
-//! The physical limits: one cache line going back and forth between two processes, memcpy, bare
-//! accesses to memory that other processes map, and plain writes and reads of files.
+//! The physical limits: round trips of one cache line between two processes, memcpy, plain accesses
+//! to memory that other processes map, and plain writes and reads of files.
 //!
-//! The processes are units like ours and share segments; nothing of ours is on the clock but the
-//! slices and the words that it lends.
+//! The processes are units like ours and share segments. The measured code uses only the slices and
+//! words of these.
 
 use crate::control::{Command, Control, pin};
 use anyhow::Result;
@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The largest transfer that is measured.
+/// The largest measured transfer.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Runs a rank until it is told to quit.
@@ -27,6 +27,7 @@ pub fn run_limit(folder: &Path) -> Result<()> {
     pin(rank)?;
     let fabric = samite::init()?;
     let members = fabric.job()?;
+    // All ranks attach the segment of rank 0, which has the cache lines of `exchange`.
     let own = fabric.allocate(4096)?;
     let mut key = own.key().to_bytes();
     if rank == 0 {
@@ -72,7 +73,7 @@ fn measure(command: &Command, rank: u32, lines: &SharedBytes) -> Result<Option<f
     }
 }
 
-/// Accesses of this process to mapped memory, as good as the processor has them.
+/// Accesses of this process to mapped memory, as fast as the processor can.
 fn raw(
     command: &Command,
     lines: &SharedBytes,
@@ -81,7 +82,7 @@ fn raw(
 ) -> Result<Option<f64>> {
     let word = lines.u64(0);
     let number = |index| command.number(index);
-    // ORDERING: Release and Acquire for what they cost; nobody else looks at the word.
+    // ORDERING: Release and Acquire for their cost; no other process reads the word.
     Ok(Some(match command.word(1) {
         "store" => timed(number(2)?, number(3)?, |value| {
             word.store(black_box(value), Ordering::Release);
@@ -110,7 +111,7 @@ fn raw(
     }))
 }
 
-/// Seconds of `iters` calls.
+/// Returns the seconds of `iters` calls.
 fn timed(iters: u64, warmup: u64, mut once: impl FnMut(u64)) -> f64 {
     for round in 0..warmup {
         once(round);
@@ -122,11 +123,11 @@ fn timed(iters: u64, warmup: u64, mut once: impl FnMut(u64)) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Round trips between ranks 0 and 1: one line there, one line back.
+/// Round trips between ranks 0 and 1: one cache line in each direction.
 fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
     const THERE: u64 = 0;
     const BACK: u64 = 256;
-    // Counts go on from the last measurement; the lines are only ever written by their sides.
+    // Counts continue from the last measurement; each line is written by its side only.
     let (there, back) = (lines.u64(THERE), lines.u64(BACK));
     if rank > 1 {
         return Ok(0.0);
@@ -155,7 +156,7 @@ fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// What the file system does with plain writes and reads of one buffer, each file a new one.
+/// Plain writes and reads of one buffer on the file system, each with a new file.
 fn files(command: &Command, path: &Path) -> Result<Option<f64>> {
     let (operation, bytes) = (command.word(1), command.number(2)?);
     let mut buffer = vec![1u8; bytes as usize];
@@ -166,7 +167,7 @@ fn files(command: &Command, path: &Path) -> Result<Option<f64>> {
             .write(true)
             .create_new(true)
             .open(path)?;
-        // Open, it lives on without its name.
+        // The open file exists without its name.
         fs::remove_file(path)?;
         if operation == "read" {
             file.write_all(&buffer)?;

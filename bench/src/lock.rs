@@ -1,5 +1,4 @@
-//! `samite bench lock`: the time of taking and giving back a lock, with a counter increased under
-//! it.
+//! `samite bench lock`: the time to acquire and release a lock, with a counter increased under it.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, exchange};
@@ -13,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn case(name: &str, kind: &str, ranks: u32) -> Case {
-    // Everybody takes the lock as often as an iteration says.
+    // Every holder takes the lock as often as an iteration says.
     let holders = if kind == "contended" { ranks } else { 1 };
     let mut measure = Measure::new(
         format!("lock/{name}"),

@@ -1,4 +1,4 @@
-//! What a contestant is asked, and what its answer means: a command, a figure, a limit.
+//! A command for a contestant, the meaning of its answer, and its physical limit.
 
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub(crate) struct Measure {
     pub(crate) limit: Option<Box<Measure>>,
 }
 
-/// How often the command is given, and what it is told.
+/// How often the command is given, and with which iterations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pace {
-    /// In every repeat, with as many iterations as fill the time of a turn.
+    /// In every repeat, with as many iterations as fill the target time.
     Iterations,
-    /// In every repeat, and it knows itself how much to do.
+    /// In every repeat; the command itself determines the amount of work.
     Whole,
-    /// Once, since it does not get better by repeating; it takes about this long.
+    /// Once, since repetition does not make it more precise; takes about this long.
     Once(Duration),
 }
 
@@ -42,23 +42,23 @@ pub(crate) enum Pace {
 pub(crate) struct Figure {
     pub(crate) unit: &'static str,
     pub(crate) better: Better,
-    /// What one iteration counts for: the figure is factor × answer for times, factor ÷ answer
-    /// for rates.
+    /// The factor of one iteration: the figure is factor × answer for times, factor ÷ answer for
+    /// rates.
     factor: f64,
 }
 
 impl Figure {
-    /// A time in microseconds; an iteration has `operations` of them.
+    /// Returns a time in microseconds; an iteration has `operations` of them.
     pub(crate) fn us(operations: f64) -> Self {
         Self::lower("us", 1e6 / operations)
     }
 
-    /// A time in nanoseconds; an iteration has `operations` of them.
+    /// Returns a time in nanoseconds; an iteration has `operations` of them.
     pub(crate) fn ns(operations: f64) -> Self {
         Self::lower("ns", 1e9 / operations)
     }
 
-    /// The smaller the better: `factor` times the answer.
+    /// Returns a figure of which less is better: `factor` times the answer.
     pub(crate) fn lower(unit: &'static str, factor: f64) -> Self {
         let better = Better::Lower;
         Figure {
@@ -68,12 +68,12 @@ impl Figure {
         }
     }
 
-    /// Bytes per second; an iteration moves so many.
+    /// Returns bytes per second; an iteration moves `bytes`.
     pub(crate) fn bandwidth(bytes: u64) -> Self {
         Self::rate("GB/s", bytes as f64 / 1e9)
     }
 
-    /// The more the better: `amount` in the seconds of an iteration.
+    /// Returns a figure of which more is better: `amount` per iteration, over its seconds.
     pub(crate) fn rate(unit: &'static str, amount: f64) -> Self {
         Figure {
             unit,
@@ -82,7 +82,7 @@ impl Figure {
         }
     }
 
-    /// The figure of an answer to `iters` iterations.
+    /// Computes the figure from an answer to `iters` iterations.
     pub(crate) fn of(&self, answer: f64, iters: u64) -> f64 {
         let each = answer / iters as f64;
         match self.better {
@@ -93,7 +93,7 @@ impl Figure {
 }
 
 impl Measure {
-    /// A measure that is repeated with many iterations.
+    /// Returns a measure that is repeated with many iterations.
     pub(crate) fn new(
         name: impl Into<String>,
         command: impl Into<String>,
@@ -112,7 +112,7 @@ impl Measure {
         Measure { pace, ..self }
     }
 
-    /// The same measure in another unit.
+    /// Returns the same measure in another unit.
     pub(crate) fn figured(self, figure: Figure) -> Measure {
         Measure { figure, ..self }
     }
@@ -124,7 +124,7 @@ impl Measure {
         }
     }
 
-    /// The line that every rank of a contestant reads.
+    /// Returns the line that every rank of a contestant reads.
     pub(crate) fn line(&self, iters: u64) -> String {
         match self.pace {
             Pace::Iterations => format!("{} {iters} {}", self.command, iters / 8 + 1),
@@ -133,12 +133,12 @@ impl Measure {
     }
 }
 
-/// One cache line that goes from one core to another: half a round trip.
+/// One cache line that moves from one core to another: half a round trip.
 pub(crate) fn exchange() -> Measure {
     Measure::new("exchange", "exchange", Figure::us(2.0))
 }
 
-/// Copies between private buffers that were used before.
+/// Copies between warm private buffers.
 pub(crate) fn memcpy(bytes: u64) -> Measure {
     Measure::new(
         format!("memcpy/{}", size(bytes)),
@@ -147,7 +147,7 @@ pub(crate) fn memcpy(bytes: u64) -> Measure {
     )
 }
 
-/// Bytes as a person writes them.
+/// Formats a number of bytes with its unit.
 pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}MiB", b >> 20),

@@ -10,13 +10,13 @@ const MIB: u64 = 1 << 20;
 /// Messages in flight, as in the OSU tests.
 const WINDOW: u64 = 64;
 
-/// Private pages, used again and again.
+/// Private pages that are reused.
 const MALLOC: &str = "malloc";
 /// Memory of the library: `MPI_Alloc_mem`, our segments (which the receiver reads in place).
 const SEGMENT: &str = "segment";
-/// The same, copied once into private memory of the receiver; the peers copy in any case.
+/// The same, copied once into private memory of the receiver; the peers always copy.
 const SEGMENT_COPY: &str = "segment-copy";
-/// Private memory for which huge pages were asked.
+/// Private memory with huge pages requested.
 const HUGE_PAGES: &str = "hugepages";
 /// New buffers for every message.
 const COLD: &str = "cold";
@@ -67,7 +67,7 @@ fn reported() -> Vec<Case> {
         bandwidth(COLD, MIB),
         bandwidth(COLD, 16 * MIB),
         stream(64 * KIB, WINDOW),
-        // 64 messages of this size would not fit the caches of any machine we know.
+        // 64 messages of this size would not fit into the caches of any known machine.
         stream(MIB, 16),
         Case::of(memory.at_pace(Pace::Once(Duration::ZERO))),
     ]

@@ -1,7 +1,7 @@
-//! `samite bench onesided`: one unit works on the memory of another.
+//! `samite bench onesided`: one unit accesses the memory of another.
 //!
-//! Blocking operations are complete at both ends (DTCT in the DART-MPI paper); `put_nb` is started
-//! and its handle waited for (DTIT).
+//! Blocking operations are complete at both ends (DTCT in the DART-MPI paper). `put_nb` is started
+//! and its handle awaited (DTIT).
 
 use crate::case::{Bar, Case, Point};
 use crate::measure::{Figure, Measure, size};
@@ -9,7 +9,7 @@ use crate::placement::Placement;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Nanoseconds that bookkeeping may add to a bare store or load.
+/// Nanoseconds that bookkeeping may add to a plain store or load.
 const ADDED: f64 = 5.0;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,7 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Eight bytes, as a bare processor would move them.
+/// Eight bytes, compared with a plain access of the processor.
 fn word(operation: &str, raw: &str) -> Case {
     let limit = Measure::new(raw, raw, Figure::ns(1.0));
     let measure = Measure::new(
@@ -50,7 +50,7 @@ fn bandwidth(operation: &str, bytes: u64) -> Case {
     Case::of(measure.limited_by(copy(operation, bytes, Figure::bandwidth(bytes))))
 }
 
-/// Blocks of `bytes`, which lie together here, go to every second block there.
+/// Blocks of `bytes`, contiguous at the source, to every second block of the target.
 fn strided(blocks: u64, bytes: u64) -> Case {
     let measure = Measure::new(
         format!("strided/put/{blocks}x{}", size(bytes)),
@@ -66,18 +66,18 @@ fn atomic(name: &str, kind: &str, ranks: u64) -> Case {
         format!("atomic {kind}"),
         Figure::ns(ranks as f64),
     );
-    // A bare locked instruction on a line that nobody else wants.
+    // A single locked instruction on an uncontended line.
     let limit = Measure::new("raw add", "raw add", Figure::ns(1.0));
     Case::of(measure.limited_by(limit))
 }
 
-/// The bare copy between private memory and memory that other processes map.
+/// The plain copy between private memory and memory that other processes map.
 fn copy(operation: &str, bytes: u64, figure: Figure) -> Measure {
     let command = format!("raw {operation} {bytes}");
     Measure::new(command.clone(), command, figure)
 }
 
-/// What the overhead model needs.
+/// The points for the overhead model.
 fn points(placement: Placement) -> impl Iterator<Item = Case> {
     let sizes = (0..=21).map(|power| 1 << power);
     let all = ["put", "get"]

@@ -1,10 +1,10 @@
 //! The overhead model of the DART-MPI paper (section V): t = t_raw + c.
 //!
-//! An operation of b bytes takes the time of the bare copy of b bytes, and a constant c for all
-//! that comes with it. Both times are measured for all powers of two from 1 B to 2 MiB,
-//! interleaved, and c is the mean of their differences. Each difference is known as well as the
-//! times it comes from, that is in proportion to t_raw, so it weighs 1 / t_raw²; the deviation is
-//! that of the differences from c under the same weights.
+//! An operation of b bytes takes the time of the plain copy of b bytes, plus a constant overhead c.
+//! Both times are measured for all powers of two from 1 B to 2 MiB, interleaved, and c is the mean
+//! of their differences. The error of each difference is that of its times, which is proportional
+//! to t_raw, so its weight is 1 / t_raw². The deviation is that of the differences from c with the
+//! same weights.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ pub struct Overhead {
     pub overhead_ns: f64,
     /// Standard deviation of the differences, in nanoseconds.
     pub deviation_ns: f64,
-    /// Bytes, time and time of the bare copy, in nanoseconds.
+    /// Bytes, time and time of the plain copy, in nanoseconds.
     pub points: Points,
 }
 
-/// Bytes, time and time of the bare copy.
+/// Bytes, time and time of the plain copy.
 type Points = Vec<(u64, f64, f64)>;
 
-/// Fits all contestants. The rows are times in nanoseconds, with the bare copy as their limit.
+/// Fits all contestants. The rows are times in nanoseconds, with the plain copy as their limit.
 pub(crate) fn fit(rows: &[(Point, Placement, Row)]) -> Vec<Overhead> {
     let mut series: BTreeMap<(&str, &str, String), Points> = BTreeMap::new();
     for (point, placement, row) in rows {
@@ -66,7 +66,7 @@ pub(crate) fn fit(rows: &[(Point, Placement, Row)]) -> Vec<Overhead> {
     fitted.collect()
 }
 
-/// c and its deviation.
+/// Returns c and its deviation.
 fn constant(points: &[(u64, f64, f64)]) -> Option<(f64, f64)> {
     let weighted = |value: &dyn Fn(f64, f64) -> f64| -> f64 {
         points
@@ -83,10 +83,10 @@ fn constant(points: &[(u64, f64, f64)]) -> Option<(f64, f64)> {
     Some((mean, variance.sqrt()))
 }
 
-/// One line per operation and placement, one column per contestant.
+/// Returns one line per operation and placement, one column per contestant.
 pub(crate) fn table(overheads: &[Overhead]) -> Table {
     let mut names: Vec<&str> = overheads.iter().map(|o| o.contestant.as_str()).collect();
-    // Ours is the first, as in the table above.
+    // Samite is first, as in the table above.
     names.sort_unstable_by_key(|name| (*name != "samite", *name));
     names.dedup();
     let mut lines: Vec<(&str, &str)> = overheads

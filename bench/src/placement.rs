@@ -1,16 +1,16 @@
-//! The cores that the ranks of a case run on.
+//! The cores of a case's ranks.
 
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Where the ranks of a case are put.
+/// Where the ranks of a case run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// In turn on two different cores.
     Apart,
     /// In turn on two hardware threads of one core.
     Siblings,
-    /// Wherever the kernel puts them.
+    /// Wherever the kernel schedules them.
     Free,
 }
 
@@ -23,8 +23,8 @@ impl Placement {
         }
     }
 
-    /// The processors of this placement: `None` where the machine does not have it, an empty
-    /// list where nothing is pinned. `chosen` replaces our choice of the two cores.
+    /// Returns the processors of this placement: `None` if the machine does not have it, an empty
+    /// list if nothing is pinned. `chosen` overrides the two cores.
     pub(crate) fn cpus(self, chosen: Option<&[usize]>) -> Option<Vec<usize>> {
         let allowed = allowed();
         match self {
@@ -38,7 +38,7 @@ impl Placement {
     }
 }
 
-/// Two processors of different cores; fewer where there is only one.
+/// Returns two processors of different cores; fewer if there is only one.
 fn apart(allowed: &[usize], siblings: impl Fn(usize) -> BTreeSet<usize>) -> Vec<usize> {
     let Some(&first) = allowed.first() else {
         return Vec::new();
@@ -51,7 +51,7 @@ fn apart(allowed: &[usize], siblings: impl Fn(usize) -> BTreeSet<usize>) -> Vec<
     std::iter::once(first).chain(other.copied()).collect()
 }
 
-/// Two allowed processors of one core.
+/// Returns two allowed processors of one core.
 fn together(allowed: &[usize], siblings: impl Fn(usize) -> BTreeSet<usize>) -> Option<Vec<usize>> {
     allowed.iter().find_map(|&cpu| {
         let other = siblings(cpu)
@@ -61,7 +61,7 @@ fn together(allowed: &[usize], siblings: impl Fn(usize) -> BTreeSet<usize>) -> O
     })
 }
 
-/// The processors that this process may run on.
+/// Returns the processors on which this process may run.
 fn allowed() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return Vec::new();
@@ -71,7 +71,7 @@ fn allowed() -> Vec<usize> {
         .collect()
 }
 
-/// The processor itself and those that share its core.
+/// Returns the processor itself and those that share its core.
 fn siblings(cpu: usize) -> BTreeSet<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     let mut set = fs::read_to_string(path)
@@ -81,7 +81,7 @@ fn siblings(cpu: usize) -> BTreeSet<usize> {
     set
 }
 
-/// Reads the kernel's way of writing sets of processors, `0-3,8`.
+/// Parses the kernel's notation of processor sets, `0-3,8`.
 fn cpu_list(text: &str) -> BTreeSet<usize> {
     let mut set = BTreeSet::new();
     for part in text.trim().split(',') {

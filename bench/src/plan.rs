@@ -1,8 +1,9 @@
-//! The order of measurements: per case, every contestant is first calibrated alone, then all
-//! take turns, each repeat beginning with another one. What disturbs the machine for a while
-//! disturbs all of them.
+//! The order of measurements: for each case, every contestant is first calibrated alone. Then all
+//! take turns, each repeat beginning with another one, so that a temporary disturbance of the
+//! machine affects all of them.
 //!
-//! A peer that fails in a case is left out of the case and named; one that dies or is silent is out
+//! A peer that fails in a case is left out of the case and named; one that dies or does not answer
+//! is left out from then on. Ours must not fail.
 //! for good. Ours must not fail.
 
 use std::collections::BTreeMap;
@@ -23,11 +24,11 @@ use crate::peers::Peers;
 use crate::placement::Placement;
 use crate::ucx::{self, Ucx};
 
-/// A measurement lasts about this long: far above the noise of one interrupt, short enough
-/// for many turns.
+/// Target duration of a measurement: far above the noise of one interrupt, short enough for many
+/// turns.
 const TARGET: Duration = Duration::from_millis(30);
 const TARGET_QUICK: Duration = Duration::from_millis(10);
-/// No measurement of a case may take longer (besides the time that it is known to last).
+/// Maximum duration of a measurement (in addition to the time that it is known to take).
 const TIMEOUT: Duration = Duration::from_secs(120);
 const MOST_ITERS: u64 = 1 << 30;
 
@@ -57,7 +58,7 @@ enum Runner {
 struct Entrant {
     role: Role,
     runner: Runner,
-    /// It died or kept silent, and is not asked again.
+    /// It died or did not answer, and is not asked again.
     is_lost: bool,
 }
 
@@ -79,6 +80,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         .sum();
     let progress = progress(total);
     let (mut rows, mut points, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    // Contestants are started once for all cases with the same ranks and placement.
     for group in cases.chunk_by(|a, b| (a.ranks, a.placement) == (b.ranks, b.placement)) {
         let Some(pinned) = group[0].placement.cpus(cpus) else {
             continue;
@@ -106,7 +108,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
     })
 }
 
-/// Starts all contestants. A peer that cannot be started takes no part; ours has to.
+/// Starts all contestants. A peer that cannot be started takes no part; Samite must start.
 fn start(
     peers: &Peers,
     ranks: u32,
@@ -189,7 +191,7 @@ fn row(
         }
     }
     for repeat in 0..repeats(case, options) as usize {
-        // Who fails leaves, so that the others still take turns.
+        // A peer that fails is removed, so that the others still take turns.
         let count = turns.len();
         let mut failed = None;
         for place in 0..count {
@@ -218,7 +220,7 @@ fn row(
 }
 
 impl Role {
-    /// Takes note of what went wrong with a peer; what goes wrong with ours ends the bench.
+    /// Records the failure of a peer; a failure of Samite, or of the limit, ends the bench.
     fn bear(&self, case: &str, error: anyhow::Error, failures: &mut Vec<Failure>) -> Result<()> {
         let Role::Peer(peer) = self else {
             return Err(error);
@@ -257,7 +259,7 @@ fn repeats(case: &Case, options: &Options) -> u32 {
 }
 
 impl Entrant {
-    /// The answer; `None` where the contestant does not have this measure.
+    /// Returns the answer; `None` if the contestant does not support this measure.
     fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Option<f64>> {
         let timeout = match measure.pace {
             Pace::Once(lasts) => TIMEOUT + lasts,
@@ -273,15 +275,15 @@ impl Entrant {
             Ok(Answer::Unsupported) => Ok(None),
             Ok(Answer::Failed(text)) => bail!("{} failed in `{line}`: {text}", self.role),
             Err(error) => {
-                // What it says from now on may answer this question.
+                // A later answer could be to this command.
                 self.is_lost = true;
                 Err(error)
             }
         }
     }
 
-    /// The iterations that take about the target time; `None` where the contestant does not
-    /// have this measure.
+    /// Returns the iterations that take about the target time; `None` if the contestant does not
+    /// support this measure.
     fn calibrate(&mut self, measure: &Measure, target: Duration) -> Result<Option<u64>> {
         if measure.pace != Pace::Iterations {
             return Ok(Some(1));
@@ -293,7 +295,7 @@ impl Entrant {
                 return Ok(None);
             };
             let wanted = iters as f64 * target / seconds.max(1e-9);
-            // A first round pays for page faults and connections: believe only what took long.
+            // The first round includes page faults and connections: trust only long rounds.
             if seconds >= target / 4.0 || iters >= MOST_ITERS {
                 return Ok(Some((wanted as u64).clamp(1, MOST_ITERS)));
             }

@@ -1,7 +1,7 @@
-//! `samite bench staging`: a writer and a reader, programs of their own, that hand on steps.
+//! `samite bench staging`: a writer and a reader, separate programs, that exchange steps.
 //!
-//! What has no peer (how much an index, a placement, a read of a slab costs beyond what it must) is
-//! a row of ours alone.
+//! Figures without a peer (the extra cost of an index, a placement, a read of a slab) are rows of
+//! ours alone.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, memcpy, size};
@@ -54,6 +54,7 @@ fn workflows() -> Vec<Case> {
     for servers in [2, 4, 8, 16] {
         cases.extend(["matched", "mismatched"].map(|shape| load(shape, servers)));
     }
+    // Ratios of writers to readers.
     for (writers, readers) in [(1, 1), (2, 1), (4, 2), (8, 4)] {
         cases.extend(METHODS.map(|method| end_to_end(method, writers, readers)));
     }
@@ -65,6 +66,7 @@ fn workflows() -> Vec<Case> {
         let words = words("stream", 0, (2, 2), &square(16 * MIB)) + mask;
         cases.push(step_time(&format!("transport/{name}"), &words));
     }
+    // Memory of one process of each program.
     for (program, method) in [
         ("synthetic-writer", "stream"),
         ("synthetic-reader", "stream"),
@@ -76,7 +78,7 @@ fn workflows() -> Vec<Case> {
     cases
 }
 
-/// What follows from a layout, or is counted: measured once, without peers.
+/// Figures that follow from a layout, or are counted: measured once, without peers.
 fn figures() -> Vec<Case> {
     let mut cases = vec![slab_bytes()];
     cases.extend(index());
@@ -100,11 +102,11 @@ fn figures() -> Vec<Case> {
     cases
 }
 
-/// What the index of a variable takes: over a domain that grows with its blocks, whose number
-/// stays, and over one that has more and more blocks, which form a grid or do not.
+/// The size of a variable's index: over a domain that grows while the number of its blocks stays,
+/// and over one with more and more blocks, which form a grid or do not.
 fn index() -> Vec<Case> {
     const BLOCKS: u64 = 100_000;
-    // A cube of so many points in each dimension for each block.
+    // A cube of this many points in each dimension for each block.
     const SPREAD: u64 = 100;
     let command = |blocks, spread, form| format!("index {blocks} {spread} {form}");
     let mut cases: Vec<Case> = [1, 8, 64, 512]
@@ -126,17 +128,17 @@ fn index() -> Vec<Case> {
     cases
 }
 
-/// All of them: the edge that `graph` needs is in the workflow, and there with the others, too.
+/// All methods. The workflow has the edge that `graph` needs also with the other ones.
 const METHODS: [&str; 5] = ["stream", "local", "server", "graph", "file"];
 /// As if no unit shared memory with another one.
 const BY_MESSAGES: &str = " --config fabric.mask=[map,kernel_copy]";
-/// Writers and readers of the study's layouts where real processes have them.
+/// Writers and readers of the study's layouts in runs with real processes.
 const STUDY: (u64, u64) = (8, 4);
 /// Steps of a workflow; the first and the last are compared, element by element.
 const WORKFLOW_STEPS: u64 = 22;
 
-/// The words behind `workflow FIGURE` for the synthetic workflow. A writer puts an array of its
-/// own, a reader takes boxes into its own.
+/// Returns the words after `workflow FIGURE` for the synthetic workflow. A writer puts an array of
+/// its own, a reader reads boxes into its own.
 fn words(method: &str, servers: u64, (writers, readers): (u64, u64), array: &str) -> String {
     let servers = match method {
         "server" => format!(" servers={servers}"),
@@ -148,7 +150,7 @@ fn words(method: &str, servers: u64, (writers, readers): (u64, u64), array: &str
     )
 }
 
-/// An array of so many bytes, read by columns of what was written by rows.
+/// An array of this many bytes, written by rows and read by columns.
 fn square(bytes: u64) -> String {
     let columns = 2048;
     format!(
@@ -157,7 +159,7 @@ fn square(bytes: u64) -> String {
     )
 }
 
-/// The study's layouts, with the same bytes in both: an eighth of its.
+/// The study's layouts, with the same bytes in both: an eighth of those of the study.
 fn study(shape: &str, writers: u64) -> String {
     let (array, cut) = match shape {
         "matched" => (format!("5,{writers},64000"), "second"),
@@ -172,7 +174,8 @@ fn step_time(name: &str, words: &str) -> Case {
     Case::of(measure.at_pace(Pace::Whole))
 }
 
-/// Output of LAMMPS at every step, in place of none. Each has a processor of its own.
+/// LAMMPS with output at every step, compared with no output. Each program has a processor of its
+/// own.
 fn slowdown() -> Case {
     let command = "workflow slowdown lammps-msd --cells 50 --steps 20 --measure true --tag-output no --set program.melt.cpus=0 \
                    --set program.analysis.cpus=1";
@@ -181,13 +184,13 @@ fn slowdown() -> Case {
     Case::of(measure.at_pace(Pace::Once(lasts))).bar(Bar::at_most(2.0))
 }
 
-/// The time of a step in the layout that servers which are chosen by geometry are bad at, over that
-/// in the other one.
+/// The time of a step in the layout that is bad for servers chosen by geometry, over that of the
+/// other one.
 fn mismatch(way: &str, servers: u64) -> Case {
     let mask = if way.is_empty() { "" } else { BY_MESSAGES };
     let one = |shape| {
         let words = words("server", servers, STUDY, &study(shape, STUDY.0)) + mask;
-        // Longer than what they take to start.
+        // Long compared with their start-up time.
         words.replace("--steps 22", "--steps 110")
     };
     let (bad, good) = (one("mismatched"), one("matched"));
@@ -197,8 +200,8 @@ fn mismatch(way: &str, servers: u64) -> Case {
     Case::of(measure.at_pace(Pace::Once(Duration::from_secs(120)))).bar(Bar::at_most(1.15))
 }
 
-/// What the server with most to do did, over the mean: of bytes and requests, puts and gets that
-/// which is largest. The servers count; that they see everything, nothing is mapped.
+/// The load of the busiest server over the mean: the largest of the ratios of bytes and requests,
+/// puts and gets. The servers count them; nothing is mapped, so that they see everything.
 fn load(shape: &str, servers: u64) -> Case {
     let words = words("server", servers, STUDY, &study(shape, STUDY.0));
     let command = format!("workflow load {words}{BY_MESSAGES}");
@@ -223,8 +226,8 @@ fn end_to_end(method: &str, writers: u64, readers: u64) -> Case {
     Case::of(measure.at_pace(Pace::Whole))
 }
 
-/// The most that one process of a program holds, with its own array: 64 MiB a step, by two writers
-/// and two readers.
+/// The maximum memory of one process of a program, including its own array: 64 MiB a step, by two
+/// writers and two readers.
 fn held(program: &str, method: &str) -> Case {
     let words = words(method, 2, (2, 2), &square(64 * MIB));
     let command = format!("workflow held:{program} {words}");
@@ -250,13 +253,13 @@ fn step(kind: &str, bytes: u64) -> Case {
     Case::of(measure.limited_by(two_copies(bytes)))
 }
 
-/// From the user's array into shared memory, and from there into the other user's.
+/// From the writer's array into shared memory, and from there into the reader's.
 fn two_copies(bytes: u64) -> Measure {
     memcpy(bytes).figured(Figure::rate("GB/s", bytes as f64 / 2e9))
 }
 
-/// Counted by the bytes that the reader asks for. The reader copies them out; the writer has its
-/// array in the step (`get`) or puts it there (`copy`).
+/// Counts the bytes that the reader requests. The reader copies them out; the writer has its array
+/// in the step (`get`) or puts it there (`copy`).
 fn slab(kind: &str, bytes: u64) -> Case {
     let count = bytes / 8;
     let columns = (count as f64).sqrt().ceil().log2().ceil().exp2() as u64;
@@ -269,8 +272,8 @@ fn slab(kind: &str, bytes: u64) -> Case {
     ))
 }
 
-/// What a server counts that it gave to a reader of one in a hundred of the columns, nothing being
-/// mapped, over what this reader asked for.
+/// The bytes that a server sent to a reader of one in a hundred of the columns, with nothing
+/// mapped, over what this reader requested.
 fn slab_bytes() -> Case {
     const EXTENT: u64 = 2048;
     let array = format!("--shape {EXTENT},{EXTENT} --pattern percent");
@@ -280,8 +283,8 @@ fn slab_bytes() -> Case {
     figure("slab/bytes", command, "x asked", 1.0 / asked as f64).bar(Bar::at_most(1.02))
 }
 
-/// A value is put, out of an array of the writer, and looked at where it lies, at one number of
-/// each page; `/copied`: or copied out, too, as a client of Redis always has it.
+/// A value is put from an array of the writer, and read in place, one number of each page; with
+/// `/copied`, it is also copied out, as a client of Redis always does.
 fn store(way: &str, kind: &str, bytes: u64) -> Case {
     Case::of(Measure::new(
         format!("store/{}{way}", size(bytes)),
@@ -290,10 +293,10 @@ fn store(way: &str, kind: &str, bytes: u64) -> Case {
     ))
 }
 
-/// How many times the data all processes hold: in place, with the array of a writer, with that of
-/// the reader, too.
+/// The memory of all processes over the data: in place, with the array of the writer, and also with
+/// that of the reader.
 fn memory(name: &str, kind: &str, bytes: u64) -> Case {
-    // Two windows after one to warm up.
+    // Two windows after one for warm-up.
     let command = format!("peak {kind} {bytes} 2 1");
     let figure = Figure::lower("x data", 1.0 / bytes as f64);
     let measure = Measure::new(format!("memory/{name}"), command, figure);

@@ -1,4 +1,4 @@
-//! `samite bench threads`: what a second thread of a unit gains, and what it costs. The other unit
+//! `samite bench threads`: the gain and the cost of a second thread of a unit. The other unit
 //! serves, or sleeps.
 
 use crate::case::Case;
@@ -13,8 +13,8 @@ pub(crate) fn cases() -> Vec<Case> {
         [
             // Mapped puts of eight bytes, each thread on a core of its own.
             measure("put", threads, puts),
-            // Half a round trip of eight bytes, by the threads in turn; the handing over is not on
-            // the clock.
+            // Half a round trip of eight bytes, by the threads in turn; the handover between
+            // threads is not measured.
             measure("turns", threads, Figure::us(2.0)),
         ]
     });

@@ -1,14 +1,14 @@
-//! `ucx_perftest` as a contestant. It cannot wait for commands, so server and client are
-//! started for every measurement.
+//! `ucx_perftest` as a contestant. It cannot wait for commands, so server and client are started
+//! for every measurement.
 //!
-//! Its round-trip test (`tag_lat`) stands against our latencies and bandwidths, its window
-//! test (`tag_bw`) against rates and streams; the latter sends one buffer again and again
-//! where the others have one per message in flight.
+//! Its round-trip test (`tag_lat`) is compared with our latencies and bandwidths, its window test
+//! (`tag_bw`) with rates and streams; the latter sends one buffer repeatedly, while the others have
+//! one per message in flight.
 //!
-//! It allocates its own buffers; how is chosen by `UCX_ALLOC_PRIO` so that they match ours.
-//! It never writes its send buffer, which would therefore be the kernel's one page of zeros,
-//! always in the cache: `MALLOC_PERTURB_` makes malloc write it. Huge pages cannot be had
-//! in this way, so that case is left to the others.
+//! It allocates its own buffers; `UCX_ALLOC_PRIO` selects the kind that matches ours. It never
+//! writes its send buffer, which would therefore be the kernel's single page of zeros, always in
+//! the cache: with `MALLOC_PERTURB_`, malloc writes it. Huge pages are not possible in this way, so
+//! that case is left to the others.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::contestant::Answer;
 
 pub(crate) const NAME: &str = "ucx";
-/// The bench that it takes part in.
+/// The bench in which it takes part.
 pub(crate) const BENCH: &str = "message";
 pub(crate) const PROGRAM: &str = "ucx_perftest";
 /// From util-linux; lets the kernel end a process together with this one.
@@ -37,7 +37,7 @@ pub(crate) struct Ucx {
     cpus: Vec<usize>,
 }
 
-/// What to ask of `ucx_perftest` for a measure.
+/// The arguments of `ucx_perftest` for a measure.
 #[derive(Debug, PartialEq)]
 struct Test {
     name: &'static str,
@@ -72,7 +72,7 @@ impl Ucx {
         let port = free_port()?;
         let server = Started::new(self.command(0, port, test))?;
         let end = Instant::now() + CONNECT;
-        // The server says nothing when it listens, and the client does not try twice.
+        // The server does not report when it listens, and the client does not retry.
         loop {
             let mut command = self.command(1, port, test);
             command.arg("127.0.0.1");
@@ -94,7 +94,7 @@ impl Ucx {
     }
 
     fn command(&self, rank: usize, port: u16, test: &Test) -> Command {
-        // A server without its client would wait for ever if this process were killed.
+        // A server without its client would wait forever if this process were killed.
         let mut command = Command::new(GUARD);
         command
             .args(["--pdeathsig", "KILL", PROGRAM])
@@ -120,7 +120,7 @@ impl Ucx {
     }
 }
 
-/// A process of its own group that does not outlive this value.
+/// A process in its own group that does not outlive this value.
 struct Started(Option<Child>);
 
 impl Started {
@@ -136,7 +136,7 @@ impl Started {
         Ok(Started(Some(child)))
     }
 
-    /// Its output; what it prints fits a pipe, so it cannot block on us.
+    /// Returns its output, which fits into a pipe, so the process cannot block.
     fn finish(mut self, timeout: Duration) -> Result<std::process::Output> {
         let end = Instant::now() + timeout;
         while let Some(child) = &mut self.0 {
@@ -159,14 +159,14 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // It may be gone already, which is what we want.
+            // It may have ended already, which is fine.
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
             let _ = child.wait();
         }
     }
 }
 
-/// The test that stands for a command, and the command's iterations.
+/// Returns the test for a command, and the command's iterations.
 fn test(line: &str) -> Option<(Test, u64)> {
     const OWN: &str = "md:sysv,md:posix,huge,thp,md:*,mmap,heap"; // UCX's default
     let words: Vec<&str> = line.split(' ').collect();
@@ -200,8 +200,8 @@ fn test(line: &str) -> Option<(Test, u64)> {
     }
 }
 
-/// The columns of `-f -v`: iterations, percentile, average and overall latency, average and
-/// overall bandwidth, average and overall message rate.
+/// The columns of `-f -v`: iterations, percentile, average and overall latency, average and overall
+/// bandwidth, average and overall message rate.
 #[derive(Debug, PartialEq)]
 struct Printed {
     latency_us: f64,
@@ -229,7 +229,7 @@ fn last_line(stdout: &[u8]) -> Result<String> {
         .to_owned())
 }
 
-/// A port that was free a moment ago; another process may take it, then the run fails by name.
+/// Returns a port that was free; if another process takes it, the run fails with an error.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -1,5 +1,5 @@
-//! Compiling a peer, into the user's cache folder, unless that was done before with the same
-//! sources on the same kind of processor: a home may be shared by different ones.
+//! Compiles a peer into the user's cache folder, unless this was done before with the same sources
+//! on the same kind of processor: different machines may share a home folder.
 
 use std::env;
 use std::fs;
@@ -16,17 +16,17 @@ use crate::host::cpu_model;
 pub(super) enum Build {
     C {
         compiler: &'static str,
-        /// What the compiler finds where the library is installed.
+        /// A header that the compiler finds if the library is installed.
         header: &'static str,
         libraries: &'static [&'static str],
-        /// Package of the project's Python environment (`ci/python.txt`) that has both.
+        /// Package of the project's Python environment (`ci/python.txt`) that contains both.
         wheel: Option<&'static str>,
     },
     /// A package of its own, whose libraries cargo fetches; this takes minutes.
     Cargo,
 }
 
-/// The files beside this crate, by path.
+/// Files of this crate, by path.
 type Sources = &'static [(&'static str, &'static str)];
 
 macro_rules! sources {
@@ -83,8 +83,8 @@ impl Build {
         }
     }
 
-    /// The program of `source`; `None` where it would have to be built, that takes long, and there
-    /// is no time.
+    /// Returns the program of `source`, building it if necessary. `None` if that would take long
+    /// and `in_haste` is set.
     pub(super) fn run(self, source: &str, in_haste: bool) -> Result<Option<PathBuf>> {
         let mut key = DefaultHasher::new();
         match self {
@@ -121,7 +121,7 @@ impl Build {
             }
             Build::Cargo => cargo(source, work.path())?,
         };
-        // In one step, so that another bench never starts half a program.
+        // Renamed atomically, so that another bench never starts an incomplete program.
         fs::rename(built, &program)?;
         Ok(Some(program))
     }
@@ -157,7 +157,7 @@ fn compile(compiler: &str, source: &str, libraries: &[String], folder: &Path) ->
 
 fn cargo(package: &str, folder: &Path) -> Result<PathBuf> {
     write(LAMELLAR, folder)?;
-    // A macro of its dependencies insists on a folder of this name.
+    // A macro of its dependencies requires a folder of this name.
     let target = folder.join("target");
     let mut command = Command::new("cargo");
     command
@@ -189,7 +189,7 @@ pub(super) fn on_path(program: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Where the compiler finds headers and libraries of a package of the Python environment.
+/// Returns the paths of headers and libraries of a package of the Python environment.
 fn wheel_flags(package: Option<&str>) -> Vec<String> {
     let Some(folder) = package.and_then(wheel_folder) else {
         return Vec::new();
@@ -199,8 +199,8 @@ fn wheel_flags(package: Option<&str>) -> Vec<String> {
         format!("-I{folder}/include"),
         format!("-L{folder}"),
         format!("-Wl,-rpath,{folder}"),
-        // A wheel's libraries find each other when they are loaded, by paths that the linker does
-        // not follow.
+        // The libraries of a wheel find each other at load time, by paths that the linker does not
+        // follow.
         "-Wl,--allow-shlib-undefined".to_owned(),
     ]
 }

@@ -1,39 +1,40 @@
-//! The peers of each bench, with the settings under which they are at their best on one machine.
+//! The peers of each bench, with their best settings on one machine.
 //!
 //! How the settings were found, on two cores of one machine:
-//! * Open MPI's one-sided component is `sm`: 24 ns for a put and its flush, where `rdma` takes 40
+//! * Open MPI's one-sided component is `sm`: 24 ns for a put and its flush, while `rdma` takes 40
 //!   and `ucx` is not made for one machine. Its collectives are those of `tuned`: `coll_sm` gains a
 //!   tenth at the barrier and loses up to half elsewhere.
 //! * Open MPI's OpenSHMEM has one engine, UCX, which is fastest over POSIX shared memory (30 ns for
-//!   a put and its quiet, 36 to 45 with all of `sm`). With kernel copies among its ways (`cma`)
-//!   collectives now and then end before their data have come. Without UCX's memory hooks it is as
+//!   a put and its quiet, 36 to 45 with all of `sm`). With kernel copies enabled (`cma`),
+//!   collectives sometimes end before their data have arrived. Without UCX's memory hooks it is as
 //!   fast and does not crash in `shmem_finalize`.
-//! * MPICH 4.0 works on windows by messages to the target, whatever hints it gets, and never gives
-//!   up a processor while it waits: no variable of its changes either.
-//! * ADIOS2's SST has one way for the data in its wheel, evpath over TCP. Pushing all steps to the
+//! * MPICH 4.0 implements windows by messages to the target, whatever hints it gets, and never
+//!   yields the processor while it waits: none of its variables changes either.
+//! * ADIOS2's SST has one data transport in its wheel, evpath over TCP. Pushing all steps to the
 //!   reader (`SpeculativePreloadMode=ON`) is up to six times as fast as waiting for its requests (1
-//!   MiB: 1.8 and 11 ms; 128 MiB: 166 and 204 ms), also where the reader wants a slab; the second
-//!   way takes part because it is what a reader asks for that must not get what it does not want.
-//!   Of the others, the marshalling BP is as fast as BP5, FFS slower; ENet in place of TCP loses
-//!   messages of 16 MiB; puts that copy at once gain nothing. Nothing else beats it either: of two
-//!   turns each on a machine that had other work, so that all times are long, ms for a copied step
-//!   of 16 and (one turn) 128 MiB, all with `ON`:
+//!   MiB: 1.8 and 11 ms; 128 MiB: 166 and 204 ms), even if the reader wants a slab. The second mode
+//!   takes part because a reader that must not receive unwanted data needs it. Of the other
+//!   settings, the marshalling BP is as fast as BP5, FFS slower; ENet in place of TCP loses
+//!   messages of 16 MiB; puts that copy at once gain nothing. No other setting is faster:
+//!   milliseconds for a copied step of 16 MiB (two runs) and 128 MiB (one run), all with `ON`, on a
+//!   machine that had other work, so that all times are long:
 //!
 //!   | | 16 MiB | 128 MiB |
 //!   |---|---|---|
-//!   | nothing else: what is used | 85 | 1336 |
+//!   | no other setting: what is used | 85 | 1336 |
 //!   | `NetworkInterface=lo` | 91 | 1144 |
 //!   | `ControlModule=epoll`, `select` | 98, 106 | 1213, 1314 |
 //!   | `CPCommPattern=Peer` | 102 | 1236 |
 //!   | `MarshalMethod=BP`, `FFS` | 103, 113 | 1097, 1831 |
-//!   | `AUTO` in place of `ON` | 105 | 1163 |
+//!   | `AUTO` instead of `ON` | 105 | 1163 |
 //!
-//!   Differences of a fifth are noise here. In another run `StepDistributionMode=RoundRobin` and
-//!   `OnDemand` took 100 and 123 ms beside 97 (and `OnDemand` 54 beside 2 at 1 MiB), and in a third
-//!   one `ControlTransport=enet` 653 beside 186. With `WANDataTransport=shm` no step arrives. Asked
-//!   for `DataTransport` RDMA, UCX or MPI SST says that it considers `evpath` alone.
-//! * Redis's clients are ours: a client library adds a copy. Threads for its sockets need cores of
-//!   their own.
+//!   Differences of a fifth are noise here. In another run, `StepDistributionMode=RoundRobin` and
+//!   `OnDemand` took 100 and 123 ms compared with 97 (and `OnDemand` 54 compared with 2 at 1 MiB),
+//!   and in a third one `ControlTransport=enet` 653 compared with 186. With `WANDataTransport=shm`
+//!   no step arrives. With `DataTransport` set to RDMA, UCX or MPI, SST reports that it considers
+//!   only `evpath`.
+//! * The clients of Redis are our own: a client library adds a copy. Its socket threads need cores
+//!   of their own.
 //! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
 
 use super::Build;
@@ -41,7 +42,7 @@ use super::Build;
 /// A library with its compiler and launcher.
 pub(super) struct Toolkit {
     pub(super) build: Build,
-    /// Starts all ranks; without it each rank is started by the bench.
+    /// Starts all ranks; without it, the bench starts each rank.
     pub(super) launcher: Option<&'static str>,
     /// A program that the peer starts itself.
     pub(super) server: Option<&'static str>,
@@ -49,7 +50,7 @@ pub(super) struct Toolkit {
     pub(super) arguments: &'static str,
     pub(super) oversubscribed: &'static str,
     pub(super) env: &'static [(&'static str, &'static str)],
-    /// What to do where it is missing.
+    /// What to install if it is missing.
     pub(super) install: &'static str,
 }
 
@@ -62,7 +63,7 @@ pub(super) struct Peer {
     pub(super) source: &'static str,
     /// Arguments of the launcher in this bench.
     pub(super) arguments: &'static str,
-    /// It has no more ranks than this.
+    /// Maximum number of ranks.
     pub(super) most_ranks: u32,
 }
 
@@ -81,7 +82,7 @@ const OPENMPI: Toolkit = Toolkit {
     install: "apt-get install openmpi-bin libopenmpi-dev",
 };
 
-/// Open MPI refuses to run as root, as containers do, unless told twice.
+/// Open MPI refuses to run as root, which is usual in containers, unless told twice.
 const AS_ROOT: &[(&str, &str)] = &[
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -244,7 +245,7 @@ const fn pair(name: &'static str, toolkit: &'static Toolkit, source: &'static st
     }
 }
 
-/// One that works on windows of Open MPI.
+/// Returns a peer that uses windows of Open MPI.
 const fn windows(
     bench: &'static str,
     name: &'static str,

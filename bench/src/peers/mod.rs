@@ -1,7 +1,7 @@
-//! Which peers a bench has, and how they are started.
+//! The peers of a bench, and how they are started.
 //!
-//! The sources travel inside this binary and are compiled when they are first needed, so that a
-//! shipped `samite` can measure wherever a compiler is.
+//! Their sources are part of this binary and are compiled when they are first needed, so that a
+//! shipped `samite` can measure on any machine with a compiler.
 
 mod build;
 mod list;
@@ -19,18 +19,18 @@ use list::{PEERS, Peer};
 /// The peers of a bench on this machine.
 #[derive(Default)]
 pub(crate) struct Peers {
-    /// Those of the fifo protocol, with their programs.
+    /// Those that use the fifo protocol, with their programs.
     built: Vec<(&'static Peer, PathBuf)>,
     pub(crate) has_ucx: bool,
-    /// Those that are not installed, with what would change it.
+    /// Those that are not installed, with what to install.
     pub(crate) missing: BTreeMap<String, String>,
     /// How each one is built and started.
     pub(crate) settings: BTreeMap<String, String>,
 }
 
 impl Peers {
-    /// Finds the peers that are installed and builds those that are ours; `in_haste` only what does
-    /// not take long.
+    /// Finds the installed peers and builds those with our sources; with `in_haste`, only those
+    /// that build quickly.
     pub(crate) fn find(bench: &str, in_haste: bool) -> Result<Self> {
         let mut peers = Peers::default();
         for peer in PEERS.iter().filter(|peer| peer.bench == bench) {
@@ -47,7 +47,7 @@ impl Peers {
                 Ok(None) => {
                     peers.missing.insert(name, peer.toolkit.install.to_owned());
                 }
-                // Its libraries come over the network, which there may not be.
+                // Its libraries are fetched from the network, which may be unavailable.
                 Err(error) if matches!(peer.toolkit.build, Build::Cargo) => {
                     peers.missing.insert(name, format!("{error:#}"));
                 }
@@ -70,7 +70,7 @@ impl Peers {
         list.insert(ucx::NAME.to_owned(), text.to_owned());
     }
 
-    /// How to start those that take commands, on `cores` cores.
+    /// Returns how to start those that take commands, on `cores` cores.
     pub(crate) fn launches(&self, ranks: u32, cores: usize) -> Vec<Launch> {
         self.built
             .iter()
@@ -88,7 +88,7 @@ impl Peer {
             && toolkit.server.is_none_or(on_path)
     }
 
-    /// Its program; `None` where that would take too long in haste.
+    /// Returns its program; `None` if building it would take too long in haste.
     fn build(&self, in_haste: bool) -> Result<Option<PathBuf>> {
         self.toolkit.build.run(self.source, in_haste)
     }
@@ -154,7 +154,8 @@ mod tests {
     use samite_testkit::require;
     use std::time::Duration;
 
-    /// Every peer checks its data after a command; here it has to know some and fail in none.
+    /// Every peer checks its data after a command; here it must support some commands, and none may
+    /// fail.
     #[test]
     fn the_peers_answer_their_commands() {
         for bench in BENCHES {

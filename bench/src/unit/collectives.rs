@@ -27,15 +27,14 @@ pub(super) fn run(world: &Team, held: &mut Cached, command: &Command) -> Result<
     .map(Some)
 }
 
-/// The memory of the last command, which the next one probably uses again, as the peers do with
-/// theirs.
+/// The memory of the last command, which the next one probably reuses, as the peers do.
 #[derive(Default)]
 pub(super) struct Cached {
     bytes: Slot<u8>,
     doubles: Slot<f64>,
 }
 
-/// Two arguments of so many elements, in segments or not.
+/// Two arguments of equal length, in segments or not.
 #[derive(Default)]
 struct Slot<T>(Option<(bool, u64, Pair<T>)>);
 
@@ -142,7 +141,7 @@ fn allreduce(world: &Team, pair: &mut Pair<f64>, rounds: (u64, u64)) -> Result<f
     let times = |factor: u32| move |index| f64::from(factor) * ((index % 1000 + 1) as f64);
     let own: Vec<f64> = (0..count).map(times(world.rank() + 1)).collect();
     from.write(&own)?;
-    // The sums of a command before would be right, too.
+    // The sums of a previous command would be correct, too.
     into.write(&vec![0.0; own.len()])?;
     let seconds = timed(world, true, false, rounds, |n| {
         for _ in 0..n {
@@ -164,7 +163,7 @@ fn bcast(world: &Team, pair: &mut Pair<u8>, rounds: (u64, u64)) -> Result<f64> {
     fill(&mut pattern, 5);
     let stale = vec![0; pattern.len()];
     data.write(if world.rank() == 0 { &pattern } else { &stale })?;
-    // The root need not wait for the others, so the last of them ends the time.
+    // The root need not wait for the others, so the last of them determines the time.
     let seconds = timed(world, true, true, rounds, |n| {
         for _ in 0..n {
             world.broadcast(0, data.target()?)?;

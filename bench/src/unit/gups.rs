@@ -1,4 +1,4 @@
-//! Random access as in HPCC; `gups.h` beside the peers says what it is.
+//! Random access as in HPCC, defined in `gups.h` beside the peers.
 
 use crate::control::Command;
 use anyhow::{Result, ensure};
@@ -10,7 +10,7 @@ const PERIOD: i64 = 1_317_624_576_693_539_401;
 /// Words of each unit's part: 64 MiB.
 const WORDS_LOG2: u32 = 23;
 const WORDS: u64 = 1 << WORDS_LOG2;
-/// Updates of a unit that may be on their way.
+/// Maximum number of updates of a unit in flight.
 const LOOK_AHEAD: u64 = 1024;
 
 pub(super) fn run(world: &Team, command: &Command) -> Result<Option<f64>> {
@@ -44,7 +44,7 @@ pub(super) fn run(world: &Team, command: &Command) -> Result<Option<f64>> {
     Ok(Some(seconds))
 }
 
-/// One at a time, each done when it returns.
+/// One at a time, each complete when it returns.
 fn plain(table: &Segment<u64>, mut random: u64, n: u64) -> Result<u64> {
     let place = places(table.team());
     for _ in 0..n {
@@ -55,7 +55,7 @@ fn plain(table: &Segment<u64>, mut random: u64, n: u64) -> Result<u64> {
     Ok(random)
 }
 
-/// Given to the library, which may collect them.
+/// Passed to the library, which may aggregate them.
 fn aggregated(table: &Segment<u64>, mut random: u64, mut n: u64) -> Result<u64> {
     let place = places(table.team());
     while n > 0 {
@@ -72,7 +72,7 @@ fn aggregated(table: &Segment<u64>, mut random: u64, mut n: u64) -> Result<u64> 
     Ok(random)
 }
 
-/// Where a word of the sequence belongs; the number of units is a power of two.
+/// Returns the position of a word of the sequence; the number of units is a power of two.
 fn places(world: &Team) -> impl Fn(u64) -> (u32, u64) + use<> {
     let ranks = u64::from(world.size()) - 1;
     move |random| {
@@ -85,7 +85,7 @@ fn next_random(x: u64) -> u64 {
     x << 1 ^ if (x as i64) < 0 { POLY } else { 0 }
 }
 
-/// The word at position n of the sequence (the shape of HPCC's own).
+/// Returns the word at position n of the sequence (as HPCC does).
 fn random_at(n: i64) -> u64 {
     let n = n.rem_euclid(PERIOD);
     if n == 0 {

@@ -1,4 +1,4 @@
-//! A lock, and a counter under it that two holders at a time would spoil.
+//! A lock, and a counter under it that two simultaneous holders would corrupt.
 
 use super::timed;
 use crate::control::Command;
@@ -9,7 +9,8 @@ pub(super) fn run(world: &Team, command: &Command) -> Result<f64> {
     let (iters, warmup) = (command.number(2)?, command.number(3)?);
     let contended = command.word(1) == "contended";
     let last = world.size() - 1;
-    // As many locks as it takes until one lies with the first unit: who takes it alone is another.
+    // One lock per unit, so that one has its home at the first unit: for `uncontended`, another
+    // unit takes it.
     let locks = (0..=last)
         .map(|_| world.lock())
         .collect::<Result<Vec<_>, _>>()?;

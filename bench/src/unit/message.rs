@@ -1,8 +1,8 @@
 //! Messages.
 //!
-//! The buffers are those of the peers: page-aligned private pages, written before the clock starts,
-//! send and receive apart. `segment` buffers lie in shared memory; the receiver views the message
-//! where it is (nothing is copied), which is what a program with its data in segments does.
+//! The buffers are like those of the peers: page-aligned private pages, written before the clock
+//! starts, separate for sending and receiving. `segment` buffers are in shared memory; the receiver
+//! reads the message in place (nothing is copied), as a program with its data in segments does.
 
 use super::{Unit, check, fill};
 use crate::control::Command;
@@ -87,7 +87,7 @@ impl Unit {
         Ok(elapsed)
     }
 
-    /// New buffers every round, the receiver's untouched; only the exchange is on the clock.
+    /// New buffers every round, the receiver's untouched; only the exchange is measured.
     fn cold(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
         let mut elapsed = Duration::ZERO;
         for round in 0..warmup + iters + 1 {
@@ -111,7 +111,7 @@ impl Unit {
         Ok(elapsed.as_secs_f64())
     }
 
-    /// Messages that lie in segments and are read where they are.
+    /// Messages in segments that are read in place.
     fn segments(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
         let segment = self.fabric.allocate(bytes)?;
         let mut pattern = vec![0; bytes as usize];
@@ -153,7 +153,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Messages that lie in segments and are copied once, into private memory.
+    /// Messages in segments that are copied once, into private memory.
     fn segment_copies(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
         let segment = self.fabric.allocate(bytes)?;
         let mut pattern = vec![0; bytes as usize];
@@ -191,7 +191,7 @@ impl Unit {
         Ok(())
     }
 
-    /// One direction, `window` messages in flight, then a small answer.
+    /// One direction, `window` messages in flight, followed by a small answer.
     fn windows(&self, bytes: u64, window: usize, iters: u64, warmup: u64) -> Result<f64> {
         let size = bytes * window as u64;
         let mut buffer = Pages::new(size, false)?;
@@ -238,7 +238,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Everybody sends a part to everybody.
+    /// Every rank sends a part to every other one.
     fn alltoall(&self, bytes: usize, iters: u64, warmup: u64) -> Result<f64> {
         let ranks = self.members.len();
         let mut out = vec![0; bytes * ranks];
@@ -263,7 +263,7 @@ impl Unit {
         Ok(elapsed)
     }
 
-    /// As MPI libraries do it: what stays here is copied here.
+    /// As in MPI libraries: a rank copies its own part itself.
     fn exchange(&self, out: &[u8], into: &mut [u8], bytes: usize) -> Result<()> {
         let (fabric, members) = (&self.fabric, &self.members);
         let part = |of: usize| of * bytes..(of + 1) * bytes;
@@ -313,7 +313,7 @@ impl Unit {
         Ok(f64::from_le_bytes(word))
     }
 
-    /// Shared memory of this pair: what both ends have in blocks after small and large messages.
+    /// Shared memory of this pair: the blocks of both ends after small and large messages.
     fn memory(&self) -> Result<f64> {
         let (mut small, mut large) = ([0; 8], vec![0; 4096]);
         self.round(&[1; 8], &mut small)?;

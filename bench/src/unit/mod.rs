@@ -2,11 +2,11 @@
 //!
 //! | file | commands |
 //! |---|---|
-//! | `message` | those of messages, and the barrier of the fabric |
-//! | `threads` | those of several threads |
-//! | `onesided`, `collectives`, `lock` | those of global memory |
+//! | `message` | messages, and the barrier of the fabric |
+//! | `threads` | several threads |
+//! | `onesided`, `collectives`, `lock` | global memory |
 //! | `gups` | random updates of it |
-//! | `staging/` | steps that a writer hands to a reader, and steps in files |
+//! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod collectives;
 mod gups;
@@ -24,13 +24,13 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::time::Instant;
 
-/// Whole programs that are measured; they live above this crate.
+/// Whole programs to measure, which are defined above this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Programs {
-    /// Sorts the integers of a class of NPB IS, collectively; the seconds of the ten iterations,
-    /// `None` for a class that there is not.
+    /// Sorts the integers of a class of NPB IS, collectively. Returns the seconds of the ten
+    /// iterations, `None` for an unknown class.
     pub is: fn(&Pgas, &str) -> Result<Option<f64>>,
-    /// Whether the workflow `lammps-msd` can run: LAMMPS may be missing.
+    /// Returns true if the workflow `lammps-msd` can run: LAMMPS may be missing.
     pub has_lammps: fn() -> bool,
 }
 
@@ -66,10 +66,10 @@ struct Unit {
     fabric: Fabric,
     members: Vec<PeerId>,
     rank: usize,
-    /// Begun when it is first needed, so that messages are measured without it.
+    /// Created when it is first needed, so that messages are measured without it.
     pgas: OnceCell<Pgas>,
     held: RefCell<collectives::Cached>,
-    /// How many streams there have been.
+    /// Number of streams so far.
     streams: Cell<u64>,
     programs: Programs,
 }
@@ -125,8 +125,8 @@ fn check(bytes: &[u8], seed: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of `iters` on the ranks that take part, after `warmup`; with `together`, until the last
-/// of them is done.
+/// Returns the seconds of `iters` on the ranks that take part, after `warmup`; with `together`,
+/// until the last of them is done.
 fn timed(
     world: &Team,
     takes_part: bool,
@@ -155,7 +155,7 @@ mod tests {
     use samite::stage::service::{Capacity, Staging};
     use samite_testkit::{Failed, Outcome, full_name, units};
 
-    /// Each command checks its data itself; here it has to know it.
+    /// Each command checks its data itself; here it must be supported.
     fn answers(fabric: &Fabric, members: &[PeerId], lines: &[&str]) -> Outcome {
         let unit = Unit {
             fabric: fabric.clone(),
@@ -219,7 +219,7 @@ mod tests {
         units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 
-    /// The third is the agent.
+    /// The third process is the agent.
     #[test]
     fn a_pair_hands_on_steps() {
         let name = full_name(module_path!(), "a_pair_hands_on_steps");

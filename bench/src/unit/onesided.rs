@@ -1,7 +1,7 @@
-//! One unit works on the memory of another, which sleeps in a barrier.
+//! One unit accesses the memory of another, which sleeps in a barrier.
 //!
-//! `black_box` stands around every operation: without it the compiler would see that the same place
-//! is written again and again, and leave out all but the last.
+//! `black_box` surrounds every operation: without it, the compiler would see that the same position
+//! is written repeatedly, and omit all but the last write.
 
 use super::{check, fill, timed};
 use crate::control::Command;
@@ -10,7 +10,7 @@ use samite::Pages;
 use samite::pgas::{Segment, Strided, Team};
 use std::hint::black_box;
 
-/// The unit that works, and the one whose memory it works on.
+/// The active unit, and the one whose memory it accesses.
 const FROM: u32 = 0;
 const ON: u32 = 1;
 
@@ -57,8 +57,8 @@ fn words(world: &Team, operation: &str, rounds: (u64, u64)) -> Result<f64> {
     Ok(seconds)
 }
 
-// Each loop has a function of its own: a round takes three cycles or four, depending on where its
-// code lies, and that should not depend on the other loops.
+// Each loop has a function of its own: a round takes three cycles or four, depending on the
+// alignment of its code, which must not depend on the other loops.
 
 #[inline(never)]
 fn put_words(segment: &Segment<u64>, times: u64) -> Result<()> {
@@ -129,7 +129,7 @@ fn get(world: &Team, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Blocks that lie together here, to every second block there.
+/// Blocks that are contiguous at the source, to every second block of the target.
 fn strided(world: &Team, blocks: u64, bytes: u64, rounds: (u64, u64)) -> Result<f64> {
     let segment: Segment<u8> = world.allocate(2 * blocks * bytes)?;
     let mut private = Pages::new(blocks * bytes, false)?;
@@ -147,6 +147,7 @@ fn strided(world: &Team, blocks: u64, bytes: u64, rounds: (u64, u64)) -> Result<
         }
         Ok(())
     })?;
+    // The blocks must have arrived, and the gaps must be untouched.
     if world.rank() == ON {
         let mut all = vec![0; segment.len() as usize];
         segment.read_local(0, &mut all)?;

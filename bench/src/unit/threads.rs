@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const TAG: u64 = 77;
 const KEY: u64 = 78;
-/// Between the places of two threads.
+/// Distance between the memory of two threads.
 const APART: u64 = 4096;
 const PUTS: u64 = 1000;
 
@@ -51,12 +51,12 @@ pub(super) fn run(
     Ok(Some(seconds))
 }
 
-/// The time in which every thread has done its puts, each on a core of its own.
+/// Returns the time in which all threads complete their puts, each on a core of its own.
 fn puts(remote: &Remote, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
     let together = Barrier::new(threads as usize);
     let thread = |index: u64| -> Result<Duration> {
         let warm = pin(index as u32).and_then(|()| put_words(remote, index * APART, warmup * PUTS));
-        // Also with an error: the others wait for all.
+        // Even after an error: the others wait for all.
         together.wait();
         warm?;
         let start = Instant::now();
@@ -76,7 +76,7 @@ fn put_words(remote: &Remote, offset: u64, times: u64) -> Result<()> {
     Ok(())
 }
 
-/// The sum of the round trips, which the threads make in turn.
+/// Returns the sum of the round trips, which the threads make in turn.
 fn turns(fabric: &Fabric, other: PeerId, threads: u64, (iters, warmup): (u64, u64)) -> Result<f64> {
     let next = Barrier::new(threads as usize);
     let has_failed = AtomicBool::new(false);
@@ -89,7 +89,7 @@ fn turns(fabric: &Fabric, other: PeerId, threads: u64, (iters, warmup): (u64, u6
     let thread = |index: u64| -> Result<Duration> {
         let mut elapsed = Ok(Duration::ZERO);
         for round in 0..iters + warmup {
-            // Also after an error: the others wait for all.
+            // Even after an error: the others wait for all.
             next.wait();
             if round % threads != index || has_failed.load(Ordering::Relaxed) {
                 continue;

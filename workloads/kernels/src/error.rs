@@ -1,35 +1,35 @@
 use std::path::{Path, PathBuf};
 
-/// What can go wrong.
+/// Errors of the programs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Global memory could not do what was needed of it.
+    /// An operation on global memory failed.
     #[error(transparent)]
     Pgas(#[from] samite::pgas::Error),
     /// A file could not be read or written.
     #[error("{} could not be {doing}", path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// What was tried: "read", "written".
+        /// The operation: "read", "written".
         doing: &'static str,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Another unit failed first, and says why.
+    /// Another unit failed first, and reports the error.
     #[error("another unit could not {0}; its own error says why")]
     Elsewhere(&'static str),
     /// The result is wrong.
     #[error("the verification failed: {0}")]
     Wrong(String),
-    /// Nobody reads what the program prints.
+    /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
 }
 
 impl Error {
-    /// For `map_err` on what was done with a file.
+    /// Returns a function for `map_err` after an operation on a file.
     pub(crate) fn file<'a>(
         path: &'a Path,
         doing: &'static str,

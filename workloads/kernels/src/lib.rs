@@ -1,4 +1,4 @@
-//! Small programs whose access to global memory is irregular, each with a verified result.
+//! Small programs with irregular access to global memory, each with a verified result.
 //!
 //! # Objects
 //!
@@ -15,10 +15,10 @@
 //!
 //! # Rules
 //!
-//! * Every result is compared with what one unit computes alone, or read again and checked; a wrong
-//!   one is the program's error.
-//! * Where a program reaches single elements it does so in two ways: each by an operation of its
-//!   own, and collected per unit.
+//! * Every result is compared with that of a single unit, or read again and checked; a wrong one is
+//!   the program's error.
+//! * A program that accesses single elements does so in two ways: each by an operation of its own,
+//!   and aggregated per unit.
 //!
 //! # Example
 //!

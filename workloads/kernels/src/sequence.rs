@@ -3,15 +3,15 @@
 /// x^64 modulo the polynomial x^64 + x^2 + x + 1.
 const POLYNOMIAL: u64 = 7;
 
-/// The sequence x^n for n from a beginning on; a number is both what is written and, by its low
-/// bits, where.
+/// The sequence x^n from some n on; a number is both what is written and, by its low bits, the
+/// index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     next: u64,
 }
 
 impl Sequence {
-    /// The sequence from x^`n` on, in O(log `n`).
+    /// Returns the sequence from x^`n` on, in O(log `n`).
     pub fn from(n: u64) -> Sequence {
         let (mut next, mut square, mut left) = (1, 2, n);
         while left > 0 {

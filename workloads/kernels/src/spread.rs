@@ -1,21 +1,21 @@
-//! Which unit has which part of something that is spread evenly.
+//! Which unit has which part of something that is distributed evenly.
 
 use std::ops::Range;
 
 use samite::pgas::Location;
 
-/// `total` places over `units` units by contiguous blocks, as equal as can be.
+/// `total` indices over `units` units in contiguous blocks, as equal as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     total: u64,
-    /// Places of most units: all of the first ones have this many.
+    /// Indices of most units: all of the first ones have this many.
     block: u64,
-    /// If that is a power of two: of which one. Finding a place is then no division.
+    /// Its logarithm, if it is a power of two: then locating an index needs no division.
     shift: Option<u32>,
 }
 
 impl Blocks {
-    /// Blocks of equal length but for the last ones.
+    /// Returns blocks of equal length, except for the last ones.
     pub fn new(total: u64, units: u32) -> Blocks {
         let block = total.div_ceil(u64::from(units)).max(1);
         Blocks {
@@ -25,18 +25,18 @@ impl Blocks {
         }
     }
 
-    /// The longest block: what is allocated symmetrically.
+    /// Returns the length of the longest block, which is allocated symmetrically.
     pub fn longest(&self) -> u64 {
         self.block
     }
 
-    /// The places of a unit.
+    /// Returns the indices of a unit.
     pub fn part(&self, rank: u32) -> Range<u64> {
         let first = |rank: u64| (rank * self.block).min(self.total);
         first(rank.into())..first(u64::from(rank) + 1)
     }
 
-    /// The unit that has a place, and where in its block.
+    /// Returns the unit that has an index, and the position in its block.
     #[inline]
     pub fn locate(&self, place: u64) -> Location {
         let (rank, index) = match self.shift {

@@ -1,25 +1,26 @@
-//! Mean square displacement: how far the atoms have moved from where they began.
+//! Mean square displacement: how far the atoms have moved from their initial positions.
 //!
-//! MSD(t) = 1/N sum over atoms i of |r_i(t) - r_i(0)|^2, with unwrapped positions, atoms matched by
-//! their number: what LAMMPS' `compute msd` says (`src/compute_msd.cpp` there; without its
-//! options). Any part of the atoms gives a [`Displacement`], and parts merge, so that readers may
-//! share the atoms of a step.
+//! MSD(t) = 1/N sum over atoms i of |r_i(t) - r_i(0)|^2, with unwrapped positions, and atoms
+//! matched by their id: as computed by LAMMPS' `compute msd` (`src/compute_msd.cpp` there; without
+//! its options). Any subset of the atoms gives a [`Displacement`], and subsets merge, so that
+//! readers may share the atoms of a step.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Where all atoms began.
+/// The initial positions of all atoms.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Origin {
-    /// By number of the atom, from 1 on.
+    /// By id of the atom, from 1 on.
     positions: Vec<[f64; 3]>,
 }
 
 impl Origin {
-    /// Of all atoms, numbered from 1 to their count, in any order; positions are unwrapped.
+    /// Returns the positions of all atoms, with ids from 1 to their number, in any order; positions
+    /// are unwrapped.
     ///
     /// # Errors
-    /// Other numbers than that, a number that comes twice, more or fewer positions than numbers.
+    /// Other ids, an id that occurs twice, or different numbers of positions and ids.
     pub fn new(ids: &[i32], positions: impl ExactSizeIterator<Item = [f64; 3]>) -> Result<Self> {
         let unknown = [f64::NAN; 3];
         let mut origin = Origin {
@@ -36,15 +37,15 @@ impl Origin {
         Ok(origin)
     }
 
-    /// How many atoms.
+    /// Returns the number of atoms.
     pub fn atoms(&self) -> usize {
         self.positions.len()
     }
 
-    /// How far these atoms, all or some of them, have moved.
+    /// Returns how far these atoms, all or some of them, have moved.
     ///
     /// # Errors
-    /// An atom that was not there at the start, more or fewer positions than numbers.
+    /// An atom that did not exist at the start, or different numbers of positions and ids.
     pub fn displacement(
         &self,
         ids: &[i32],
@@ -82,17 +83,17 @@ fn pairs<P: ExactSizeIterator<Item = [f64; 3]>>(
     Ok(ids.iter().copied().zip(positions))
 }
 
-/// The squares of the distances of some atoms, summed; mergeable.
+/// The summed squares of the distances of some atoms; mergeable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Displacement {
-    /// How many atoms.
+    /// Number of atoms.
     pub atoms: u64,
     /// Sum of the squares in each direction.
     pub squares: [f64; 3],
 }
 
 impl Displacement {
-    /// Of the atoms of both, which are different ones.
+    /// Merges the displacements of two disjoint sets of atoms.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Displacement {
@@ -101,7 +102,7 @@ impl Displacement {
         }
     }
 
-    /// Their mean; zeros of no atoms.
+    /// Returns their mean; zeros without atoms.
     pub fn mean(&self) -> MeanSquare {
         let atoms = self.atoms.max(1) as f64;
         let along = self.squares.map(|sum| sum / atoms);
@@ -121,8 +122,8 @@ pub struct MeanSquare {
     pub total: f64,
 }
 
-/// What the study's analysis sums in place of displacements: the squares of the wrapped positions,
-/// unmatched and not divided by anything. For like-for-like timing only.
+/// Returns the sum that the study's analysis computes instead of displacements: the squares of the
+/// wrapped positions, unmatched and not normalised. Only for comparable timing.
 pub fn study_sum(positions: &[[f64; 3]]) -> f64 {
     let squares = |position: &[f64; 3]| position.iter().map(|x| x * x).sum::<f64>();
     positions.iter().map(squares).sum()
@@ -132,7 +133,7 @@ pub fn study_sum(positions: &[[f64; 3]]) -> f64 {
 mod tests {
     use super::*;
 
-    /// Atoms that moved by different vectors, in a shuffled order.
+    /// Returns atoms that moved by different vectors, in a shuffled order.
     fn moved(count: i32, seed: u64) -> (Vec<i32>, Vec<[f64; 3]>, [f64; 3]) {
         let mut ids: Vec<i32> = (1..=count).collect();
         fastrand::Rng::with_seed(seed).shuffle(&mut ids);

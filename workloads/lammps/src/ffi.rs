@@ -1,21 +1,21 @@
 //! LAMMPS' C library (`src/library.h` there), found and loaded at run time. The file is long
-//! because all `unsafe` code of this crate has to be in it, also that of the tests' stand-in for
+//! because it contains all `unsafe` code of this crate, including that of the tests' substitute for
 //! the library.
 //!
 //! # Invariants
 //!
-//! * F1: the functions of [`Functions`] have the types that `library.h` gives them in builds with
-//!   32-bit numbers of atoms and images (`smallbig`, the default); sizes are asked before the first
-//!   simulation is handed out. The library is never unloaded.
+//! * F1: the functions of [`Functions`] have the types of `library.h` in builds with 32-bit atom
+//!   ids and images (`smallbig`, the default); the sizes are checked before the first simulation is
+//!   returned. The library is never unloaded.
 //! * F2: a handle is not null and lives from `Lammps::open` until the drop of [`Lammps`], which is
 //!   neither `Send` nor `Sync`; one exists in a process at a time.
-//! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows, `id` and
-//!   `image` have `nlocal` numbers each. They stay where they are while the callback of
-//!   `fix external` runs.
-//! * F4: what the callback is given is a [`Slot`], which lives until the simulation is closed:
-//!   LAMMPS may go on calling, since it may refuse to forget the callback. The slot has the state
-//!   of an `each_step` while that waits for its `run`, and nothing at all other times; only the
-//!   callback uses the state meanwhile.
+//! * F3: `x` is one array of 3 `nlocal` doubles, with a table of pointers to its rows; `id` and
+//!   `image` have `nlocal` numbers each. They do not move while the callback of `fix external`
+//!   runs.
+//! * F4: the argument of the callback is a [`Slot`], which lives until the simulation is closed:
+//!   LAMMPS may continue to call it, since it may refuse to remove the callback. The slot contains
+//!   the state of an `each_step` while that waits for its `run`, and nothing at other times;
+//!   meanwhile, only the callback uses the state.
 
 use std::any::Any;
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_void};
@@ -36,7 +36,7 @@ use crate::snapshot::{Cell, Snapshot};
 
 /// The name of our fix in the simulation.
 const FIX: &str = "samite";
-/// The fix adds the forces that we give it after so many steps; we give none.
+/// The fix adds the forces that we supply after this many steps; we supply none.
 const NEVER: i32 = i32::MAX;
 
 type Handle = *mut c_void;
@@ -81,7 +81,7 @@ functions! {
 }
 
 impl Functions {
-    /// Why we do not want this library, if we do not.
+    /// Returns why this library cannot be used, if so.
     fn objection(&self) -> Option<&'static str> {
         // SAFETY: F1; it has no arguments.
         let throws = unsafe { (self.config_has_exceptions)() } != 0;
@@ -89,7 +89,7 @@ impl Functions {
     }
 }
 
-/// The library, loaded when it is first needed.
+/// Returns the library, loading it when it is first needed.
 fn functions() -> Result<&'static Functions> {
     static LOADED: OnceLock<Result<Functions>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
@@ -112,13 +112,13 @@ fn functions() -> Result<&'static Functions> {
 }
 
 fn load(place: &Installation) -> Result<Functions, libloading::Error> {
-    // Global, so that MPI finds its own symbols again when it loads parts of itself.
+    // Global, so that MPI finds its own symbols again when it loads its components.
     let flags = RTLD_NOW | RTLD_GLOBAL;
     if let Some(path) = &place.before {
-        // SAFETY: the initialisers of an MPI library ask nothing of us.
+        // SAFETY: the initialisers of an MPI library have no preconditions.
         std::mem::forget(unsafe { Library::open(Some(path), flags) }?);
     }
-    // SAFETY: the initialisers of LAMMPS ask nothing of us.
+    // SAFETY: the initialisers of LAMMPS have no preconditions.
     let library = unsafe { Library::open(Some(&place.library), flags) }?;
     let functions = Functions::of(&library);
     // F1: never unloaded.
@@ -134,12 +134,12 @@ pub struct Lammps {
 }
 
 impl Lammps {
-    /// Begins a simulation, with LAMMPS' own command line options. It writes neither on the
-    /// terminal nor into a log file, unless the options say so.
+    /// Begins a simulation, with LAMMPS' own command line options. It writes neither to the
+    /// terminal nor to a log file, unless the options say so.
     ///
     /// # Errors
-    /// LAMMPS is missing ([`Error::Missing`] says what to install) or a build with other sizes of
-    /// numbers; this process has a simulation already; LAMMPS refuses an option.
+    /// LAMMPS is missing ([`Error::Missing`] says what to install) or has integers of other sizes;
+    /// this process already has a simulation; LAMMPS refuses an option.
     pub fn open(options: &[&str]) -> Result<Self> {
         let functions = functions()?;
         let only = Only::take()?;
@@ -184,49 +184,49 @@ impl Lammps {
         Ok(lammps)
     }
 
-    /// LAMMPS' version: its date as one number, `20250722`.
+    /// Returns the version of LAMMPS: its date as one number, `20250722`.
     pub fn version(&self) -> u32 {
         // SAFETY: F1, F2.
         unsafe { (self.running.functions.version)(self.running.handle.as_ptr()) }.unsigned_abs()
     }
 
-    /// Carries out one command of LAMMPS' input language.
+    /// Executes one command of LAMMPS' input language.
     ///
     /// # Errors
-    /// LAMMPS refuses it; what it says is in the error.
+    /// LAMMPS refuses it; the error contains its message.
     pub fn command(&mut self, command: &str) -> Result<()> {
         self.running.command(command)
     }
 
-    /// Carries out some commands in order.
+    /// Executes some commands in order.
     ///
     /// # Errors
-    /// As [`command`](Self::command), of the first that is refused.
+    /// As [`command`](Self::command), for the first one that is refused.
     pub fn commands<C: AsRef<str>>(&mut self, commands: impl IntoIterator<Item = C>) -> Result<()> {
         let mut commands = commands.into_iter();
         commands.try_for_each(|command| self.command(command.as_ref()))
     }
 
-    /// How many atoms the simulation has.
+    /// Returns the number of atoms of the simulation.
     pub fn atoms(&self) -> u64 {
         // SAFETY: F1, F2.
         unsafe { (self.running.functions.get_natoms)(self.running.handle.as_ptr()) as u64 }
     }
 
-    /// What a global vector compute, such as `compute msd`, says of the step that was reached.
+    /// Returns the value of a global vector compute, such as `compute msd`, at the current step.
     ///
     /// # Errors
-    /// There is no compute of that name, or it has no vector.
+    /// No compute has that name, or it has no vector.
     pub fn compute(&self, name: &str) -> Result<Vec<f64>> {
         self.running.compute(name)
     }
 
-    /// Runs `steps` steps, and shows every one whose number is a multiple of `every`, as well as
-    /// the one it begins with, which a run before may have shown already. `see` ends the run by a
-    /// `Break`.
+    /// Runs `steps` steps, and calls `see` for every one whose number is a multiple of `every`, as
+    /// well as for the first one, which a previous run may have shown already. A `Break` from `see`
+    /// ends the run.
     ///
-    /// The simulation waits while `see` looks. Forces and neighbours are those of the step,
-    /// velocities half a step older.
+    /// The simulation waits while `see` runs. Forces and neighbours are those of the step,
+    /// velocities are half a step older.
     ///
     /// # Errors
     /// LAMMPS refuses to run, or its box is tilted.
@@ -258,7 +258,7 @@ impl Lammps {
                 Rc::as_ptr(slot).cast_mut().cast(),
             );
         }
-        // F4: from here to where it is emptied nothing unwinds, and nobody else uses `watched`.
+        // F4: from here until it is emptied, nothing unwinds, and no other code uses `watched`.
         slot.set(NonNull::new((&raw mut watched).cast()));
         let ran = self.running.command(&format!("run {steps}"));
         slot.set(None);
@@ -281,7 +281,7 @@ impl Lammps {
     }
 }
 
-/// The handle and what can be asked of it.
+/// The handle, and the queries on it.
 #[derive(Debug)]
 pub(crate) struct Running {
     functions: &'static Functions,
@@ -291,7 +291,7 @@ pub(crate) struct Running {
     _this_thread: PhantomData<*mut ()>,
 }
 
-/// The [`Watched`] of the `each_step` that runs, if one does.
+/// The [`Watched`] of the running `each_step`, if any.
 type Slot = std::cell::Cell<Option<NonNull<c_void>>>;
 
 impl std::fmt::Debug for Functions {
@@ -308,7 +308,7 @@ impl Running {
         self.check(command)
     }
 
-    /// What went wrong in the call before.
+    /// Checks for an error of the previous call.
     fn check(&self, command: &str) -> Result<()> {
         // SAFETY: F1, F2.
         if unsafe { (self.functions.has_error)(self.handle.as_ptr()) } == 0 {
@@ -340,8 +340,8 @@ impl Running {
             NonNull::new(found).ok_or_else(unknown)
         };
         let found = extract(LENGTH).and_then(|length| Ok((length, extract(VECTOR)?)));
-        // A name that it does not know is an error of LAMMPS', too, which must not stay for the
-        // next command.
+        // An unknown name is also an error in LAMMPS, which must be cleared before the next
+        // command.
         let checked = self.check(&format!("compute {name}"));
         let (length, vector) = found?;
         checked?;
@@ -374,7 +374,7 @@ impl Running {
         Cell::new(lower, upper, tilt)
     }
 
-    /// The images of `count` atoms.
+    /// Returns the images of `count` atoms.
     ///
     /// # Safety
     /// LAMMPS has `count` atoms here, and moves none of them while they are borrowed.
@@ -391,12 +391,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // SAFETY: F2: nobody has the handle after this.
+        // SAFETY: F2: the handle is not used after this.
         unsafe { (self.functions.close)(self.handle.as_ptr()) };
     }
 }
 
-/// What the callback of one `each_step` works with.
+/// The state of the callback of one `each_step`.
 struct Watched<'a> {
     running: &'a Running,
     see: &'a mut dyn FnMut(Snapshot<'_>) -> ControlFlow<()>,
@@ -405,7 +405,7 @@ struct Watched<'a> {
     is_over: bool,
 }
 
-/// LAMMPS calls this inside its loop.
+/// Called by LAMMPS inside its loop.
 ///
 /// # Safety
 /// `slot` is that of a simulation (F4); the other arguments are as `library.h` says (F3).
@@ -417,20 +417,20 @@ unsafe extern "C" fn callback(
     positions: *mut *mut f64,
     _forces: *mut *mut f64,
 ) {
-    // SAFETY: F4: the slot is there as long as the simulation is.
+    // SAFETY: F4: the slot lives as long as the simulation.
     let slot = unsafe { &*slot.cast::<Slot>() };
     let Some(watched) = slot.get() else {
-        return; // nobody watches
+        return; // no `each_step` is running
     };
-    // SAFETY: F4: what is in the slot is there, and used by nobody else.
+    // SAFETY: F4: the content of the slot is alive, and no other code uses it.
     let watched = unsafe { watched.cast::<Watched<'_>>().as_mut() };
     if watched.is_over {
         return;
     }
     let running = watched.running;
-    // No panic crosses LAMMPS, whose frames know nothing of it.
+    // No panic may unwind through LAMMPS, which is not written in Rust.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: F3; what is lent to `see` it cannot keep.
+        // SAFETY: F3; `see` cannot keep what it borrows.
         let snapshot = unsafe { snapshot(running, step, count, ids, positions) }?;
         Ok((watched.see)(snapshot))
     }));
@@ -445,6 +445,8 @@ unsafe extern "C" fn callback(
     unsafe { (running.functions.force_timeout)(running.handle.as_ptr()) };
 }
 
+/// Borrows the atoms of a step.
+///
 /// # Safety
 /// F3 holds for the arguments until the end of `'a`.
 unsafe fn snapshot<'a>(
@@ -459,7 +461,7 @@ unsafe fn snapshot<'a>(
         (&[], &[], &[]);
     // Without atoms the pointers may be null.
     if count > 0 {
-        // SAFETY: F3: the first row is the begin of all rows.
+        // SAFETY: F3: the first row is the beginning of all rows.
         unsafe {
             own_ids = from_raw_parts(ids, count);
             own_positions = from_raw_parts((*positions).cast::<[f64; 3]>(), count);
@@ -476,7 +478,8 @@ unsafe fn snapshot<'a>(
     })
 }
 
-/// The right to have the one simulation of this process: MPI inside LAMMPS allows no two threads.
+/// The right to have the one simulation of this process: MPI inside LAMMPS does not allow two
+/// threads.
 #[derive(Debug)]
 struct Only;
 
@@ -484,8 +487,8 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl Only {
     fn take() -> Result<Self> {
-        // ORDERING: Acquire, pairs with the Release in drop: what the last simulation wrote is
-        // seen.
+        // ORDERING: Acquire, pairs with the Release in drop: makes the writes of the last
+        // simulation visible.
         match IS_TAKEN.swap(true, Ordering::Acquire) {
             true => Err(Error::InUse),
             false => Ok(Only),
@@ -504,8 +507,8 @@ fn text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::Nul(text.to_owned()))
 }
 
-/// The last error of a simulation, or, with a null handle, of an attempt to begin one; it is then
-/// forgotten.
+/// Returns and clears the last error of a simulation, or, with a null handle, of an attempt to
+/// begin one.
 fn last_error(functions: &Functions, handle: Handle) -> String {
     let mut buffer = [0u8; 1024];
     // SAFETY: F1; a null handle is allowed here. The last byte is left for the NUL.
@@ -526,12 +529,12 @@ mod tests {
     use std::cell::RefCell;
 
     thread_local! {
-        /// What the library below was given to call, and with what.
+        /// The callback that was registered at the library below, and its argument.
         static CALLBACK: RefCell<Option<(Callback, *mut c_void)>> = const { RefCell::new(None) };
         static ERROR: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
 
-    /// A library that refuses to forget the callback, and calls it in each run.
+    /// A library that refuses to remove the callback, and calls it in each run.
     unsafe extern "C" fn command(_: Handle, line: *const c_char) -> *mut c_char {
         // SAFETY: F1: the line ends with NUL.
         let line = unsafe { CStr::from_ptr(line) }.to_string_lossy();
@@ -638,10 +641,10 @@ mod tests {
             matches!(&said, Error::Refused { command, .. } if command == "unfix samite"),
             "{said}"
         );
-        // It is called once more, when what it saw into is gone.
+        // It is called again after its state is gone.
         lammps.command("run 1").unwrap();
         assert_eq!(seen, [7]);
-        // The slot is where it was, wherever the simulation is.
+        // The slot does not move when the simulation does.
         let mut moved = Box::new(lammps);
         moved.command("run 1").unwrap();
     }

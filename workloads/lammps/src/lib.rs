@@ -1,27 +1,26 @@
 //! The real LAMMPS inside a unit, and the mean square displacement of its atoms.
 //!
-//! LAMMPS is loaded while the program runs, through its C library: nothing of it is needed to
-//! build, and this crate contains nothing of it. A simulation has one process: a unit runs a
-//! simulation of its own, or one unit runs the only one. Simulations that spread over several units
-//! are not made here.
+//! LAMMPS is loaded at run time, through its C library: it is not needed to build, and this crate
+//! contains nothing of it. A simulation has one process: each unit runs a simulation of its own, or
+//! one unit runs the only one. Simulations that are distributed over several units are not
+//! supported.
 //!
 //! # Objects
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`library`] | where LAMMPS is looked for, and what to do where it is missing |
+//! | [`library`] | where LAMMPS is searched for, and what to do if it is missing |
 //! | `ffi` | [`Lammps`]: one simulation; the only unsafe code |
-//! | [`snapshot`] | [`Snapshot`]: the atoms of a step, where LAMMPS has them; [`Cell`]: unwrapping |
+//! | [`snapshot`] | [`Snapshot`]: the atoms of a step, in LAMMPS' memory; [`Cell`]: unwrapping |
 //! | [`melt`] | [`Melt`]: the Lennard-Jones melt of LAMMPS' own benchmarks |
 //! | [`displacement`] | [`Origin`], [`Displacement`]: the analysis; needs no LAMMPS |
 //! | [`job`] | the programs `lammps-melt` and `lammps-msd`, with a stream between them |
 //!
 //! # Rules
 //!
-//! * Positions are matched by the number of the atom, never by their place: LAMMPS reorders its
-//!   atoms.
-//! * Distances are those of unwrapped positions: an atom that leaves through one side of the
-//!   periodic box comes in at the other, and has not moved by the length of the box.
+//! * Positions are matched by the id of the atom, never by their index: LAMMPS reorders its atoms.
+//! * Distances are those of unwrapped positions: an atom that leaves the periodic box on one side
+//!   enters it on the other, and has not moved by the length of the box.
 //! * A process has one simulation at a time, on one thread.
 //!
 //! # Example

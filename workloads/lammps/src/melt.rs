@@ -9,7 +9,8 @@ pub struct Melt {
 }
 
 impl Melt {
-    /// A box of so many cells in each direction; from 4 on, since atoms must not see themselves.
+    /// Returns a box of this many cells in each direction; at least 4, since atoms must not
+    /// interact with themselves.
     pub fn new(cells: [u64; 3]) -> Self {
         Melt {
             cells,
@@ -17,13 +18,13 @@ impl Melt {
         }
     }
 
-    /// The box of the benchmark `-var x X -var y Y -var z Z`: 20 cells times each, 32,000 atoms at
-    /// 1, 1, 1. At 4, 2, 2 it has 512,000 atoms, which is what a process of the study has.
+    /// Returns the box of the benchmark `-var x X -var y Y -var z Z`: 20 cells times each, 32,000
+    /// atoms at 1, 1, 1. At 4, 2, 2 it has 512,000 atoms, as many as a process of the study.
     pub fn bench(times: [u64; 3]) -> Self {
         Self::new(times.map(|times| 20 * times))
     }
 
-    /// Another temperature than the benchmark's 1.44; 3.0 is that of the example `melt`.
+    /// Sets another temperature than the benchmark's 1.44; 3.0 is that of the example `melt`.
     #[must_use]
     pub fn at_temperature(self, temperature: f64) -> Self {
         Melt {
@@ -32,12 +33,12 @@ impl Melt {
         }
     }
 
-    /// How many atoms it has.
+    /// Returns the number of atoms.
     pub fn atoms(&self) -> u64 {
         4 * self.cells.iter().product::<u64>()
     }
 
-    /// The commands that make it; the next one may be `run`.
+    /// Returns the commands that create it; the next one may be `run`.
     pub fn commands(&self) -> Vec<String> {
         let [x, y, z] = self.cells;
         let temperature = self.temperature;
@@ -49,8 +50,7 @@ impl Melt {
             "create_box 1 box",
             "create_atoms 1 box",
             "mass 1 1.0",
-            // The velocities follow from the installations of the atoms: the same ones however
-            // LAMMPS is run.
+            // The velocities depend only on the positions of the atoms, not on how LAMMPS is run.
             &format!("velocity all create {temperature} 87287 loop geom"),
             "pair_style lj/cut 2.5",
             "pair_coeff 1 1 1.0 1.0 2.5",

@@ -3,18 +3,17 @@
 use crate::error::{Error, Result};
 use crate::ffi::Running;
 
-/// The atoms as LAMMPS has them at one step, in its own memory and its own order. Nothing is
-/// copied.
+/// The atoms of LAMMPS at one step, in its own memory and its own order. Nothing is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
     /// Steps since the simulation began.
     pub step: u64,
-    /// Number of each atom, from 1 on.
+    /// Id of each atom, from 1 on.
     pub ids: &'a [i32],
-    /// Position of each atom; it may lie a little outside of the box until LAMMPS sorts its atoms
+    /// Position of each atom; it may be slightly outside the box until LAMMPS sorts its atoms
     /// again.
     pub positions: &'a [[f64; 3]],
-    /// How often each atom went round the periodic box, packed as LAMMPS does: [`Cell::image`].
+    /// How often each atom crossed the periodic box, packed as in LAMMPS: [`Cell::image`].
     pub images: &'a [i32],
     /// The box.
     pub cell: Cell,
@@ -22,7 +21,7 @@ pub struct Snapshot<'a> {
 }
 
 impl<'a> Snapshot<'a> {
-    /// The positions that the atoms would have without the periodic box, in the order of
+    /// Returns the positions that the atoms would have without the periodic box, in the order of
     /// [`ids`](Self::ids).
     pub fn unwrapped(&self) -> impl ExactSizeIterator<Item = [f64; 3]> + use<'a> {
         let (cell, images) = (self.cell, self.images);
@@ -30,10 +29,10 @@ impl<'a> Snapshot<'a> {
         self.positions.iter().zip(images).map(each)
     }
 
-    /// What a global vector compute of LAMMPS, such as `compute msd`, says of this step.
+    /// Returns the value of a global vector compute of LAMMPS, such as `compute msd`, at this step.
     ///
     /// # Errors
-    /// There is no compute of that name, or it has no vector.
+    /// No compute has that name, or it has no vector.
     pub fn compute(&self, name: &str) -> Result<Vec<f64>> {
         self.running.compute(name)
     }
@@ -48,7 +47,7 @@ pub struct Cell {
     pub upper: [f64; 3],
 }
 
-/// Bits of one direction in an image, and the number that stands for no round.
+/// Bits of one direction in an image, and the number that stands for zero crossings.
 const IMAGE_BITS: u32 = 10;
 const NO_ROUND: i32 = 1 << (IMAGE_BITS - 1);
 
@@ -60,13 +59,13 @@ impl Cell {
         Ok(Cell { lower, upper })
     }
 
-    /// How often an atom went round in each direction.
+    /// Returns how often an atom crossed the box in each direction.
     pub fn image(image: i32) -> [i32; 3] {
         let mask = (1 << IMAGE_BITS) - 1;
         [0, 1, 2].map(|dimension| ((image >> (dimension * IMAGE_BITS)) & mask) - NO_ROUND)
     }
 
-    /// The position without the periodic box.
+    /// Returns the position without the periodic box.
     pub fn unwrap(&self, position: [f64; 3], image: i32) -> [f64; 3] {
         let rounds = Self::image(image);
         std::array::from_fn(|d| {

@@ -1,35 +1,35 @@
-/// What can go wrong outside the arithmetic.
+/// Errors outside the arithmetic.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The rectangle has no cell inside its boundary, or more than memory can be addressed.
+    /// The rectangle has no interior cell, or more than memory can be addressed.
     #[error(
         "a field of {rows} x {cols} cells cannot be solved: use at least 1 x 1, and less memory than the machine can address"
     )]
     Size {
-        /// Interior rows asked for.
+        /// Requested interior rows.
         rows: usize,
-        /// Interior columns asked for.
+        /// Requested interior columns.
         cols: usize,
     },
     /// Over-relaxation does not converge with this factor.
     #[error("omega is {omega}, but over-relaxation converges only strictly between 0 and 2")]
     Omega {
-        /// The factor asked for.
+        /// The requested factor.
         omega: f64,
     },
     /// Every unit must own at least one row.
     #[error("{units} units cannot share {rows} rows: use between 1 and {rows} units")]
     Units {
-        /// Units asked for.
+        /// Requested units.
         units: usize,
         /// Interior rows of the whole problem.
         rows: usize,
     },
-    /// There is no such unit in the decomposition.
+    /// The decomposition has no such unit.
     #[error("unit {unit} does not exist: the {units} units of this problem count from 0")]
     Unit {
-        /// The unit asked for.
+        /// The requested unit.
         unit: usize,
         /// Units in the decomposition.
         units: usize,
@@ -42,24 +42,24 @@ pub enum Error {
     Plot {
         /// The title of the diagram.
         title: String,
-        /// What the drawing library says.
+        /// The error of the drawing library.
         reason: String,
     },
-    /// The fabric could not do what the job needed of it.
+    /// An operation of the fabric failed.
     #[error("{doing}")]
     Fabric {
-        /// What was being done, and with whom.
+        /// The operation, and its peer.
         doing: String,
-        /// Why it ended.
+        /// Its error.
         source: samite::Error,
     },
-    /// Global memory could not do what the array needed of it.
+    /// An operation on global memory failed.
     #[error(transparent)]
     Pgas(#[from] samite::pgas::Error),
-    /// The stream between the solver and the analysis.
+    /// An operation on a stream failed.
     #[error(transparent)]
     Stage(Box<samite::stage::Error>),
-    /// The step that the next one is computed from is not there any more.
+    /// The step from which the next one is computed is not available any more.
     #[error(
         "step {step}, from which the next one is computed, is no longer available: start the job again"
     )]
@@ -70,20 +70,20 @@ pub enum Error {
     /// The stream ended before its last step.
     #[error("{0}")]
     Ended(String),
-    /// A step without what the solver says of it.
+    /// A step without an attribute of the solver.
     #[error(
         "step {step} has no attribute `{name}`: is its writer laplace-solver, of the same build?"
     )]
     Untold {
         /// The step.
         step: u64,
-        /// What is missing.
+        /// The missing attribute.
         name: &'static str,
     },
-    /// A unit of the analysis said something that another one does not understand.
+    /// A unit of the analysis cannot decode a message of another one.
     #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Partial(#[from] postcard::Error),
-    /// The analysis did not compute what it computes of the sequential solver's field.
+    /// The analysis differs from that of the sequential solver's field.
     #[error("step {step}: {what}")]
     Figures {
         /// The step.
@@ -91,7 +91,7 @@ pub enum Error {
         /// What differs.
         what: String,
     },
-    /// The result is not that of the sequential solver.
+    /// The result differs from that of the sequential solver.
     #[error(
         "{different} of {cells} cells differ from the sequential solver, the first one in row {row}, column {col}"
     )]
@@ -110,10 +110,10 @@ pub enum Error {
     Report {
         /// The file.
         path: std::path::PathBuf,
-        /// What the system says.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Nobody reads what the program prints.
+    /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
 }
@@ -124,7 +124,7 @@ impl From<samite::stage::Error> for Error {
     }
 }
 
-/// Says what a failed operation of the fabric was for.
+/// Adds what a failed operation of the fabric was for.
 pub(crate) trait Doing<T> {
     fn doing(self, doing: impl FnOnce() -> String) -> Result<T, Error>;
 }

@@ -1,18 +1,19 @@
-//! The arithmetic on one row, in the widest vectors that this processor has.
+//! The arithmetic on one row, in the widest vectors of this processor.
 //!
-//! A half-sweep relaxes every second cell of a row. Picking those out of memory would cost more
+//! A half-sweep relaxes every second cell of a row. Gathering those from memory would cost more
 //! than computing all of them and keeping half, so that is what the kernel does.
 //!
-//! Whatever the processor, values are taken in pieces of [`PIECE`], sums are kept per place in the
-//! piece and added up in one order, and no multiplication is contracted with an addition: the same
+//! On any processor, values are processed in pieces of [`PIECE`], sums are kept per position in the
+//! piece and added up in one order, and no multiplication is fused with an addition: the result has
+//! the same bits everywhere, with vectors of one number or of eight.
 //! bits come out everywhere, from vectors of one number or of eight.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::sor::Change;
 
-/// Values per piece: several vectors, so that the sums of one need not wait for the other's. Even,
-/// so that a place keeps its colour; a multiple of every vector length.
+/// Values per piece: several vectors, so that their sums are independent. Even, so that a position
+/// keeps its colour; a multiple of every vector length.
 const PIECE: usize = 16;
 
 /// The cells of one colour relax first, then those of the other; a cell's neighbours have the other
@@ -24,14 +25,14 @@ pub(crate) enum Colour {
 }
 
 impl Colour {
-    /// Cells of `row` (counted over the whole rectangle) have this colour in columns of this
-    /// parity.
+    /// Returns the parity of the columns of this colour in `row` (counted over the whole
+    /// rectangle).
     pub(crate) fn parity(self, row: usize) -> usize {
         (row + usize::from(self == Colour::Black)) % 2
     }
 }
 
-/// One relaxation, in the operation order of LAPLACE_MPI. Both solvers must use this very
+/// One relaxation, in the operation order of LAPLACE_MPI. Both solvers must use this exact
 /// expression: they are compared bit by bit.
 #[inline(always)]
 pub(crate) fn relaxed(omega: f64, above: f64, left: f64, below: f64, right: f64, cell: f64) -> f64 {
@@ -48,7 +49,7 @@ pub(crate) struct Relax<'a> {
     pub(crate) above: &'a [f64],
     pub(crate) row: &'a [f64],
     pub(crate) below: &'a [f64],
-    /// Gets the relaxed cells of this colour and the others unchanged; its padding is not touched.
+    /// Gets the relaxed cells of this colour and the others unchanged; its padding is not changed.
     pub(crate) out: &'a mut [f64],
 }
 
@@ -71,8 +72,8 @@ impl WithSimd for Relax<'_> {
         let out = &mut self.out[1..=cols];
 
         // Cells of the other colour keep their value by `0 * sides + 1 * cell`, which costs less
-        // than choosing. It is exact: nothing is infinite, and no cell is ever -0 because no side
-        // is.
+        // than a selection. It is exact: no value is infinite, and no cell is ever -0 because no
+        // side is.
         let weights = |on, off| -> [f64; PIECE] {
             std::array::from_fn(|at| if at % 2 == self.parity { on } else { off })
         };
@@ -92,7 +93,7 @@ impl WithSimd for Relax<'_> {
             .zip(pieces(left).zip(pieces(right)));
         for ((out, cell), ((above, below), (left, right))) in outs.zip(pieces(cell)).zip(sides) {
             for at in 0..vectors {
-                // As `relaxed` has it.
+                // As in `relaxed`.
                 let sides = simd.add_f64s(above[at], left[at]);
                 let sides = simd.add_f64s(simd.add_f64s(sides, below[at]), right[at]);
                 let new = simd.add_f64s(
@@ -157,6 +158,7 @@ impl WithSimd for PowerSums<'_> {
         let pieces = || S::as_simd_f64s(pieces).0.chunks_exact(vectors);
         let splat = |value| [simd.splat_f64s(value); PIECE];
 
+        // First pass: the mean and the extremes.
         let (mut sum, mut min, mut max) =
             (splat(0.0), splat(f64::INFINITY), splat(f64::NEG_INFINITY));
         for piece in pieces() {
@@ -169,6 +171,7 @@ impl WithSimd for PowerSums<'_> {
         let sum = total(lanes::<S>(&sum)) + rest.iter().sum::<f64>();
         let mean = sum / self.block.len() as f64;
 
+        // Second pass over the same block, now in the cache: the powers of the distance.
         let means = simd.splat_f64s(mean);
         let mut powers = [splat(0.0); 3];
         for piece in pieces() {
@@ -205,7 +208,7 @@ impl WithSimd for PowerSums<'_> {
     }
 }
 
-/// The places of a piece, out of its vectors (of which those after the piece are not used).
+/// Returns the positions of a piece from its vectors (those after the piece are not used).
 #[inline(always)]
 fn lanes<S: Simd>(vectors: &[S::f64s; PIECE]) -> [f64; PIECE] {
     let mut lanes = [0.0; PIECE];
@@ -215,7 +218,7 @@ fn lanes<S: Simd>(vectors: &[S::f64s; PIECE]) -> [f64; PIECE] {
     lanes
 }
 
-/// Sum of the places, by halves.
+/// Returns the sum of the positions, by halves.
 #[inline(always)]
 fn total(mut lanes: [f64; PIECE]) -> f64 {
     let mut half = PIECE / 2;

@@ -2,12 +2,12 @@
 //!
 //! The problem is that of Burkardt's LAPLACE_MPI: a rectangle whose top side is held at 100 and
 //! whose other three sides are held at 0, solved by red-black over-relaxation. The units share the
-//! rectangle by bands of rows and exchange the rows at their borders twice per step; an analysis
-//! program reads every step straight out of their memory and computes its central moments.
+//! rectangle by bands of rows and exchange the rows at their borders twice per step. An analysis
+//! program reads every step directly from their memory and computes its central moments.
 //!
 //! The two programs of the job are in [`job`], and a third one that solves the problem on a
-//! distributed array; everything else is what they compute, and needs no fabric: it moves no
-//! message, reads no clock and prints nothing.
+//! distributed array. Everything else is what they compute, and is independent of the fabric: it
+//! sends no messages, reads no clock and prints nothing.
 //!
 //! # Objects
 //!
@@ -15,21 +15,21 @@
 //! |---|---|
 //! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit |
 //! | [`rows`] | [`Rows`], [`RowsMut`]: a field that other processes can see, by copies of rows; [`VecRows`] |
-//! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it asks of its neighbours |
-//! | [`sequential`] | [`Sequential`]: the classic in-place solver that the job is compared with, bit by bit |
+//! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it needs of its neighbours |
+//! | [`sequential`] | [`Sequential`]: the classic in-place solver with which the job is compared, bit by bit |
 //! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
 //! | [`residual`] | [`Residual`]: how far a field is from solving the discrete equations |
 //! | [`moments`] | [`Moments`]: count, mean and central moments, mergeable |
-//! | [`orders`] | the same of any order; the study's variant, block by block |
-//! | [`record`] | [`StepRecord`]: what is known of a step; [`Progress`] |
+//! | [`orders`] | the same for any order; the study's variant, block by block |
+//! | [`record`] | [`StepRecord`]: the figures of a step; [`Progress`] |
 //! | [`table`] | the table of moments on a terminal |
 //! | [`picture`], [`plot`], [`report`] | the HTML report and its pictures |
-//! | [`job`] | the solver and the analysis as programs: who says what to whom, and what is promised |
+//! | [`job`] | the solver and the analysis as programs: their messages, and what they promise |
 //!
 //! # Rules
 //!
 //! * A row of a field is copied in or copied out, never referenced: another process may read it.
-//! * A step reads one buffer and writes the other, so whoever reads step *k* is not disturbed while
+//! * A step reads one buffer and writes the other, so readers of step *k* are not disturbed while
 //!   step *k + 1* is computed. The numbers are those of the in-place solver, bit by bit.
 //! * A field has the owned interior cells only. Boundary columns and halo rows are private to a
 //!   unit.

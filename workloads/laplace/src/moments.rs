@@ -1,15 +1,15 @@
 //! Count, mean and central moments of many values, in one pass over memory, mergeable.
 //!
-//! A block of values (small enough for the first cache) is summed twice while it is there: once for
-//! its mean, once for the powers of the distance from it. That has none of the cancellation of raw
-//! power sums. Blocks then merge by the pairwise update formulas:
+//! A block of values (small enough for the L1 cache) is summed twice while it is cached: once for
+//! its mean, once for the powers of the distance from it. That avoids the cancellation of raw power
+//! sums. Blocks are then merged by the pairwise update formulas:
 //!
 //! * T. Chan, G. Golub, R. LeVeque, *Updating formulae and a pairwise algorithm for computing
 //!   sample variances*, Stanford STAN-CS-79-773, 1979 (order 2);
 //! * P. Pébay, *Formulas for robust, one-pass parallel computation of covariances and
 //!   arbitrary-order statistical moments*, Sandia SAND2008-6212, 2008 (orders 3 and 4).
 //!
-//! Merging the rows of a field in order gives the same bits however the rows are shared among
+//! Merging the rows of a field in order gives the same bits, however the rows are divided among
 //! units.
 
 use pulp::Arch;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::PowerSums;
 
-/// Values summed at a time: 16 KiB, half of a small first cache.
+/// Values summed at a time: 16 KiB, half of a small L1 cache.
 const BLOCK: usize = 2048;
 
 /// Count, mean, the sums of the powers 2 to 4 of the distance from the mean, and the extremes.
@@ -37,7 +37,7 @@ impl Default for Moments {
 }
 
 impl Moments {
-    /// Of no value at all.
+    /// The moments of no values.
     pub const EMPTY: Self = Self {
         count: 0,
         mean: 0.0,
@@ -46,7 +46,7 @@ impl Moments {
         max: 0.0,
     };
 
-    /// Of the values of one slice.
+    /// Returns the moments of the values of one slice.
     pub fn of(values: &[f64]) -> Self {
         let arch = Arch::new();
         values.chunks(BLOCK).fold(Self::EMPTY, |moments, block| {
@@ -66,7 +66,7 @@ impl Moments {
         *self = self.merge(Self::of(values));
     }
 
-    /// Of the values of both. Symmetric and associative up to rounding.
+    /// Returns the moments of the values of both. Symmetric and associative up to rounding.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         if other.count == 0 {
@@ -97,49 +97,50 @@ impl Moments {
         }
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The mean, which is the first raw moment; 0 of no values. The first central moment is 0.
+    /// Returns the mean, which is the first raw moment; 0 without values. The first central moment
+    /// is 0.
     pub fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// The second central moment: the mean square of the distance from the mean.
+    /// Returns the second central moment: the mean square of the distance from the mean.
     pub fn variance(&self) -> f64 {
         self.central(0)
     }
 
-    /// The third central moment.
+    /// Returns the third central moment.
     pub fn third(&self) -> f64 {
         self.central(1)
     }
 
-    /// The fourth central moment.
+    /// Returns the fourth central moment.
     pub fn fourth(&self) -> f64 {
         self.central(2)
     }
 
-    /// The third central moment over the cube of the standard deviation; 0 where all values are
-    /// equal.
+    /// Returns the third central moment over the cube of the standard deviation; 0 if all values
+    /// are equal.
     pub fn skewness(&self) -> f64 {
         self.standardised(self.third() / self.variance().powf(1.5))
     }
 
-    /// The fourth central moment over the square of the variance (3 for a normal distribution); 0
-    /// where all values are equal.
+    /// Returns the fourth central moment over the square of the variance (3 for a normal
+    /// distribution); 0 if all values are equal.
     pub fn kurtosis(&self) -> f64 {
         self.standardised(self.fourth() / self.variance().powi(2))
     }
 
-    /// The smallest value; 0 of no values.
+    /// Returns the smallest value; 0 without values.
     pub fn min(&self) -> f64 {
         self.min
     }
 
-    /// The largest value; 0 of no values.
+    /// Returns the largest value; 0 without values.
     pub fn max(&self) -> f64 {
         self.max
     }
@@ -149,7 +150,7 @@ impl Moments {
     }
 
     fn standardised(&self, quotient: f64) -> f64 {
-        // A spread this small is the rounding of the mean, and its shape means nothing.
+        // A spread this small is the rounding of the mean, and its shape is meaningless.
         let rounding = 1e-14 * self.min.abs().max(self.max.abs());
         if self.variance().sqrt() > rounding {
             quotient
@@ -165,7 +166,8 @@ mod tests {
 
     use super::*;
 
-    /// Mean and central moments by the definition, in two passes; and the scale of their rounding.
+    /// Returns mean and central moments by the definition, in two passes; and the scale of their
+    /// rounding.
     fn two_pass(values: &[f64]) -> [(f64, f64); 4] {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;

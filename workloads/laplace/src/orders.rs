@@ -1,12 +1,12 @@
-//! Central moments of any order, in one pass, mergeable; and what the study's analysis computes.
+//! Central moments of any order, in one pass, mergeable; and the study's analysis.
 //!
-//! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is made of vector
-//! instructions. [`Orders`] is the same for any order, by the general formulas of P. Pébay,
-//! *Formulas for robust, one-pass parallel computation of covariances and arbitrary-order
-//! statistical moments*, Sandia SAND2008-6212, 2008 (its equations 2.1 and 2.9).
+//! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is vectorised.
+//! [`Orders`] is the same for any order, by the general formulas of P. Pébay, *Formulas for robust,
+//! one-pass parallel computation of covariances and arbitrary-order statistical moments*, Sandia
+//! SAND2008-6212, 2008 (its equations 2.1 and 2.9).
 //!
-//! [`study`] is the n-th moment analysis of the study whose figures Samite regenerates: the block
-//! of each rank on its own, as interleaved pairs, in two passes, with nothing merged.
+//! [`study`] is the n-th moment analysis of the study whose figures Samite reproduces: the block of
+//! each rank on its own, as interleaved pairs, in two passes, without merging.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +20,7 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Of no value; `order` is the highest one that it knows, 2 at least.
+    /// Returns the moments of no values; `order` is the highest one, at least 2.
     pub fn empty(order: usize) -> Self {
         let sums = vec![0.0; order.max(2) - 1];
         Orders {
@@ -30,14 +30,14 @@ impl Orders {
         }
     }
 
-    /// Of some values, in one pass.
+    /// Returns the moments of some values, in one pass.
     pub fn of(values: &[f64], order: usize) -> Self {
         let mut all = Self::empty(order);
         values.iter().for_each(|value| all.add(*value));
         all
     }
 
-    /// Takes one more value: the merge with a single one, whose sums are 0.
+    /// Adds one value: a merge with a single value, whose sums are 0.
     pub fn add(&mut self, value: f64) {
         let (a, n) = (self.count as f64, self.count as f64 + 1.0);
         let share = (value - self.mean) / n;
@@ -56,7 +56,8 @@ impl Orders {
         self.mean += share;
     }
 
-    /// Of the values of both. Symmetric and associative up to rounding; the order is the lower one.
+    /// Returns the moments of the values of both. Symmetric and associative up to rounding; the
+    /// order is the lower one.
     #[must_use]
     pub fn merge(&self, other: &Self) -> Self {
         let order = self.order().min(other.order());
@@ -76,7 +77,8 @@ impl Orders {
                 to_right *= right * choose;
                 sum += to_left * self.sums[power - k - 2] + to_right * other.sums[power - k - 2];
             }
-            // What the two means contribute: each value of a part is `left` or `right` off.
+            // The contribution of the two means: each value of a part is shifted by `left` or
+            // `right`.
             sum + a * left.powi(power as i32) + b * right.powi(power as i32)
         };
         Orders {
@@ -86,23 +88,23 @@ impl Orders {
         }
     }
 
-    /// The highest order that it knows.
+    /// Returns the highest order.
     pub fn order(&self) -> usize {
         self.sums.len() + 1
     }
 
-    /// How many values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean; 0 of no values.
+    /// Returns their mean; 0 without values.
     pub fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// The central moment of an order: the mean of that power of the distance from the mean. `None`
-    /// above the highest order.
+    /// Returns the central moment of an order: the mean of that power of the distance from the
+    /// mean. `None` above the highest order.
     pub fn central(&self, order: usize) -> Option<f64> {
         let count = self.count.max(1) as f64;
         match order {
@@ -113,14 +115,14 @@ impl Orders {
     }
 }
 
-/// What the study computes of the block of a rank.
+/// The study's computation for the block of a rank.
 pub mod study {
     /// The highest order.
     pub const ORDERS: usize = 4;
 
-    /// Central moments of the orders 1 to [`ORDERS`] of the even and of the odd places of a block:
-    /// `[order - 1][component]`. A last value without a partner is left out. The first order is 0
-    /// up to rounding.
+    /// Returns the central moments of the orders 1 to [`ORDERS`] of the even and of the odd
+    /// positions of a block: `[order - 1][component]`. A last value without a partner is ignored.
+    /// The first order is 0 up to rounding.
     pub fn moments(block: &[f64]) -> [[f64; 2]; ORDERS] {
         let pairs = block.as_chunks::<2>().0;
         let count = pairs.len().max(1) as f64;
@@ -130,7 +132,8 @@ pub mod study {
         for pair in pairs {
             for (order, sum) in (1..).zip(&mut sums) {
                 for component in 0..2 {
-                    // A call of `pow` for each, as there: the time is part of what is compared.
+                    // Calls `pow` for each value, as the study does: the time is part of the
+                    // comparison.
                     sum[component] += (pair[component] - means[component]).powf(f64::from(order));
                 }
             }
@@ -146,7 +149,7 @@ mod tests {
     use proptest::prelude::*;
     use samite_testkit::run_python;
 
-    /// Mean and central moments of integers, exactly: with S the sum, sum (n x - S)^p / n^(p + 1).
+    /// Returns moments of integers, exactly: with S the sum, sum (n x - S)^p / n^(p + 1).
     fn exact(values: &[i64], power: u32) -> f64 {
         let n = values.len() as i128;
         let sum: i128 = values.iter().map(|value| i128::from(*value)).sum();
@@ -154,7 +157,7 @@ mod tests {
             .iter()
             .map(|value| (n * i128::from(*value) - sum).pow(power))
             .sum();
-        // The quotient keeps its first 53 bits: whole part and rest apart.
+        // Keeps the first 53 bits of the quotient: integer part and remainder separately.
         let divisor = n.pow(power);
         ((total / divisor) as f64 + (total % divisor) as f64 / divisor as f64) / n as f64
     }
@@ -169,8 +172,7 @@ mod tests {
             .fold(1.0f64, |most, value| most.max((*value as f64 - mean).abs()));
         for power in 2..=orders.order() {
             let (ours, theirs) = (orders.central(power).unwrap(), exact(values, power as u32));
-            // The scale of rounding: what the sum would be if all values were as far away as the
-            // farthest.
+            // The scale of rounding: the sum if all values were as far away as the farthest one.
             let scale = spread.powi(power as i32);
             assert!(
                 (ours - theirs).abs() <= 1e-12 * scale,
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_study_takes_pairs() {
-        // Even places 1, 3, 5: mean 3; odd places 10, 10, 40: mean 20; the last value has no
+        // Even positions 1, 3, 5: mean 3; odd positions 10, 10, 40: mean 20; the last value has no
         // partner.
         let moments = study::moments(&[1.0, 10.0, 3.0, 10.0, 5.0, 40.0, 99.0]);
         assert_eq!(moments[0], [0.0, 0.0]);
@@ -272,7 +274,8 @@ print(*(repr(float(x)) for x in v[:1000]))
         let values: Vec<f64> = (0..100_000)
             .map(|at| (f64::from(at).powi(2) * 0.001).sin() * 50.0 + 25.0)
             .collect();
-        // The sines of two libraries may differ in the last bit, and large arguments in a few more.
+        // The sines of two libraries may differ in the last bit, and for large arguments in a few
+        // more.
         assert!(
             values
                 .iter()
@@ -286,7 +289,7 @@ print(*(repr(float(x)) for x in v[:1000]))
                 "order {order}: {ours} {theirs}"
             );
         };
-        // In four parts, as four ranks would.
+        // In four parts, like four ranks.
         let parts = values.chunks(25_000).map(|part| Orders::of(part, 6));
         let all = parts.fold(Orders::empty(6), |all, part| all.merge(&part));
         close(all.mean(), global[0], 1);

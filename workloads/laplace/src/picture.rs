@@ -4,8 +4,8 @@ use colorgrad::Gradient;
 
 use crate::{Error, Problem};
 
-/// A field shrunk (never enlarged) to at most some pixels per side. Rows can come in any order,
-/// from any unit.
+/// A field reduced (never enlarged) to a maximum number of pixels per side. Rows can come in any
+/// order, from any unit.
 #[derive(Clone, Debug)]
 pub struct Picture {
     /// The field's size.
@@ -19,7 +19,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// An empty picture of `problem`, of at most `side x side` pixels.
+    /// Returns an empty picture of `problem`, of at most `side x side` pixels.
     pub fn new(problem: &Problem, side: usize) -> Self {
         let (rows, cols) = (problem.rows(), problem.cols());
         let longest = rows.max(cols);
@@ -48,24 +48,24 @@ impl Picture {
         }
     }
 
-    /// The field's size: rows and columns.
+    /// Returns the field's size: rows and columns.
     pub fn field_size(&self) -> (usize, usize) {
         (self.rows, self.cols)
     }
 
-    /// The picture's size in pixels: width and height.
+    /// Returns the picture's size in pixels: width and height.
     pub fn size(&self) -> (usize, usize) {
         (self.width, self.height)
     }
 
-    /// The average in one pixel; nothing if no row of it was added.
+    /// Returns the average in one pixel; `None` if no row of it was added.
     pub fn value(&self, x: usize, y: usize) -> Option<f64> {
         let (sum, count) = self.sums[y * self.width + x];
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// The picture as a PNG of [`LEVELS`] colours, `low` at one end of the scale and `high` at the
-    /// other. Pixels without a value are transparent.
+    /// Returns the picture as a PNG of [`LEVELS`] colours, from `low` at one end of the scale to
+    /// `high` at the other. Pixels without a value are transparent.
     pub fn png(&self, low: f64, high: f64) -> Result<Vec<u8>, Error> {
         let level = |at: usize| {
             let value = self.value(at % self.width, at / self.width)?;
@@ -86,13 +86,13 @@ impl Picture {
     }
 }
 
-/// Colours of the scale.
+/// Number of colours of the scale.
 pub const LEVELS: usize = 255;
 /// The palette's entry after the scale.
 const UNKNOWN: u8 = LEVELS as u8;
 
-/// The scale's colours from low to high, then the one of pixels without a value: the map `inferno`,
-/// in which equal steps look equal, also in grey and to most colour-blind eyes.
+/// Returns the scale's colours from low to high, followed by that of pixels without a value: the
+/// map `inferno`, in which equal steps look equal, also in grey and to most colour-blind viewers.
 pub fn palette() -> Vec<[u8; 3]> {
     let gradient = colorgrad::preset::inferno();
     let colour = |level: usize| {

@@ -1,4 +1,4 @@
-//! Diagrams over steps, as SVG that takes its ink from the page around it.
+//! Diagrams over steps, as SVG that uses the text colour of the surrounding page.
 
 use std::ops::Range;
 
@@ -7,24 +7,24 @@ use plotters::prelude::*;
 
 use crate::Error;
 
-/// The ink that plotters draws with. The finished SVG says `currentColor` in its place, so that
+/// The colour with which plotters draws. The finished SVG has `currentColor` in its place, so that
 /// text and axes are readable on a light and on a dark page.
 const INK: RGBColor = RGBColor(1, 2, 3);
 const INK_SVG: &str = "#010203";
-/// Drawn size; the SVG scales to its place. plotters rounds to whole units, so they are small:
-/// about three to a pixel of the page.
+/// Drawn size; the SVG is scaled. plotters rounds to whole units, so they are small: about three
+/// per pixel of the page.
 const SIZE: (u32, u32) = (1680, 840);
 
-/// How the vertical axis counts.
+/// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Equal distances are equal differences.
     Linear,
-    /// Equal distances are equal factors; values that are not above 0 are left out.
+    /// Equal distances are equal factors; values that are not above 0 are omitted.
     Log,
 }
 
-/// Draws `points` (step, value) as a line. Points that are not finite are left out.
+/// Draws `points` (step, value) as a line. Points that are not finite are omitted.
 pub fn line_svg(
     title: &str,
     points: &[(f64, f64)],
@@ -48,7 +48,7 @@ pub fn line_svg(
             line.draw(values, tick)
         }
         Axis::Log => {
-            // A hair beyond the powers of ten, so that rounding takes no mark off the ends.
+            // Slightly beyond the powers of ten, so that rounding removes no mark at the ends.
             let low = 10f64.powf(values.start.log10().floor()) * (1.0 - 1e-9);
             let high = 10f64.powf(above_decade(values.end)) * (1.0 + 1e-9);
             line.draw((low..high).log_scale(), |value| format!("{value:.0e}"))
@@ -113,6 +113,7 @@ impl Line<'_> {
             .set_all_tick_mark_size(15)
             .light_line_style(TRANSPARENT)
             .draw()?;
+        // The line; a single point would be invisible, so it gets a circle.
         let [red, green, blue] = self.colour;
         let stroke = RGBColor(red, green, blue).stroke_width(6);
         chart.draw_series(LineSeries::new(self.points.iter().copied(), stroke))?;
@@ -123,7 +124,7 @@ impl Line<'_> {
     }
 }
 
-/// Smallest and largest of one coordinate.
+/// Returns the smallest and the largest value of one coordinate.
 fn extent(points: &[(f64, f64)], coordinate: impl Fn(&(f64, f64)) -> f64) -> Option<Range<f64>> {
     points
         .iter()
@@ -133,7 +134,8 @@ fn extent(points: &[(f64, f64)], coordinate: impl Fn(&(f64, f64)) -> f64) -> Opt
         })
 }
 
-/// A little air above and below; of a single value, enough to show it in the middle.
+/// Returns a range with a margin above and below; around a single value, enough to show it in the
+/// middle.
 fn widened(values: Range<f64>) -> Range<f64> {
     let span = values.end - values.start;
     let least = values.end.abs().max(values.start.abs()) * 1e-9;
@@ -145,14 +147,15 @@ fn widened(values: Range<f64>) -> Range<f64> {
     values.start - air..values.end + air
 }
 
-/// The exponent of the power of ten at or above a value, at least one decade above the power below.
+/// Returns the exponent of the power of ten at or above a value, at least one decade above the
+/// power below.
 fn above_decade(value: f64) -> f64 {
     let exponent = value.log10();
     exponent.ceil().max(exponent.floor() + 1.0)
 }
 
-/// The text of a mark on an axis: as many digits as tell its marks apart, an exponent where all are
-/// long.
+/// Returns the text of a mark on an axis: with enough digits to distinguish the marks, and an
+/// exponent if all are long.
 fn linear_tick(values: &Range<f64>) -> impl Fn(f64) -> String + use<> {
     let exponent = values.end.abs().max(values.start.abs()) >= 1e6;
     let between_marks = (values.end - values.start) / 5.0;
@@ -164,7 +167,7 @@ fn linear_tick(values: &Range<f64>) -> impl Fn(f64) -> String + use<> {
     }
 }
 
-/// Takes the ink from the page, lets the picture scale and names it for a screen reader.
+/// Uses the text colour of the page, makes the picture scalable and names it for screen readers.
 fn adapt(svg: &str, title: &str) -> String {
     let (width, height) = SIZE;
     let title = title

@@ -1,4 +1,4 @@
-//! The rectangle, its boundary, and who owns which rows.
+//! The rectangle, its boundary, and which unit owns which rows.
 //!
 //! Rows count downwards from the hot side, columns from left to right; both count interior cells
 //! from 0.
@@ -16,7 +16,7 @@
 //!
 //! Burkardt's LAPLACE_MPI has the boundary values `bv = {100, 0, 0, 0}` for its row 0, last column,
 //! last row and column 0, starts every interior cell at their average (25), and relaxes with 1.2.
-//! It colours the quadrants of each task's block and so depends on the number of tasks; here cells
+//! It colours the quadrants of each task's block and so depends on the number of tasks. Here, cells
 //! are coloured like a checkerboard over the whole rectangle, so that any number of units computes
 //! the same bits.
 
@@ -44,7 +44,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A rectangle of `rows x cols` interior cells, relaxed with [`OMEGA`].
+    /// Returns a rectangle of `rows x cols` interior cells, relaxed with [`OMEGA`].
     pub fn new(rows: usize, cols: usize) -> Result<Self, Error> {
         let bytes = (rows.checked_add(2))
             .zip(cols.checked_add(2))
@@ -61,7 +61,7 @@ impl Problem {
         })
     }
 
-    /// `units` squares of `size x size` cells, one below the other: each unit owns one.
+    /// Returns `units` squares of `size x size` cells, one below the other: each unit owns one.
     pub fn stacked(size: usize, units: usize) -> Result<Self, Error> {
         let rows = size.checked_mul(units).ok_or(Error::Size {
             rows: usize::MAX,
@@ -70,7 +70,7 @@ impl Problem {
         Self::new(rows, size)
     }
 
-    /// The same rectangle with another over-relaxation factor, strictly between 0 and 2.
+    /// Returns the same rectangle with another over-relaxation factor, strictly between 0 and 2.
     pub fn with_omega(self, omega: f64) -> Result<Self, Error> {
         if omega > 0.0 && omega < 2.0 {
             Ok(Self { omega, ..self })
@@ -79,28 +79,28 @@ impl Problem {
         }
     }
 
-    /// Interior rows of the whole rectangle.
+    /// Returns the interior rows of the whole rectangle.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Interior columns.
+    /// Returns the interior columns.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Interior cells of the whole rectangle.
+    /// Returns the interior cells of the whole rectangle.
     pub fn cells(&self) -> u64 {
         self.rows as u64 * self.cols as u64
     }
 
-    /// Over-relaxation factor.
+    /// Returns the over-relaxation factor.
     pub fn omega(&self) -> f64 {
         self.omega
     }
 
-    /// The rows of `unit` among `units`. Where the rows cannot be shared evenly, the first units
-    /// own one row more.
+    /// Returns the rows of `unit` among `units`. If the rows cannot be divided evenly, the first
+    /// units own one row more.
     pub fn part(&self, unit: usize, units: usize) -> Result<Part, Error> {
         if units == 0 || units > self.rows {
             return Err(Error::Units {
@@ -120,7 +120,7 @@ impl Problem {
         })
     }
 
-    /// The parts of all `units`, from the top down.
+    /// Returns the parts of all `units`, from the top down.
     pub fn parts(&self, units: usize) -> Result<Vec<Part>, Error> {
         (0..units.max(1))
             .map(|unit| self.part(unit, units))
@@ -142,17 +142,17 @@ pub struct Part {
 }
 
 impl Part {
-    /// The unit above, unless this one is at the hot side.
+    /// Returns the unit above, unless this one is at the hot side.
     pub fn above(&self) -> Option<usize> {
         self.unit.checked_sub(1)
     }
 
-    /// The unit below, unless this one is at the bottom.
+    /// Returns the unit below, unless this one is at the bottom.
     pub fn below(&self) -> Option<usize> {
         Some(self.unit + 1).filter(|&unit| unit < self.units)
     }
 
-    /// The rows after the last owned one start here.
+    /// Returns the row after the last owned one.
     pub fn end_row(&self) -> usize {
         self.first_row + self.rows
     }

@@ -1,4 +1,4 @@
-//! What is known of a step, for tables, reports and progress bars.
+//! The figures of a step, for tables, reports and progress bars.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ pub struct StepRecord {
     pub step: u64,
     /// The moments of all interior cells.
     pub moments: Moments,
-    /// The distance to the analytic solution, where it was sampled.
+    /// The distance to the analytic solution, at the samples.
     pub distance: Distance,
-    /// The largest change of a cell by this step, if the solver told.
+    /// The largest change of a cell by this step, if the solver reported it.
     pub max_change: Option<f64>,
 }
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Steps that are complete.
+    /// Completed steps.
     pub step: u64,
     /// Steps of the whole run.
     pub of: u64,
@@ -33,7 +33,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Cells relaxed per second since the first step began; 0 before time has passed.
+    /// Returns the cells relaxed per second since the first step began; 0 before any time has
+    /// passed.
     pub fn cells_per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 {
@@ -43,20 +44,20 @@ impl Progress {
         }
     }
 
-    /// Time that one cell takes in one step, over all units together.
+    /// Returns the time of one cell in one step, over all units together.
     pub fn ns_per_cell(&self) -> f64 {
         self.elapsed.as_secs_f64() * 1e9 / (self.step as f64 * self.cells as f64).max(1.0)
     }
 }
 
-/// At most `shown` of `length` places (at least 4): the first three, then evenly spaced ones, the
-/// last among them.
+/// Returns at most `shown` of `length` indices (at least 4): the first three, then evenly spaced
+/// ones including the last.
 pub fn representative(length: usize, shown: usize) -> Vec<usize> {
     let shown = shown.max(4);
     if length <= shown {
         return (0..length).collect();
     }
-    // From the third place to the last one in equal strides, rounded.
+    // From the third index to the last one in equal strides, rounded.
     let (first, last) = (2, length - 1);
     let strides = shown - 3;
     let spaced = (0..=strides).map(|at| first + (at * (last - first) + strides / 2) / strides);

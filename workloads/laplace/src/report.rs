@@ -1,4 +1,4 @@
-//! The HTML report: one file that needs nothing beside it, on a light or a dark page.
+//! The HTML report: one self-contained file, for a light or a dark page.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +14,7 @@ use crate::{Error, Picture, StepRecord};
 const STYLE: &str = include_str!("report.css");
 /// Steps in the report's table.
 const TABLE_STEPS: usize = 25;
-/// Steps in a diagram: more than it has pixels across.
+/// Steps in a diagram: more than its width in pixels.
 const DIAGRAM_STEPS: usize = 800;
 /// The longest side of the field's picture on the page, in CSS pixels.
 const PICTURE_SIDE: f64 = 520.0;
@@ -22,17 +22,17 @@ const PICTURE_SIDE: f64 = 520.0;
 const LINE: [u8; 3] = [0x2b, 0x7f, 0xd4];
 const LINE_ERROR: [u8; 3] = [0xd9, 0x6b, 0x27];
 
-/// A name and a value for a person, such as a parameter or a time.
+/// A name and a value to display, such as a parameter or a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its value, with its unit.
     pub value: String,
 }
 
 impl Fact {
-    /// A fact from anything that can be shown.
+    /// Returns a fact from anything that can be displayed.
     pub fn new(name: impl Into<String>, value: impl ToString) -> Self {
         Self {
             name: name.into(),
@@ -46,14 +46,14 @@ impl Fact {
 pub struct Check {
     /// What was checked.
     pub name: String,
-    /// Whether it held; nothing for a figure that has no bar.
+    /// Whether it succeeded; `None` for a figure without a bar.
     pub passed: Option<bool>,
     /// What was found.
     pub detail: String,
 }
 
 impl Check {
-    /// A check from anything that can be shown.
+    /// Returns a check from anything that can be displayed.
     pub fn new(
         name: impl Into<String>,
         passed: impl Into<Option<bool>>,
@@ -67,18 +67,18 @@ impl Check {
     }
 }
 
-/// All that the report shows.
+/// Everything that the report shows.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     /// The heading.
     pub title: &'a str,
     /// One sentence below it.
     pub summary: &'a str,
-    /// What was run.
+    /// The parameters of the run.
     pub parameters: &'a [Fact],
-    /// The outcome of the checks.
+    /// The results of the checks.
     pub checks: &'a [Check],
-    /// How long it took.
+    /// The times of the run.
     pub timings: &'a [Fact],
     /// The last field.
     pub picture: &'a Picture,
@@ -89,7 +89,7 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// The report as the text of one HTML file.
+    /// Returns the report as the text of one HTML file.
     pub fn to_html(&self) -> Result<String, Error> {
         let page = html! {
             (DOCTYPE)
@@ -148,7 +148,7 @@ impl Report<'_> {
         let png = BASE64_STANDARD.encode(self.picture.png(BOTTOM, TOP)?);
         let (rows, cols) = self.picture.field_size();
         let scale = PICTURE_SIDE / rows.max(cols) as f64;
-        // A very thin field still gets a picture that can be seen.
+        // A very thin field still gets a visible picture.
         let (width, height) = (
             (cols as f64 * scale).max(40.0),
             (rows as f64 * scale).max(40.0),
@@ -222,6 +222,7 @@ impl Report<'_> {
                 |record| record.max_change.unwrap_or(f64::NAN),
             ),
         ];
+        // A diagram without any finite point is left out.
         let places = representative(self.records.len(), DIAGRAM_STEPS);
         let mut figures = Vec::new();
         for (title, axis, colour, value) in diagrams {
@@ -268,7 +269,7 @@ fn facts(facts: &[Fact]) -> Markup {
     }
 }
 
-/// The legend: the scale's colours from the bottom up, with the values beside them.
+/// The legend: the scale's colours from bottom to top, with their values.
 fn colour_scale(left: f64, top: f64, height: f64) -> Markup {
     let stops = palette()
         .into_iter()
@@ -294,7 +295,7 @@ fn colour_scale(left: f64, top: f64, height: f64) -> Markup {
     }
 }
 
-/// Places on an axis of `length` cells: its ends and what lies evenly between.
+/// Returns positions on an axis of `length` cells: its ends and evenly spaced ones between.
 fn marks(length: usize) -> Vec<usize> {
     let mut marks: Vec<_> = (0..=4).map(|part| part * length / 4).collect();
     marks.dedup();

@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 use crate::problem::{BOTTOM, LEFT, RIGHT, TOP};
 use crate::{Problem, Rows};
 
-/// The residual `above + left + below + right - 4 cell` over the cells of a field. It is what the
-/// solver brings to zero; that of the analytic solution is not zero, because the grid is not
+/// The residual `above + left + below + right - 4 cell` over the cells of a field. The solver
+/// reduces it to zero. That of the analytic solution is not zero, because the grid is not
 /// infinitely fine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Residual {
-    /// The largest, taken as positive.
+    /// The largest absolute value.
     pub max: f64,
     /// The sum of the squares.
     pub sum_of_squares: f64,
-    /// Cells looked at.
+    /// Number of cells.
     pub cells: u64,
 }
 
 impl Residual {
-    /// The residual of a field that lies between two rows: the neighbours' rows or the boundary, as
-    /// [`crate::Solver::halos`] gives them.
+    /// Returns the residual of a field between two rows: the neighbours' rows or the boundary, as
+    /// [`crate::Solver::halos`] returns them.
     pub fn of<R: Rows>(field: &R, halo_top: &[f64], halo_bottom: &[f64]) -> Self {
         let mut rows = ResidualRows::new(halo_top);
         let mut row = vec![0.0; field.cols()];
@@ -31,7 +31,7 @@ impl Residual {
         rows.finish(halo_bottom)
     }
 
-    /// The residuals of two sets of cells together.
+    /// Merges the residuals of two sets of cells.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
@@ -41,13 +41,13 @@ impl Residual {
         }
     }
 
-    /// The root of the mean square; 0 where no cell was looked at.
+    /// Returns the root of the mean square; 0 without cells.
     pub fn rms(&self) -> f64 {
         (self.sum_of_squares / self.cells.max(1) as f64).sqrt()
     }
 }
 
-/// The larger of two; what is no number is larger than every number, and does not get lost.
+/// Returns the larger of two; NaN counts as larger than every number, so that it is not lost.
 pub(crate) fn larger(one: f64, other: f64) -> f64 {
     if one >= other || one.is_nan() {
         one
@@ -56,7 +56,7 @@ pub(crate) fn larger(one: f64, other: f64) -> f64 {
     }
 }
 
-/// The residual of rows that come one after the other, from the top down.
+/// The residual of rows that are added one after the other, from the top down.
 #[derive(Debug)]
 pub struct ResidualRows {
     above: Vec<f64>,
@@ -80,7 +80,7 @@ impl ResidualRows {
         Self::new(&vec![TOP; problem.cols()])
     }
 
-    /// The next row.
+    /// Adds the next row.
     pub fn push(&mut self, row: &[f64]) {
         match self.here.take() {
             None => self.here = Some(row.to_vec()),

@@ -4,24 +4,24 @@ use std::cell::RefCell;
 
 /// Rows of a field that other processes can see: rows are copied in and out, never referenced.
 ///
-/// A field holds the interior cells of one part, `rows() x cols()` of them; boundary and halo cells
-/// are not in it.
+/// A field contains the interior cells of one part, `rows() x cols()` of them, without boundary and
+/// halo cells.
 pub trait Rows {
-    /// Cells in a row.
+    /// Returns the number of cells in a row.
     fn cols(&self) -> usize;
-    /// Rows of the field.
+    /// Returns the number of rows of the field.
     fn rows(&self) -> usize;
     /// Copies row `row` (counted from the first of this field) to `out`, which has `cols()` cells.
     fn load(&self, row: usize, out: &mut [f64]);
 }
 
-/// Rows that can be written, too.
+/// Rows that can also be written.
 pub trait RowsMut: Rows {
     /// Copies `from`, which has `cols()` cells, to row `row`.
     fn store(&self, row: usize, from: &[f64]);
 }
 
-/// A field in private memory, for tests and for one process alone.
+/// A field in private memory, for tests and for a single process.
 #[derive(Clone, Debug)]
 pub struct VecRows {
     cols: usize,
@@ -29,7 +29,7 @@ pub struct VecRows {
 }
 
 impl VecRows {
-    /// A field of `rows x cols` zeros.
+    /// Returns a field of `rows x cols` zeros.
     pub fn new(rows: usize, cols: usize) -> Self {
         Self {
             cols,
@@ -37,7 +37,7 @@ impl VecRows {
         }
     }
 
-    /// All cells, row by row.
+    /// Returns all cells, row by row.
     pub fn to_vec(&self) -> Vec<f64> {
         self.cells.borrow().clone()
     }

@@ -8,7 +8,7 @@ use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
 use crate::residual::larger;
 use crate::{Error, Problem, Rows};
 
-/// Red-black over-relaxation as the textbook has it, kept as plain as possible: it is the oracle.
+/// Textbook red-black over-relaxation, kept as simple as possible: it is the oracle.
 #[derive(Debug)]
 pub struct Sequential {
     problem: Problem,
@@ -17,7 +17,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// The field before the first step.
+    /// Returns the field before the first step.
     pub fn new(problem: Problem) -> Self {
         let (rows, cols) = (problem.rows(), problem.cols());
         let mut cells = vec![INITIAL; (rows + 2) * (cols + 2)];
@@ -31,7 +31,7 @@ impl Sequential {
         Self { problem, cells }
     }
 
-    /// One step; gives the largest change of a cell.
+    /// Computes one step; returns the largest change of a cell.
     pub fn step(&mut self) -> f64 {
         let width = self.problem.cols() + 2;
         let mut largest = 0.0f64;
@@ -68,7 +68,7 @@ impl Sequential {
         Ok(())
     }
 
-    /// The interior cells of one row.
+    /// Returns the interior cells of one row.
     pub fn row(&self, row: usize) -> &[f64] {
         let width = self.problem.cols() + 2;
         let start = (row + 1) * width + 1;
@@ -79,7 +79,7 @@ impl Sequential {
     ///
     /// # Panics
     ///
-    /// If the part does not lie within the rectangle.
+    /// If the part is not inside the rectangle.
     pub fn compare<R: Rows>(&self, first_row: usize, field: &R) -> Comparison {
         assert_eq!(
             field.cols(),
@@ -116,37 +116,37 @@ impl Sequential {
     }
 }
 
-/// The outcome of a comparison, bit by bit.
+/// The result of a comparison, bit by bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// Cells compared.
     pub cells: u64,
-    /// Cells of which at least one bit differs.
+    /// Cells with at least one different bit.
     pub different: u64,
     /// The first of them, row by row.
     pub first: Option<Difference>,
 }
 
-/// A cell that is not what the sequential solver computed.
+/// A cell that differs from that of the sequential solver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Difference {
     /// Row of the whole rectangle.
     pub row: usize,
     /// Column.
     pub col: usize,
-    /// What the job computed.
+    /// The value of the job.
     pub ours: f64,
-    /// What the sequential solver computed.
+    /// The value of the sequential solver.
     pub reference: f64,
 }
 
 impl Comparison {
-    /// Whether every compared cell has the same bits.
+    /// Returns true if every compared cell has the same bits.
     pub fn is_exact(&self) -> bool {
         self.different == 0
     }
 
-    /// The comparison of two sets of rows together, `self` being the upper one.
+    /// Merges the comparisons of two sets of rows, `self` being the upper one.
     #[must_use]
     pub fn merge(self, lower: Self) -> Self {
         Self {
@@ -156,8 +156,10 @@ impl Comparison {
         }
     }
 
+    /// Turns a difference into an error.
+    ///
     /// # Errors
-    /// [`Error::Wrong`] when a bit differs.
+    /// [`Error::Wrong`] if a bit differs.
     pub fn judge(&self) -> Result<(), Error> {
         match self.first {
             None => Ok(()),

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Both `sinh` overflow for large *n*. Their quotient is evaluated as `exp(-k y) (1 - exp(-2 k (b -
-//! y))) / (1 - exp(-2 k b))` with `k = n pi / a`, of which no factor is above 1. Terms fall with
+//! y))) / (1 - exp(-2 k b))` with `k = n pi / a`, whose factors are all at most 1. Terms fall with
 //! `exp(-k y) / n`, so a row near the hot side needs about `12 a / y` terms; a row on the hot side
-//! would converge like 1 / n and is not asked for.
+//! would converge like 1 / n and is not computed.
 //!
 //! The discrete solution differs from this one by O(h^2) in the interior, and by a constant next to
 //! the two hot corners however fine the grid, because the boundary jumps there.
@@ -25,7 +25,7 @@ use crate::Problem;
 use crate::problem::TOP;
 use crate::residual::larger;
 
-/// Terms below this part of the result no longer matter.
+/// Terms below this fraction of the result are ignored.
 const NEGLIGIBLE: f64 = 1e-18;
 
 /// The analytic solution of a problem.
@@ -39,7 +39,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// The solution of `problem`, whose cells are the points of the grid.
+    /// Returns the solution of `problem`, whose cells are the points of the grid.
     pub fn new(problem: &Problem) -> Self {
         let width = problem.cols() + 1;
         let sines = (0..2 * width)
@@ -52,12 +52,12 @@ impl Series {
         }
     }
 
-    /// The solution at one interior cell.
+    /// Returns the solution at one interior cell.
     pub fn value(&self, row: usize, col: usize) -> f64 {
         self.row(row, &[col])[0]
     }
 
-    /// The solution at some cells of one row.
+    /// Returns the solution at some cells of one row.
     pub fn row(&self, row: usize, cols: &[usize]) -> Vec<f64> {
         let coefficients = self.coefficients(row);
         let value = |&col: &usize| {
@@ -78,7 +78,7 @@ impl Series {
         cols.iter().map(value).collect()
     }
 
-    /// What stands before the sine, for n = 1, 3, 5 ...
+    /// Returns the coefficients of the sines, for n = 1, 3, 5 ...
     fn coefficients(&self, row: usize) -> Vec<f64> {
         let (y, height) = ((row + 1) as f64, self.height as f64);
         let coefficient = |n: usize| {
@@ -95,19 +95,19 @@ impl Series {
     }
 }
 
-/// How far a field is from the analytic solution, over some of its cells.
+/// The distance of a field from the analytic solution, over some of its cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distance {
-    /// The largest difference, taken as positive.
+    /// The largest absolute difference.
     pub max: f64,
     /// The sum of the squares of the differences.
     pub sum_of_squares: f64,
-    /// Cells looked at.
+    /// Number of cells.
     pub cells: u64,
 }
 
 impl Distance {
-    /// The distance over two sets of cells together.
+    /// Merges the distances over two sets of cells.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl Distance {
         }
     }
 
-    /// The root of the mean square; 0 where no cell was looked at.
+    /// Returns the root of the mean square; 0 without cells.
     pub fn rms(&self) -> f64 {
         (self.sum_of_squares / self.cells.max(1) as f64).sqrt()
     }
@@ -127,13 +127,13 @@ impl Distance {
 #[derive(Clone, Debug)]
 pub struct Samples {
     cols: Vec<usize>,
-    /// Row and the solution at `cols`, from the top down.
+    /// The row, and the solution at `cols`, from the top down.
     rows: Vec<(usize, Vec<f64>)>,
 }
 
 impl Samples {
-    /// At most `per_side x per_side` cells (all cells of a smaller field), each in the middle of
-    /// its part of the rectangle, so that none lies at the boundary of a large field.
+    /// Returns at most `per_side x per_side` cells (all cells of a smaller field), each in the
+    /// middle of its part of the rectangle, so that none is at the boundary of a large field.
     pub fn new(problem: &Problem, per_side: usize) -> Self {
         let series = Series::new(problem);
         let cols = middles(problem.cols(), per_side);
@@ -144,7 +144,7 @@ impl Samples {
         Self { cols, rows }
     }
 
-    /// The distance of one row of the whole rectangle; no cells if it holds no sample.
+    /// Returns the distance of one row of the whole rectangle; no cells if it has no sample.
     pub fn compare_row(&self, row: usize, cells: &[f64]) -> Distance {
         let Ok(at) = self.rows.binary_search_by_key(&row, |(row, _)| *row) else {
             return Distance::default();
@@ -164,7 +164,7 @@ impl Samples {
     }
 }
 
-/// The middles of `parts` even parts of `0..length`.
+/// Returns the midpoints of `parts` even parts of `0..length`.
 fn middles(length: usize, parts: usize) -> Vec<usize> {
     let parts = parts.clamp(1, length);
     (0..parts)
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::Sequential;
 
-    /// The field of a problem, relaxed with a fitting factor until rounding stops it.
+    /// Returns the field of a problem, relaxed with a suitable factor until rounding stops it.
     fn solved(problem: Problem) -> Sequential {
         let omega = 2.0 / (1.0 + (PI / (problem.rows().max(problem.cols()) + 1) as f64).sin());
         let mut sequential = Sequential::new(problem.with_omega(omega).unwrap());
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_middle_of_a_square_has_a_quarter() {
-        // Four copies of the solution, turned, add up to 100 everywhere.
+        // Four copies of the solution, rotated, add up to 100 everywhere.
         for size in [1, 3, 9, 99] {
             let series = Series::new(&Problem::new(size, size).unwrap());
             assert!((series.value(size / 2, size / 2) - 25.0).abs() < 1e-12);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_discrete_solution_comes_closer_with_the_square_of_the_cell() {
-        // Cells at 1/4 and 3/4 exist on all three grids and lie away from the hot corners.
+        // Cells at 1/4 and 3/4 exist on all three grids and are far from the hot corners.
         let errors = [15, 31, 63].map(|size| {
             let problem = Problem::new(size, size).unwrap();
             let (field, series) = (solved(problem), Series::new(&problem));

@@ -6,10 +6,10 @@
 //! * red, new: from the old cell and its old black neighbours;
 //! * black, new: from the old cell and its new red neighbours.
 //!
-//! That is what the in-place solver computes, operation by operation, so the bits agree.
+//! The in-place solver computes the same, operation by operation, so the bits agree.
 //!
 //! Memory is read once and written once per step. The pass below runs over the rows with the red
-//! half-sweep one row ahead of the black one; what lies between them stays in five private rows:
+//! half-sweep one row ahead of the black one; the rows between them stay in five private rows:
 //!
 //! ```text
 //!   row i-1   red[above]     done, already stored
@@ -20,8 +20,8 @@
 //!
 //! A red half-sweep may use `red[here]` in place of the old row because it reads black cells only,
 //! and those are still the old ones. The neighbours' red cells are needed before the black
-//! half-sweep of the first and the last row, so these two rows relax first, travel, and then the
-//! pass begins. A step has two exchanges: after red, and after black.
+//! half-sweep of the first and the last row. So these two rows are relaxed and exchanged first, and
+//! then the pass begins. A step has two exchanges: after red, and after black.
 
 use std::convert::Infallible;
 
@@ -32,15 +32,15 @@ use crate::kernel::{Colour, Relax};
 use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
 use crate::{Error, Part, Problem, Rows, RowsMut};
 
-/// What a step asks of the neighbours.
+/// What a step needs from the neighbours.
 pub trait Halo {
     /// Why a neighbour did not answer.
     type Error;
 
-    /// Gives `top_row` to the unit above and `bottom_row` to the unit below, and replaces
-    /// `halo_top` and `halo_bottom` by what they gave. All rows have the interior columns only.
-    /// Where there is no neighbour (see [`Part::above`] and [`Part::below`]) the halo is the
-    /// boundary: leave it as it is.
+    /// Sends `top_row` to the unit above and `bottom_row` to the unit below, and replaces
+    /// `halo_top` and `halo_bottom` by the rows received from them. All rows have the interior
+    /// columns only. Without a neighbour (see [`Part::above`] and [`Part::below`]) the halo is the
+    /// boundary: leave it unchanged.
     ///
     /// Every unit calls this twice per step, in the same order. Returns when both halos are
     /// complete and both rows may be overwritten.
@@ -71,17 +71,17 @@ impl Halo for NoNeighbours {
     }
 }
 
-/// By how much a step changed the cells.
+/// How much a step changed the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The largest change of a cell.
     pub max: f64,
-    /// The sum of the changes of all cells, each taken as positive.
+    /// The sum of the absolute changes of all cells.
     pub sum: f64,
 }
 
 impl Change {
-    /// The change of two parts together.
+    /// Merges the changes of two parts.
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
@@ -91,8 +91,7 @@ impl Change {
     }
 }
 
-/// The solver of one unit: its halos and the private rows of a pass. The field itself is the
-/// caller's.
+/// The solver of one unit: its halos and the private rows of a pass. The caller owns the field.
 #[derive(Debug)]
 pub struct Solver {
     problem: Problem,
@@ -100,7 +99,7 @@ pub struct Solver {
     arch: Arch,
     halo_top: Vec<f64>,
     halo_bottom: Vec<f64>,
-    /// First and last owned row, as the neighbours need them.
+    /// First and last owned row, for the neighbours.
     edge_top: Vec<f64>,
     edge_bottom: Vec<f64>,
     pass: Pass,
@@ -118,7 +117,7 @@ struct Pass {
 }
 
 impl Solver {
-    /// A solver for `part`, before the first step.
+    /// Returns a solver for `part`, before the first step.
     pub fn new(problem: Problem, part: Part) -> Self {
         let row = |value| padded(problem.cols(), value);
         Self {
@@ -153,22 +152,22 @@ impl Solver {
         Ok(())
     }
 
-    /// The part that this solver steps.
+    /// Returns the part that this solver computes.
     pub fn part(&self) -> Part {
         self.part
     }
 
-    /// The rows above the first and below the last owned one after the last step: the neighbours'
-    /// rows, or the boundary. Interior columns only.
+    /// Returns the rows above the first and below the last owned one after the last step: the
+    /// neighbours' rows, or the boundary. Interior columns only.
     pub fn halos(&self) -> (&[f64], &[f64]) {
         (inside(&self.halo_top), inside(&self.halo_bottom))
     }
 
-    /// Fills a field with what every cell is before the first step.
+    /// Fills a field with the value of every cell before the first step.
     ///
     /// # Panics
     ///
-    /// If the field has not the shape of the part.
+    /// If the field does not have the shape of the part.
     pub fn fill_initial<R: RowsMut>(&self, field: &R) {
         self.assert_shape(field);
         let initial = vec![INITIAL; self.problem.cols()];
@@ -185,7 +184,7 @@ impl Solver {
     ///
     /// # Panics
     ///
-    /// If a field has not the shape of the part.
+    /// If a field does not have the shape of the part.
     pub fn step<O: Rows, N: RowsMut, H: Halo>(
         &mut self,
         old: &O,
@@ -235,12 +234,14 @@ impl Solver {
         let [red, black] = [Colour::Red, Colour::Black]
             .map(|colour| HalfSweep::new(self.problem, self.part, self.arch, colour));
         let mut change = Change::default();
+        // The edges were relaxed before the exchange; row 1 is the first that is loaded here.
         above.copy_from_slice(&self.halo_top);
         here.copy_from_slice(&self.edge_top);
         if rows > 2 {
             old.load(1, inside_mut(next));
         }
         for row in 0..rows {
+            // Provide the red row below: from the neighbour, from the edge, or relaxed now.
             if row + 1 == rows {
                 below.copy_from_slice(&self.halo_bottom);
             } else if row + 2 == rows {
@@ -321,7 +322,7 @@ impl HalfSweep {
     }
 }
 
-/// A row of `cols` cells with the boundary columns around it.
+/// Returns a row of `cols` cells with the boundary columns around it.
 fn padded(cols: usize, value: f64) -> Vec<f64> {
     let mut row = vec![value; cols + 2];
     row[0] = LEFT;
@@ -329,7 +330,7 @@ fn padded(cols: usize, value: f64) -> Vec<f64> {
     row
 }
 
-/// The interior cells of a padded row.
+/// Returns the interior cells of a padded row.
 fn inside(row: &[f64]) -> &[f64] {
     &row[1..row.len() - 1]
 }

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, LineStyle, Table};
 use crate::StepRecord;
 use crate::record::representative;
 
-/// The columns, in the terminal's table and in the report's.
+/// The columns of the terminal's table and of the report's.
 pub(crate) const COLUMNS: [&str; 8] = [
     "step",
     "mean",
@@ -18,8 +18,8 @@ pub(crate) const COLUMNS: [&str; 8] = [
     "to series (rms)",
 ];
 
-/// The central moments per step. Of many records at most `shown` are in it: the first few, evenly
-/// spaced ones and the last.
+/// Returns a table of the central moments per step. Of many records, it contains at most `shown`:
+/// the first few, evenly spaced ones and the last.
 pub fn moments_table(records: &[StepRecord], shown: usize) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_header(COLUMNS);
@@ -33,7 +33,7 @@ pub fn moments_table(records: &[StepRecord], shown: usize) -> Table {
     table
 }
 
-/// The texts of one record, in the order of [`COLUMNS`].
+/// Returns the texts of one record, in the order of [`COLUMNS`].
 pub(crate) fn row(record: &StepRecord) -> [String; COLUMNS.len()] {
     let moments = &record.moments;
     [
@@ -48,7 +48,7 @@ pub(crate) fn row(record: &StepRecord) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// Six digits that count, without an exponent where the number is short.
+/// Formats six significant digits, without an exponent if the number is short.
 pub(crate) fn figure(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude == 0.0 {

@@ -1,4 +1,4 @@
-//! The sizes that the benchmarks are published for.
+//! The published sizes of the benchmarks.
 
 use clap::ValueEnum;
 
@@ -19,7 +19,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// All of them, by size.
+    /// All classes, by size.
     pub const ALL: [Class; 5] = [Class::S, Class::W, Class::A, Class::B, Class::C];
 }
 

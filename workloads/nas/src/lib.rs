@@ -9,15 +9,15 @@
 //! | module | holds |
 //! |---|---|
 //! | [`random`] | the pseudorandom numbers of the benchmarks, with jumps |
-//! | [`is`] | [`is::Ranking`]: keys travel by puts into the memory of the unit that ranks them |
+//! | [`is`] | [`is::Ranking`]: keys are put into the memory of the unit that ranks them |
 //! | [`cg`] | [`cg::Solver`]: rows of a matrix, gathered vectors, sums |
 //! | [`job`] | the programs `nas-is` and `nas-cg` |
 //!
 //! # Rules
 //!
-//! * What needs no other unit is pure and tested alone; a sequential run gives the published
+//! * Code that needs no other unit is pure and tested alone; a sequential run gives the published
 //!   results, too.
-//! * Every unit makes the same collective calls in the same order, also after a wrong result.
+//! * Every unit makes the same collective calls in the same order, even after a wrong result.
 //!
 //! # Example
 //!

@@ -1,8 +1,8 @@
 //! The pseudorandom numbers of the NAS benchmarks.
 //!
 //! A linear congruential generator modulo 2^46 (Bailey et al., *The NAS Parallel Benchmarks*, 1994,
-//! section 2.3). The publication splits every product into halves that a double can hold; 64-bit
-//! integers give the same numbers: 2^46 divides 2^64, so a product that wraps is still right.
+//! section 2.3). The publication splits every product into halves that fit into a double; 64-bit
+//! integers give the same numbers: 2^46 divides 2^64, so a product that wraps is still correct.
 
 /// Numbers are below 2 to this power.
 pub const BITS: u32 = 46;
@@ -15,17 +15,17 @@ const SEED: u64 = 314_159_265;
 
 const MASK: u64 = (1 << BITS) - 1;
 
-/// The sequence; its state is the number that came last.
+/// The sequence; its state is its last number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence from its beginning.
+    /// Returns the sequence from its beginning.
     pub fn new() -> Random {
         Random(SEED)
     }
 
-    /// The sequence after its first `count` numbers, in O(log `count`).
+    /// Returns the sequence after its first `count` numbers, in O(log `count`).
     pub fn after(count: u64) -> Random {
         let (mut state, mut factor, mut left) = (SEED, FACTOR, count);
         while left > 0 {
@@ -38,13 +38,13 @@ impl Random {
         Random(state)
     }
 
-    /// The next number, in 0..2^46.
+    /// Returns the next number, in 0..2^46.
     pub fn integer(&mut self) -> u64 {
         self.0 = product(self.0, FACTOR);
         self.0
     }
 
-    /// The next number, in 0..1. Exact: a double holds 46 bits.
+    /// Returns the next number, in 0..1. Exact: a double holds 46 bits.
     pub fn real(&mut self) -> f64 {
         self.integer() as f64 / (1u64 << BITS) as f64
     }

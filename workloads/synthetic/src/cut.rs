@@ -1,4 +1,4 @@
-//! Who writes which part, and who asks for which boxes.
+//! Which writer writes which part, and which reader requests which boxes.
 
 use clap::ValueEnum;
 use samite::stage::Region;
@@ -6,7 +6,7 @@ use samite::stage::space::Grid;
 
 use crate::Error;
 
-/// Random boxes that a reader asks for in a step.
+/// Random boxes that a reader requests in a step.
 const BOXES: usize = 4;
 
 /// How the writers share the array.
@@ -23,10 +23,10 @@ pub enum Cut {
 }
 
 impl Cut {
-    /// The part of a rank. It may be empty.
+    /// Returns the part of a rank. It may be empty.
     ///
     /// # Errors
-    /// A shape that no box has.
+    /// An invalid shape.
     pub fn part(self, shape: &[u64], rank: u32, size: u32) -> Result<Region, Error> {
         let (last, size) = (shape.len().saturating_sub(1), u64::from(size));
         let grid = match self {
@@ -59,10 +59,10 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// The boxes that a rank asks for in a step; none is empty.
+    /// Returns the boxes that a rank requests in a step; none is empty.
     ///
     /// # Errors
-    /// A shape that no box has.
+    /// An invalid shape.
     pub fn boxes(
         self,
         shape: &[u64],
@@ -81,6 +81,7 @@ impl Pattern {
             }
             Pattern::Percent => {
                 let mut whole = Region::whole(shape)?;
+                // The columns move on with each step and rank.
                 if let Some(columns) = shape.last().filter(|columns| **columns > 0) {
                     let width = (columns / 100).max(1);
                     let turn = step * u64::from(size) + u64::from(rank);

@@ -1,4 +1,4 @@
-/// What can go wrong.
+/// Errors of the programs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,15 +11,15 @@ pub enum Error {
     /// The stream ended before its last step.
     #[error("the writers closed the stream before its last step")]
     Ended,
-    /// A step that was not dropped did not come.
+    /// A step that was not dropped is missing.
     #[error("step {0} is missing, although the policy drops no steps")]
     Missing(u64),
-    /// A step without what the writers say of it.
+    /// A step without the attributes of the writers.
     #[error(
         "step {0} does not carry the number of steps: is its writer synthetic-writer, of the same build?"
     )]
     Untold(u64),
-    /// A unit said something that another one does not understand.
+    /// A unit cannot decode a message of another one.
     #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Said(#[from] postcard::Error),
     /// No memory for the writer's own array.
@@ -27,26 +27,26 @@ pub enum Error {
         "no memory for this writer's array of {0} bytes: use a smaller --shape, more writers, or --way alloc"
     )]
     Memory(u64),
-    /// Elements that are not what was written.
+    /// Elements that differ from what was written.
     #[error(
         "{wrong} of {elements} elements are wrong, the first one in step {step}, at place {place} of the whole array"
     )]
     Wrong {
-        /// How many.
+        /// Number of wrong elements.
         wrong: u64,
         /// Elements that were read.
         elements: u64,
         /// Step of the first one.
         step: u64,
-        /// Its place, counted row by row.
+        /// Its index, counted row by row.
         place: u64,
     },
-    /// No element was looked at.
+    /// No element was checked.
     #[error(
         "no element of {0} steps was checked: the policy dropped those that --check looks at; check all"
     )]
     Unchecked(u64),
-    /// Nobody reads what the program prints.
+    /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
 }

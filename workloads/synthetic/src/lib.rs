@@ -1,21 +1,21 @@
-//! The synthetic workflow: any number of writers and readers, any shape, type, cut and access
-//! pattern. Every element is checked, and the time is split.
+//! The synthetic workflow: any number of writers and readers, any shape, type, partition and access
+//! pattern. Every element is checked, and the time is broken down.
 //!
 //! ```text
 //!   writer units                     stream "synthetic"          reader units
 //!   compute, fill, put their part ->  steps of `u`  ->            wait, get boxes, check every element
-//!                                                                 share what they found; unit 0 shows it
+//!                                                                 merge their results; unit 0 prints them
 //! ```
 //!
-//! A step has the variable `u` of the shape and type that the writers were started with; readers
+//! A step has the variable `u` of the shape and type with which the writers were started; readers
 //! learn both from the stream. Attributes are in `said`.
 //!
 //! # Objects
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`value`] | what each element is: a function of step and place |
-//! | [`cut`] | [`cut::Cut`]: who writes which part; [`cut::Pattern`]: who asks for which boxes |
+//! | [`value`] | the value of each element: a function of step and index |
+//! | [`cut`] | [`cut::Cut`]: which writer writes which part; [`cut::Pattern`]: which boxes a reader requests |
 //! | [`writer`], [`reader`] | the programs `synthetic-writer` and `synthetic-reader` |
 
 #![forbid(unsafe_code)]
@@ -50,10 +50,10 @@ impl Checked {
 
 /// Attributes of a step.
 mod said {
-    /// How many steps there are; an integer.
+    /// Number of steps; an integer.
     pub(crate) const STEPS: &str = "steps";
 
-    /// What a writer spent its time with before it committed the last step: reals, in seconds, in
+    /// The time that a writer has spent before it committed the last step: reals, in seconds, in
     /// the order of [`crate::writer::PARTS`].
     pub(crate) fn times(rank: u32) -> String {
         format!("times {rank}")

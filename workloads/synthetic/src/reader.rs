@@ -18,7 +18,7 @@ use crate::writer::{self, Clock};
 use crate::{Checked, Error, STREAM, VARIABLE, said};
 use samite::stage::for_dtype;
 
-/// What a reader's time is split into.
+/// The parts of a reader's time.
 const PARTS: [&str; 3] = ["waiting for steps", "getting", "checking"];
 
 /// Reads boxes of every step of the synthetic stream, and checks every element.
@@ -36,7 +36,7 @@ pub struct Args {
     pub check: Checked,
 }
 
-/// What a unit found.
+/// The results of a unit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Tally {
     steps: u64,
@@ -45,7 +45,7 @@ struct Tally {
     elements: u64,
     bytes: u64,
     wrong: u64,
-    /// Step and place.
+    /// Step and index.
     first_wrong: Option<(u64, u64)>,
     times: [f64; PARTS.len()],
     /// Seconds from the first step to the last.
@@ -58,8 +58,8 @@ struct Tally {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] at every unit when an element is wrong at any, [`Error::Unchecked`] when none
-/// was looked at; [`Error::Stage`] and [`Error::Ended`] when the stream or a part of it is lost.
+/// [`Error::Wrong`] at every unit if an element is wrong at any, [`Error::Unchecked`] if none was
+/// checked; [`Error::Stage`] and [`Error::Ended`] if the stream or a part of it is lost.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::wait_for_all(fabric)?;
@@ -73,7 +73,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     loop {
         let start = Instant::now();
         let Some(step) = reader.next_step()? else {
-            // Where the policy drops, the last step may be one of those that it dropped.
+            // If the policy drops steps, it may have dropped the last one.
             match !gives_all && last.is_some() {
                 true => break,
                 false => return Err(Error::Ended),
@@ -84,7 +84,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             return Err(Error::Missing(missing));
         }
         match tally.steps {
-            // The wait for the first step is that for the writers' start.
+            // The wait for the first step includes the start of the writers.
             0 => begin = start,
             _ => tally.times[0] += start.elapsed().as_secs_f64(),
         }
@@ -120,7 +120,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(&all)
 }
 
-/// The decision of the summary and of the program.
+/// Returns the result of the verification.
 fn judge(all: &Tally) -> Result<(), Error> {
     match all.first_wrong {
         None if all.elements == 0 => Err(Error::Unchecked(all.steps)),
@@ -157,6 +157,7 @@ fn look_at<T: Value>(
                 copy.view()
             }
         };
+        // Without a check, only the time of the read counts.
         if !checks {
             clock.note(1);
             tally.add::<T>(&region, None);
@@ -187,7 +188,7 @@ fn look_at<T: Value>(
 }
 
 impl Tally {
-    /// A box that was read; where it was checked, how many elements are wrong, and step and place
+    /// Adds a box that was read; if it was checked, how many elements are wrong, and step and index
     /// of the first.
     fn add<T: Value>(&mut self, region: &Region, found: Option<(u64, Option<(u64, u64)>)>) {
         let elements = region.volume().unwrap_or(0);
@@ -200,7 +201,7 @@ impl Tally {
         }
     }
 
-    /// Sums; times are those of the slowest.
+    /// Merges two tallies: sums, and times of the slowest.
     fn merge(self, other: Tally) -> Tally {
         let mut times = self.times;
         for (longest, time) in times.iter_mut().zip(other.times) {
@@ -224,14 +225,14 @@ impl Tally {
     }
 }
 
-/// What is told of the last step that came; the step itself is not held, since its writers may wait
-/// for that.
+/// The attributes of the last step that arrived. The step itself is not held, since that may delay
+/// its writers.
 struct Last {
     number: u64,
     dtype: Dtype,
     shape: Dims,
     writers: u32,
-    /// What the writers spent, the slowest of them; nothing unless it is the last one of all.
+    /// The times of the slowest writer; zeros unless it is the last step of the stream.
     spent: [f64; writer::PARTS.len()],
 }
 
@@ -304,7 +305,7 @@ fn summary(last: &Last, args: &Args, readers: u32, all: &Tally) -> Result<Summar
     Ok(summary.verification(judge(all).is_ok(), detail))
 }
 
-/// Of the slowest unit.
+/// Formats a time of the slowest unit.
 fn seconds(time: f64) -> String {
     format!("{time:.3} s")
 }

@@ -1,17 +1,17 @@
-//! What each element is: a function of the step and of its place in the whole array, so that a byte
-//! from a wrong step or place is found.
+//! The value of each element: a function of the step and of its index in the whole array, so that a
+//! byte from a wrong step or index is detected.
 
 use ndarray::{ArrayViewD, ArrayViewMutD};
 use samite::stage::{Element, Region};
 
 /// Odd, and without a pattern in its bits (the golden ratio).
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-/// How far places of one step are from those of the next.
+/// Distance between the indices of one step and those of the next.
 const STRIDE: u64 = 0xD1B5_4A32_D192_ED03;
 
-/// A number type that can be made of bits; the upper ones count most.
+/// A numeric type that can be made from bits; the upper ones matter most.
 pub trait Value: Element {
-    /// The number.
+    /// Returns the number.
     fn of(bits: u64) -> Self;
 }
 
@@ -39,7 +39,7 @@ impl Value for f64 {
     }
 }
 
-/// The element at `place` (counted row by row over the whole array) in a step.
+/// Returns the element at `place` (counted row by row over the whole array) in a step.
 pub fn value<T: Value>(step: u64, place: u64) -> T {
     let place = step
         .wrapping_mul(STRIDE)
@@ -48,7 +48,7 @@ pub fn value<T: Value>(step: u64, place: u64) -> T {
     T::of(place.wrapping_mul(GOLDEN))
 }
 
-/// The place of the first element of each row of a box, in order.
+/// Returns the index of the first element of each row of a box, in order.
 fn rows(shape: &[u64], region: &Region) -> Vec<u64> {
     let mut firsts = vec![0];
     for (dim, extent) in shape.iter().enumerate() {
@@ -76,7 +76,7 @@ pub fn fill<T: Value>(mut part: ArrayViewMutD<'_, T>, shape: &[u64], region: &Re
     }
 }
 
-/// How many elements of the part `region` are wrong, and the place of the first one.
+/// Returns how many elements of the part `region` are wrong, and the index of the first one.
 pub fn check<T: Value>(
     part: &ArrayViewD<'_, T>,
     shape: &[u64],
@@ -137,7 +137,7 @@ mod tests {
             let shape = [16, 16];
             let region = Region::new(&[2, 3], &[10, 11]).unwrap();
             let mut part = filled::<T>(&shape, &region, 7);
-            // Bytes are equal by chance now and then.
+            // Single bytes may be equal by chance.
             assert!(check(&part.view(), &shape, &region, 8).0 >= 60);
             let moved = Region::new(&[2, 4], &[10, 12]).unwrap();
             assert!(check(&part.view(), &shape, &moved, 7).0 >= 60);

@@ -15,7 +15,7 @@ use crate::value::{Value, fill};
 use crate::{Checked, Error, STREAM, VARIABLE, said};
 use samite::stage::for_dtype;
 
-/// What a writer's time is split into.
+/// The parts of a writer's time.
 pub(crate) const PARTS: [&str; 4] = ["waiting for room", "computing", "filling", "putting"];
 
 /// How a part gets into the step.
@@ -64,8 +64,8 @@ fn dtype(name: &str) -> Result<Dtype, String> {
 ///
 /// # Errors
 ///
-/// [`Error::Stage`] when the stream cannot be written: nobody reads it, a reader takes
-/// longer than stage.timeout, memory is short.
+/// [`Error::Stage`] if the stream cannot be written: it has no reader, a reader takes longer than
+/// stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     for_dtype!(args.dtype, T => write_all::<T>(fabric, args, out))
 }
@@ -82,7 +82,7 @@ fn write_all<T: Value>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Res
     let mut writer = stage.writer(STREAM)?;
     let mut reporter = (own.rank == 0).then(|| Reporter::new(out, args.steps));
     let mut times = [0.0; PARTS.len()];
-    // One that is started again goes on at the first step that it has not committed.
+    // A restarted writer continues at the first step that it has not committed.
     while writer.next_step() < args.steps {
         let number = writer.next_step();
         let mut clock = Clock::new(&mut times);
@@ -121,7 +121,7 @@ fn write_all<T: Value>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Res
     Ok(writer.close()?)
 }
 
-/// An array as large as a part.
+/// Returns an array of the size of a part.
 fn own_array<T: Value>(part: &Region) -> Result<ArrayD<T>, Error> {
     let bytes = part.bytes(T::DTYPE.bytes())?;
     let extent: Vec<usize> = part.shape().iter().map(|&extent| extent as usize).collect();
@@ -133,7 +133,7 @@ fn own_array<T: Value>(part: &Region) -> Result<ArrayD<T>, Error> {
     ArrayD::from_shape_vec(extent, memory).map_err(|_| Error::Memory(bytes))
 }
 
-/// Adds times to the parts that they were spent with.
+/// Assigns times to the parts in which they were spent.
 pub(crate) struct Clock<'a> {
     pub(crate) times: &'a mut [f64],
     last: Instant,
@@ -147,7 +147,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// The time since the last note was spent with that part.
+    /// Adds the time since the last call to that part.
     pub(crate) fn note(&mut self, part: usize) {
         self.times[part] += self.last.elapsed().as_secs_f64();
         self.last = Instant::now();

@@ -4,7 +4,7 @@ use super::{Result, bail, ensure};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Ix2};
 use samite::stage::{Reader, Stage, StepReader, Writer};
 
-/// Who copies.
+/// Which side copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     View,
@@ -33,27 +33,27 @@ impl Kind {
     }
 }
 
-/// How much of a step is written by a writer that does not copy, and looked at by any reader.
+/// How much of a step a writer without an array of its own writes, and how much any reader checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Whole,
     Marks,
 }
 
-/// A power of two of doubles, rows x columns: the columns are the smallest power of two that is not
-/// below the rows.
+/// A power of two of doubles, rows x columns: the number of columns is the smallest power of two
+/// that is not below the number of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) rows: u64,
     pub(super) columns: u64,
-    /// The columns that are read: the first, and how many.
+    /// The columns that are read: the first, and their number.
     pub(super) first: u64,
     pub(super) width: u64,
 }
 
 impl Shape {
-    /// A step of `bytes`, of which all columns are read, or one in a hundred from a third of the
-    /// way on.
+    /// Returns a step of `bytes`, of which all columns are read, or one in a hundred beginning at a
+    /// third of them.
     pub(super) fn of(bytes: u64, is_slab: bool) -> Result<Shape> {
         let count = bytes / size_of::<f64>() as u64;
         ensure!(
@@ -74,7 +74,7 @@ impl Shape {
         })
     }
 
-    /// Exact in a double, different at every place and in every step of other values.
+    /// Returns a value that is exact in a double, and differs by position and seed.
     fn value(&self, row: u64, column: u64, seed: u64) -> f64 {
         (row * self.columns + column) as f64 + seed as f64 * (1u64 << 40) as f64
     }
@@ -87,7 +87,7 @@ impl Shape {
         }
     }
 
-    /// The part that is read.
+    /// Checks the part that is read.
     pub(super) fn check(&self, part: ArrayView2<'_, f64>, seed: u64) -> Result<()> {
         let is_right = (0..).zip(part.rows()).all(|(row, values)| {
             let mut columns = (self.first..).zip(values);
@@ -113,12 +113,12 @@ impl Shape {
             .all(|corner| array[*corner] == -(number as f64))
     }
 
-    /// One number of each page, where all values are those of `seed`: whoever looks at a value has
-    /// at least its pages.
+    /// Checks one number of each page, where all values are those of `seed`: this touches every
+    /// page of a value.
     fn looks_right(&self, array: ArrayView2<'_, f64>, seed: u64) -> bool {
         const PAGE: usize = 4096 / size_of::<f64>();
         let step = (PAGE / self.columns as usize).max(1);
-        // By number: iterators that are stepped over pass every element between two pages.
+        // By index: `step_by` on these iterators would visit every element between two pages.
         (0..array.nrows()).step_by(step).all(|row| {
             (0..array.ncols()).step_by(PAGE).all(|column| {
                 let expected = self.value(row as u64, self.first + column as u64, seed);
@@ -136,9 +136,9 @@ impl Shape {
 pub(super) struct End {
     shape: Shape,
     kind: Kind,
-    /// Which values are written.
+    /// Selects the values to write.
     seed: u64,
-    /// The array of a rank that copies; empty where it does not.
+    /// The array of a rank that copies; empty otherwise.
     array: Array2<f64>,
     role: Role,
 }
@@ -168,7 +168,7 @@ impl End {
     pub(super) fn reader(stage: &Stage, stream: &str, kind: Kind, shape: Shape) -> Result<End> {
         let reader = stage.read(stream).as_rank("reader", 0, 1).open()?;
         let mut array = array(kind.gets(), shape.rows, shape.width);
-        // Its pages are there before the clock runs, as the peers' are.
+        // Touch its pages before the clock starts, as the peers do.
         array.fill(1.0);
         Ok(End::new(shape, kind, array, Role::Reads(reader)))
     }
@@ -191,7 +191,7 @@ impl End {
         }
     }
 
-    /// From now on other values are written.
+    /// Writes other values from now on.
     pub(super) fn change(&mut self) {
         self.seed += 1;
         match self.role {
@@ -238,7 +238,7 @@ impl End {
     }
 }
 
-/// Reads what the kind wants, and looks at it.
+/// Reads what the kind requires, and checks it.
 fn read(
     step: &StepReader,
     kind: Kind,
@@ -261,6 +261,7 @@ fn read(
         bail!("the step is not mapped here");
     };
     let view = view.into_dimensionality::<Ix2>()?;
+    // While the clock runs, only marks or one number per page are checked.
     match (look, kind.puts()) {
         (Look::Whole, _) => shape.check(view, seed),
         (Look::Marks, true) => {
@@ -279,7 +280,7 @@ fn read(
     }
 }
 
-/// An array of a rank that copies.
+/// Returns the array of a rank that copies.
 fn array(is_wanted: bool, rows: u64, columns: u64) -> Array2<f64> {
     match is_wanted {
         true => Array2::zeros((rows as usize, columns as usize)),

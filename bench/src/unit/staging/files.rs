@@ -1,5 +1,5 @@
-//! A stream of one step in a file, written and read back as a program does it that has the method
-//! `file`.
+//! A stream of one step in a file, written and read back like a program with the method `file`
+//! does.
 
 use super::end::Shape;
 use super::{Result, Rounds, bail};
@@ -9,8 +9,8 @@ use samite::stage::file::Durability;
 use samite::stage::{Configuration, Method, Settings, Stage};
 use std::time::Instant;
 
-/// Seconds of an operation, from the opening of the stream to its close; `None` where there is none
-/// of this name.
+/// Returns the seconds of an operation, from the opening of the stream to its close; `None` for an
+/// unknown operation.
 pub(super) fn run(
     fabric: &Fabric,
     operation: &str,
@@ -38,6 +38,7 @@ pub(super) fn run(
         let start = Instant::now();
         write(&stage, &stream, shape, values.view())?;
         let mut seconds = start.elapsed().as_secs_f64();
+        // Every file is read back for `read`, and the last one in any case, to check its content.
         let is_last = round + 1 == warmup + iters;
         if is_last || operation == "read" {
             found.fill(0.0);

@@ -1,10 +1,10 @@
-//! The memory that processes hold: all of the job (the units, the agent, and the launcher), or one
+//! The memory of processes: of all in the job (the units, the agent, and the launcher), or of one
 //! program of another job.
 //!
 //! The sum over a job is that of the proportional set sizes (PSS), with one change: pages of memory
-//! files are counted once, by the files, and not in parts by the processes. Who is asked one after
-//! the other counts a page as whole in the first and again as a half in the second that maps it in
-//! between; at rest both sums are the same.
+//! files are counted once, by the files, instead of in fractions by the processes. Otherwise, a
+//! page that a second process maps between the two readings would count fully in the first and
+//! again as a half in the second; at rest both sums are equal.
 
 use super::{Context, Result};
 use std::collections::BTreeMap;
@@ -16,17 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long it looks away.
+/// Time between two readings.
 const LOOK: Duration = Duration::from_micros(500);
-/// The same where it has to find out who is there each time.
+/// The same if each reading has to find the processes first.
 const LOOK_ASIDE: Duration = Duration::from_millis(10);
 
-/// Bytes of all processes of the job, each with its part of what it shares.
+/// Returns the bytes of all processes of the job, each with its share of common memory.
 pub(super) fn held_now() -> u64 {
     sum(&processes())
 }
 
-/// The launcher and its children.
+/// Returns the launcher and its children.
 fn processes() -> Vec<i32> {
     let Some(launcher) = rustix::process::getppid() else {
         return Vec::new();
@@ -45,7 +45,7 @@ fn children(launcher: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Whether it runs this program: `samite unit PROGRAM …`, or `samite agent …`.
+/// Returns true if the process runs this program: `samite unit PROGRAM …`, or `samite agent …`.
 fn runs(pid: i32, program: &str) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).skip(1).take(2);
@@ -54,7 +54,7 @@ fn runs(pid: i32, program: &str) -> bool {
 
 fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything: the state, and then the parent.
+    // After the name, which may contain anything: the state, and then the parent.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(1)?.parse().ok()
 }
@@ -69,7 +69,7 @@ fn sum(processes: &[i32]) -> u64 {
     own.chain(files.into_values()).sum()
 }
 
-/// The memory files that a process has open: number and bytes of each.
+/// Returns the memory files that a process has open: inode and bytes of each.
 fn memory_files(pid: i32) -> Vec<(u64, u64)> {
     let open = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -86,7 +86,7 @@ fn memory_files(pid: i32) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// `None` when it is gone.
+/// Returns `None` if the process is gone.
 fn held_by(pid: i32) -> Option<u64> {
     size(&sizes(pid)?, "Pss:")
 }
@@ -101,7 +101,7 @@ fn size(sizes: &str, which: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Looks as often as the kernel can tell.
+/// Reads the memory repeatedly in a thread.
 pub(super) struct Watch {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<u64>,
@@ -109,14 +109,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// `idle` is what is not counted.
+    /// Starts to watch the job; `idle` is subtracted.
     pub(super) fn begin(idle: u64) -> Watch {
         let processes = processes();
         Watch::looking(idle, LOOK, move || sum(&processes))
     }
 
-    /// What that process of a program holds that holds most, among those that a launcher has
-    /// started.
+    /// Starts to watch a program: the largest memory of one of its processes, among those that a
+    /// launcher has started.
     pub(super) fn of_program(launcher: u32, program: &str) -> Watch {
         let program = program.to_owned();
         Watch::looking(0, LOOK_ASIDE, move || {
@@ -145,7 +145,7 @@ impl Watch {
         }
     }
 
-    /// The most that it saw, in bytes.
+    /// Returns the maximum that it saw, in bytes.
     pub(super) fn end(self) -> Result<f64> {
         self.is_over.store(true, Ordering::Relaxed);
         let most = self.thread.join().ok().context("the watch has failed")?;

@@ -1,4 +1,4 @@
-//! Figures that follow from a layout alone, by the code that places the blocks of a run.
+//! Figures that follow from a layout alone, computed by the code that places the blocks of a run.
 
 use super::{Result, bail, ensure};
 use crate::control::Command;
@@ -7,9 +7,9 @@ use samite::stage::index::Index;
 use samite::stage::placement::{Share, figures};
 use samite::stage::space::Grid;
 
-/// `index BLOCKS SPREAD FORM`: bytes of the index of so many blocks in three dimensions, in a
+/// `index BLOCKS SPREAD FORM`: bytes of the index of this many blocks in three dimensions, in a
 /// domain of `SPREAD` points for each in every dimension. They form a `grid`, as those of a
-/// decomposition do, or lie `odd`: none.
+/// decomposition do, or none (`odd`).
 pub(super) fn index(command: &Command) -> Result<f64> {
     let (count, spread) = (command.number(1)?, command.number(2)?);
     let is_grid = match command.word(3) {
@@ -22,7 +22,7 @@ pub(super) fn index(command: &Command) -> Result<f64> {
     let blocks: Result<Vec<Region>> = (0..count)
         .map(|block| {
             let place = [block / edge / edge, block / edge % edge, block % edge];
-            // Moved aside by anything that depends on the block and is no grid.
+            // Shifted by any amount that depends on the block and is not a grid.
             let aside = |dim: u64| match is_grid {
                 true => 0,
                 false => (block.wrapping_mul(0x9e37_79b9) >> (4 * dim)) % (spread / 2),

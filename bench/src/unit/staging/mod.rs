@@ -1,11 +1,11 @@
-//! A writer (rank 0) and a reader (rank 1) that hand on steps through the block store of their
-//! domain, as programs of their own would.
+//! A writer (rank 0) and a reader (rank 1) that exchange steps through the block store of their
+//! domain, as separate programs would.
 //!
-//! A step is one array of doubles whose values know their place. A *kind* says who copies: nobody
-//! (`view`: the writer has its array in the step, the reader looks at it there), the writer out of
-//! an array of its own (`put`), the reader into one (`get`), or both (`copy`). While the clock
-//! runs, the array of a writer that does not copy is only marked in its corners, and the reader
-//! looks at the marks; the first and the last steps are written and compared whole.
+//! A step is one array of doubles whose values depend on their position. A *kind* says which side
+//! copies: none (`view`: the writer has its array in the step, and the reader reads it there), the
+//! writer from an array of its own (`put`), the reader into one (`get`), or both (`copy`). While
+//! the clock runs, the array of a writer that does not copy is only marked in its corners, and the
+//! reader checks the marks; the first and the last steps are written and compared completely.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -31,18 +31,18 @@ use samite::Match;
 use samite::stage::Stage;
 use std::time::{Duration, Instant};
 
-/// Steps of a window, at the end of which both ranks meet.
+/// Steps of a window, at the end of which the two ranks synchronise.
 const STEPS: u64 = 4;
 const WRITER: usize = 0;
 const DECISION: u64 = 11;
-/// What a block store has had no use for in five seconds is given back within this time.
+/// A block store frees memory that was unused for five seconds within this time.
 const SETTLES: Duration = Duration::from_secs(6);
 
-/// How often: rounds on the clock, and before.
+/// Numbers of rounds: measured, and before that.
 type Rounds = (u64, u64);
 
 impl Unit {
-    /// `None` for commands of other benches.
+    /// Returns `None` for commands of other benches.
     pub(super) fn staging(&self, command: &Command) -> Result<Option<f64>> {
         let number = |index| command.number(index);
         let rounds = |index| Ok::<_, anyhow::Error>((number(index)?, number(index + 1)?));
@@ -83,7 +83,7 @@ impl Unit {
         }
     }
 
-    /// Seconds of windows of steps.
+    /// Returns the seconds of windows of steps.
     fn hand_on(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
         let mut end = self.open(kind, shape, 2)?;
         for _ in 0..warmup {
@@ -99,7 +99,7 @@ impl Unit {
         Ok(seconds)
     }
 
-    /// Seconds in which values are stored, and each one fetched before the next.
+    /// Returns the seconds in which values are stored, and each one is fetched before the next.
     fn store(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
         let mut end = self.open(kind, shape, 2)?;
         let mut start = Instant::now();
@@ -120,10 +120,10 @@ impl Unit {
         Ok(seconds)
     }
 
-    /// The most bytes that all processes of the job have, above what they had before, as the peers
-    /// count it, while steps of which one waits at most are handed on.
+    /// Returns the maximum bytes of all processes of the job, minus what they had before, counted
+    /// as for the peers, while steps are exchanged of which at most one waits.
     fn peak(&self, kind: Kind, shape: Shape, (iters, warmup): Rounds) -> Result<f64> {
-        // What earlier commands needed is not part of it.
+        // Excludes memory of earlier commands.
         std::thread::sleep(SETTLES);
         self.meet()?;
         let watch = (self.rank == WRITER).then(|| Watch::begin(held::held_now()));
@@ -138,7 +138,7 @@ impl Unit {
         Ok(most.unwrap_or(0.0))
     }
 
-    /// A stream of a name of its own, of which `steps` wait at most, and this rank's end of it.
+    /// Opens this rank's end of a stream with a new name, in which at most `steps` wait.
     fn open(&self, kind: Kind, shape: Shape, steps: u64) -> Result<End> {
         let number = self.streams.get();
         self.streams.set(number + 1);
@@ -159,7 +159,8 @@ impl Unit {
         self.meet()
     }
 
-    /// One more step, of other values, compared whole; both ranks know how it went.
+    /// Exchanges one more step, with other values, and compares it completely; both ranks get the
+    /// result.
     fn verify(&self, end: &mut End) -> Result<()> {
         end.change();
         let is_whole = end.step(Look::Whole);
@@ -172,7 +173,7 @@ impl Unit {
         Ok(())
     }
 
-    /// What the reader has to say, at both ranks.
+    /// Returns the reader's value at both ranks.
     fn told(&self, value: f64) -> Result<f64> {
         let other = self.members[1 - self.rank];
         if self.rank != WRITER {

@@ -1,10 +1,9 @@
-//! Whole workflows, as a user runs them: `samite run` in a domain of its own, of which one figure
-//! is read.
+//! Whole workflows, as a user runs them: `samite run` in a domain of its own, from which one figure
+//! is taken.
 //!
-//! `workflow FIGURE NAME WORDS…`: `NAME` is one of [`FILES`]; `servers=N` among the words adds so
-//! many staging servers to it, the others are given to `samite run` as they are.
-//! `workflow FIGURE NAME WORDS… vs NAME WORDS…` runs both by turns, and is the quotient of their
-//! medians.
+//! `workflow FIGURE NAME WORDS…`: `NAME` is one of [`FILES`]; `servers=N` among the words adds N
+//! staging servers to it, the others are passed to `samite run` unchanged. `workflow FIGURE NAME
+//! WORDS… vs NAME WORDS…` runs both alternately, and returns the quotient of their medians.
 
 use super::held;
 use super::{Context, Result, bail, ensure};
@@ -14,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::process::{self, Stdio};
 use std::time::Instant;
 
-/// The workflows, and what they are called here.
+/// The workflows, and their names here.
 const FILES: [(&str, &str); 2] = [
     (
         "synthetic",
@@ -26,7 +25,7 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
-/// What the units of this bench were told, and those of the workflow must not be.
+/// Variables that the units of this bench got, and those of the workflow must not get.
 const TOLD: [&str; 9] = [
     "SAMITE_DOMAIN",
     "SAMITE_JOB",
@@ -39,14 +38,14 @@ const TOLD: [&str; 9] = [
     "SAMITE_CONFIG",
 ];
 
-/// What is asked of a run.
+/// The figure taken from a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Figure<'c> {
     /// Seconds from its start to its end.
     Wall,
-    /// The first number in the row of this name in what it prints.
+    /// The first number in the row of this name in its output.
     Row(&'c str),
-    /// The most bytes that one process of this program had.
+    /// The maximum bytes of one process of this program.
     Held(&'c str),
 }
 
@@ -64,10 +63,10 @@ impl<'c> Figure<'c> {
     }
 }
 
-/// Turns of two workflows.
+/// Runs of each of two workflows.
 const TURNS: usize = 5;
 
-/// Runs it; `None` for a workflow that there is not.
+/// Runs it; `None` for an unknown workflow.
 pub(super) fn run(command: &Command) -> Result<Option<f64>> {
     let figure = Figure::of(command.word(1))?;
     let words: Vec<&str> = command.words_from(2).collect();
@@ -101,7 +100,7 @@ fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
             None => words.push(word),
         }
     }
-    // What a method leaves in files goes with the folder.
+    // Files that a method leaves are removed with the folder.
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("workflow.toml"), text)?;
     let mut command = process::Command::new(std::env::current_exe()?);
@@ -135,7 +134,7 @@ fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
     }))
 }
 
-/// A program of staging servers, which say how they were loaded.
+/// Returns a program of staging servers that report their load.
 fn servers_of(units: u32) -> String {
     let (command, args) = ("stage-server", r#"["--report"]"#);
     format!(
@@ -154,7 +153,7 @@ fn on_all_processors<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
     started
 }
 
-/// The first number behind a name at the beginning of a line.
+/// Returns the first number after a name at the beginning of a line.
 fn number_in(said: &str, name: &str) -> Option<f64> {
     let mut lines = said.lines().map(str::trim_start);
     let rest = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix("  "))?;

@@ -1,4 +1,4 @@
-//! The program `gups`: random updates of a table that is spread over the units.
+//! The program `gups`: random updates of a table that is distributed over the units.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,11 +15,12 @@ use crate::spread::Blocks;
 
 /// Updates random words of a table over all units, as RandomAccess of the HPC Challenge does.
 ///
-/// Each word of a published sequence is exclusive-or-ed into the place that its low bits name. The
-/// updates are atomic, so none may be lost; HPC Challenge would accept one in a hundred.
+/// Each word of a published sequence is combined by exclusive-or with the word at the index given
+/// by its low bits. The updates are atomic, so none may be lost; HPC Challenge would accept one in
+/// a hundred.
 ///
-/// HPC Challenge lets a process know 1024 updates before they are done. On memory that is mapped
-/// here the aggregated way looks ahead less than that; by messages it collects more.
+/// HPC Challenge allows a process to have 1024 updates in flight. On memory that is mapped here,
+/// the aggregated variant has fewer; by messages, it collects more.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "gups")]
 pub struct Args {
@@ -38,7 +39,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when an update was lost; what the fabric says of lost units and of memory.
+/// [`Error::Wrong`] if an update was lost; errors of the fabric (lost units, memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let words = 1 << args.words_log2;
@@ -78,7 +79,7 @@ struct Table<'p> {
     segment: Segment<u64>,
 }
 
-/// Updates between two looks at the clock.
+/// Updates between two readings of the clock.
 const BURST: u64 = 1 << 16;
 
 impl<'p> Table<'p> {
@@ -92,14 +93,14 @@ impl<'p> Table<'p> {
         })
     }
 
-    /// Every word is its place.
+    /// Sets every word to its index.
     fn reset(&self) -> Result<(), Error> {
         let own: Vec<u64> = self.blocks.part(self.pgas.me().0).collect();
         self.segment.write_local(0, &own)?;
         Ok(self.pgas.world().barrier()?)
     }
 
-    /// The updates of this unit: a contiguous part of the sequence.
+    /// Makes the updates of this unit: a contiguous part of the sequence.
     fn update(&self, way: Access, updates: u64, out: &mut dyn Write) -> Result<(), Error> {
         let share = Blocks::new(updates, self.pgas.units()).part(self.pgas.me().0);
         let mut sequence = Sequence::from(share.start);
@@ -144,7 +145,7 @@ impl<'p> Table<'p> {
         self.blocks.locate(number & (self.words - 1))
     }
 
-    /// The number of words of this unit's block that are not what they should be.
+    /// Returns the number of words of this unit's block that are wrong.
     fn wrong(&self, updates: u64) -> Result<u64, Error> {
         let part = self.blocks.part(self.pgas.me().0);
         let mut own = vec![0; (part.end - part.start) as usize];
@@ -160,9 +161,9 @@ impl<'p> Table<'p> {
     }
 }
 
-/// Does all updates once more, alone, and those of a block at its words: each of them must then be
-/// its place again. How many are not. The block begins at place `first` of the table; which unit
-/// has which place is not asked of what the updates were done by.
+/// Repeats all updates sequentially, and applies those of a block to its words: each of them must
+/// then equal its index again. Returns how many do not. The block begins at index `first` of the
+/// table; the assignment of indices to units is not taken from the code that made the updates.
 fn differing(mut block: Vec<u64>, first: u64, words: u64, updates: u64) -> u64 {
     for number in Sequence::from(0).take(updates as usize) {
         let place = (number % words).checked_sub(first);
@@ -178,7 +179,7 @@ fn differing(mut block: Vec<u64>, first: u64, words: u64, updates: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A table of 64 words after its updates, by the definition.
+    /// Returns a table of 64 words after its updates, by the definition.
     fn table(updates: u64) -> Vec<u64> {
         let mut table: Vec<u64> = (0..64).collect();
         let numbers = Sequence::from(0).take(updates as usize);
@@ -200,8 +201,7 @@ mod tests {
             of(&table(499), parts[0]) + of(&table(499), parts[1]) + of(&table(499), parts[2]),
             1
         );
-        // Two words that lie in each other's places: as if each update had been done elsewhere,
-        // too.
+        // Two words at each other's index: as if each update had been made at the other one, too.
         let mut swapped = whole.clone();
         swapped.swap(3, 45);
         assert_eq!((of(&swapped, parts[0]), of(&swapped, parts[2])), (1, 1));

@@ -1,4 +1,4 @@
-//! The program `histogram`: counts in a table that is spread over the units.
+//! The program `histogram`: counts in a table that is distributed over the units.
 
 use std::io::Write;
 
@@ -11,8 +11,8 @@ use super::{Access, judge, rate, timed, total};
 use crate::spread::Blocks;
 use crate::{Error, random_places};
 
-/// Counts random places in a table over all units: one atomic addition each, as the histogram of
-/// the bale kernels does.
+/// Counts random indices in a table over all units: one atomic addition each, like the histogram of
+/// the bale kernels.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "histogram")]
 pub struct Args {
@@ -31,7 +31,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a counter is wrong; what the fabric says of lost units and of memory.
+/// [`Error::Wrong`] if a counter is wrong; errors of the fabric (lost units, memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let (me, units) = (pgas.me().0, pgas.units());
@@ -80,7 +80,7 @@ fn aggregated(segment: &Segment<u64>, blocks: &Blocks, places: &[u64]) -> Result
     Ok(updates.finish()?)
 }
 
-/// How many counters of this unit are not what they should be.
+/// Returns how many counters of this unit are wrong.
 fn wrong_counters(segment: &Segment<u64>, args: &Args) -> Result<u64, Error> {
     let team = segment.team();
     let mut found = vec![0; args.counters as usize];
@@ -90,7 +90,7 @@ fn wrong_counters(segment: &Segment<u64>, args: &Args) -> Result<u64, Error> {
 
 /// Repeats the additions of all units sequentially; returns how many of this unit's counters
 /// differ. Every unit has the same number of counters, in the order of ranks: computed here, not by
-/// the code that did the additions.
+/// the code that made the additions.
 fn differing(found: &[u64], rank: u32, units: u32, updates: u64) -> u64 {
     let counters = found.len() as u64;
     let (first, mut expected) = (u64::from(rank) * counters, vec![0; found.len()]);

@@ -1,4 +1,4 @@
-//! The program `index-gather`: reads random elements of a table that is spread over the units.
+//! The program `index-gather`: reads random elements of a table that is distributed over the units.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::{Access, judge, rate, timed, total};
 use crate::spread::Blocks;
 use crate::{Error, random_places};
 
-/// Gathers random elements of a table over all units, as the index-gather of the bale kernels does.
+/// Gathers random elements of a table over all units, like the index-gather of the bale kernels.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "index-gather")]
 pub struct Args {
@@ -30,8 +30,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when an element is not what the table has; what the fabric says of lost units
-/// and of memory.
+/// [`Error::Wrong`] if an element is not that of the table; errors of the fabric (lost units,
+/// memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let (me, units) = (pgas.me().0, pgas.units());
@@ -69,7 +69,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(wrong, "elements")
 }
 
-/// What the table has in a place; never 0, which is what nobody gathered.
+/// Returns the table's element at an index; never 0, the value of an element that was not gathered.
 fn element(place: u64) -> u64 {
     !place
 }

@@ -1,5 +1,5 @@
 //! The programs: each runs one unit, collectively over its job, and prints its result at unit 0.
-//! The verification decides how the program ends.
+//! The verification decides the exit status of the program.
 
 pub mod gups;
 pub mod histogram;
@@ -14,7 +14,7 @@ use samite::pgas::{Max, Pgas, Sum};
 
 use crate::Error;
 
-/// How single elements are reached.
+/// How single elements are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Access {
     /// Each by an operation of its own.
@@ -24,7 +24,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Those that were asked for; all if none was.
+    /// Returns the requested ones; all if none was requested.
     fn chosen(ways: &[Access]) -> &[Access] {
         match ways {
             [] => Access::value_variants(),
@@ -42,7 +42,7 @@ impl Display for Access {
     }
 }
 
-/// Runs something collective; how long it took the slowest unit.
+/// Runs something collective; returns the time of the slowest unit.
 fn timed(pgas: &Pgas, run: impl FnOnce() -> Result<(), Error>) -> Result<Duration, Error> {
     pgas.world().barrier()?;
     let begin = Instant::now();
@@ -54,14 +54,14 @@ fn timed(pgas: &Pgas, run: impl FnOnce() -> Result<(), Error>) -> Result<Duratio
     Ok(Duration::from_nanos(slowest[0]))
 }
 
-/// The sum over all units. Collective.
+/// Returns the sum over all units. Collective.
 fn total(pgas: &Pgas, own: u64) -> Result<u64, Error> {
     let mut sum = [0];
     pgas.world().all_reduce(&[own], &mut sum, Sum)?;
     Ok(sum[0])
 }
 
-/// `count` operations in a time, for a person.
+/// Formats the rate of `count` operations.
 fn rate(count: u64, time: Duration) -> String {
     let millions = count as f64 / time.as_secs_f64() / 1e6;
     format!(
@@ -70,7 +70,7 @@ fn rate(count: u64, time: Duration) -> String {
     )
 }
 
-/// Wrong elements are an error at every unit.
+/// Returns an error at every unit if elements are wrong.
 fn judge(wrong: u64, what: &str) -> Result<(), Error> {
     match wrong {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! The program `file-sort`: puts the records of a file in order.
+//! The program `file-sort`: sorts the records of a file.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,9 +14,10 @@ use crate::sort::{Contents, Kind, Lines, Part, Records, Words};
 
 /// Sorts a file over all units.
 ///
-/// Every unit reads a part of the file; the records travel once, to the unit that writes them.
-/// Input and result are read once more, record by record and not by the code that sorts: the result
-/// is in order, and has as many records and bytes as the input, and the same ones.
+/// Every unit reads a part of the file. The records are sent once, to the unit that writes them.
+/// For verification, input and result are read again, record by record and without the code that
+/// sorts: the result is in order, and has the same records, and as many records and bytes, as the
+/// input.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "file-sort")]
 pub struct Args {
@@ -34,8 +35,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::File`]; [`Error::Wrong`] when the result is not what it should be; what the fabric says
-/// of lost units and of memory.
+/// [`Error::File`]; [`Error::Wrong`] if the result is wrong; errors of the fabric (lost units,
+/// memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     match args.records {
         Kind::Lines => sort::<Lines>(fabric, args, out),
@@ -50,6 +51,7 @@ fn sort<R: Records>(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result
         part = Part::read(&pgas, &args.input)?;
         Ok(())
     })?;
+    // Verification reads the input now and the output at the end, independently of the sort.
     let before = Contents::of(&pgas, &args.input, args.records)?;
     let sorting = timed(&pgas, || part.sort(&pgas))?;
     let writing = timed(&pgas, || part.write(&pgas, &args.output))?;

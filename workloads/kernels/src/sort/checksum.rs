@@ -1,19 +1,19 @@
-//! Whether two sequences of records have the same records, in whatever order.
+//! Compares whether two sequences have the same records, in any order.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What is left of records when their order is forgotten: how many there are, the sum of their
-/// hashes and the sum of the squares. Sums of parts are that of the whole.
+/// A digest of records that does not depend on their order: their number, the sum of their hashes
+/// and the sum of the squares. The sums of parts add up to those of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checksum {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     sum: u64,
     squares: u64,
 }
 
 impl Checksum {
-    /// Of these records.
+    /// Returns the checksum of these records.
     pub fn of<R: Hash>(records: impl IntoIterator<Item = R>) -> Checksum {
         let mut all = Checksum::default();
         for record in records {
@@ -29,12 +29,12 @@ impl Checksum {
         all
     }
 
-    /// As words whose sums, with wrapping, are those of the whole.
+    /// Returns words whose wrapping sums are those of the whole.
     pub fn words(self) -> [u64; 3] {
         [self.records, self.sum, self.squares]
     }
 
-    /// The reverse.
+    /// Reverses [`words`](Self::words).
     pub fn from_words([records, sum, squares]: [u64; 3]) -> Checksum {
         Checksum {
             records,
@@ -43,7 +43,7 @@ impl Checksum {
         }
     }
 
-    /// Of the records of both.
+    /// Returns the checksum of the records of both.
     #[must_use]
     pub fn plus(self, other: Checksum) -> Checksum {
         Checksum {

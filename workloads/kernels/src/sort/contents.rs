@@ -1,5 +1,5 @@
-//! What a file holds, found out without the code that sorts: the file is read once more, record by
-//! record, through a buffer.
+//! The contents of a file, determined without the code that sorts: the file is read again, record
+//! by record, through a buffer.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -12,7 +12,7 @@ use samite::pgas::{Pgas, Sum};
 use super::checksum::Checksum;
 use crate::Error;
 
-/// What the records of a file are.
+/// The records of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Lines of a text, compared byte by byte
@@ -21,25 +21,25 @@ pub enum Kind {
     U64,
 }
 
-/// What a file holds, or a part of it. Sums of parts are those of the whole.
+/// The contents of a file, or of a part of it. Sums of parts are those of the whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     /// The records, without their order.
     pub records: Checksum,
-    /// Bytes of the records, without what separates them.
+    /// Bytes of the records, without separators.
     pub bytes: u64,
-    /// Bytes of the file that were looked at, which are all of them: no record was left out.
+    /// Bytes of the file that were read; all of them if no record was omitted.
     looked_at: u64,
-    /// Records that are smaller than the one before.
+    /// Records that are smaller than their predecessor.
     pub steps_down: u64,
 }
 
 impl Contents {
-    /// Of a whole file: every unit looks at the records that begin in its even share of the bytes.
-    /// Collective; an error of one unit is an error at all.
+    /// Returns the contents of a whole file: every unit reads the records that begin in its even
+    /// share of the bytes. Collective; an error of one unit is an error at all.
     ///
     /// # Errors
-    /// [`Error::File`]; [`Error::Wrong`] when the shares do not add up to the file.
+    /// [`Error::File`]; [`Error::Wrong`] if the shares do not add up to the file.
     pub fn of(pgas: &Pgas, path: &Path, kind: Kind) -> Result<Contents, Error> {
         let (me, units) = (u128::from(pgas.me().0), u128::from(pgas.units()));
         let look = || {
@@ -62,13 +62,13 @@ impl Contents {
         Ok(all)
     }
 
-    /// Of the records that begin in a range of bytes.
+    /// Returns the contents of the records that begin in a range of bytes.
     fn of_part(path: &Path, kind: Kind, range: Range<u64>) -> io::Result<Contents> {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
         let (mut contents, mut record) = (Contents::default(), Vec::new());
         let mut at = kind.seek(&mut file, range.start)?;
         let mut before: Option<Vec<u8>> = None;
-        // The one after the last is looked at for its order only.
+        // The record after the last one is read only for its order.
         loop {
             let length = kind.read(&mut file, &mut record)?;
             if length == 0 {
@@ -103,7 +103,7 @@ impl Contents {
         }
     }
 
-    /// Whether a file with these contents is another one, in order: what differs is said.
+    /// Checks that these are the sorted contents of `input`; the error says what differs.
     ///
     /// # Errors
     /// [`Error::Wrong`].
@@ -133,21 +133,21 @@ impl Contents {
 const WORD: u64 = 8;
 
 impl Kind {
-    /// Goes to the first record that does not begin before `from`; where that is.
+    /// Seeks the first record that does not begin before `from`; returns its offset.
     fn seek(self, file: &mut BufReader<File>, from: u64) -> io::Result<u64> {
         match self {
             Kind::U64 => file.seek(SeekFrom::Start(from.next_multiple_of(WORD))),
             Kind::Lines if from == 0 => Ok(0),
             Kind::Lines => {
-                // The byte before it says whether a line begins exactly there.
+                // The byte before it shows whether a line begins exactly there.
                 let before = file.seek(SeekFrom::Start(from - 1))?;
                 Ok(before + file.skip_until(b'\n')? as u64)
             }
         }
     }
 
-    /// The next record, as bytes that order as it does; how many bytes of the file it takes, 0 at
-    /// the end.
+    /// Reads the next record, as bytes with the same order. Returns its number of bytes in the
+    /// file, 0 at the end.
     fn read(self, file: &mut BufReader<File>, record: &mut Vec<u8>) -> io::Result<u64> {
         record.clear();
         match self {

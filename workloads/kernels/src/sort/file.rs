@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are looked through for the end of a line at a time.
+/// Bytes that are searched for the end of a line at a time.
 const LOOK: usize = 4096;
 
 /// Reads these bytes.
@@ -15,15 +15,15 @@ pub(super) fn read(file: &File, bytes: Range<u64>) -> io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Moves the borders of a part to the borders of lines: a line belongs to the part that its first
-/// byte is in, so parts that follow each other have every line once.
+/// Moves the borders of a part to the borders of lines: a line belongs to the part that contains
+/// its first byte, so adjacent parts have every line once.
 pub(super) fn whole_lines(file: &File, bytes: Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(line_from(file, bytes.start, size)?..line_from(file, bytes.end, size)?)
 }
 
-/// Where the first line begins that does not begin before `at`.
+/// Returns where the first line begins that does not begin before `at`.
 fn line_from(file: &File, at: u64, size: u64) -> io::Result<u64> {
-    // The byte before it says whether a line begins exactly there.
+    // The byte before it shows whether a line begins exactly there.
     let Some(mut place) = at.checked_sub(1) else {
         return Ok(0);
     };

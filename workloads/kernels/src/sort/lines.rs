@@ -1,7 +1,7 @@
 //! The lines of a text, and their order.
 //!
 //! Lines are byte strings, compared byte by byte as `LC_ALL=C sort` does. The first eight bytes of
-//! a line are kept beside its place as a number, so that most comparisons look at no text.
+//! a line are kept beside its position as a number, so that most comparisons access no text.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -13,11 +13,11 @@ use samite::pgas::{self, Pgas};
 use super::file;
 use super::part::Records;
 
-/// How many bytes of a line a [`Cut`] keeps. Longer lines that are equal so far are cut in one
-/// place, which costs balance, not order.
+/// How many bytes of a line a [`Cut`] keeps. Longer lines that are equal up to there are cut at one
+/// position, which costs balance, not order.
 const CUT_BYTES: usize = 64;
 
-/// Lines of a text that this unit has.
+/// Lines of a text at this unit.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     text: Vec<u8>,
@@ -26,7 +26,7 @@ pub struct Lines {
 
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// The first eight bytes as a number that orders as they do.
+    /// The first eight bytes as a number with the same order.
     first: u64,
     begin: usize,
     /// After the last byte; the newline is not part of a line.
@@ -34,8 +34,8 @@ struct Line {
 }
 
 impl Lines {
-    /// The lines of a text, in its order. Every line ends with a newline; at the end it may be
-    /// missing.
+    /// Returns the lines of a text, in its order. Every line ends with a newline; the last one may
+    /// be missing.
     pub fn of(mut text: Vec<u8>) -> Lines {
         if text.last().is_some_and(|last| *last != b'\n') {
             text.push(b'\n');
@@ -58,7 +58,7 @@ impl Lines {
         Lines { text, lines }
     }
 
-    /// Puts the lines in order. Runs that are in order already are found and merged.
+    /// Sorts the lines. Runs that are already sorted are found and merged.
     pub fn sort(&mut self) {
         let text = &self.text;
         self.lines.sort_by(|a, b| {
@@ -68,30 +68,30 @@ impl Lines {
         });
     }
 
-    /// How many lines there are.
+    /// Returns the number of lines.
     pub fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// Whether there is no line.
+    /// Returns true if there is no line.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// A line, without its newline.
+    /// Returns a line, without its newline.
     pub fn line(&self, at: usize) -> &[u8] {
         let line = self.lines[at];
         &self.text[line.begin..line.end]
     }
 
-    /// The lines, without their newlines.
+    /// Returns the lines, without their newlines.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> + DoubleEndedIterator {
         self.lines
             .iter()
             .map(|line| &self.text[line.begin..line.end])
     }
 
-    /// The text of the lines in their order.
+    /// Returns the text of the lines in their order.
     pub fn text(&self) -> Vec<u8> {
         let mut text = Vec::with_capacity(self.text.len());
         for line in &self.lines {
@@ -100,8 +100,8 @@ impl Lines {
         text
     }
 
-    /// `count` places at equal distances, as cuts of all lines of which unit `rank` has these. The
-    /// lines are in order.
+    /// Returns `count` positions at equal distances, as cuts of all lines, of which unit `rank` has
+    /// these. The lines are sorted.
     pub fn sample(&self, rank: u32, count: usize) -> Vec<Cut> {
         let place = |nth: usize| (2 * nth + 1) * self.len() / (2 * count);
         let cut = |place: usize| Cut {
@@ -114,7 +114,7 @@ impl Lines {
             .collect()
     }
 
-    /// How many of these lines, which unit `rank` has in order, lie before a cut.
+    /// Returns how many of these sorted lines of unit `rank` are before a cut.
     pub fn before(&self, cut: &Cut, rank: u32) -> usize {
         let lower = self.partition(|line| line < &cut.text[..]);
         let upper = self.partition(|line| line <= &cut.text[..]);
@@ -131,7 +131,7 @@ impl Lines {
     }
 }
 
-/// Places of each unit that cuts are chosen from: enough for parts that differ by a few percent.
+/// Samples of each unit from which cuts are chosen: enough for parts that differ by a few percent.
 const SAMPLES: usize = 256;
 
 impl Records for Lines {
@@ -147,9 +147,9 @@ impl Records for Lines {
         self.text()
     }
 
-    /// By samples: every unit sorts its lines and shows some of them; cuts between those are where
-    /// the lines of a unit end and those of the next one begin. All lines then travel once, in runs
-    /// that are in order and are merged.
+    /// Sample sort: every unit sorts its lines and sends some of them as samples. Cuts between
+    /// these are the borders between the units. Then all lines are sent once, in sorted runs that
+    /// are merged.
     fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()> {
         self.sort();
         let (team, me) = (pgas.world(), pgas.me().0);
@@ -176,7 +176,7 @@ impl Records for Lines {
                     .sum()
             })
             .collect();
-        // Fewer cuts than units when there are fewer lines.
+        // Fewer cuts than units if there are fewer lines.
         lengths.resize(pgas.units() as usize, 0);
         let mut incoming = vec![0; lengths.len()];
         team.all_to_all(&lengths, &mut incoming)?;
@@ -188,7 +188,7 @@ impl Records for Lines {
     }
 }
 
-/// The beginning of a line as a number that orders as its bytes do.
+/// Returns the beginning of a line as a number with the same order.
 fn first_bytes(line: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let length = line.len().min(8);
@@ -196,8 +196,8 @@ fn first_bytes(line: &[u8]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// A place among the lines of all units. Equal lines are told apart by their unit and by their
-/// place there, so that a text with one line a million times is divided as well as any other.
+/// A position among the lines of all units. Equal lines are distinguished by their unit and their
+/// position there, so that a text with one line a million times is divided evenly, too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cut {
     text: Vec<u8>,
@@ -206,7 +206,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// For a message: length of the text, rank, place, text.
+    /// Encodes it: length of the text, rank, position, text.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.text.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.rank.to_le_bytes());
@@ -214,7 +214,7 @@ impl Cut {
         out.extend_from_slice(&self.text);
     }
 
-    /// The reverse, for as many as there are.
+    /// Decodes all cuts of a message.
     pub fn read_all(mut from: &[u8]) -> Vec<Cut> {
         let mut cuts = Vec::new();
         while let Some((cut, rest)) = Cut::read(from) {
@@ -237,7 +237,7 @@ impl Cut {
         Some((cut, rest))
     }
 
-    /// The cuts between the parts of `units` units, from the samples of all.
+    /// Returns the cuts between the parts of `units` units, from the samples of all.
     pub fn between(mut samples: Vec<Cut>, units: u32) -> Vec<Cut> {
         samples.sort_unstable();
         let nth = |unit: u32| unit as usize * samples.len() / units as usize;

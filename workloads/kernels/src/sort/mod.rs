@@ -1,9 +1,9 @@
 //! Sorting a file over the units of a job.
 //!
 //! # Files
-//! `part` (a unit's part: read, sort, write) · `lines`, `words` (the kinds of records) ·
-//! `file` (borders of parts) · `contents` (what a file holds, read in another way: for the check) ·
-//! `checksum` (the same records?)
+//! `part` (a unit's part: read, sort, write) · `lines`, `words` (the kinds of records) · `file`
+//! (borders of parts) · `contents` (the contents of a file, read independently for the check) ·
+//! `checksum` (whether the records are the same)
 
 mod checksum;
 mod contents;

@@ -12,20 +12,20 @@ use super::file;
 use crate::Error;
 use crate::spread::Blocks;
 
-/// Records of a kind that one unit has.
+/// Records of one kind at one unit.
 pub trait Records: Default {
-    /// Moves the borders of a part of a file to those of records. Parts that follow each other have
-    /// every record once.
+    /// Moves the borders of a part of a file to those of records. Adjacent parts have every record
+    /// once.
     fn borders(file: &File, bytes: Range<u64>, size: u64) -> io::Result<Range<u64>>;
 
-    /// The records in the bytes of a file.
+    /// Decodes the records in the bytes of a file.
     fn parse(bytes: Vec<u8>) -> Self;
 
-    /// The reverse.
+    /// Encodes the records.
     fn bytes(&self) -> Vec<u8>;
 
-    /// Sorts the records of all units: afterwards those of each unit are in order and follow those
-    /// of the units below. Collective.
+    /// Sorts the records of all units: afterwards, those of each unit are sorted and follow those
+    /// of the lower ranks. Collective.
     fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()>;
 }
 
@@ -56,7 +56,7 @@ impl<R: Records> Part<R> {
         )
     }
 
-    /// Bytes of the whole file.
+    /// Returns the bytes of the whole file.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
@@ -89,7 +89,7 @@ impl<R: Records> Part<R> {
     }
 }
 
-/// Gives a result if all units succeeded. Collective.
+/// Returns a result if all units succeeded. Collective.
 pub(super) fn agree<T>(
     pgas: &Pgas,
     what: &'static str,

@@ -9,7 +9,7 @@ use samite::pgas::{self, Pgas, Sum};
 
 use super::part::Records;
 
-/// Numbers, little endian in files.
+/// Numbers, little-endian in files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words(pub Vec<u64>);
 
@@ -33,7 +33,7 @@ impl Records for Words {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// By the sort of a distributed array.
+    /// Uses the sort of a distributed array.
     fn sort(&mut self, pgas: &Pgas) -> pgas::Result<()> {
         let own = self.0.len() as u64;
         let (mut first, mut all) = ([0], [0]);

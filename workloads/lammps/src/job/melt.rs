@@ -1,4 +1,4 @@
-//! The program `lammps-melt`: one simulation, which writes its atoms to the stream.
+//! The program `lammps-melt`: one simulation per unit, which writes its atoms to the stream.
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -14,7 +14,8 @@ use samite::stage::{Stage, Writer};
 use super::{Error, STREAM, said};
 use crate::{Lammps, Melt, Snapshot};
 
-/// Runs with output, where slowdown is measured; before, between and after them are runs without.
+/// Runs with output when slowdown is measured; runs without output are before, between and after
+/// them.
 const RUNS: u32 = 11;
 
 /// Name of `compute msd` in the simulation.
@@ -23,7 +24,8 @@ const MOVED: &str = "moved";
 /// Runs the Lennard-Jones melt of LAMMPS' benchmarks with the real LAMMPS, and writes its atoms to
 /// a stream.
 ///
-/// Each unit has a simulation of its own, in a box of its own. Positions go from LAMMPS' memory
+/// Each unit has a simulation of its own, in a box of its own. Positions are copied once, from
+/// LAMMPS' memory into that of the step.
 /// into that of the step: one copy.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-melt")]
@@ -53,9 +55,9 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Lammps`] when LAMMPS is missing (it says what to install), [`Error::Stage`] when the
-/// stream cannot be written: nobody reads it, the analysis takes longer than stage.timeout, memory
-/// is short.
+/// [`Error::Lammps`] if LAMMPS is missing (it says what to install), [`Error::Stage`] if the stream
+/// cannot be written: it has no reader, the analysis takes longer than stage.timeout, memory is
+/// short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let mut lammps = Lammps::open(&[])?;
     let rank = fabric.identity().rank;
@@ -81,9 +83,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     if args.measure {
         without.push(timed(&mut lammps, args, None, &mut reporter)?);
     }
-    // Displacements count from here: from the first step that is written. A run begins by bringing
-    // atoms that left the box back into it, which changes the last bits of where they are; that
-    // must come before, not after.
+    // Displacements count from here, the first step that is written. A run begins by wrapping atoms
+    // that left the box back into it, which changes the last bits of their positions; that must
+    // happen before, not after.
     lammps.command("run 0")?;
     lammps.command(&format!("compute {MOVED} all msd"))?;
     let mut with = vec![timed(&mut lammps, args, Some(&mut output), &mut reporter)?];
@@ -104,14 +106,14 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
 struct Output {
     writer: Writer,
     rank: u32,
-    /// Where this unit's atoms begin among those of all.
+    /// Index of this unit's first atom among those of all.
     first: u64,
     atoms: u64,
     is_measured: bool,
 }
 
 impl Output {
-    /// Writes a step; `begins` says that it is the first one of a run.
+    /// Writes a step; `begins` says whether it is the first one of a run.
     fn write(&mut self, atoms: &Snapshot<'_>, begins: bool) -> Result<(), Error> {
         let mut step = self.writer.step()?;
         let (all, first) = ([self.atoms], [self.first]);
@@ -126,7 +128,7 @@ impl Output {
         step.attribute(said::STEP, Attribute::Integer(atoms.step as i64));
         let cell = [atoms.cell.lower, atoms.cell.upper].concat();
         step.attribute(&said::cell(self.rank), Attribute::Reals(cell));
-        // What the result is compared with is no output: it is not part of what is measured.
+        // The reference value is not output, so it is not part of what is measured.
         if begins || !self.is_measured {
             let moved = atoms.compute(MOVED)?;
             step.attribute(&said::moved(self.rank), Attribute::Reals(moved));
@@ -135,14 +137,14 @@ impl Output {
     }
 }
 
-/// One run; the time of a step, without what comes before the first one.
+/// Does one run; returns the time of a step, without what precedes the first one.
 fn timed(
     lammps: &mut Lammps,
     args: &Args,
     mut output: Option<&mut Output>,
     reporter: &mut Option<Reporter<'_>>,
 ) -> Result<Duration, Error> {
-    // Without output nobody looks but at the first and the last step.
+    // Without output, only the first and the last step are shown.
     let every = if output.is_some() {
         args.every
     } else {

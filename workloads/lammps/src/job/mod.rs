@@ -3,19 +3,19 @@
 //!
 //! ```text
 //!   melt units                          stream "melt"                        analysis units
-//!   each a simulation of its own:  ->   ragged blocks of x, id, image   ->   each a share of the atoms, by their
-//!   positions where LAMMPS has them     and what compute msd says            place; unit 0 merges and compares
+//!   each a simulation of its own:  ->   ragged blocks of x, id, image   ->   each a share of the atoms, by
+//!   positions in LAMMPS' memory         and the result of compute msd        position; unit 0 merges and compares
 //! ```
 //!
-//! A step has the variables `x` (f64, atoms x 3, as LAMMPS has them: wrapped), `id` and `image`
-//! (i32, atoms). The block of each melt unit begins where that of the unit before ends; they need
-//! not have the same length, and the order of the atoms in them changes. Attributes are in `said`.
+//! A step has the variables `x` (f64, atoms x 3, as in LAMMPS: wrapped), `id` and `image` (i32,
+//! atoms). The block of each melt unit begins where that of the previous unit ends; their lengths
+//! may differ, and the order of the atoms in them changes. Attributes are in `said`.
 //!
 //! # Promises
-//! * Displacements are those of LAMMPS' own `compute msd`, to [`msd::TOLERANCE`]; a step that
+//! * Displacements equal those of LAMMPS' own `compute msd`, up to [`msd::TOLERANCE`]; a step that
 //!   differs is an error.
-//! * Atoms are copied once, from LAMMPS' memory to the step; a share that lies in one block is read
-//!   where it lies.
+//! * Atoms are copied once, from LAMMPS' memory to the step; a share inside one block is read in
+//!   place.
 //!
 //! # Files
 //! [`melt`] (the simulation; how much output slows it down) · [`msd`] (the analysis)
@@ -36,18 +36,18 @@ mod said {
         format!("box {rank}")
     }
 
-    /// What `compute msd` of a rank says: four reals, in each direction and in all; not at every
-    /// step if slowdown is measured.
+    /// The result of `compute msd` of a rank: four reals, in each direction and in total; not at
+    /// every step if slowdown is measured.
     pub(super) fn moved(rank: u32) -> String {
         format!("msd {rank}")
     }
 }
 
-/// What can go wrong in the job.
+/// Errors of the job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// LAMMPS is missing or refuses, or its atoms are not what they should be.
+    /// LAMMPS is missing or refuses a command, or its atoms are invalid.
     #[error(transparent)]
     Lammps(#[from] crate::Error),
     /// The stream.
@@ -59,26 +59,26 @@ pub enum Error {
     /// The stream was closed without a step.
     #[error("the melt closed its stream without a step")]
     Empty,
-    /// The first step that came is not the one in which all atoms begin.
+    /// The first step that arrived is not the one with the initial positions.
     #[error(
         "displacements are measured from step 0, but the first step that arrived is {0}: keep step 0 with stage.melt.precious_first=true, or use a policy that does not drop it"
     )]
     NoStart(u64),
-    /// A step that was not dropped did not come.
+    /// A step that was not dropped is missing.
     #[error("step {0} is missing, although the policy drops no steps")]
     Missing(u64),
-    /// A unit said something that another one does not understand.
+    /// A unit cannot decode a message of another one.
     #[error("a message from another unit makes no sense: do all units come from the same build?")]
     Said(#[from] postcard::Error),
-    /// A step without what the melt says of it.
+    /// A step without an attribute of the melt.
     #[error("step {step} has no attribute `{name}`: is its writer lammps-melt, of the same build?")]
     Untold {
         /// The step of the stream.
         step: u64,
-        /// What is missing.
+        /// The missing attribute.
         name: String,
     },
-    /// The result is not LAMMPS' own.
+    /// The result differs from that of LAMMPS.
     #[error(
         "step {step}: the displacement differs from the value of LAMMPS by {difference:.1e}, relatively"
     )]
@@ -88,12 +88,12 @@ pub enum Error {
         /// Relative difference.
         difference: f64,
     },
-    /// There is nothing of LAMMPS' own to compare with.
+    /// There is no value of LAMMPS to compare with.
     #[error(
         "none of {0} steps could be compared with the value of LAMMPS: no step that every unit has carries it"
     )]
     Unchecked(usize),
-    /// Nobody reads what the program prints.
+    /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),
 }

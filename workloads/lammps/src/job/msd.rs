@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{Error, STREAM, said};
 use crate::{Cell, Displacement, MeanSquare, Origin};
 
-/// How far a displacement may be from LAMMPS' own, relative to it.
+/// Maximum relative difference of a displacement from that of LAMMPS.
 pub const TOLERANCE: f64 = 1e-10;
 
 /// Steps in the table.
@@ -28,8 +28,8 @@ const TABLE_STEPS: usize = 14;
 /// Reads every step of the stream of the melt, and computes the mean square displacement of its
 /// atoms.
 ///
-/// The units share the atoms of a step by their place in it. Atoms are matched by their number and
-/// unwrapped; each result is compared with LAMMPS' own.
+/// The units share the atoms of a step by position. Atoms are matched by their id and unwrapped;
+/// each result is compared with that of LAMMPS.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-msd")]
 pub struct Args {
@@ -42,20 +42,20 @@ pub struct Args {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Found {
     step: u64,
-    /// By melt unit: its atoms' displacements, and what LAMMPS says of them.
+    /// By melt unit: its atoms' displacements, and the values of LAMMPS.
     boxes: Vec<(Displacement, Option<[f64; 4]>)>,
 }
 
-/// What a unit has: steps, bytes that it read in place and in all, seconds.
+/// The results of a unit: steps, bytes that it read in place and in total, seconds.
 type Part = (Vec<Found>, [u64; 2], f64);
 
 /// Runs one unit. Collective over the program.
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a displacement is not LAMMPS' own, and [`Error::Unchecked`] when none
-/// could be compared (after the table was shown); [`Error::Stage`] when the stream or a part of it
-/// is lost, [`Error::Empty`] when it had no step.
+/// [`Error::Wrong`] if a displacement differs from that of LAMMPS, and [`Error::Unchecked`] if none
+/// could be compared (after the table was shown); [`Error::Stage`] if the stream or a part of it is
+/// lost, [`Error::Empty`] if it had no step.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let units = Units::wait_for_all(fabric)?;
@@ -84,7 +84,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     judge(&found)
 }
 
-/// The decision of the summary and of the program.
+/// Returns the result of the verification.
 fn judge(found: &[Found]) -> Result<(), Error> {
     let mut is_compared = false;
     for step in found {
@@ -92,7 +92,7 @@ fn judge(found: &[Found]) -> Result<(), Error> {
             continue;
         };
         is_compared = true;
-        // Not "more than": what is no number is not equal, either.
+        // Not "more than": NaN counts as different, too.
         let is_right = difference <= TOLERANCE;
         if !is_right {
             return Err(Error::Wrong {
@@ -107,7 +107,7 @@ fn judge(found: &[Found]) -> Result<(), Error> {
     }
 }
 
-/// Numbers and unwrapped positions of some atoms.
+/// Ids and unwrapped positions of some atoms.
 type Atoms<'s> = (Cow<'s, [i32]>, Vec<[f64; 3]>);
 
 /// One unit of the analysis.
@@ -117,12 +117,12 @@ struct Analysis {
     /// By melt unit.
     origins: Vec<Origin>,
     found: Vec<Found>,
-    /// Bytes in place, and in all.
+    /// Bytes read in place, and in total.
     read: [u64; 2],
 }
 
 impl Analysis {
-    /// All steps; how long they took.
+    /// Reads all steps; returns how long they took.
     fn watch(&mut self, fabric: &Fabric) -> Result<f64, Error> {
         let stage = Stage::join(fabric)?;
         let mut reader = stage.reader(STREAM)?;
@@ -138,7 +138,7 @@ impl Analysis {
             };
             if self.origins.is_empty() {
                 begin = Instant::now();
-                // Displacements are those since the start, and the policy may have dropped it.
+                // Displacements are relative to the start, which the policy may have dropped.
                 if step.number() > 0 {
                     return Err(Error::NoStart(step.number()));
                 }
@@ -152,7 +152,7 @@ impl Analysis {
         }
     }
 
-    /// Where all atoms begin: any of them may come to lie in this unit's share.
+    /// Stores the initial positions of all atoms: any of them may get into this unit's share.
     fn begin(&mut self, step: &StepReader) -> Result<(), Error> {
         for (rank, block) in blocks(step)? {
             let cell = cell(step, rank)?;
@@ -162,7 +162,7 @@ impl Analysis {
         Ok(())
     }
 
-    /// The displacements of this unit's share of the atoms.
+    /// Computes the displacements of this unit's share of the atoms.
     fn look_at(&mut self, step: &StepReader) -> Result<Found, Error> {
         let all = &step.variable("id")?.shape;
         let grid = Grid::along(all, 0, self.size.into()).map_err(samite::stage::Error::from)?;
@@ -192,7 +192,7 @@ impl Analysis {
         })
     }
 
-    /// Numbers and unwrapped positions of the atoms at some installations.
+    /// Returns ids and unwrapped positions of the atoms in a range.
     fn atoms<'s>(
         &mut self,
         step: &'s StepReader,
@@ -209,7 +209,7 @@ impl Analysis {
         Ok((ids, positions.collect()))
     }
 
-    /// A box of a variable where it lies, if that is in one piece, else a copy.
+    /// Returns a box of a variable in place, if it is inside one block, otherwise a copy.
     fn take<'s, T: Element>(
         &mut self,
         step: &'s StepReader,
@@ -232,8 +232,8 @@ impl Analysis {
     }
 }
 
-/// The melt units' blocks of atoms that are not empty, by rank. Servers have them in pieces; these
-/// are put together.
+/// Returns the melt units' blocks of atoms that are not empty, by rank. Servers store them in
+/// pieces; these are joined.
 fn blocks(step: &StepReader) -> Result<Vec<(u32, Region)>, Error> {
     let pieces = step.blocks("id")?;
     let pieces = pieces.map(|(rank, piece)| (rank, [piece.lower()[0], piece.upper()[0]]));
@@ -245,7 +245,7 @@ fn blocks(step: &StepReader) -> Result<Vec<(u32, Region)>, Error> {
     Ok(blocks)
 }
 
-/// From the first to the last place of each rank: the block of a rank has no gaps.
+/// Joins the pieces of each rank, from the first to the last position: its block has no gaps.
 fn joined(pieces: impl Iterator<Item = (u32, [u64; 2])>) -> BTreeMap<u32, [u64; 2]> {
     let mut blocks = BTreeMap::new();
     for (rank, [from, to]) in pieces {
@@ -255,8 +255,8 @@ fn joined(pieces: impl Iterator<Item = (u32, [u64; 2])>) -> BTreeMap<u32, [u64; 
     blocks
 }
 
-/// The steps that both units have, with the atoms of both: they need not have taken the same ones
-/// where the policy drops.
+/// Merges the steps that both units have, with the atoms of both: if the policy drops steps, they
+/// may have taken different ones.
 fn merge(found: Vec<Found>, others: Vec<Found>) -> Vec<Found> {
     let mut others: BTreeMap<u64, Found> =
         others.into_iter().map(|step| (step.step, step)).collect();
@@ -299,13 +299,13 @@ fn cell(step: &StepReader, rank: u32) -> Result<Cell, Error> {
 }
 
 impl Found {
-    /// Of the atoms of all boxes.
+    /// Returns the displacement of the atoms of all boxes.
     fn all(&self) -> Displacement {
         let boxes = self.boxes.iter().map(|(moved, _)| *moved);
         boxes.reduce(Displacement::merge).unwrap_or_default()
     }
 
-    /// What LAMMPS says of the atoms of all boxes, if it was asked.
+    /// Returns the value of LAMMPS for the atoms of all boxes, if it was computed.
     fn theirs(&self) -> Option<f64> {
         let of = |(moved, theirs): &(Displacement, Option<[f64; 4]>)| {
             theirs.map(|theirs| theirs[3] * moved.atoms as f64)
@@ -314,8 +314,8 @@ impl Found {
         sum.map(|sum| sum / self.all().atoms.max(1) as f64)
     }
 
-    /// The largest relative difference of the four numbers of a box to LAMMPS' own; none if LAMMPS
-    /// was not asked.
+    /// Returns the largest relative difference of the four numbers of a box from those of LAMMPS;
+    /// `None` if LAMMPS did not compute them.
     fn difference(&self) -> Option<f64> {
         let of = |(moved, theirs): &(Displacement, Option<[f64; 4]>)| {
             let MeanSquare { along, total } = moved.mean();
@@ -323,7 +323,7 @@ impl Found {
             let each = ours.zip((*theirs)?).map(|(ours, theirs)| {
                 let apart = (ours - theirs).abs();
                 let relative = apart / theirs.abs();
-                // What is no number is as far away as can be.
+                // NaN counts as the largest possible difference.
                 match apart == 0.0 {
                     true => 0.0,
                     false if relative.is_nan() => f64::INFINITY,
@@ -337,7 +337,7 @@ impl Found {
     }
 }
 
-/// The first and the last step and some between them.
+/// Returns a table of the first and the last step and some between them.
 fn table(found: &[Found], rows: usize) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY);

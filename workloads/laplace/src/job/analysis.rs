@@ -27,11 +27,11 @@ const SAMPLES: usize = 64;
 /// Longest side of the field's picture.
 const PICTURE: usize = 1024;
 
-/// Reads every step of the Laplace solver out of the stream, and computes its moments.
+/// Reads every step of the Laplace solver from the stream, and computes its moments.
 ///
 /// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an
-/// analysis that is slower than the solver makes the solver wait, as long as it lives or the
-/// setting stage.timeout says. At the end the last step is compared with a sequential run, bit by
+/// analysis that is slower than the solver makes the solver wait, as long as it is alive or up to
+/// the setting stage.timeout. At the end, the last step is compared with a sequential run, bit by
 /// bit, and the moments of the others with those of the sequential run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-analysis")]
@@ -63,14 +63,14 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Stage`] when the stream or a part of it is lost, [`Error::Wrong`] (after the report was
-/// written) and [`Error::Figures`] when the result is not that of the sequential solver.
+/// [`Error::Stage`] if the stream or a part of it is lost, [`Error::Wrong`] (after the report was
+/// written) and [`Error::Figures`] if the result is not that of the sequential solver.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let units =
         Units::wait_for_all(fabric).doing(|| "looking for the units of the analysis".into())?;
     let mut analysis = Analysis::new(fabric, args);
     let stage = Stage::join(fabric)?;
-    // It lives as long as the last step is held: what a reader that is closed held is given back.
+    // Lives until the last step is released: the holds of a closed reader end.
     let mut reader = stage.reader(STREAM)?;
     let last = analysis.watch(&mut reader, out)?;
     let elapsed = analysis.begin.elapsed();
@@ -109,23 +109,24 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .map_or(Ok(()), |comparison| comparison.judge())
 }
 
-/// What a unit of the analysis has seen, or all of them.
+/// The results of one unit of the analysis, or of all.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     /// Figures by step.
     pub(super) found: Vec<Found>,
-    /// Parts of steps, each inside one block of the solver or put together from several.
+    /// Parts of steps, each inside one block of the solver or copied from several.
     pub(super) parts: u64,
-    /// How many of them were read where they lie.
+    /// How many of them were read in place.
     pub(super) in_place: u64,
-    /// For steps, at the slowest unit.
+    /// Waiting for steps, at the slowest unit.
     pub(super) waiting: Duration,
-    /// With rows, at the slowest unit.
+    /// Reading and computing, at the slowest unit.
     pub(super) reading: Duration,
 }
 
 impl Seen {
-    /// Of the steps that both have: where the policy drops, they need not have taken the same ones.
+    /// Merges the steps that both have: if the policy drops steps, they may have taken different
+    /// ones.
     fn merge(self, lower: Seen) -> Seen {
         let mut others: BTreeMap<u64, Figures> = BTreeMap::new();
         others.extend(lower.found.into_iter().map(|one| (one.step, one.figures)));
@@ -170,7 +171,7 @@ impl<'f> Analysis<'f> {
         }
     }
 
-    /// All steps; the last one stays held.
+    /// Reads all steps; returns the last one, still held.
     fn watch(&mut self, reader: &mut Reader, out: &mut dyn Write) -> Result<StepReader, Error> {
         let mut reporter = None;
         let mut out = (self.fabric.identity().rank == 0).then_some(out);
@@ -216,7 +217,8 @@ impl<'f> Analysis<'f> {
             if is_last {
                 return Ok(step);
             }
-            // The last may be dropped; with the other policies no writer waits for what is held.
+            // The last step may be dropped; with the other policies, holding a step delays no
+            // writer.
             held = matches!(
                 policy,
                 Policy::DropOldest | Policy::DropNewest | Policy::Latest
@@ -225,7 +227,8 @@ impl<'f> Analysis<'f> {
         }
     }
 
-    /// The figures of this unit's rows, part by part: so that each part lies inside one block.
+    /// Computes the figures of this unit's rows, part by part, so that each part is inside one
+    /// block.
     fn look_at(&mut self, step: &StepReader) -> Result<Found, Error> {
         let problem = problem(step)?;
         let samples = &*self
@@ -236,6 +239,7 @@ impl<'f> Analysis<'f> {
             .map_err(samite::stage::Error::from)?
             .part(own.rank.into());
         let (first, end) = (rows.lower()[0] as usize, rows.upper()[0] as usize);
+        // Cut at the borders of the solver's blocks, except for the study's variant.
         let mut cuts = vec![first, end];
         if self.kind != Kind::Study {
             let inside = |row: &usize| (first..end).contains(row);
@@ -269,7 +273,7 @@ impl<'f> Analysis<'f> {
     }
 }
 
-/// What is wanted of the last step only.
+/// Computes what is needed of the last step only.
 fn last_look(step: &StepReader) -> Result<(Picture, Residual), Error> {
     let problem = problem(step)?;
     let mut picture = Picture::new(&problem, PICTURE);
@@ -283,7 +287,7 @@ fn last_look(step: &StepReader) -> Result<(Picture, Residual), Error> {
     Ok((picture, residual.finish_whole()))
 }
 
-/// How many steps there are.
+/// Returns the number of steps.
 fn steps(step: &StepReader) -> Result<u64, Error> {
     let steps = match step.attribute(said::STEPS) {
         Some(Attribute::Integer(steps)) => u64::try_from(*steps).ok(),
@@ -295,7 +299,7 @@ fn steps(step: &StepReader) -> Result<u64, Error> {
     })
 }
 
-/// The largest change by this step, if all solver units have told.
+/// Returns the largest change by this step, if all solver units have reported it.
 fn change(step: &StepReader) -> Option<f64> {
     let of = |rank| match step.attribute(&said::change(rank)) {
         Some(Attribute::Real(change)) => Some(*change),
@@ -305,8 +309,8 @@ fn change(step: &StepReader) -> Option<f64> {
     all?.into_iter().reduce(f64::max)
 }
 
-/// Seconds of computing, of exchanging borders and of waiting: the longest of each that a solver
-/// unit has told.
+/// Returns the seconds of computing, of exchanging borders and of waiting: for each, the longest
+/// that a solver unit has reported.
 fn times(last: &StepReader) -> [f64; 3] {
     let mut longest = [0.0f64; 3];
     for rank in 0..last.writers() {
@@ -319,7 +323,7 @@ fn times(last: &StepReader) -> [f64; 3] {
     longest
 }
 
-/// The first row of each block, from the top down.
+/// Returns the first row of each block, from the top down.
 fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
     let blocks = step.blocks(FIELD)?;
     let mut rows: Vec<usize> = blocks.map(|(_, block)| block.lower()[0] as usize).collect();

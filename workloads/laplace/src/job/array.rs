@@ -5,7 +5,7 @@
 //! relaxes black cells and exchanges again. Ghost cells at the sides of the rectangle have no
 //! neighbour and hold the boundary.
 //!
-//! The field is relaxed in place, so nobody can watch it: for that there is [`super::solver`].
+//! The field is relaxed in place, so no program can watch it; [`super::solver`] allows that.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when a bit differs from the sequential run; [`Error::Pgas`] when a unit is lost
-/// or memory is short.
+/// [`Error::Wrong`] if a bit differs from the sequential run; [`Error::Pgas`] if a unit is lost or
+/// memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let problem = Problem::new(args.rows, args.cols)?;
@@ -133,7 +133,7 @@ fn summary(
     summary.verification(comparison.is_exact(), detail)
 }
 
-/// Runs the steps alone and compares all rows of the array.
+/// Runs the steps sequentially and compares all rows of the array.
 fn compare(problem: Problem, array: &Array<f64, 2>, steps: u64) -> Result<Comparison, Error> {
     let mut sequential = Sequential::new(problem);
     for _ in 0..steps {
@@ -163,7 +163,7 @@ struct Block {
 }
 
 impl Block {
-    /// The field before the first step, with the boundary around it.
+    /// Returns the field before the first step, with the boundary around it.
     fn new(problem: Problem, mut array: Array<f64, 2, Local>) -> Block {
         let first = array.local_runs().next().map_or([0, 0], |run| run.index);
         let first = first.map(|index| index as usize);
@@ -172,7 +172,7 @@ impl Block {
         if width > 0 {
             let memory = array.as_mut_slice();
             memory.fill(INITIAL);
-            // Ghost cells that have a neighbour are overwritten by the first exchange.
+            // The first exchange overwrites ghost cells that have a neighbour.
             let mut side = |at: bool, cells: &mut dyn Iterator<Item = usize>, value: f64| {
                 if at {
                     cells.for_each(|cell| memory[cell] = value);
@@ -200,7 +200,7 @@ impl Block {
         }
     }
 
-    /// One step; the largest change of a cell of this block. Collective.
+    /// Computes one step; returns the largest change of a cell of this block. Collective.
     fn step(&mut self) -> Result<f64, Error> {
         let mut change = 0.0f64;
         for colour in [Colour::Red, Colour::Black] {
@@ -210,7 +210,7 @@ impl Block {
         Ok(change)
     }
 
-    /// Relaxes the cells of one colour; the largest change.
+    /// Relaxes the cells of one colour; returns the largest change.
     fn relax(&mut self, colour: Colour) -> f64 {
         let width = self.width;
         if width == 0 {
@@ -222,7 +222,7 @@ impl Block {
             let row = self.first[0] + start / width - 1;
             let relax = Relax {
                 omega: self.problem.omega(),
-                // Columns are counted from the first of this block.
+                // Columns are counted from the first one of this block.
                 parity: (colour.parity(row) + self.first[1]) % 2,
                 above: &memory[start - width..start],
                 row: &memory[start..start + width],

@@ -1,4 +1,4 @@
-//! The exchange of border rows between neighbours, by messages out of and into shared memory.
+//! The exchange of border rows between neighbours, by messages from and to shared memory.
 //!
 //! ```text
 //!   0                row bytes
@@ -17,7 +17,7 @@ use crate::{Error, Halo, Part, Problem};
 /// Tag of a row, twice per step.
 const BORDER: u64 = 5;
 
-/// A neighbour and the two rows that travel between it and this unit.
+/// A neighbour and the two rows exchanged with it.
 #[derive(Debug)]
 struct Side {
     peer: PeerId,
@@ -28,8 +28,8 @@ struct Side {
 
 /// The neighbours of one unit.
 ///
-/// Rows are put into shared memory and sent from there: a neighbour that maps it copies each once,
-/// straight into its own.
+/// Rows are written to shared memory and sent from there: a neighbour that maps it copies each
+/// once, directly into its own.
 #[derive(Debug)]
 pub(crate) struct Borders {
     fabric: Fabric,
@@ -41,8 +41,8 @@ pub(crate) struct Borders {
 }
 
 impl Borders {
-    /// Waits for the other units of this program. Collective: none of them leaves before all have
-    /// found it.
+    /// Waits for the other units of this program. Collective: none returns before all have found
+    /// it.
     pub(crate) fn new(fabric: &Fabric, problem: &Problem, part: Part) -> Result<Self, Error> {
         let solvers = fabric
             .program(&fabric.identity().program)
@@ -82,6 +82,7 @@ impl Halo for Borders {
         let start = Instant::now();
         let sides = || [&self.above, &self.below].into_iter().flatten();
         let with = |side: &Side| format!("exchanging borders with solver.{}", side.rank);
+        // Start all receives before the sends, so that both directions overlap.
         let receives = sides()
             .map(|side| {
                 let wants = Match::from(side.peer, BORDER);

@@ -1,4 +1,4 @@
-//! The sequential run that a result is compared with.
+//! The sequential run with which a result is compared.
 
 use std::io::Write;
 
@@ -11,12 +11,11 @@ use super::analysis::problem;
 use super::figures::{Found, Kind};
 use crate::{Comparison, Error, Sequential};
 
-/// Computes all again as the textbook has it: figures of the steps up to rounding, the last step
-/// bit by bit, also when it is not among those that all units have.
+/// Computes everything again with the textbook algorithm. Compares the figures of the steps up to
+/// rounding, and the last step bit by bit, even if not all units have taken it.
 ///
 /// # Errors
-/// [`Error::Figures`] of the first step that has other figures, and when there is no step to
-/// compare.
+/// [`Error::Figures`] for the first step with other figures, and if there is no step to compare.
 pub(super) fn check(
     last: &StepReader,
     found: &[Found],
@@ -60,7 +59,7 @@ pub(super) fn check(
     Ok(comparison)
 }
 
-/// Computes up to step `last`, and looks at those steps that were found.
+/// Computes up to step `last`, and calls `look` for the steps that were found.
 fn along(
     sequential: &mut Sequential,
     found: &[Found],
@@ -68,7 +67,7 @@ fn along(
     mut report: impl FnMut(u64) -> std::io::Result<()>,
     mut look: impl FnMut(&Sequential, &Found) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    // The policy may have dropped steps; all units need not have the last one.
+    // The policy may have dropped steps; not all units need to have the last one.
     let mut found = found.iter().peekable();
     for step in 0..=last {
         if step > 0 {

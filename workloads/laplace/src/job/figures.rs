@@ -1,4 +1,4 @@
-//! What is computed of a step: by each unit of its own rows, then merged.
+//! The figures of a step: computed by each unit from its own rows, then merged.
 //!
 //! | kind | of a step | merged | checked against the sequential run |
 //! |---|---|---|---|
@@ -6,8 +6,8 @@
 //! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table |
 //! | study | beside the moments [`study::moments`] of each unit's block | no | the steps of the table |
 //!
-//! They are held against those of the sequential run by their definition ([`Plain`]), up to the
-//! rounding of these very values: no formula is checked by itself.
+//! They are compared with those of the sequential run by their definition ([`Plain`]), up to the
+//! rounding of these values: no formula is checked against itself.
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, LineStyle, Table};
@@ -24,7 +24,7 @@ use crate::{Distance, Error, Moments, Samples, Sequential, StepRecord};
 /// Steps in the table on the terminal.
 pub(super) const TABLE_STEPS: usize = 14;
 
-/// Which figures.
+/// The kind of figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Moments,
@@ -40,7 +40,7 @@ pub(super) struct Figures {
     more: More,
 }
 
-/// What a kind has beside the moments.
+/// What a kind computes in addition to the moments.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum More {
     Nothing,
@@ -49,7 +49,7 @@ enum More {
     Study(Vec<[[f64; 2]; study::ORDERS]>),
 }
 
-/// Figures of a step, and by how much the solver said that it changed.
+/// Figures of a step, and the solver's largest change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Found {
     pub(super) step: u64,
@@ -58,7 +58,7 @@ pub(super) struct Found {
 }
 
 impl Kind {
-    /// Of no rows.
+    /// Returns the figures of no rows.
     pub(super) fn nothing(self) -> Figures {
         Figures {
             moments: Moments::EMPTY,
@@ -71,7 +71,7 @@ impl Kind {
         }
     }
 
-    /// The steps that are checked, of those that were found.
+    /// Returns which of the steps that were found are checked.
     pub(super) fn checked(self, found: &[Found]) -> Vec<u64> {
         let shown = match self {
             Kind::Moments => (0..found.len()).collect(),
@@ -80,7 +80,8 @@ impl Kind {
         shown.into_iter().map(|at| found[at].step).collect()
     }
 
-    /// What the units, whose rows begin at `cuts` (and end at the last of them), should have found.
+    /// Returns what units should have found whose rows begin at `cuts` (and end at the last of
+    /// them).
     pub(super) fn expected(self, sequential: &Sequential, cuts: &[usize]) -> Expected {
         let rows = |from: usize, to: usize| (from..to).map(|row| sequential.row(row));
         let end = cuts.last().copied().unwrap_or_default();
@@ -107,17 +108,17 @@ impl Kind {
     }
 }
 
-/// What the figures of a step should be.
+/// The expected figures of a step.
 #[derive(Debug)]
 pub(super) struct Expected {
     kind: Kind,
     all: Plain,
-    /// Of the study: by block, of the even places and of the odd ones.
+    /// For the study: by block, of the even positions and of the odd ones.
     blocks: Vec<[Plain; 2]>,
 }
 
 impl Figures {
-    /// Adds rows, of which the first is row `first` of the rectangle. For the study they are a
+    /// Adds rows, of which the first is row `first` of the rectangle. For the study they form a
     /// block.
     pub(super) fn add(&mut self, first: usize, rows: ArrayView2<'_, f64>, samples: &Samples) {
         for (at, row) in (first..).zip(rows.rows()) {
@@ -134,7 +135,7 @@ impl Figures {
         }
     }
 
-    /// Of the rows of both, the upper ones first.
+    /// Merges the figures of the rows of both, the upper ones first.
     pub(super) fn merge(self, lower: Self) -> Self {
         let more = match (self.more, lower.more) {
             (More::Orders(one), More::Orders(other)) => More::Orders(one.merge(&other)),
@@ -142,7 +143,8 @@ impl Figures {
                 blocks.extend(others);
                 More::Study(blocks)
             }
-            // Units of one job are started with the same arguments; else the check says so.
+            // All units of a job are started with the same arguments; otherwise the check reports
+            // it.
             (one, _) => one,
         };
         Figures {
@@ -152,7 +154,7 @@ impl Figures {
         }
     }
 
-    /// Count, mean, and central moments from the second on.
+    /// Returns count, mean, and central moments from the second on.
     fn series(&self) -> Vec<f64> {
         let moments = &self.moments;
         let head = [moments.count() as f64, moments.mean()];
@@ -168,8 +170,10 @@ impl Figures {
         }
     }
 
+    /// Compares with the expected figures.
+    ///
     /// # Errors
-    /// What differs from what it should be.
+    /// The first difference.
     pub(super) fn check(&self, step: u64, expected: &Expected) -> Result<(), Error> {
         let wrong = |what: String| Err(Error::Figures { step, what });
         let has_blocks = |blocks: usize| blocks == expected.blocks.len();
@@ -185,6 +189,7 @@ impl Figures {
         let (all, moments) = (&expected.all, &self.moments);
         let found = [moments.count() as f64, moments.min(), moments.max()];
         let exact = [all.count as f64, all.least, all.most];
+        // Exact: no rounding is involved.
         for (what, (ours, theirs)) in ["count", "least value", "largest value"]
             .iter()
             .zip(found.into_iter().zip(exact))
@@ -231,7 +236,7 @@ fn differs(what: &str, ours: f64, theirs: f64) -> String {
 }
 
 impl Found {
-    /// As tables and reports have it.
+    /// Returns the record for tables and reports.
     pub(super) fn record(&self) -> StepRecord {
         StepRecord {
             step: self.step,
@@ -242,7 +247,7 @@ impl Found {
     }
 }
 
-/// The figures per step, a few steps of many.
+/// Returns a table of the figures of some steps.
 pub(super) fn table(found: &[Found], kind: Kind) -> Table {
     if kind == Kind::Moments {
         let records: Vec<StepRecord> = found.iter().map(Found::record).collect();
@@ -299,7 +304,7 @@ mod tests {
         (problem, sequential)
     }
 
-    /// What units find of rows that they read as blocks.
+    /// Returns the figures of units that read these rows as blocks.
     fn found(kind: Kind, problem: &Problem, sequential: &Sequential, cuts: &[usize]) -> Figures {
         let samples = Samples::new(problem, 4);
         let parts = cuts.windows(2).map(|cut| {
@@ -317,7 +322,7 @@ mod tests {
         parts.reduce(Figures::merge).unwrap()
     }
 
-    /// What two units find of the field after so many steps.
+    /// Returns the figures of two units for the field after this many steps.
     fn of(kind: Kind, steps: u32) -> Figures {
         let (problem, sequential) = field(steps);
         found(kind, &problem, &sequential, &CUTS)
@@ -368,7 +373,7 @@ mod tests {
     fn wrong_figures_of_any_kind_are_found() {
         let (problem, sequential) = field(3);
         let right = |kind| found(kind, &problem, &sequential, &CUTS);
-        // One value instead of another: all else is as it was.
+        // One value instead of another: everything else is unchanged.
         let mut moved = sequential.row(0).to_vec();
         moved[2] += 1e-6;
         let (mut before, mut after) = (Moments::of(sequential.row(0)), Moments::of(&moved));
@@ -384,11 +389,10 @@ mod tests {
             |figures: Figures, kind: Kind| figures.check(3, &kind.expected(&sequential, &CUTS));
         assert!(checked(with(before), Kind::Moments).is_ok());
         assert!(checked(with(after), Kind::Moments).is_err());
-        // What is no number is equal to nothing.
+        // NaN is equal to nothing.
         let nothing = Moments::of(&[f64::NAN; 63]);
         assert!(checked(with(nothing), Kind::Moments).is_err());
-        // The highest order alone: values of which only that one is wrong are the general formulas'
-        // alone.
+        // Only the highest order is wrong: only the general formulas compute it.
         let mut orders = Orders::empty(16);
         (0..9).for_each(|row| {
             sequential

@@ -1,36 +1,36 @@
 //! The programs of the job: [`solver`] and [`analysis`], any number of units each, with a stream of
-//! steps between them; and [`mod@array`], the same problem on a distributed array, with nobody who
-//! watches.
+//! steps between them; and [`mod@array`], the same problem on a distributed array, without an
+//! observer.
 //!
 //! ```text
 //!   solver units                       stream "laplace"                       analysis units
-//!   each its rows of u, every step ->  steps in the node's memory    ->  each its rows of u, cut anew
-//!   leave after the last commit                                          share what they found; unit 0 checks
+//!   each its rows of u, every step ->  steps in the node's memory    ->  each its rows of u, redistributed
+//!   leave after the last commit                                          merge their results; unit 0 checks
 //! ```
 //!
 //! It is the study's first workflow: a solver and its n-th moment analysis ("MTA"). The solver
-//! computes each step out of the last one, which it keeps in place: it has no field beside the
-//! steps, and nothing is copied. The analysis reads the solver's blocks where they lie. Neither
-//! side knows the other's number.
+//! computes each step from the last one, which it keeps in place: it has no field besides the
+//! steps, and nothing is copied. The analysis reads the solver's blocks in place. Neither side
+//! knows the number of units of the other.
 //!
 //! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the
 //! solver, the attributes of `said`.
 //!
 //! # Promises
-//! * **No step is lost, none is torn.** The stream gives every step, in order, and nobody writes to
-//!   a committed one.
+//! * **No step is lost, none is torn.** The stream gives every step, in order, and no process
+//!   writes to a committed one.
 //! * The last step is compared with a sequential run, bit by bit; the figures of the others with
 //!   those of the sequential run (`figures` says which).
-//! * **A slow analysis slows the solver down.** The solver waits in `step()` for as long as the
-//!   analysis lives, or until `stage.timeout` is over: then it ends with an error that names the
-//!   readers and how far they are behind.
-//! * **Whoever is lost is named.** When a solver unit is lost the other ones end; the analysis
-//!   reads what was committed, and then says who was lost.
+//! * **A slow analysis slows the solver down.** The solver waits in `step()` as long as the
+//!   analysis is alive, or until `stage.timeout`: then it ends with an error that names the readers
+//!   and how far they are behind.
+//! * **A lost unit is named.** If a solver unit is lost, the others end; the analysis reads what
+//!   was committed, and then names the lost unit.
 //!
 //! # Files
-//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (what is
-//! computed of a step, merged, shown and checked) · `check` (the sequential run) · `outcome` (the
-//! run as a table and as a report) · `steering/` (another job: a solver that is told how to go on)
+//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (the figures of
+//! a step: computed, merged, shown and checked) · `check` (the sequential run) · `outcome` (the run
+//! as a table and as a report) · `steering/` (another job: a solver that another program steers)
 
 pub mod analysis;
 pub mod array;
@@ -57,8 +57,8 @@ mod said {
         format!("change {rank}")
     }
 
-    /// What a rank spent its time with, at the last step: reals, seconds of computing (straight
-    /// into the step), of exchanging borders, of waiting for the step to begin.
+    /// The time that a rank has spent, at the last step: reals, seconds of computing (directly into
+    /// the step), of exchanging borders, of waiting for the step to begin.
     pub(super) fn times(rank: u32) -> String {
         format!("times {rank}")
     }

@@ -1,4 +1,4 @@
-//! What a run came to: the summary on the terminal, and the report.
+//! The result of a run: the summary on the terminal, and the report.
 
 use std::io::Write;
 use std::path::{Path, absolute};
@@ -11,7 +11,7 @@ use crate::{
     Check, Comparison, Error, Fact, Picture, Problem, Progress, Report, Residual, StepRecord,
 };
 
-/// All that is known after the last step.
+/// Everything that is known after the last step.
 pub(super) struct Outcome {
     pub(super) problem: Problem,
     /// The first row of each block.
@@ -23,19 +23,19 @@ pub(super) struct Outcome {
     pub(super) records: Vec<StepRecord>,
     pub(super) picture: Picture,
     pub(super) residual: Residual,
-    /// Nothing if it was not asked for.
+    /// `None` if it was not requested.
     pub(super) comparison: Option<Comparison>,
-    /// Steps whose figures were found to be those of the sequential run, if that was asked for.
+    /// Number of steps whose figures equal those of the sequential run, if that was requested.
     pub(super) checked: usize,
     /// From the first step to the end of the last one.
     pub(super) elapsed: Duration,
     pub(super) checking: Duration,
-    /// What the slowest solver unit spent: seconds of computing, at borders, waiting.
+    /// The seconds of the slowest solver unit: computing, at borders, waiting.
     pub(super) solver: [f64; 3],
 }
 
 impl Outcome {
-    /// Writes the report, prints the summary and says where the report is.
+    /// Writes the report, prints the summary and the path of the report.
     pub(super) fn show(&self, report: &Path, out: &mut dyn Write) -> Result<(), Error> {
         let (checks, timings) = (self.checks(), self.timings());
         std::fs::write(report, self.html(&checks, &timings)?).map_err(|source| Error::Report {

@@ -1,8 +1,8 @@
-//! Moments by their definition, for the check: two passes over all values, and nothing of the
-//! formulas that the analysis merges by.
+//! Moments by their definition, for the check: two passes over all values, without the formulas
+//! that the analysis uses to merge.
 
-/// How far moments of the same values, summed in another order, may be from each other, over the
-/// scale of their rounding.
+/// Maximum difference of moments of the same values, summed in another order, relative to the scale
+/// of their rounding.
 const ROUNDING: f64 = 1e-12;
 
 /// Count, mean and central moments of some values.
@@ -16,7 +16,7 @@ pub(super) struct Plain {
     pub(super) most: f64,
 }
 
-/// A number, and how far from it another one may be that is to be the same.
+/// A number, and the maximum distance of another one that is considered equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Close {
     pub(super) value: f64,
@@ -24,15 +24,15 @@ pub(super) struct Close {
 }
 
 impl Close {
-    /// What is no number is far from everything.
+    /// Returns true if `other` is close enough. NaN never is.
     pub(super) fn is(self, other: f64) -> bool {
         (self.value - other).abs() <= self.slack
     }
 }
 
 impl Plain {
-    /// Of values row by row, up to an order. Sums of rows are summed: that rounds less than one
-    /// long sum.
+    /// Computes the moments of values, row by row, up to an order. Sums of rows are summed: that
+    /// rounds less than one long sum.
     pub(super) fn of<'a>(rows: impl Iterator<Item = &'a [f64]> + Clone, order: usize) -> Plain {
         let sum = |of: &dyn Fn(f64) -> f64| -> f64 {
             rows.clone()
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn slack_is_that_of_rounding() {
-        // Few values far away from many: the moments of high orders are small beside the power of
+        // A few values far away from many others: high moments are small compared with the power of
         // the spread.
         let row: Vec<f64> = (0..1000)
             .map(|at| {

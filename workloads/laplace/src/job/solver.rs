@@ -1,4 +1,4 @@
-//! The program `laplace-solver`: one unit of the solver, a writer of the stream.
+//! The program `laplace-solver`: one unit of the solver, which writes the stream.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///
 /// The units share the rectangle by bands of rows. Any number of programs may read the stream; one
-/// that is slower makes the solver wait, as long as it lives or the setting stage.timeout says.
+/// that is slower makes the solver wait, as long as it is alive or up to the setting stage.timeout.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-solver")]
 pub struct Args {
@@ -30,13 +30,13 @@ pub struct Args {
     pub steps: u64,
 }
 
-/// Runs one unit. Collective over the program; returns when the last step is committed, read or
-/// not.
+/// Runs one unit. Collective over the program; returns when the last step is committed, whether it
+/// was read or not.
 ///
 /// # Errors
 ///
-/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when the stream cannot be written:
-/// nobody reads it, a reader takes longer than stage.timeout, memory is short.
+/// [`Error::Fabric`] if a neighbour is lost, [`Error::Stage`] if the stream cannot be written: it
+/// has no reader, a reader takes longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let problem = Problem::stacked(args.size, own.size as usize)?;
@@ -57,6 +57,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         let start = Instant::now();
         let shape = [problem.rows(), problem.cols()];
         let extent = [part.rows, problem.cols()];
+        // The new step is computed in place, from the last one in place.
         let (last, cells) =
             step.alloc_with_last::<f64>(FIELD, shape, [part.first_row, 0], extent)?;
         let new = New::of(problem.cols(), cells);
@@ -75,6 +76,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         };
         stepping += start.elapsed();
 
+        // What the analysis needs besides the field.
         step.attribute(said::STEPS, Attribute::Integer(args.steps as i64));
         if number > 0 {
             step.attribute(&said::change(own.rank), Attribute::Real(change.max));
@@ -103,7 +105,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     Ok(stream.close()?)
 }
 
-/// The rows of the last step, which its readers may be reading, too.
+/// The rows of the last step, which its readers may read at the same time.
 struct Old<'a>(ArrayViewD<'a, f64>);
 
 impl Rows for Old<'_> {
@@ -116,14 +118,14 @@ impl Rows for Old<'_> {
     }
 
     fn load(&self, row: usize, out: &mut [f64]) {
-        // The block as it was allocated: its cells lie together.
+        // The block as it was allocated: its cells are contiguous.
         let start = row * out.len();
         let cells = self.0.as_slice().unwrap_or_default();
         out.copy_from_slice(&cells[start..start + out.len()]);
     }
 }
 
-/// The rows of the step that is being written: nobody sees them yet.
+/// The rows of the step that is being written: no reader can see them yet.
 struct New<'a> {
     cols: usize,
     cells: RefCell<&'a mut [f64]>,

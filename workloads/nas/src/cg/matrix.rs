@@ -1,40 +1,40 @@
 //! The sparse matrix of the benchmark: random, symmetric, with known condition.
 //!
-//! It is a sum of outer products of sparse random vectors, with weights that fall from 1 to
-//! 0.1, shifted on its diagonal (NPB 3: `makea`, `sprnvc`, `vecset`, `sparse`). Every unit
-//! makes all vectors, which are few, and only its rows of the sum.
+//! It is a sum of outer products of sparse random vectors, with weights that fall from 1 to 0.1,
+//! shifted on its diagonal (NPB 3: `makea`, `sprnvc`, `vecset`, `sparse`). Every unit generates all
+//! vectors, which are few, and only its rows of the sum.
 
 use std::ops::Range;
 
 use super::problem::Problem;
 use crate::random::Random;
 
-/// The smallest weight; also what the diagonal is raised by before it is shifted.
+/// The smallest weight; also added to the diagonal before the shift.
 const CONDITION: f64 = 0.1;
 
-/// The element of each vector that lies on the diagonal.
+/// The diagonal element of each vector.
 const DIAGONAL: f64 = 0.5;
 
-/// Some rows of the matrix, by rows.
+/// Some rows of the matrix, in compressed row format.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
-    /// Where each row begins in the two below; one more: the end.
+    /// Where each row begins in the two below; one more for the end.
     begins: Vec<usize>,
     columns: Vec<u32>,
     values: Vec<f64>,
 }
 
-/// The vectors that the matrix is made of.
+/// The vectors from which the matrix is built.
 struct Vectors {
     begins: Vec<usize>,
-    /// Place and value; the places of one vector are distinct.
+    /// Index and value; the indices of one vector are distinct.
     elements: Vec<(u32, f64)>,
 }
 
 impl Vectors {
     fn new(problem: &Problem) -> Vectors {
         let mut random = Random::new();
-        // The first number of the sequence is taken by the program before the matrix is made.
+        // The benchmark takes the first number of the sequence before it builds the matrix.
         random.real();
         let mut vectors = Vectors {
             begins: vec![0],
@@ -65,7 +65,8 @@ impl Vectors {
         &self.elements[self.begins[vector]..self.begins[vector + 1]]
     }
 
-    /// For each of some places the vectors that are not zero there, in order, with their value.
+    /// Returns, for each index of a range, the vectors that are not zero there, in order, with
+    /// their value.
     fn by_place(&self, places: &Range<usize>) -> Vec<Vec<(usize, f64)>> {
         let mut by_place = vec![Vec::new(); places.len()];
         for vector in 0..self.begins.len() - 1 {
@@ -80,7 +81,7 @@ impl Vectors {
 }
 
 impl Matrix {
-    /// These rows of the matrix of a problem.
+    /// Returns these rows of the matrix of a problem.
     pub fn new(problem: &Problem, rows: Range<usize>) -> Matrix {
         let vectors = Vectors::new(problem);
         let ratio = CONDITION.powf(1.0 / problem.rows as f64);
@@ -92,6 +93,7 @@ impl Matrix {
             columns: Vec::new(),
             values: Vec::new(),
         };
+        // Sum each row in a dense array; `row_has` marks the columns that are in use.
         let mut row_sum = vec![0.0; problem.rows];
         let mut row_has = vec![false; problem.rows];
         for (row, parts) in rows.clone().zip(vectors.by_place(&rows)) {
@@ -122,12 +124,12 @@ impl Matrix {
         matrix
     }
 
-    /// Stored elements.
+    /// Returns the number of stored elements.
     pub fn elements(&self) -> usize {
         self.values.len()
     }
 
-    /// `out` = these rows × `vector`.
+    /// Computes `out` = these rows × `vector`.
     pub fn multiply(&self, vector: &[f64], out: &mut [f64]) {
         for (out, row) in out.iter_mut().zip(self.begins.windows(2)) {
             let row = row[0]..row[1];
@@ -136,7 +138,7 @@ impl Matrix {
     }
 }
 
-/// Sums that do not wait for each other.
+/// Number of independent sums.
 const LANES: usize = 4;
 
 fn dot_sparse(columns: &[u32], values: &[f64], vector: &[f64]) -> f64 {

@@ -1,4 +1,4 @@
-//! The other units of a team, as the solver asks them.
+//! The other units of a team, accessed over global memory.
 
 use samite::pgas::{Sum, Team};
 
@@ -15,7 +15,7 @@ pub struct Members {
 }
 
 impl Members {
-    /// The members of a team that divide the rows of a problem.
+    /// Returns the members of a team that divide the rows of a problem.
     pub fn new(team: &Team, problem: &Problem) -> Members {
         let rows = |rank| problem.part(rank, team.size()).len() as u64;
         Members {

@@ -4,31 +4,31 @@ use std::ops::Range;
 
 use crate::Class;
 
-/// How large the matrix is, how it is shifted, and how long it is worked on.
+/// The size and the shift of the matrix, and the number of iterations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
-    /// Which one of the published sizes.
+    /// The published size.
     pub class: Class,
     /// Rows and columns.
     pub rows: usize,
-    /// Nonzeros of each vector that the matrix is made of.
+    /// Nonzeros of each vector from which the matrix is built.
     pub nonzeros: usize,
     /// Outer iterations: steps of the inverse power method.
     pub iterations: u64,
-    /// What the eigenvalues are shifted by.
+    /// The shift of the eigenvalues.
     pub shift: f64,
     /// The published estimate after the last iteration.
     pub expected: f64,
 }
 
-/// Largest relative distance to the published estimate.
+/// Maximum relative distance from the published estimate.
 pub const EPSILON: f64 = 1e-10;
 
 /// Inner iterations: steps of the conjugate gradient method.
 pub const INNER: usize = 25;
 
 impl Problem {
-    /// The problem of a class (NPB 3: `npbparams.h`, `cg.f`).
+    /// Returns the problem of a class (NPB 3: `npbparams.h`, `cg.f`).
     pub fn new(class: Class) -> Problem {
         let (rows, nonzeros, iterations, shift, expected) = match class {
             Class::S => (1400, 7, 15, 10.0, 8.5971775078648),
@@ -47,23 +47,24 @@ impl Problem {
         }
     }
 
-    /// The rows of unit `rank` of `units`: a contiguous part, as equal as can be.
+    /// Returns the rows of unit `rank` of `units`: a contiguous part, as equal as possible.
     pub fn part(&self, rank: u32, units: u32) -> Range<usize> {
         let first = |rank: u32| (self.rows as u64 * u64::from(rank) / u64::from(units)) as usize;
         first(rank)..first(rank + 1)
     }
 
-    /// Whether an estimate is the published one.
+    /// Returns true if an estimate is the published one.
     pub fn verify(&self, zeta: f64) -> bool {
         self.distance(zeta) <= EPSILON
     }
 
-    /// The relative distance of an estimate to the published one.
+    /// Returns the relative distance of an estimate from the published one.
     pub fn distance(&self, zeta: f64) -> f64 {
         ((zeta - self.expected) / self.expected).abs()
     }
 
-    /// Operations of the whole run as they are published: the rate that is reported refers to them.
+    /// Returns the published number of operations of the whole run, to which the reported rate
+    /// refers.
     pub fn operations(&self) -> f64 {
         let per_row = (self.nonzeros * (self.nonzeros + 1)) as f64;
         let inner = INNER as f64 * (5.0 + per_row);

@@ -1,8 +1,8 @@
 //! The smallest eigenvalue by inverse iteration, each step of which solves a system by conjugate
 //! gradients.
 //!
-//! A unit has some rows of the matrix and the same part of every vector. It needs others twice: for
-//! sums over all rows, and for the whole of the vector that the matrix is multiplied with.
+//! A unit has some rows of the matrix and the same part of every vector. It communicates in two
+//! ways: sums over all rows, and gathering the vector by which the matrix is multiplied.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -10,19 +10,19 @@ use std::ops::Range;
 use super::matrix::Matrix;
 use super::problem::{INNER, Problem};
 
-/// What a unit asks of the others. Every unit makes the same calls in the same order.
+/// What a unit needs from the others. Every unit makes the same calls in the same order.
 pub trait Others {
-    /// Why they could not be asked.
+    /// Why the communication failed.
     type Error;
 
-    /// The sums over all units; the same bits at every one.
+    /// Returns the sums over all units; the same bits at every one.
     fn sum<const N: usize>(&mut self, values: [f64; N]) -> Result<[f64; N], Self::Error>;
 
     /// Gathers the parts of a vector: `part` is that of this unit.
     fn whole(&mut self, part: &[f64], whole: &mut [f64]) -> Result<(), Self::Error>;
 }
 
-/// Nobody else: the unit has all rows.
+/// No other units: this one has all rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone;
 
@@ -39,12 +39,12 @@ impl Others for Alone {
     }
 }
 
-/// What an outer iteration found.
+/// The result of an outer iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// The eigenvalue.
     pub zeta: f64,
-    /// How far the solution of the system is from solving it.
+    /// The norm of the residual of the system.
     pub residual: f64,
 }
 
@@ -64,7 +64,7 @@ pub struct Solver {
 }
 
 impl Solver {
-    /// For these rows.
+    /// Returns a solver for these rows.
     pub fn new(problem: &Problem, rows: Range<usize>) -> Solver {
         let zeros = vec![0.0; rows.len()];
         Solver {
@@ -79,17 +79,17 @@ impl Solver {
         }
     }
 
-    /// Stored elements of the matrix.
+    /// Returns the number of stored elements of the matrix.
     pub fn elements(&self) -> usize {
         self.matrix.elements()
     }
 
-    /// Back to the vector of ones.
+    /// Returns to the vector of ones.
     pub fn reset(&mut self) {
         self.x.fill(1.0);
     }
 
-    /// One outer iteration. Collective.
+    /// Does one outer iteration. Collective.
     pub fn step<O: Others>(&mut self, others: &mut O) -> Result<Estimate, O::Error> {
         let residual = self.solve(others)?;
         let [xz, zz] = others.sum([dot(&self.x, &self.z), dot(&self.z, &self.z)])?;
@@ -103,7 +103,7 @@ impl Solver {
         })
     }
 
-    /// Solves matrix × z = x approximately; how far z is from it.
+    /// Solves matrix × z = x approximately; returns the norm of the residual.
     fn solve<O: Others>(&mut self, others: &mut O) -> Result<f64, O::Error> {
         self.z.fill(0.0);
         self.r.copy_from_slice(&self.x);

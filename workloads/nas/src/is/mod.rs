@@ -6,8 +6,8 @@
 //!
 //! # Files
 //! `problem` (classes, keys) · `partition` (keys into bins, ranks of bins) · `split` (bins to
-//! units) · `ranking` (a pass over global memory) · `run` (all passes, timed) · `verify` (what is
-//! published) · `sequential` (one unit, for comparison)
+//! units) · `ranking` (a pass over global memory) · `run` (all passes, timed) · `verify` (the
+//! published results) · `sequential` (one unit, for comparison)
 
 pub mod partition;
 pub mod problem;

@@ -1,20 +1,20 @@
 //! Keys into bins, a chunk at a time.
 //!
 //! A key is split into its upper [`BINS_LOG2`] bits, the bin, and the rest, which alone is stored:
-//! two bytes. Keys of a bin gather in one chunk; a chunk that is full leaves as a whole. So the
-//! random writes stay in the second cache, what leaves is a page that is written in one go, and a
-//! chunk can be written straight into the memory of the unit that counts it.
+//! two bytes. Keys of a bin are collected in one chunk; a full chunk is sent as a whole. So the
+//! random writes stay in the L2 cache, each sent page is written sequentially, and a chunk can be
+//! written directly into the memory of the unit that counts it.
 //!
 //! # A chunk
 //! [`CHUNK`] words of 16 bits: the bin, the number of keys, the keys.
 
 use std::ops::Range;
 
-/// The number of bits that name a bin.
+/// The number of bits that select a bin.
 pub const BINS_LOG2: u32 = 8;
 
-/// How many bins there are: with their chunks they fit into a second cache, and the counters of one
-/// bin fit into a first one.
+/// The number of bins: with their chunks they fit into an L2 cache, and the counters of one bin fit
+/// into an L1 cache.
 pub const BINS: usize = 1 << BINS_LOG2;
 
 /// Words of a chunk: a page.
@@ -22,7 +22,7 @@ pub const CHUNK: usize = 2048;
 
 const HEADER: usize = 2;
 
-/// Keys that a chunk has room for.
+/// Maximum number of keys in a chunk.
 pub const KEYS_PER_CHUNK: usize = CHUNK - HEADER;
 
 /// The chunks that are being filled, one per bin.
@@ -35,7 +35,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// For keys of `key_bits` bits, at most 24.
+    /// Returns an empty partition for keys of `key_bits` bits, at most 24.
     pub fn new(key_bits: u32) -> Partition {
         let chunk = |bin: usize| std::array::from_fn(|at| if at == 0 { bin as u16 } else { 0 });
         Partition {
@@ -45,22 +45,22 @@ impl Partition {
         }
     }
 
-    /// Adds keys. `send` gets every chunk that becomes full, with its bin; its first error ends it.
+    /// Adds keys. Calls `send` with every full chunk and its bin; stops at its first error.
     pub fn add<E>(
         &mut self,
         keys: &[u32],
         mut send: impl FnMut(usize, &[u16]) -> Result<(), E>,
     ) -> Result<(), E> {
         let (shift, mask) = (self.shift, low_mask(self.shift));
-        // Of this length no index below needs a check.
+        // With this length, no index below needs a bounds check.
         let Ok(chunks) = <&mut [[u16; CHUNK]; BINS]>::try_from(&mut self.chunks[..]) else {
             unreachable!("there is a chunk for every bin");
         };
         for &key in keys {
             let bin = (key >> shift) as usize % BINS;
             let mut used = usize::from(self.used[bin]);
-            // When the next key comes, not when the last place is taken: then the last stores have
-            // reached the cache, and copying the chunk does not wait for them.
+            // When the next key comes, not when the chunk becomes full: by then, the last stores
+            // have reached the cache, and copying the chunk does not wait for them.
             if used == CHUNK {
                 chunks[bin][1] = KEYS_PER_CHUNK as u16;
                 send(bin, &chunks[bin])?;
@@ -72,7 +72,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Sends what is left; only the words in use. Afterwards all chunks are empty.
+    /// Sends the rest; only the words in use. Afterwards all chunks are empty.
     pub fn finish<E>(
         &mut self,
         mut send: impl FnMut(usize, &[u16]) -> Result<(), E>,
@@ -97,7 +97,7 @@ fn low_mask(shift: u32) -> u16 {
     ((1u32 << shift) - 1) as u16
 }
 
-/// A chunk is not what [`Partition`] sends.
+/// A chunk that [`Partition`] does not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -106,17 +106,17 @@ pub struct Malformed;
 pub struct Ranks {
     /// The smallest value.
     first: u32,
-    /// For each value from the smallest one on, how many of these keys are smaller; one more at the
-    /// end: all.
+    /// For each value from the smallest one on, how many of these keys are smaller; the last entry
+    /// counts all keys.
     smaller: Vec<u32>,
 }
 
 impl Ranks {
-    /// Ranks the keys of `chunks`, all of which are of `bins`.
+    /// Ranks the keys of `chunks`, all of which are in `bins`.
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if there is another bin, or a number of keys that no chunk holds.
+    /// [`Malformed`] if there is another bin, or a number of keys that no chunk can contain.
     pub fn of(chunks: &[u16], bins: Range<usize>, key_bits: u32) -> Result<Ranks, Malformed> {
         let shift = shift(key_bits);
         let mut smaller = vec![0; (bins.len() << shift) + 1];
@@ -139,19 +139,19 @@ impl Ranks {
         })
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn keys(&self) -> u64 {
         self.smaller.last().copied().unwrap_or(0).into()
     }
 
-    /// How many of these keys are smaller than `key`; nothing if its bin is not here.
+    /// Returns how many of these keys are smaller than `key`; `None` if its bin is not here.
     pub fn of_key(&self, key: u32) -> Option<u64> {
         let at = key.checked_sub(self.first)? as usize;
         let values = self.smaller.len() - 1;
         (at < values).then(|| self.smaller[at].into())
     }
 
-    /// All keys of `chunks`, which are those that were ranked, each in the place of its rank.
+    /// Returns all keys of `chunks`, which are those that were ranked, in the order of their ranks.
     pub fn sort(&self, chunks: &[u16], key_bits: u32) -> Vec<u32> {
         let (shift, mask) = (shift(key_bits), low_mask(shift(key_bits)));
         let mut next = self.smaller.clone();
@@ -169,7 +169,8 @@ impl Ranks {
     }
 }
 
-/// A bin at a time: its counters, and the places of its keys, stay in the cache.
+/// Orders the chunks by bin: then the counters of a bin, and the positions of its keys, stay in the
+/// cache.
 fn by_bin(chunks: &[u16]) -> Vec<&[u16]> {
     let mut by_bin: Vec<_> = chunks.chunks_exact(CHUNK).collect();
     by_bin.sort_unstable_by_key(|chunk| chunk[0]);
@@ -198,7 +199,7 @@ mod tests {
         value
     }
 
-    /// Partitions keys; the chunks of `bins`, each with its full length.
+    /// Partitions keys; returns the chunks of `bins`, each with its full length.
     fn chunks(keys: &[u32], key_bits: u32, bins: &Range<usize>) -> Vec<u16> {
         let mut partition = Partition::new(key_bits);
         let mut sent = Vec::new();

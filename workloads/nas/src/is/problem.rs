@@ -1,24 +1,24 @@
-//! The keys of a class, and what changes in them from pass to pass.
+//! The keys of a class, and their changes from pass to pass.
 
 use std::ops::Range;
 
 use crate::Class;
 use crate::random::{BITS, Random};
 
-/// Ranking passes that are timed; one that is not comes before them.
+/// Timed ranking passes; an untimed one precedes them.
 pub const PASSES: u64 = 10;
 
-/// How many keys of what size.
+/// The number and the size of the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which one of the published sizes.
+    /// The published size.
     pub class: Class,
     keys_log2: u32,
     values_log2: u32,
 }
 
 impl Problem {
-    /// The problem of a class (NPB 3: `npbparams.h`, `is.c`).
+    /// Returns the problem of a class (NPB 3: `npbparams.h`, `is.c`).
     pub fn new(class: Class) -> Problem {
         let (keys_log2, values_log2) = match class {
             Class::S => (16, 11),
@@ -34,23 +34,23 @@ impl Problem {
         }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn keys(&self) -> u64 {
         1 << self.keys_log2
     }
 
-    /// Keys are below this.
+    /// Returns the bound below which all keys are.
     pub fn values(&self) -> u32 {
         1 << self.values_log2
     }
 
-    /// The number of bits of a key.
+    /// Returns the number of bits of a key.
     pub fn values_log2(&self) -> u32 {
         self.values_log2
     }
 
-    /// The keys with these numbers: each is the sum of four random numbers times a quarter of
-    /// [`Problem::values`], without its fraction.
+    /// Returns the keys with these numbers: each is the sum of four random numbers times a quarter
+    /// of [`Problem::values`], without its fraction.
     pub fn generate(&self, numbers: Range<u64>) -> Vec<u32> {
         let mut random = Random::after(4 * numbers.start);
         let mut key = || {
@@ -60,7 +60,7 @@ impl Problem {
         numbers.map(|_| key()).collect()
     }
 
-    /// The two keys that pass `pass` sets before it ranks, as (number, key).
+    /// Returns the two keys that pass `pass` sets before it ranks, as (number, key).
     pub fn marks(&self, pass: u64) -> [(u64, u32); 2] {
         [
             (pass, pass as u32),
@@ -68,8 +68,8 @@ impl Problem {
         ]
     }
 
-    /// The numbers of the keys that unit `rank` of `units` begins with: a contiguous part, as equal
-    /// as can be.
+    /// Returns the numbers of the keys with which unit `rank` of `units` begins: a contiguous part,
+    /// as equal as possible.
     pub fn part(&self, rank: u32, units: u32) -> Range<u64> {
         let first = |rank: u32| self.keys() * u64::from(rank) / u64::from(units);
         first(rank)..first(rank + 1)

@@ -4,11 +4,11 @@
 //!
 //! ```text
 //!   take back the chunks of the last pass
-//!   sample own keys, all-reduce            who gets which bins; nobody writes before all took back
-//!   partition own keys                     a chunk that is full: fetch-and-add says where it goes
-//!                                          in the memory of the unit that counts it; put it there
+//!   sample own keys, all-reduce            assigns the bins; no unit writes before all took back
+//!   partition own keys                     a full chunk: fetch-and-add determines its position in
+//!                                          the memory of the unit that counts it; put it there
 //!   barrier                                all keys have arrived
-//!   count them where they lie              ranks among the own keys
+//!   count them in place                    ranks among the own keys
 //!   scan the numbers of keys               ranks among all keys
 //! ```
 //!
@@ -30,21 +30,21 @@ use crate::Error;
 pub struct Ranking<'p> {
     pgas: &'p Pgas,
     problem: Problem,
-    /// The numbers of the keys that this unit begins with.
+    /// The numbers of the keys with which this unit begins.
     part: Range<u64>,
     keys: Vec<u32>,
     partition: Partition,
-    /// Where chunks arrive, from other units and from this one; as many as the passes needed so
+    /// Where chunks arrive, from other units and from this one; as large as the passes needed so
     /// far.
     arrived: Segment<u16, Local>,
-    /// How many chunks are taken of it.
+    /// Number of its chunks in use.
     taken: Segment<u64>,
-    /// What the last pass found among the keys that arrived.
+    /// The ranks of the last pass among the keys that arrived.
     ranks: Ranks,
 }
 
 impl<'p> Ranking<'p> {
-    /// Makes the keys of this unit. Collective over the job.
+    /// Generates the keys of this unit. Collective over the job.
     ///
     /// # Errors
     ///
@@ -64,12 +64,12 @@ impl<'p> Ranking<'p> {
         })
     }
 
-    /// Sets the two keys of a pass and ranks all keys; also gives how many of the followed keys
-    /// that are ranked here have their published rank. Collective.
+    /// Sets the two keys of a pass and ranks all keys. Also returns how many of the followed keys
+    /// ranked here have their published rank. Collective.
     ///
     /// # Errors
     ///
-    /// The budget of shared memory; [`Error::Capacity`]; a lost unit.
+    /// The budget of shared memory is too small; [`Error::Capacity`]; a lost unit.
     pub fn pass(mut self, pass: u64) -> Result<(Self, u64), Error> {
         for (number, key) in self.problem.marks(pass) {
             if let Some(own) = self.own(number) {
@@ -85,6 +85,7 @@ impl<'p> Ranking<'p> {
         } else {
             arrived
         };
+        // Send every key to the unit that ranks it.
         let to = Destination {
             split: &split,
             arrived: &arrived,
@@ -96,6 +97,7 @@ impl<'p> Ranking<'p> {
         self.pgas.flush_all()?;
         let arrived = arrived.into_local()?;
 
+        // Rank what has arrived, and check the followed keys among it.
         let team = self.pgas.world();
         let chunks = self.taken.load(team.rank(), 0)? as usize;
         let (bins, bits) = (split.bins(team.rank()), self.problem.values_log2());
@@ -116,14 +118,14 @@ impl<'p> Ranking<'p> {
         Ok((next, right))
     }
 
-    /// Where a key is in the memory of this unit, if it begins here.
+    /// Returns the position of a key in the memory of this unit, if it begins here.
     fn own(&self, number: u64) -> Option<usize> {
         self.part
             .contains(&number)
             .then(|| (number - self.part.start) as usize)
     }
 
-    /// Agrees with the other units on the split; the followed keys.
+    /// Agrees with the other units on the split; also returns the followed keys.
     fn agree(&self) -> Result<(Split, [u32; FOLLOWED]), Error> {
         let mut words = [0u64; BINS + FOLLOWED];
         let seen = sample(&self.keys, self.problem.values_log2() - BINS_LOG2);
@@ -140,8 +142,8 @@ impl<'p> Ranking<'p> {
         Ok((split, std::array::from_fn(|at| followed[at] as u32)))
     }
 
-    /// Puts the keys that were ranked here in the order of their ranks; whether all keys of all
-    /// units are then in order, none is missing and none is new. Collective; the same answer at all
+    /// Sorts the keys that were ranked here by their ranks. Returns true if all keys of all units
+    /// are then in order, none is missing and none is new. Collective; the same result at all
     /// units.
     ///
     /// # Errors
@@ -152,7 +154,7 @@ impl<'p> Ranking<'p> {
         let chunks = self.taken.load(team.rank(), 0)? as usize * CHUNK;
         let chunks = &self.arrived.as_slice()[..chunks];
         let sorted = self.ranks.sort(chunks, self.problem.values_log2());
-        // One more than the last key, so that 0 is no key.
+        // One more than the last key, so that 0 means no key.
         let end = sorted.last().map_or(0, |last| u64::from(*last) + 1);
         let mut end_below = [0];
         team.exscan(&[end], &mut end_below, Max)?;
@@ -173,7 +175,7 @@ impl<'p> Ranking<'p> {
     }
 }
 
-/// Sums that tell one set of keys from another.
+/// Returns sums that distinguish sets of keys.
 fn sums(keys: &[u32]) -> impl Iterator<Item = u64> {
     [0x9e37_79b9_7f4a_7c15u64, 0xc2b2_ae3d_27d4_eb4f]
         .into_iter()
@@ -186,7 +188,7 @@ fn sums(keys: &[u32]) -> impl Iterator<Item = u64> {
         })
 }
 
-/// Where a pass puts chunks.
+/// The destination of the chunks of a pass.
 struct Destination<'a> {
     split: &'a Split,
     arrived: &'a Segment<u16, Shared>,
@@ -245,12 +247,12 @@ mod tests {
         let (fabric, problem) = (alone(), Problem::new(Class::S));
         let pgas = Pgas::new(&fabric).unwrap();
         let mut ranking = Ranking::new(&pgas, problem).unwrap();
-        // Among the followed keys, the one in the middle: all ranks above its new value move.
+        // The middle one of the followed keys: all ranks above its new value change.
         ranking.keys[problem.followed()[2] as usize] = 0;
         let (mut ranking, right) = ranking.pass(1).unwrap();
         assert!(right < FOLLOWED as u64);
         assert!(ranking.is_sorted().unwrap());
-        // A key that changes on its way.
+        // A key that changes in transit.
         ranking.keys[1000] ^= 1;
         assert!(!ranking.is_sorted().unwrap());
     }
@@ -267,10 +269,10 @@ mod tests {
             let mut ranking = Ranking::new(&pgas, problem).map_err(Failed::new)?;
             let last = problem.values() - 1;
             for (at, key) in ranking.keys.iter_mut().enumerate() {
-                // One half of the sample is what all others are.
+                // One half of the sample represents all the others.
                 *key = if at % (2 * STRIDE) == 0 { 0 } else { last };
             }
-            // Who is later, or waits, may find the other one's memory gone.
+            // The memory of the other unit may be gone by the time that this one accesses it.
             let refused = ranking.pass(1).map(drop);
             if let Err(Error::Capacity { rank: 1, .. }) = refused {
                 say("no room");

@@ -1,5 +1,4 @@
-//! The benchmark as it is published: one pass to touch all memory, the timed ones, the
-//! verification.
+//! The benchmark as published: one pass to touch all memory, the timed ones, the verification.
 
 use std::time::{Duration, Instant};
 
@@ -9,28 +8,29 @@ use super::verify::CHECKS;
 use super::{PASSES, Problem, Ranking};
 use crate::Error;
 
-/// What a run came to; the same at all units.
+/// The result of a run; the same at all units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The timed passes at the slowest unit.
+    /// The time of the timed passes at the slowest unit.
     pub time: Duration,
     /// Checks that succeeded, of [`CHECKS`].
     pub right: u64,
 }
 
 impl Outcome {
-    /// Whether the verification succeeded.
+    /// Returns true if the verification succeeded.
     pub fn is_verified(&self) -> bool {
         self.right == CHECKS
     }
 }
 
-/// Runs all passes; `after` is told after each timed one, with the time so far. Collective over the
+/// Runs all passes. Calls `after` after each timed one, with the time so far. Collective over the
 /// job.
 ///
 /// # Errors
 ///
-/// Those of [`Ranking::pass`] and of `after`. A wrong result is none: see [`Outcome::is_verified`].
+/// Those of [`Ranking::pass`] and of `after`. A wrong result is not an error: see
+/// [`Outcome::is_verified`].
 pub fn run(
     pgas: &Pgas,
     problem: Problem,

@@ -1,5 +1,5 @@
-//! The ranking of one unit that has all keys: counts, then sums. What the distributed one is
-//! compared with.
+//! The ranking by one unit that has all keys: counts, then sums. The distributed one is compared
+//! with it.
 
 use super::problem::{PASSES, Problem};
 use super::verify::FOLLOWED;
@@ -14,7 +14,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// The keys before the first pass.
+    /// Returns the keys before the first pass.
     pub fn new(problem: Problem) -> Sequential {
         Sequential {
             problem,
@@ -23,7 +23,7 @@ impl Sequential {
         }
     }
 
-    /// Sets the two keys of the pass and ranks all.
+    /// Sets the two keys of the pass and ranks all keys.
     pub fn rank(&mut self, pass: u64) {
         for (number, key) in self.problem.marks(pass) {
             self.keys[number as usize] = key;
@@ -38,23 +38,23 @@ impl Sequential {
         }
     }
 
-    /// The ranks of the followed keys after the last pass.
+    /// Returns the ranks of the followed keys after the last pass.
     pub fn followed(&self) -> [u64; FOLLOWED] {
         let rank = |number: u64| self.smaller[self.keys[number as usize] as usize];
         self.problem.followed().map(rank)
     }
 
-    /// How many keys are smaller than a value after the last pass.
+    /// Returns how many keys are smaller than a value after the last pass.
     pub fn smaller(&self, value: u32) -> u64 {
         self.smaller[value as usize]
     }
 
-    /// The keys as the last pass left them.
+    /// Returns the keys after the last pass.
     pub fn keys(&self) -> &[u32] {
         &self.keys
     }
 
-    /// The order of all keys by their ranks.
+    /// Returns all keys in the order of their ranks.
     pub fn sorted(&self) -> Vec<u32> {
         let mut next = self.smaller.clone();
         let mut sorted = vec![0; self.keys.len()];
@@ -65,7 +65,7 @@ impl Sequential {
         sorted
     }
 
-    /// One pass that is not counted and the timed ones; whether all followed keys had their
+    /// Does one untimed pass and the timed ones. Returns how many of the followed keys had their
     /// published ranks, and whether the order is right.
     pub fn verify(&mut self) -> (u64, bool) {
         self.rank(1);

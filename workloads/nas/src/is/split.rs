@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::partition::{BINS, KEYS_PER_CHUNK};
 
-/// How many keys of a sample each bin has.
+/// The number of keys of a sample in each bin.
 pub type Sample = [u64; BINS];
 
-/// Of this many keys one is looked at. A power of two would see every key in the same place of its
-/// cache line.
+/// One of this many keys is sampled. A power of two would sample every key at the same position of
+/// its cache line.
 pub(super) const STRIDE: usize = 251;
 
-/// Counts a part of the keys by bins.
+/// Counts a sample of the keys by bins.
 pub fn sample(keys: &[u32], shift: u32) -> Sample {
     let mut sample = [0; BINS];
     for key in keys.iter().step_by(STRIDE) {
@@ -22,8 +22,8 @@ pub fn sample(keys: &[u32], shift: u32) -> Sample {
 
 /// Contiguous ranges of bins, one per unit, with about equally many keys.
 ///
-/// The borders follow from a sample, so that no pass over all keys is needed before they move; with
-/// the same sample every unit draws the same borders.
+/// The borders follow from a sample, so that no pass over all keys is needed before they are sent;
+/// with the same sample, every unit computes the same borders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
     /// First bin of each unit, and the end.
@@ -34,10 +34,10 @@ pub struct Split {
 }
 
 impl Split {
-    /// Splits `keys` keys, of which `sample` knows some, over `units` units.
+    /// Splits `keys` keys, of which `sample` is a sample, over `units` units.
     pub fn new(sample: &Sample, keys: u64, units: u32) -> Split {
         let seen: u64 = sample.iter().sum::<u64>().max(1);
-        // A bin goes to the unit that its middle belongs to.
+        // A bin goes to the unit that contains its middle.
         let mut owner = [0; BINS];
         let mut below = 0;
         for (owner, &count) in owner.iter_mut().zip(sample) {
@@ -53,7 +53,8 @@ impl Split {
             .map(|bins| {
                 let share: u64 = sample[bins[0]..bins[1]].iter().sum();
                 let keys = (u128::from(keys) * u128::from(share) / u128::from(seen)) as u64;
-                // A sample errs; every unit leaves one chunk of each bin partly filled.
+                // Allow for the error of the sample, and for one partly filled chunk per unit and
+                // bin.
                 let full = (keys + keys / 8) / KEYS_PER_CHUNK as u64;
                 full + (bins[1] - bins[0]) as u64 * u64::from(units) + 64
             })
@@ -66,17 +67,17 @@ impl Split {
         }
     }
 
-    /// The unit that gets the keys of a bin.
+    /// Returns the unit that gets the keys of a bin.
     pub fn owner(&self, bin: usize) -> u32 {
         self.owner[bin]
     }
 
-    /// The bins of a unit.
+    /// Returns the bins of a unit.
     pub fn bins(&self, unit: u32) -> Range<usize> {
         self.first[unit as usize]..self.first[unit as usize + 1]
     }
 
-    /// Chunks that every unit must have room for.
+    /// Returns the number of chunks for which every unit needs memory.
     pub fn chunks(&self) -> u64 {
         self.chunks
     }

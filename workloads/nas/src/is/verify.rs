@@ -1,20 +1,20 @@
 //! The official verification of a ranking.
 //!
 //! Five keys of every class are followed: their ranks in every pass are published, as a rank and a
-//! rule of how it moves with the passes (NPB 3: `is.c`, partial verification). After the last pass
-//! the keys are put in the order of their ranks, and the order must be right (full verification).
+//! rule for how it changes with the passes (NPB 3: `is.c`, partial verification). After the last
+//! pass, the keys are sorted by their ranks, and the order must be right (full verification).
 
 use super::problem::{PASSES, Problem};
 use crate::Class;
 
-/// Keys that are followed.
+/// Number of keys that are followed.
 pub const FOLLOWED: usize = 5;
 
 /// Checks that must succeed: the followed keys of every timed pass, and the order at the end.
 pub const CHECKS: u64 = FOLLOWED as u64 * PASSES + 1;
 
 impl Problem {
-    /// The numbers of the keys that are followed.
+    /// Returns the numbers of the followed keys.
     pub fn followed(&self) -> [u64; FOLLOWED] {
         match self.class {
             Class::S => [48427, 17148, 23627, 62548, 4431],
@@ -25,8 +25,8 @@ impl Problem {
         }
     }
 
-    /// The published rank of a followed key (by its place among them) after a timed pass: the
-    /// number of keys that are smaller.
+    /// Returns the published rank of a followed key (by its index among them) after a timed pass:
+    /// the number of smaller keys.
     pub fn expected_rank(&self, followed: usize, pass: u64) -> u64 {
         let (ranks, rising, shift): ([i64; FOLLOWED], _, i64) = match self.class {
             Class::S => ([0, 18, 346, 64917, 65463], [0, 1, 2].as_slice(), 0),
@@ -53,7 +53,7 @@ impl Problem {
         };
         let rank = ranks[followed];
         let moved = match self.class {
-            // Only here do the falling ranks not move by the shifted pass.
+            // Only here, the falling ranks are not shifted.
             Class::W if !rising.contains(&followed) => -(pass as i64),
             _ if rising.contains(&followed) => pass as i64 + shift,
             _ => -(pass as i64 + shift),

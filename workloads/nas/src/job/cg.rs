@@ -29,7 +29,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when the verification fails; what the fabric says of lost units and of memory.
+/// [`Error::Wrong`] if the verification fails; errors of the fabric (lost units, memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let team = pgas.world();
@@ -40,7 +40,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let mut elements = [0];
     team.all_reduce(&[solver.elements() as u64], &mut elements, Sum)?;
 
-    // One iteration touches all memory; then everything begins anew.
+    // One iteration touches all memory; then everything starts again.
     solver.step(&mut others)?;
     solver.reset();
     let mut reporter = speaks.then(|| Reporter::new(out, problem.iterations));

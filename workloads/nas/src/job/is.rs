@@ -29,7 +29,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] when the verification fails; what the fabric says of lost units and of memory.
+/// [`Error::Wrong`] if the verification fails; errors of the fabric (lost units, memory).
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
     let speaks = pgas.me().0 == 0;

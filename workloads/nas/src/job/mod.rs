@@ -1,12 +1,12 @@
-//! The benchmarks as programs of a job: `nas-is` and `nas-cg`. One result, printed by unit 0; the
-//! verification decides how the program ends.
+//! The benchmarks as programs of a job: `nas-is` and `nas-cg`. Unit 0 prints the result; the
+//! verification decides the exit status of the program.
 
 pub mod cg;
 pub mod is;
 
 use crate::Error;
 
-/// A wrong result is an error at every unit.
+/// Returns an error at every unit if the result is wrong.
 fn judge(right: bool, what: &str) -> Result<(), Error> {
     right.then_some(()).ok_or_else(|| Error::Wrong(what.into()))
 }

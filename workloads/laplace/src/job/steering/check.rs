@@ -1,4 +1,4 @@
-//! The program `laplace-steered-check`: the steered run once more, by one process alone.
+//! The program `laplace-steered-check`: repeats the steered run in one process.
 
 use std::io::Write;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use crate::problem::INITIAL;
 use crate::residual::larger;
 use crate::{Comparison, Error, Problem, Sequential};
 
-/// Reads the solver's last field, and compares it with that of a sequential run which is steered by
+/// Reads the solver's last field, and compares it with that of a sequential run that is steered by
 /// the same rule.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-steered-check")]
@@ -33,9 +33,9 @@ pub struct Args {
 /// Runs the only unit; returns when the solver has stopped and its field was compared.
 ///
 /// # Errors
-/// [`Error::Stage`] when the stream is lost, or is not linked, [`Error::Ended`] when it had no
-/// steps or was not ended in order, [`Error::Wrong`] and [`Error::Figures`] when the result is not
-/// that of the sequential run.
+/// [`Error::Stage`] if the stream is lost, or not linked, [`Error::Ended`] if it had no steps or
+/// was not ended in order, [`Error::Wrong`] and [`Error::Figures`] if the result is not that of the
+/// sequential run.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let stage = Stage::join(fabric)?;
     let mut reader = stage.reader(STREAM)?;
@@ -51,6 +51,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         return Err(Error::Ended(what.to_owned()));
     };
     let problem = problem(&last)?;
+    // Repeat the run with the same rule, and compare field and factors.
     let (sequential, expected) = steered(problem, args)?;
     let comparison = compare(&last, &sequential, problem)?;
     let factors = factors_of(&last);
@@ -123,7 +124,7 @@ fn compare(
     Ok(comparison)
 }
 
-/// The sequential run, and the factors of its rounds.
+/// Returns the sequential run, and the factors of its rounds.
 fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Error> {
     let mut sequential = Sequential::new(problem);
     let mut steering = Steering::new(&args.rule);
@@ -148,7 +149,8 @@ fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Erro
     Ok((sequential, factors))
 }
 
-/// Means of blocks of `side` rows and columns: of the rows of a block first, then of these.
+/// Returns means of blocks of `side` rows and columns: first along the rows of a block, then of
+/// these.
 fn means(field: &Sequential, problem: Problem, side: usize) -> Array2<f64> {
     let groups = |length: usize| length.div_ceil(side);
     let mut means = Array2::zeros((groups(problem.rows()), groups(problem.cols())));

@@ -1,5 +1,5 @@
-//! A cycle of programs: a solver whose relaxation factor another program chooses while it runs, and
-//! a third one that checks both; with the method `graph`, by the edges of a workflow.
+//! A cycle of programs: a solver whose relaxation factor is chosen by another program while it
+//! runs, and a third one that checks both; with the method `graph`, by the edges of a workflow.
 //!
 //! ```text
 //!               field --[ mean 4 ]--[ block ]--> coarse
@@ -9,15 +9,15 @@
 //!      +------- field --[ latest ]--> field               [check]
 //! ```
 //!
-//! A *round* is some sweeps of the solver, a look of the monitor, and its orders for the next
-//! round: the factor, and whether to stop. The first round has no orders but a token, and begins
-//! with the factor of LAPLACE_MPI. The monitor's units each see a block of the field's means, and
-//! agree on the largest change of one (`Steering` says what follows from it).
+//! A *round* consists of some sweeps of the solver, a look of the monitor, and its orders for the
+//! next round: the factor, and whether to stop. The first round has a token instead of orders, and
+//! begins with the factor of LAPLACE_MPI. Each unit of the monitor sees a block of the field's
+//! means, and they agree on the largest change of a mean (`Steering` decides what follows from it).
 //!
 //! # Promises
 //! * The monitor sees every round, the check some of them and always the last.
-//! * The check repeats the run alone, with the same rule, and compares factors and cells bit by
-//!   bit, whatever the number of units of the others.
+//! * The check repeats the run in one process, with the same rule, and compares factors and cells
+//!   bit by bit, whatever the number of units of the others.
 
 pub mod check;
 pub mod monitor;
@@ -26,19 +26,19 @@ pub mod solver;
 use crate::problem::OMEGA;
 use clap::Args;
 
-/// The field's stream, as the solver and the check call it.
+/// Name of the field's stream in the solver and the check.
 const STREAM: &str = "field";
-/// The field's stream, as the monitor calls it.
+/// Name of the field's stream in the monitor.
 const COARSE: &str = "coarse";
 /// The monitor's stream: a factor, and 1 to stop.
 const ORDERS: &str = "orders";
 /// Attribute of a step of the field: the factors of all rounds so far.
 const FACTORS: &str = "factors";
 
-/// Largest factor that is chosen.
+/// The largest factor that is chosen.
 const MOST: f64 = 1.99;
 
-/// What the rule of steering depends on.
+/// The parameters of the steering rule.
 #[derive(Clone, Debug, Args)]
 pub struct Rule {
     /// Sweeps from one look of the monitor to the next
@@ -52,13 +52,13 @@ pub struct Rule {
     pub rounds: u64,
 }
 
-/// Chooses the relaxation factor from how fast the field comes to rest.
+/// Chooses the relaxation factor from the rate of convergence.
 ///
 /// Young's relation between the rate `r` of convergence per sweep with the factor `w`, and the
-/// spectral radius `m` of Jacobi's method, `(r + w - 1)^2 = r w^2 m^2`, gives `m` from what is
-/// seen, and the best factor `2 / (1 + sqrt(1 - m^2))` from `m` (Hageman and Young, *Applied
-/// Iterative Methods*, 1981, chapter 9). The factor only grows; after it has, the next round is
-/// only looked at.
+/// spectral radius `m` of Jacobi's method, `(r + w - 1)^2 = r w^2 m^2`, gives `m` from the observed
+/// rate, and the best factor `2 / (1 + sqrt(1 - m^2))` from `m` (Hageman and Young, *Applied
+/// Iterative Methods*, 1981, chapter 9). The factor only grows; after it has changed, the next
+/// round is only observed.
 #[derive(Debug)]
 pub(crate) struct Steering {
     rule: Rule,
@@ -67,7 +67,7 @@ pub(crate) struct Steering {
     before: Option<f64>,
 }
 
-/// What the solver is to do in the next round.
+/// What the solver has to do in the next round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Orders {
     pub(crate) factor: f64,
@@ -75,7 +75,7 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// Before the monitor has seen anything.
+    /// Returns the orders before the monitor has seen anything.
     pub(crate) fn first() -> Orders {
         Orders {
             factor: OMEGA,
@@ -94,7 +94,7 @@ impl Steering {
         }
     }
 
-    /// The orders that follow from the largest change of a mean in the last round.
+    /// Returns the orders that follow from the largest change of a mean in the last round.
     pub(crate) fn decide(&mut self, change: f64) -> Orders {
         self.round += 1;
         let better = self.before.and_then(|before| self.better(change / before));
@@ -111,7 +111,7 @@ impl Steering {
         }
     }
 
-    /// A larger factor, where the change of a round by `ratio` speaks for one.
+    /// Returns a larger factor, if the ratio of the changes of two rounds suggests one.
     fn better(&self, ratio: f64) -> Option<f64> {
         if !(ratio > 0.0 && ratio < 1.0) {
             return None;
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(steering.decide(1.0), Orders::first());
         let faster = steering.decide(0.9);
         assert!(faster.factor > OMEGA && faster.factor < 2.0, "{faster:?}");
-        // The round after a new factor is only looked at.
+        // The round after a new factor is only observed.
         assert_eq!(steering.decide(0.85), faster);
         assert!(steering.decide(1e-3).stop);
     }
@@ -161,7 +161,7 @@ mod tests {
         );
     }
 
-    /// Young's relation, there and back: a run that converges as theory says gets the best factor
+    /// Young's relation in both directions: a run that converges as in theory gets the best factor
     /// of theory.
     #[test]
     fn the_factor_is_that_of_theory() {

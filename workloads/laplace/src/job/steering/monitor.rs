@@ -1,4 +1,4 @@
-//! The program `laplace-monitor`: looks at a coarse field, and steers the solver.
+//! The program `laplace-monitor`: watches a coarse field, and steers the solver.
 
 use std::io::Write;
 
@@ -28,15 +28,15 @@ pub struct Args {
 /// Runs one unit. Collective over the program; returns when it has told the solver to stop.
 ///
 /// # Errors
-/// [`Error::Stage`] when a stream is lost, or is not linked, [`Error::Ended`] when the field ends
-/// before that.
+/// [`Error::Stage`] if a stream is lost, or not linked, [`Error::Ended`] if the field ends before
+/// that.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
     let units =
         Units::wait_for_all(fabric).doing(|| "looking for the units of the monitor".into())?;
     let stage = Stage::join(fabric)?;
     let mut coarse = stage.reader(COARSE)?;
     let own = fabric.identity();
-    // All units come to the same orders; one of them says so.
+    // All units decide on the same orders; one of them sends them.
     let mut orders = match own.rank {
         0 => Some(stage.write(ORDERS).as_rank(&own.program, 0, 1).open()?),
         _ => None,
@@ -71,11 +71,11 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     Err(Error::Ended(what.to_owned()))
 }
 
-/// Of a mean, since the last look; before the first one all cells were alike. A unit that has no
-/// part sees none.
+/// Returns the largest change of a mean since the last look; before the first one, all cells were
+/// equal. 0 for a unit without a part.
 ///
 /// # Errors
-/// [`Error::Figures`] when the field has another shape than before.
+/// [`Error::Figures`] if the shape of the field has changed.
 fn largest_change(
     step: u64,
     before: Option<&ArrayD<f64>>,
@@ -107,7 +107,7 @@ mod tests {
         };
         assert_eq!(change(None, [INITIAL + 2.0, INITIAL - 5.0, INITIAL]), 5.0);
         assert_eq!(change(Some([1.0, 2.0, 3.0]), [1.5, 2.0, 2.0]), 1.0);
-        // What is no number is no rest.
+        // NaN does not count as convergence.
         assert!(change(Some([1.0, 2.0, 3.0]), [1.0, f64::NAN, 3.0]).is_nan());
         assert!(change(None, [f64::NAN, INITIAL, INITIAL]).is_nan());
         let other = field([1.0; 3])

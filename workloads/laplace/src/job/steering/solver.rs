@@ -1,4 +1,4 @@
-//! The program `laplace-steered`: a solver that does what it is told.
+//! The program `laplace-steered`: a solver that follows orders.
 
 use std::io::Write;
 
@@ -29,8 +29,8 @@ pub struct Args {
 /// Runs one unit. Collective over the program; returns when it is told to stop.
 ///
 /// # Errors
-/// [`Error::Fabric`] when a neighbour is lost, [`Error::Stage`] when a stream is, or is not linked,
-/// [`Error::Ended`] when the orders end without the word to stop.
+/// [`Error::Fabric`] if a neighbour is lost, [`Error::Stage`] if a stream is lost, or not linked,
+/// [`Error::Ended`] if the orders end without a stop.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
     let problem = Problem::stacked(args.size, own.size as usize)?;
@@ -45,6 +45,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     solver.fill_initial(&field);
     let mut factors = Vec::new();
     loop {
+        // Wait for the orders of this round, relax, and show the field to the monitor.
         let next = take(&mut orders)?;
         if next.stop {
             return Ok(stream.close()?);
