@@ -4,7 +4,6 @@
 //!
 //! A peer that fails in a case is left out of the case and named; one that dies or does not answer
 //! is left out from then on. Ours must not fail.
-//! for good. Ours must not fail.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -137,6 +136,7 @@ fn start(
     for launch in peers.launches(ranks, cores()) {
         wanted.push((Role::Peer(launch.name.clone()), launch));
     }
+    // A contestant that cannot be started is left out, unless it is ours.
     let mut entrants = Vec::new();
     for (role, launch) in wanted {
         match Contestant::start(&launch, ranks, cpus) {
@@ -148,6 +148,7 @@ fn start(
             Err(error) => role.bear(&format!("{ranks} ranks"), error, failures)?,
         }
     }
+    // `ucx_perftest` is started for each measurement, always as a pair.
     if peers.has_ucx && ranks == 2 {
         let role = Role::Peer(ucx::NAME.to_owned());
         entrants.push(Entrant {

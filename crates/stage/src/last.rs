@@ -125,6 +125,7 @@ impl LastStep {
                 shape: first.shape.to_vec(),
             });
         }
+        // A box that spans several blocks is not contiguous, so it has no view.
         let Some(block) = blocks.find(|block| block.region.contains(&region)) else {
             return Ok(None);
         };

@@ -361,7 +361,7 @@ fn none_left() -> Error {
     Error::BlockStore("every copy of it is lost".into())
 }
 
-/// Returns zeroed memory of this process for so many bytes, as words.
+/// Returns zeroed memory of this process for `bytes` bytes, as words.
 pub(crate) fn zeroed_words(bytes: u64) -> Result<Vec<u64>> {
     let count = usize::try_from(bytes.div_ceil(8)).unwrap_or(usize::MAX);
     bytemuck::try_zeroed_vec(count).map_err(|()| Error::NoMemory { bytes })

@@ -345,8 +345,8 @@ impl Running {
         let checked = self.check(&format!("compute {name}"));
         let (length, vector) = found?;
         checked?;
-        // SAFETY: F1: LENGTH is one `int`; VECTOR so many doubles, which are copied before the next
-        // call.
+        // SAFETY: F1: LENGTH is one `int`; VECTOR is that many doubles, which are copied before the
+        // next call.
         let values = unsafe {
             let length = usize::try_from(length.cast::<c_int>().read()).unwrap_or(0);
             from_raw_parts(vector.cast::<f64>().as_ptr(), length)

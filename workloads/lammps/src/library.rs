@@ -7,7 +7,6 @@
 //!
 //! A library that was built without exceptions, such as Debian 12's `liblammps0`, cannot be used:
 //! any error would end the process.
-//! would end the process.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

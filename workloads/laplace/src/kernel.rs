@@ -6,7 +6,6 @@
 //! On any processor, values are processed in pieces of [`PIECE`], sums are kept per position in the
 //! piece and added up in one order, and no multiplication is fused with an addition: the result has
 //! the same bits everywhere, with vectors of one number or of eight.
-//! bits come out everywhere, from vectors of one number or of eight.
 
 use pulp::{Arch, Simd, WithSimd};
 

@@ -18,7 +18,7 @@ pub enum Cut {
     Second,
     /// Along the fastest dimension.
     Columns,
-    /// In all dimensions, as cubic as can be.
+    /// In all dimensions, as cubic as possible.
     Blocks,
 }
 
@@ -39,7 +39,7 @@ impl Cut {
     }
 }
 
-/// What readers ask for.
+/// The access pattern of the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// Rows of the slowest dimension: all readers together read everything.
@@ -52,9 +52,9 @@ pub enum Pattern {
     Blocks,
     /// Columns, which become rows: everything.
     Transpose,
-    /// Four boxes at random places, a quarter of each dimension at most.
+    /// Four boxes at random positions, at most a quarter of each dimension.
     Boxes,
-    /// One hundredth of the columns, others in each step.
+    /// One hundredth of the columns, different ones in each step.
     Percent,
 }
 

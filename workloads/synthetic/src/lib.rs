@@ -33,12 +33,12 @@ const STREAM: &str = "synthetic";
 /// The variable.
 const VARIABLE: &str = "u";
 
-/// Of which steps the elements are those of the step, and looked at.
+/// The steps whose elements are filled by the writers, and checked by the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Checked {
-    /// Of all.
+    /// All steps.
     All,
-    /// Of the first and the last: between them nothing but the stream takes time.
+    /// The first and the last: between them, only the stream takes time.
     Ends,
 }
 

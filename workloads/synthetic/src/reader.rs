@@ -25,13 +25,13 @@ const PARTS: [&str; 3] = ["waiting for steps", "getting", "checking"];
 #[derive(Clone, Debug, Parser)]
 #[command(name = "synthetic-reader")]
 pub struct Args {
-    /// What to ask for
+    /// The access pattern
     #[arg(long, value_enum, default_value_t = Pattern::Rows)]
     pub pattern: Pattern,
     /// Copy boxes even where they could be read in place
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub copy: bool,
-    /// Which steps are checked; as the writers' --check
+    /// Which steps are checked; must equal the writers' --check
     #[arg(long, value_enum, default_value_t = Checked::All)]
     pub check: Checked,
 }

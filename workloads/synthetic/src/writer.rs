@@ -23,11 +23,11 @@ pub(crate) const PARTS: [&str; 4] = ["waiting for room", "computing", "filling",
 pub enum Fill {
     /// Copied from an array of the writer.
     Put,
-    /// Made in the memory of the step.
+    /// Computed in the memory of the step.
     Alloc,
 }
 
-/// Writes an array step by step, of which every element is a function of step and place.
+/// Writes an array step by step; every element is a function of step and index.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "synthetic-writer")]
 pub struct Args {
@@ -46,11 +46,10 @@ pub struct Args {
     /// How a part gets into the step
     #[arg(long, value_enum, default_value_t = Fill::Put)]
     pub way: Fill,
-    /// Which steps are filled anew; between them the array of before is put again (not with --way
-    /// alloc)
+    /// Which steps are filled; in between, the previous array is put again (not with --way alloc)
     #[arg(long, value_enum, default_value_t = Checked::All)]
     pub check: Checked,
-    /// Time that is computed per step
+    /// Computing time per step
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "0s")]
     pub compute: Duration,
 }

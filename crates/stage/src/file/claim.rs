@@ -21,7 +21,6 @@
 //!
 //! Claims of a file are made one after another: a claiming process holds the lock of the temporary
 //! file beside it, in which a new file begins, until its mark is written.
-//! it that a new one begins as, until its mark is written.
 
 use super::error::{FileError, io};
 use super::file_of;
@@ -203,7 +202,6 @@ impl Drop for Claim {
 /// the lock for a moment.
 ///
 /// # Errors
-/// The system refuses.
 /// The system refuses.
 pub(super) fn is_written(frames: &Frames) -> Result<Option<bool>, FileError> {
     let is_locked = match flock(&frames.file, FlockOperation::NonBlockingLockShared) {

@@ -37,7 +37,6 @@ impl Life {
 ///
 /// # Errors
 /// The folder, or a file in it, cannot be read.
-/// The folder cannot be read, or a file of it.
 pub(super) fn files_of(
     folder: &Path,
 ) -> Result<impl Iterator<Item = Result<Found, FileError>> + '_, FileError> {

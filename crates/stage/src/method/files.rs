@@ -314,6 +314,7 @@ impl FileReading {
     fn hold(&self, number: Step) -> Result<Given> {
         let archive = looked_at(&self.archive);
         let stored = archive.step(number).map_err(wrong(&self.stream))?;
+        // Files have no slots: `packed` is the offset in the file of the rank.
         let indexed = stored.variables().iter().map(|variable| {
             let blocks = variable.blocks.iter().map(|block| BlockAt {
                 region: block.region.clone(),

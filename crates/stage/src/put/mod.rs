@@ -312,6 +312,7 @@ impl<'w> StepWriter<'w> {
             self.numbers.push(0);
             return Ok(self.offsets.len() - 1);
         };
+        // The first block has set type and shape for the whole step.
         let before = &variables[at];
         if before.dtype != T::DTYPE || before.shape != shape {
             return Err(Error::TwoKinds {

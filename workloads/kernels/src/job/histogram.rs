@@ -48,6 +48,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .row("units", units);
     let mut wrong = 0;
     for way in Access::chosen(&args.ways) {
+        // Each variant starts from zeroed counters.
         segment.write_local(0, &vec![0; args.counters as usize])?;
         let time = timed(&pgas, || match way {
             Access::Plain => plain(&segment, &blocks, &places),

@@ -50,6 +50,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         .row("units", units);
     let mut wrong = 0;
     for way in Access::chosen(&args.ways) {
+        // 0 is no element of the table, so an element that was not gathered is noticed.
         let mut gathered = vec![0; places.len()];
         let time = timed(&pgas, || match way {
             Access::Plain => plain(&segment, &blocks, &places, &mut gathered),

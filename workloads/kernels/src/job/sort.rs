@@ -21,12 +21,12 @@ use crate::sort::{Contents, Kind, Lines, Part, Records, Words};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "file-sort")]
 pub struct Args {
-    /// What is sorted
+    /// The file to sort
     pub input: PathBuf,
-    /// Where the result goes
+    /// The file for the result
     #[arg(long, short)]
     pub output: PathBuf,
-    /// What the records are
+    /// The kind of records
     #[arg(long, value_enum, default_value_t = Kind::Lines)]
     pub records: Kind,
 }

@@ -17,7 +17,7 @@ use crate::Error;
 pub enum Kind {
     /// Lines of a text, compared byte by byte
     Lines,
-    /// Numbers of 64 bits, little endian, without sign
+    /// Unsigned numbers of 64 bits, little-endian
     U64,
 }
 

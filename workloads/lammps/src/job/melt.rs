@@ -26,7 +26,6 @@ const MOVED: &str = "moved";
 ///
 /// Each unit has a simulation of its own, in a box of its own. Positions are copied once, from
 /// LAMMPS' memory into that of the step.
-/// into that of the step: one copy.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lammps-melt")]
 pub struct Args {
@@ -45,8 +44,8 @@ pub struct Args {
     /// Steps from one output to the next
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub every: u32,
-    /// Run so many steps eleven times with output and, between them, without; say how much slower
-    /// the former are
+    /// Run this many steps eleven times with output and, in between, without; report how much
+    /// slower the former are
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub measure: bool,
 }

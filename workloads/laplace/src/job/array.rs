@@ -69,6 +69,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             reporter.report(step, || speed(problem, step, args.steps, begin.elapsed()))?;
         }
     }
+    // The slowest unit determines the time of the run.
     let own = begin.elapsed().as_nanos() as u64;
     let (mut slowest, mut largest) = ([0], [0.0]);
     pgas.world().all_reduce(&[own], &mut slowest, Max)?;

@@ -26,6 +26,7 @@ pub(super) fn check(
     let problem = problem(last)?;
     let shape = [problem.rows() as u64];
     let grid = Grid::along(&shape, 0, readers.into()).map_err(samite::stage::Error::from)?;
+    // The first row of each unit: the study computes block by block.
     let cuts = (0..readers).map(|rank| grid.part(rank.into()).lower()[0] as usize);
     let cuts: Vec<usize> = cuts.chain([problem.rows()]).collect();
     let checked = kind.checked(found);

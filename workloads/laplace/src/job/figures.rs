@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | moments | [`Moments`] up to the fourth, vector instructions | yes | every step |
 //! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table |
-//! | study | beside the moments [`study::moments`] of each unit's block | no | the steps of the table |
+//! | study | the moments, and [`study::moments`] of each unit's block | no | the steps of the table |
 //!
 //! They are compared with those of the sequential run by their definition ([`Plain`]), up to the
 //! rounding of these values: no formula is checked against itself.

@@ -1,4 +1,4 @@
-//! NAS CG: the smallest eigenvalue of a large sparse matrix without structure.
+//! NAS CG: the smallest eigenvalue of a large unstructured sparse matrix.
 //!
 //! The units share the rows of the matrix and the same parts of all vectors. In every step each of
 //! them needs a whole vector, so the benchmark exercises gathering and sums.

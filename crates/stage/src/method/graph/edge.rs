@@ -93,7 +93,7 @@ pub struct Promise {
     /// Its size; `None`: not promised.
     #[serde(flatten)]
     pub extent: Option<Extent>,
-    /// How the units' parts lie in the whole; `None`: not promised.
+    /// How the parts of the units are arranged in the whole; `None`: not promised.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut: Option<Cut>,
     /// It is in each step whose number is a multiple of this; other steps may contain it.

@@ -68,7 +68,6 @@ pub trait Operator: Send + Sync {
     ///
     /// # Errors
     /// As [`Operator::result`].
-    /// As [`Operator::result`].
     fn needs(&self, input: &Kind, asked: &Region) -> Result<Region, String>;
 
     /// Computes the numbers of `into`, which is a box of the result, from the box that it

@@ -72,7 +72,7 @@ fn grants_stay_within_the_block_store_and_the_stream() {
         (short.missing, short.block_store, short.limit),
         (1, None, 150)
     );
-    // Another stream is not held up by that.
+    // That does not delay another stream.
     admission.request(request(B, 0, &[want(1, 40)], &[]));
     assert_eq!(granted(&mut admission), [id(B, 0)]);
     free(&mut admission, A, 2, 60);
@@ -155,7 +155,7 @@ fn a_budget_of_everything_is_counted_too() {
     assert_eq!(granted(&mut admission), [id(B, 0)]);
 }
 
-/// What is granted is what is freed: sums that end at 2^64 would not be.
+/// Exactly the granted bytes are freed; sums that saturate at 64 bits would break that.
 #[test]
 fn what_64_bits_do_not_count_is_refused() {
     for (has, wants) in [

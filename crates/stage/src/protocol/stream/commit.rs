@@ -163,6 +163,7 @@ impl Stream {
             let Some(buffer) = self.store.buffers.get_mut(&number) else {
                 continue;
             };
+            // A lost buffer cannot be sealed, but its other copies can.
             if buffer.state != State::Lost {
                 buffer.state = State::Sealing;
                 let block_store = buffer.block_store;
@@ -255,6 +256,7 @@ impl Stream {
                     _ => slot.push(copy.number),
                 }
             }
+            // A lost copy is left out as long as another one is alive.
             if slot.is_empty() {
                 let block_store = lost.ok_or(Fault::ForeignBuffer { rank })?;
                 return Err(Fault::BlockStoreLost { block_store, step });

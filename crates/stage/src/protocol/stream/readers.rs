@@ -14,7 +14,6 @@ impl Stream {
     /// # Errors
     /// Another size, a rank beyond it or taken, limits of zero, a start step that is gone. A taken
     /// rank may become free.
-    /// Taken may pass.
     pub fn open_reader(
         &mut self,
         from: Peer,

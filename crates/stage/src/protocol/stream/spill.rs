@@ -58,6 +58,7 @@ impl Stream {
         let Some(stored) = self.store.steps.get_mut(&step) else {
             return 0;
         };
+        // Holders may access its memory, so it stays there.
         if stored.holds > 0 || stored.spilling > 0 {
             return 0;
         }

@@ -222,6 +222,7 @@ impl Store {
             places: part.places.clone(),
             attributes: part.attributes.clone(),
         };
+        // Built once, and shared by all records until a buffer moves.
         let parts = stored.told.take();
         let parts = parts.unwrap_or_else(|| stored.parts.iter().map(part).collect());
         stored.told = Some(parts.clone());

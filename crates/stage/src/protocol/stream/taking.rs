@@ -194,6 +194,7 @@ impl Stream {
         };
         if let Some(group) = self.groups.groups.get_mut(&number) {
             let state = &mut group.ranks[rank];
+            // The rank knows these layouts from now on, so later records need only their hash.
             state.told = Some(hash);
             let peer = match state.place {
                 ReaderState::Here(peer) if state.holds.len() >= PAID => Some(peer),

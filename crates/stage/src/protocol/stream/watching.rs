@@ -42,6 +42,7 @@ impl Stream {
         let number = self
             .watches
             .open((from, charge), interest.clone(), (asked, begin), most);
+        // Tells what is still stored; the later steps follow as they are committed.
         for step in begin..self.store.committed {
             if let Some((of, found)) = self.find(step, interest) {
                 self.watches.offer_to(number, step, of, |_| found);

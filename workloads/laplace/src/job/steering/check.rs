@@ -25,7 +25,7 @@ pub struct Args {
     /// How the solver is steered.
     #[command(flatten)]
     pub rule: Rule,
-    /// Rows and columns of the field that the monitor sees one mean of
+    /// Rows and columns of the field per mean that the monitor sees
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     pub coarse: u64,
 }

@@ -47,7 +47,7 @@ pub struct Rule {
     /// Stop when no mean of the field changes by more than this in a round
     #[arg(long, default_value_t = 1e-4)]
     pub tolerance: f64,
-    /// Stop after so many rounds in any case
+    /// Stop after this many rounds at the latest
     #[arg(long, default_value_t = 1000)]
     pub rounds: u64,
 }

@@ -15,8 +15,8 @@ use crate::job::FIELD;
 use crate::problem::INITIAL;
 use crate::residual::larger;
 
-/// Looks at what an edge brings of the solver's field, each unit at its own part, and tells the
-/// solver how to go on.
+/// Watches the solver's field as an edge transforms it, each unit its own part, and tells the
+/// solver how to continue.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-monitor")]
 pub struct Args {
