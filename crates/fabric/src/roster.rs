@@ -25,7 +25,9 @@ impl Fabric {
     /// # Errors
     /// As [`Fabric::job`].
     pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
-        self.wait_for_peers("the units of a program", &Wanted::Program(name.to_owned()))
+        let wanted = Wanted::Program(name.to_owned());
+        let units = self.wait_for_peers("the units of a program", &wanted)?;
+        Ok(units.into_iter().map(|unit| unit.0).collect())
     }
 
     /// Waits until all units of this job have joined, and returns their peer numbers by unit.
@@ -36,10 +38,15 @@ impl Fabric {
     /// [`Error::Absent`] names a unit that does not join: at once if its launcher reports that the
     /// unit has ended, otherwise at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
+        Ok(self.job_lives()?.into_iter().map(|unit| unit.0).collect())
+    }
+
+    /// As [`Fabric::job`], with the incarnation of each unit ([`Fabric::lost_life`]).
+    pub fn job_lives(&self) -> Result<Vec<(PeerId, u32)>> {
         let units = self.wait_for_peers("the units of the job", &Wanted::Job)?;
         let unit = self.identity().unit;
-        let is_other = |peer: &&PeerId| **peer != self.me();
-        if let Some(other) = units.get(unit as usize).filter(is_other) {
+        let is_other = |(peer, _): &&(PeerId, u32)| *peer != self.me();
+        if let Some((other, _)) = units.get(unit as usize).filter(is_other) {
             return Err(Error::Absent {
                 unit: format!("unit {unit} as {}", self.me()),
                 job: self.identity().job.clone(),
@@ -61,7 +68,7 @@ impl Fabric {
         Ok(matches!(self.roster(&Wanted::Coming)?, Roster::Missing(_)))
     }
 
-    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<PeerId>> {
+    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
         let found = self.joined(what, wanted)?;
         // After this, peers of this node that the agent named are in the table, unless they have
         // gone.
@@ -71,8 +78,7 @@ impl Fabric {
         let been = of_node.try_for_each(|(peer, life)| core.engine.has_been(*peer, *life));
         // This may have ended operations of other threads.
         core.tell();
-        been?;
-        Ok(found.into_iter().map(|(peer, _)| peer).collect())
+        been.map(|()| found)
     }
 
     /// Returns their numbers and incarnations once all have joined. The agent is asked between two

@@ -41,7 +41,7 @@ impl Ended {
         let still_there = |peer: &PeerId| {
             // Handlers run with the engine's lock, and take this one: not the other way round.
             let has_ended = self.0.lock().contains(peer);
-            !has_ended && job.fabric.lost(*peer).is_none()
+            !has_ended && job.lost(*peer).is_none()
         };
         let step = || {
             others.retain(still_there);

@@ -31,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) layer: Layer,
     /// By unit.
     pub(crate) peers: Vec<PeerId>,
+    /// Which life of a peer is the unit: numbers are used again.
+    lives: HashMap<PeerId, u32>,
     /// By unit.
     pub(crate) bells: Vec<Bell>,
     pub(crate) heap: Mutex<LocalHeap>,
@@ -54,7 +56,8 @@ impl Job {
     /// Agrees with nobody yet.
     pub(crate) fn new(fabric: &Fabric) -> Result<Job> {
         let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
-        let peers = fabric.job()?;
+        let units = fabric.job_lives()?;
+        let peers: Vec<PeerId> = units.iter().map(|(peer, _)| *peer).collect();
         let me = Unit(fabric.identity().unit);
         Ok(Job {
             fabric: fabric.clone(),
@@ -63,6 +66,7 @@ impl Job {
             left: Arc::default(),
             unfinished: Unfinished::default(),
             layer,
+            lives: units.into_iter().collect(),
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
             check: Checker::start(fabric, me, &peers),
             peers,
@@ -76,6 +80,14 @@ impl Job {
     pub(crate) fn peer(&self, unit: Unit) -> Result<PeerId> {
         let peer = self.peers.get(unit.index());
         peer.copied().ok_or(Error::NotAMember(unit))
+    }
+
+    /// Why nothing is to be expected of the peer that is, or was, a unit.
+    pub(crate) fn lost(&self, peer: PeerId) -> Option<samite_fabric::Error> {
+        match self.lives.get(&peer) {
+            Some(life) => self.fabric.lost_life(peer, *life),
+            None => self.fabric.lost(peer),
+        }
     }
 
     pub(crate) fn allocate<T: Elem>(&self, count: u64) -> Result<GlobalPtr<T>> {

@@ -55,7 +55,7 @@ impl Lock {
     #[inline(always)]
     fn find_home(&self) -> Result<()> {
         let home = self.home_peer();
-        if let Some(lost) = self.team.fabric().lost(home) {
+        if let Some(lost) = self.team.0.job.lost(home) {
             return Err(self.say(lost.into()));
         }
         if self.words.needs_progress() {
@@ -305,7 +305,7 @@ impl Lock {
         let Some(left) = self.left.lock().take() else {
             return;
         };
-        if self.team.fabric().lost(self.home_peer()).is_some() || !self.words.is_there() {
+        if self.team.0.job.lost(self.home_peer()).is_some() || !self.words.is_there() {
             return;
         }
         let leaver = match left {
@@ -385,7 +385,7 @@ impl Lock {
     /// Returns true if a predecessor has died. One that has violated the protocol may still hold
     /// the lock.
     fn has_died(&self, peer: PeerId) -> bool {
-        matches!(self.team.fabric().lost(peer), Some(Below::PeerLost { .. }))
+        matches!(self.team.0.job.lost(peer), Some(Below::PeerLost { .. }))
     }
 
     fn home_peer(&self) -> PeerId {
