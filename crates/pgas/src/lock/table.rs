@@ -101,7 +101,7 @@ impl Page {
         let bytes = wake_bytes(locks) + records;
         let open = team.allocate::<u64>(bytes / WORD)?.into_open();
         // Locks of the same number in different teams also have different homes.
-        let spread = team.id().0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let spread = team.id().mixed() >> 32;
         let home = (first.wrapping_add(spread) % u64::from(members)) as u32;
         let needs_progress = open.remotes.iter().any(|remote| remote.mapped().is_none());
         Ok(Page {

@@ -126,7 +126,11 @@ impl Team {
     /// frees what it has here without asking the others, and so does an error, [`Error::TeamInUse`]
     /// included.
     pub fn destroy(self) -> Result<()> {
-        self.barrier()?;
+        if let Err(error) = self.barrier() {
+            // Others may come to it later.
+            self.0.board.get().inspect(|board| board.abandon());
+            return Err(error);
+        }
         self.0.locks.lock().end();
         Ok(())
     }

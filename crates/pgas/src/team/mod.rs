@@ -19,6 +19,13 @@ pub(crate) use turn::stepping;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TeamId(pub u64);
 
+impl TeamId {
+    /// Differs in all bits between teams, and most in the high ones.
+    pub(crate) fn mixed(self) -> u64 {
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
 /// A team, as one of its members sees it. Ranks ascend with units. Cheap to clone; a clone is the
 /// same team ([`Team::duplicate`] makes another one of the same members).
 ///

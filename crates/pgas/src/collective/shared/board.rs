@@ -123,6 +123,8 @@ pub(crate) struct Board {
     /// Members were stopped in the middle of a call: what memory they may still touch is not used
     /// again.
     left_late: AtomicBool,
+    /// Members may come to a meeting that this one has not left.
+    is_abandoned: AtomicBool,
 }
 
 /// A meeting that this member has come to.
@@ -214,6 +216,8 @@ impl Board {
         } = block;
         let (own, pair) = (team.rank as usize, 2 * slot);
         let first = u64::from(team.rank) * pair;
+        // Not 0, which is in every new block.
+        let mark = team.id.mixed() & !RANK | 1 << 63;
         let bells = team.peers.iter().map(|peer| team.job.fabric.bell(*peer));
         Board {
             rank: team.rank,
@@ -225,16 +229,18 @@ impl Board {
             tell: blocks.iter().map(|b| b.slice(slots, words)).collect(),
             theirs: blocks.iter().map(|b| b.slice(first, pair)).collect(),
             slot,
-            // Not 0, which is in every new block.
-            mark: (team.id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) & !RANK) | 1 << 63,
+            mark,
             come: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            sequence: AtomicU64::new(0),
+            // Teams have no number in common: one may come to a team that others have dropped,
+            // whose block another one has.
+            sequence: AtomicU64::new(mark),
             looks: AtomicU32::new(LOOKS),
             touching: AtomicBool::new(false),
             will_touch: AtomicBool::new(false),
             broken: OnceLock::new(),
             left_late: AtomicBool::new(false),
+            is_abandoned: AtomicBool::new(false),
         }
     }
 
@@ -340,7 +346,8 @@ impl Board {
         alike.map(|()| true)
     }
 
-    /// Waits until all members have come to a meeting that nobody touches memory after.
+    /// Waits until all members have come to a meeting that nobody touches memory after. A handler
+    /// that panics meanwhile ends the wait, and the board is abandoned.
     #[cold]
     pub(super) fn wait(
         &self,
@@ -360,7 +367,9 @@ impl Board {
             let met = self.look(job, call, meeting);
             met.map(|met| met.then_some(())).transpose()
         };
+        let unwinding = Abandons(self);
         let waited = job.wait_stepping(what, &[], step, || self.is_ready(&known));
+        std::mem::forget(unwinding);
         waited.unwrap_or_else(|error| {
             let failure = Failure::late(error, self.awaited(&known));
             Err(self.give_up(job, failure))
@@ -383,7 +392,7 @@ impl Board {
         let gave_up = self.heard();
         let changes = Some(job.fabric.changes());
         let has_changed = std::mem::replace(&mut meeting.changes, changes) != changes;
-        let is_lost = |rank: &u32| job.fabric.lost(self.peers[*rank as usize]).is_some();
+        let is_lost = |rank: &u32| job.lost(self.peers[*rank as usize]).is_some();
         let is_missing = |rank: &u32| !self.arrived(*rank, meeting.sequence);
         // Who is gone and not missed had its say: that is looked at last.
         let mut missing = self.others().filter(is_missing);
@@ -457,9 +466,18 @@ impl Board {
         output.copy_from(at, &self.mine, self.slot(from, sequence) + DATA, len);
     }
 
-    /// A call that has not ended is dropped.
-    pub(super) fn leave_behind(&self) {
+    /// Others may come to a meeting that this member does not come to, or has not left.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// A call that has not ended is dropped; if it had its turn, in the middle.
+    pub(super) fn leave_behind(&self, place: u64) {
         self.block.pool.leave_behind();
+        if self.has_turn(place) {
+            let _ = self.broken.set(Failure::Refused(self.rank));
+            self.end(place);
+        }
     }
 
     /// Whether members that were stopped in the middle may still write into staging memory.
@@ -499,7 +517,11 @@ impl Board {
     #[cold]
     pub(super) fn give_up(&self, job: &Job, failure: Failure) -> Failure {
         // It is not set twice: a member whose board is broken meets nobody.
-        let _ = self.broken.set(failure.clone());
+        let _ = self.broken.set(match &failure {
+            // Later calls have not been waited for.
+            Failure::Own(_) => Failure::Refused(self.rank),
+            other => other.clone(),
+        });
         let (size, sequence) = (self.size(), self.sequence.load(Ordering::Relaxed));
         let lost = match failure {
             Failure::Lost(rank) => u64::from(rank),
@@ -554,17 +576,112 @@ impl Board {
                 "members are stopped in the middle of a collective that was given up"
             );
             self.left_late.store(true, Ordering::Relaxed);
-            self.leave_behind();
+            self.block.pool.leave_behind();
         }
         failure
+    }
+}
+
+/// Abandons a board when it is dropped.
+struct Abandons<'b>(&'b Board);
+
+impl Drop for Abandons<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }
 
 impl Drop for Board {
     /// Its block is used again, unless somebody may still come to it.
     fn drop(&mut self) {
-        if self.broken.get().is_some() && self.block.at.take().is_some() {
+        let is_left = self.broken.get().is_some() || *self.is_abandoned.get_mut();
+        if is_left && self.block.at.take().is_some() {
             self.block.pool.leave_behind();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Error, Pgas, Sum};
+    use samite_fabric::Match;
+    use samite_testkit::{check, same, units};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    const PANICS: u16 = 7;
+
+    /// A member may come later to a meeting that this one has left by a panic, or by an error of
+    /// `destroy`: the block is not that of another team then.
+    #[test]
+    fn the_block_of_a_meeting_that_others_come_to_is_left_behind() {
+        let name = "collective::shared::board::tests::the_block_of_a_meeting_that_others_come_to_is_left_behind";
+        units(2).run(name, |fabric, peers| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let blocks = || pgas.job.collectives.pool.blocks();
+            let (first, second) = (world.duplicate()?, world.duplicate()?);
+            if world.rank() == 1 {
+                let done = Match::from(peers[0], 1);
+                while fabric.probe(done).is_none() {
+                    fabric.tell(peers[0], PANICS, &[])?;
+                }
+                fabric.recv(done, &mut [])?;
+                first.barrier()?;
+                let late = fabric.within(Duration::from_millis(5), || second.destroy());
+                check!(late.is_err());
+            } else {
+                let is_armed = AtomicBool::new(true);
+                fabric.on(PANICS, move |_, _| {
+                    if is_armed.swap(false, Ordering::Relaxed) {
+                        resume_unwind(Box::new("a handler"));
+                    }
+                    None
+                });
+                check!(catch_unwind(AssertUnwindSafe(|| first.barrier())).is_err());
+                drop(first);
+                same!(blocks(), 0);
+                let turn = second.0.turn()?;
+                same!(second.clone().destroy(), Err(Error::TeamInUse));
+                drop(turn);
+                drop(second);
+                same!(blocks(), 0);
+                fabric.send(peers[1], 1, &[])?;
+            }
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// A member comes to a team that another one has dropped, whose block is that of another team.
+    #[test]
+    fn what_comes_for_a_dropped_team_is_not_taken() {
+        let name = "collective::shared::board::tests::what_comes_for_a_dropped_team_is_not_taken";
+        units(3).run(name, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let (world, me) = (pgas.world(), pgas.me().0);
+            let dropped = world.split_by(u64::from(me == 2))?;
+            let parent = world.split_by(u64::from(me == 1))?;
+            let old = (me == 1).then_some(dropped);
+            let team = parent.duplicate()?;
+            world.barrier()?;
+            if let Some(old) = old {
+                let call = || old.all_reduce(&[1000], &mut [0], Sum);
+                check!(fabric.within(Duration::from_millis(5), call).is_err());
+                world.barrier()?;
+                return Ok(world.barrier()?);
+            }
+            world.barrier()?;
+            let mut sum = [0];
+            if me == 2 {
+                // Unit 0 waits for this one.
+                fabric.recv(Match::any(1), &mut [])?;
+            } else {
+                fabric.send(fabric.job()?[2], 1, &[])?;
+            }
+            team.all_reduce(&[1], &mut sum, Sum)?;
+            same!(sum, [2]);
+            Ok(world.barrier()?)
+        });
     }
 }

@@ -304,7 +304,7 @@ impl Flags {
 impl Drop for Flags {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.board.leave_behind();
+            self.board.leave_behind(self.place);
         }
     }
 }

@@ -28,14 +28,24 @@ pub(super) struct Staging {
 impl Pool {
     /// A block of zeros.
     pub(super) fn take(&self, job: &Job, bytes: u64) -> Result<GlobalPtr<u8>> {
+        match self.pop(bytes) {
+            None => job.allocate::<u8>(bytes),
+            Some(block) => {
+                mapped(job, block, bytes)?.fill(0);
+                Ok(block)
+            }
+        }
+    }
+
+    fn pop(&self, bytes: u64) -> Option<GlobalPtr<u8>> {
         let mut blocks = self.blocks.lock();
-        let fits = blocks.iter().position(|(of, _)| *of == bytes);
-        let Some(at) = fits else {
-            return job.allocate::<u8>(bytes);
-        };
-        let (_, block) = blocks.swap_remove(at);
-        mapped(job, block, bytes)?.fill(0);
-        Ok(block)
+        let at = blocks.iter().position(|(of, _)| *of == bytes)?;
+        Some(blocks.swap_remove(at).1)
+    }
+
+    #[cfg(test)]
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.lock().len()
     }
 
     pub(super) fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
