@@ -266,7 +266,7 @@ impl Pgas {
             tracing::warn!(%error, "operations that nobody has waited for have failed");
         }
         let Err(error) = self.world().exchange(Kind::End) else {
-            return;
+            return self.job.collectives.end(&self.job);
         };
         tracing::debug!(%error, "not all units end together");
         if let Err(error) = self.ended.leave_one_by_one(&self.job) {

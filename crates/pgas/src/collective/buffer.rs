@@ -261,10 +261,10 @@ impl Input<'_> {
     }
 
     /// Memory that operations in flight can own.
-    pub(crate) fn memory(&self) -> SharedBytes {
+    pub(crate) fn memory(&self) -> Result<SharedBytes> {
         match self {
-            Input::Private(bytes) => SharedBytes::adopt(bytes.to_vec()),
-            Input::Shared(bytes, _) => bytes.clone(),
+            Input::Private(bytes) => owned(bytes),
+            Input::Shared(bytes, _) => Ok(bytes.clone()),
         }
     }
 
@@ -361,10 +361,10 @@ impl Output<'_> {
 
     /// Memory that operations in flight can own, with what is there now; what is received there
     /// comes back by [`Output::take_back`].
-    pub(crate) fn memory(&self) -> SharedBytes {
+    pub(crate) fn memory(&self) -> Result<SharedBytes> {
         match self {
-            Output::Private(bytes) => SharedBytes::adopt(bytes.to_vec()),
-            Output::Shared(bytes, _) => bytes.clone(),
+            Output::Private(bytes) => owned(bytes),
+            Output::Shared(bytes, _) => Ok(bytes.clone()),
         }
     }
 
@@ -381,6 +381,12 @@ impl Output<'_> {
             memory.read(0, bytes);
         }
     }
+}
+
+fn owned(bytes: &[u8]) -> Result<SharedBytes> {
+    let mut copy = crate::zeros::<u8>(bytes.len() as u64)?;
+    copy.copy_from_slice(bytes);
+    Ok(SharedBytes::adopt(copy))
 }
 
 /// Copies between private slices; a word, as most results are, without a call of `memmove`.

@@ -72,7 +72,7 @@ pub(crate) struct Call {
 
 /// Which argument differs: where it is in the words of a descriptor (which, from which bit on, and
 /// a mask), and its name.
-const WHAT: [(usize, u32, u64, &str); 7] = [
+const WHAT: [(usize, u32, u64, &str); 8] = [
     (0, 0, 0xff, "which collective"),
     (0, 8, 0xff, "the operator"),
     (0, 16, 0xffff, "the size of an element"),
@@ -80,10 +80,13 @@ const WHAT: [(usize, u32, u64, &str); 7] = [
     (1, 0, u64::MAX, "the count, or a hash of the counts"),
     (2, 0, u64::MAX, "how many collectives came before"),
     (0, 0, 0, "bytes from one to the other"),
+    (0, 0, 0, "the team"),
 ];
 const KIND: usize = 0;
 /// Only the two members know them.
 const BYTES: usize = 6;
+/// Only messages tell it.
+const TEAM: usize = 7;
 
 impl Call {
     /// The same call, refused.
@@ -220,6 +223,16 @@ impl Failure {
         Failure::Mismatch {
             rank,
             what: BYTES,
+            theirs,
+            ours,
+        }
+    }
+
+    /// The member `rank` calls a collective of another team.
+    pub(crate) fn team(rank: u32, theirs: u64, ours: u64) -> Failure {
+        Failure::Mismatch {
+            rank,
+            what: TEAM,
             theirs,
             ours,
         }

@@ -2,12 +2,13 @@
 //!
 //! # Messages
 //! ```text
-//!   tag:   0xD5 | 0: 1 | life: 4 | leader of the team: 11 | its number: 20 | call: 19 | descriptor: 1
+//!   tag:   0xD5 | 0: 1 | life: 4 | hash of the team: 31 | call: 19 | descriptor: 1
 //! ```
 //! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list
-//! theirs in the same order. Bits that do not fit are cut off: of two calls or teams that are in
-//! use at the same time between the same units, 2^19 calls and 2^20 teams of one leader may lie
-//! between them. The life says which [`crate::Pgas`] of a fabric it is: what one that ended badly
+//! theirs in the same order. Bits that do not fit are cut off: of two calls of a team that are in
+//! use at the same time 2^19 calls may lie between them. Two teams may have the same hash; the
+//! descriptor names the team, so that calls of equal numbers that meet by that end with an error.
+//! The life says which [`crate::Pgas`] of a fabric it is: what one that ended badly
 //! left behind is not taken for a message of one of the next 15.
 //!
 //! # Who calls something else
@@ -22,9 +23,10 @@
 //! caller's symmetric memory are cancelled, and waited for, before a failed call returns.
 
 use super::call::{Call, Failure};
-use crate::team::Inner;
+use crate::job::Job;
+use crate::team::{Inner, TeamId};
 use parking_lot::Mutex;
-use samite_fabric::{Fabric, Handle, Match, PeerId, Received, Sent};
+use samite_fabric::{Error as Below, Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,27 +38,41 @@ const END: u16 = 0xd500;
 /// Failures that others told, the oldest first.
 pub(super) type Reports = Arc<Mutex<ReportedFailures>>;
 
-/// Of which team and call, by whom, and why.
 #[derive(Debug, Default)]
-pub(super) struct ReportedFailures(VecDeque<((u64, u64), PeerId, [u64; 4])>);
+pub(super) struct ReportedFailures {
+    /// Of which team and call, by whom, and why.
+    ends: VecDeque<((u64, u64), PeerId, [u64; 4])>,
+    /// Tags of the last calls that failed here: nobody receives what others have sent for them.
+    failed: VecDeque<u64>,
+}
 
-/// ReportedFailures failures that nobody asked for are kept up to this many.
+/// Failures that nobody asked for are kept up to this many.
 const ENDS_MAX: usize = 1024;
+
+/// So many calls that failed later, what was sent for a call has come.
+const FAILED_MAX: usize = 16;
 
 impl ReportedFailures {
     fn add(&mut self, call: (u64, u64), from: PeerId, why: [u64; 4]) {
-        if self.0.iter().all(|(other, ..)| *other != call) {
-            self.0.push_back((call, from, why));
+        if self.ends.iter().all(|(other, ..)| *other != call) {
+            self.ends.push_back((call, from, why));
         }
         // Most are of calls that had ended here already: the oldest is needed least.
-        if self.0.len() > ENDS_MAX {
-            self.0.pop_front();
+        if self.ends.len() > ENDS_MAX {
+            self.ends.pop_front();
         }
     }
 
+    /// A call has failed here; the one whose messages are to be dropped now.
+    fn add_failed(&mut self, tag: u64) -> Option<u64> {
+        self.failed.push_back(tag);
+        let is_late = self.failed.len() > FAILED_MAX;
+        is_late.then(|| self.failed.pop_front())?
+    }
+
     fn take(&mut self, call: (u64, u64)) -> Option<(PeerId, [u64; 4])> {
-        let at = self.0.iter().position(|(other, ..)| *other == call)?;
-        let (_, from, why) = self.0.remove(at)?;
+        let at = self.ends.iter().position(|(other, ..)| *other == call)?;
+        let (_, from, why) = self.ends.remove(at)?;
         Some((from, why))
     }
 }
@@ -81,6 +97,28 @@ pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
     ends
 }
 
+fn tag(life: u32, team: TeamId, call: u64) -> u64 {
+    tag_of_life(life) | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
+}
+
+fn tag_of_life(life: u32) -> u64 {
+    0xd5 << 56 | u64::from(life & 0xf) << 51
+}
+
+/// Global memory ends: drops what was sent for calls that had failed.
+pub(super) fn end(fabric: &Fabric, life: u32) {
+    drop_messages(fabric, Match::any(tag_of_life(life)).masked(u64::MAX << 51));
+}
+
+/// Drops messages that have come and nobody will receive.
+fn drop_messages(fabric: &Fabric, which: Match) {
+    // No more than an honest member can have sent.
+    let mut left = 0..1 << 16;
+    while left.next().is_some() && fabric.probe(which).is_some() {
+        drop(fabric.irecv(which, Vec::new()));
+    }
+}
+
 /// A message on its way to this member.
 #[derive(Debug)]
 struct Expected {
@@ -103,25 +141,32 @@ pub(super) struct Messages {
     receives: Vec<Expected>,
     /// The descriptor of the rank before.
     descriptor: Option<Handle<Received>>,
+    /// A member that has given up a message of this call. It says why, and that may come later.
+    left: Option<u32>,
+    /// Of whom nothing will come any more, and the changes of membership that were looked at since
+    /// something more is expected.
+    lost: Vec<u32>,
+    changes: Option<u64>,
 }
 
 impl Messages {
     pub(super) fn new(team: &Inner, call: &Call) -> Messages {
         let job = &team.job;
         let life = job.layer.life();
-        let team_bits =
-            u64::from(life & 0xf) << 31 | (team.id.0 >> 32 & 0x7ff) << 20 | team.id.0 & 0xf_ffff;
         Messages {
             fabric: job.fabric.clone(),
             life,
             team: team.id.0,
             rank: team.rank,
             peers: team.peers.clone(),
-            tag: 0xd5 << 56 | team_bits << 20 | (call.number & 0x7_ffff) << 1,
+            tag: tag(life, team.id, call.number),
             ends: job.collectives.ends.clone(),
             sends: Vec::new(),
             receives: Vec::new(),
             descriptor: None,
+            left: None,
+            lost: Vec::new(),
+            changes: None,
         }
     }
 
@@ -136,7 +181,8 @@ impl Messages {
             return Ok(());
         }
         let (before, next) = (self.before(), (rank + 1) % size);
-        let own = call.words().map(u64::to_le_bytes).concat();
+        let mut own = call.words().map(u64::to_le_bytes).concat();
+        own.extend(self.team.to_le_bytes());
         let peer = |rank: u32| self.peers[rank as usize];
         let tag = self.tag | 1;
         let expected = self
@@ -150,13 +196,21 @@ impl Messages {
     }
 
     /// Whether another member ended the call, or called something else.
-    pub(super) fn hear(&mut self, call: &Call) -> Result<(), Failure> {
+    pub(super) fn hear(&mut self, job: &Job, call: &Call) -> Result<(), Failure> {
+        let changes = Some(self.fabric.changes());
+        if std::mem::replace(&mut self.changes, changes) != changes {
+            let is_lost = |rank: &u32| job.lost(self.peers[*rank as usize]).is_some();
+            self.lost = self.awaited().filter(is_lost).collect();
+        }
         let key = (self.team, call.number);
         let told = self.ends.lock().take(key);
-        if let Some((from, why)) = told {
-            let teller = self.peers.iter().position(|peer| *peer == from);
-            let teller = teller.unwrap_or(0) as u32;
-            return Err(Failure::from_words(why, teller, self.size()));
+        let told = told.and_then(|(from, why)| {
+            // Nobody else can end it.
+            let teller = self.peers.iter().position(|peer| *peer == from)?;
+            Some(Failure::from_words(why, teller as u32, self.size()))
+        });
+        if let Some(failure) = told {
+            return Err(failure);
         }
         let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
             return Ok(());
@@ -167,36 +221,40 @@ impl Messages {
             .map_err(|error| Failure::below(error, before))?;
         let words = told.1.unwrap_or_default();
         let (words, _) = words.as_chunks::<8>();
-        let words = [0, 1, 2].map(|at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word)));
-        call.compare(words, before)
+        let word = |at| words.get(at).map_or(0, |word| u64::from_le_bytes(*word));
+        match word(3) == self.team {
+            true => call.compare([0, 1, 2].map(word), before),
+            false => Err(Failure::team(before, word(3), self.team)),
+        }
     }
 
     /// Whether everything that was started has ended.
     pub(super) fn fence(&mut self) -> Result<bool, Failure> {
-        let mut at = 0;
-        while let Some(expected) = self.receives.get(at) {
-            if !expected.handle.is_over() {
-                at += 1;
-                continue;
+        let mut failed = |error, rank| match error {
+            Below::NotReceived(_) | Below::Cancelled => {
+                (self.left, self.changes) = (Some(rank), None);
+                Ok(())
             }
-            let Expected { handle, from, len } = self.receives.swap_remove(at);
-            let ended = handle.wait();
-            let (status, _) = ended.map_err(|error| Failure::below(error, from))?;
-            if status.len != len {
-                return Err(Failure::bytes(from, status.len, len));
+            error => Err(Failure::below(error, rank)),
+        };
+        let ended = |expected: &mut Expected| expected.handle.is_over();
+        for Expected { handle, from, len } in self.receives.extract_if(.., ended) {
+            match handle.wait() {
+                Ok((status, _)) if status.len != len => {
+                    return Err(Failure::bytes(from, status.len, len));
+                }
+                ended => ended.map(drop).or_else(|error| failed(error, from))?,
             }
         }
-        at = 0;
-        while let Some((handle, _)) = self.sends.get(at) {
-            if !handle.is_over() {
-                at += 1;
-                continue;
-            }
-            let (handle, to) = self.sends.swap_remove(at);
+        for (handle, to) in self.sends.extract_if(.., |(handle, _)| handle.is_over()) {
             let ended = handle.wait();
-            ended.map_err(|error| Failure::below(error, to))?;
+            ended.map(drop).or_else(|error| failed(error, to))?;
         }
-        Ok(self.receives.is_empty() && self.sends.is_empty())
+        // Whose last message has come by now is not missed.
+        match self.awaited().find(|rank| self.lost.contains(rank)) {
+            Some(rank) => Err(Failure::Lost(rank)),
+            None => Ok(self.receives.is_empty() && self.sends.is_empty() && self.left.is_none()),
+        }
     }
 
     /// Starts to send.
@@ -205,6 +263,7 @@ impl Messages {
         let handle = self.fabric.isend_shared(peer, self.tag, bytes);
         let handle = handle.map_err(|error| Failure::below(error, to))?;
         self.sends.push((handle, to));
+        self.changes = None;
         Ok(())
     }
 
@@ -214,12 +273,13 @@ impl Messages {
         let handle = self.fabric.irecv_shared(wants, into);
         let handle = handle.map_err(|error| Failure::below(error, from))?;
         self.receives.push(Expected { handle, from, len });
+        self.changes = None;
         Ok(())
     }
 
     /// Whether nothing is expected any more.
     pub(super) fn is_over(&self) -> bool {
-        self.receives.is_empty() && self.sends.is_empty() && self.descriptor.is_none()
+        self.awaited().next().is_none()
     }
 
     /// Reports early: tells the others, unless they know, and takes back what is in flight.
@@ -233,18 +293,31 @@ impl Messages {
             let _ = self.fabric.tell(*peer, END, &telling);
         }
         self.withdraw();
+        let unwanted = self.ends.lock().add_failed(self.tag);
+        if let Some(tag) = unwanted {
+            drop_messages(&self.fabric, Match::any(tag).masked(!1));
+        }
     }
 
     fn withdraw(&mut self) {
-        for mut expected in self.receives.drain(..) {
-            expected.handle.cancel();
-            let _ = expected.handle.wait();
-        }
         for (mut handle, _) in self.sends.drain(..) {
             handle.cancel();
         }
         if let Some(mut descriptor) = self.descriptor.take() {
             descriptor.cancel();
+        }
+        let mut receives = std::mem::take(&mut self.receives);
+        receives
+            .iter_mut()
+            .for_each(|expected| expected.handle.cancel());
+        // All within one deadline.
+        let mut are_over = || {
+            receives.retain(|expected| !expected.handle.is_over());
+            receives.is_empty().then_some(())
+        };
+        if are_over().is_none() {
+            let what = "the end of messages that were given up";
+            let _ = self.fabric.wait_stepping(what, &[], are_over, || false);
         }
     }
 
@@ -253,12 +326,18 @@ impl Messages {
         (self.rank + self.size() - 1) % self.size()
     }
 
-    /// The first of whom something is expected.
-    pub(super) fn awaited(&self) -> Option<PeerId> {
+    /// The ranks of whom something is expected.
+    fn awaited(&self) -> impl Iterator<Item = u32> {
         let receives = self.receives.iter().map(|expected| expected.from);
         let sends = self.sends.iter().map(|(_, to)| *to);
         let descriptor = self.descriptor.iter().map(|_| self.before());
-        let rank = receives.chain(sends).chain(descriptor).next();
+        let left = self.left.into_iter();
+        left.chain(receives).chain(sends).chain(descriptor)
+    }
+
+    /// The first of whom something is expected.
+    pub(super) fn first_awaited(&self) -> Option<PeerId> {
+        let rank = self.awaited().next();
         rank.map(|rank| self.peers[rank as usize])
     }
 }
@@ -272,6 +351,9 @@ impl Drop for Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pgas;
+    use samite_testkit::{check, same, simulate};
+    use std::collections::HashSet;
 
     #[test]
     fn the_oldest_failures_are_let_go() {
@@ -284,12 +366,57 @@ mod tests {
             told.add((0, call), from, [call; 4]);
             told.add((0, call), from, [99; 4]);
         }
-        assert_eq!(told.0.len(), ENDS_MAX);
+        assert_eq!(told.ends.len(), ENDS_MAX);
         for call in 0..10 {
             assert_eq!(told.take((7, call)), None);
             assert_eq!(told.take((0, call)), Some((from, [call; 4])));
             assert_eq!(told.take((0, call)), None);
         }
         assert_eq!(told.take((7, 10)), Some((from, [10; 4])));
+    }
+
+    /// Also of teams of leaders far apart.
+    #[test]
+    fn teams_have_tags_of_their_own() {
+        let leaders = [0, 1, 2047, 2048, 4096, 1 << 20];
+        let ids = leaders
+            .iter()
+            .flat_map(|leader| (1..9).map(move |number| leader << 32 | number));
+        let tags: HashSet<u64> = ids.map(|id| tag(3, TeamId(id), 7)).collect();
+        assert_eq!(tags.len(), 48);
+        assert!(tags.iter().all(|tag| tag >> 51 == tag_of_life(3) >> 51));
+    }
+
+    /// Messages of calls that have failed here are dropped some time later, and all at the end.
+    #[test]
+    fn messages_that_nobody_receives_are_dropped() {
+        let name = "collective::messages::tests::messages_that_nobody_receives_are_dropped";
+        simulate(name, 2, 0..2, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            for _ in 0..6 * FAILED_MAX {
+                let answer = match world.rank() {
+                    0 => world.barrier(),
+                    _ => world.broadcast(9, &mut [0]),
+                };
+                check!(answer.is_err());
+                world.barrier()?;
+            }
+            let all = Match::any(tag_of_life(pgas.job.layer.life())).masked(u64::MAX << 51);
+            let mut found = 0;
+            while fabric.probe(all).is_some() {
+                fabric.recv_vec(all)?;
+                found += 1;
+            }
+            check!(found <= 3 * FAILED_MAX, "{found} messages are kept");
+            check!(world.rank() == 0 || found > 0, "the others send nothing");
+            for _ in 0..2 {
+                drop(world.broadcast(7 + world.rank(), &mut [0]));
+            }
+            world.barrier()?;
+            drop(pgas);
+            same!(fabric.probe(all), None);
+            Ok(())
+        });
     }
 }

@@ -119,6 +119,11 @@ impl State {
         }
     }
 
+    /// Global memory has ended at all units.
+    pub(crate) fn end(&self, job: &Job) {
+        messages::end(&job.fabric, job.layer.life());
+    }
+
     /// Whether nothing is in flight. What is being moved on is: this is asked by waits of
     /// operators, too.
     pub(crate) fn is_idle(&self) -> bool {
@@ -151,6 +156,9 @@ impl State {
     /// Moves on what is in flight, without waiting. What is being moved on already, by another
     /// thread or around an operator that waits, is left alone.
     pub(crate) fn step(&self, job: &Job) {
+        if self.is_idle() {
+            return;
+        }
         // Operators run without the lock: they may wait.
         let in_flight = self.in_flight.lock().clone();
         let has_ended = |call: &InFlight| {
@@ -159,6 +167,8 @@ impl State {
         };
         for call in in_flight.iter().filter(|call| has_ended(call)) {
             self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
+            // Another thread may have looked while this one had the call, and sleep.
+            job.bells[job.me.index()].nudge();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A non-blocking collective in flight.
 
-use super::call::{Call, Failure, Kind};
+use super::call::{Call, Kind};
 use super::combining::Combiner;
 use super::run::{Ended, Run};
 use crate::Result;
@@ -109,17 +109,15 @@ impl<R> Pending<R> {
         // Another thread may be moving it on.
         let mut flying = self.flying.try_lock()?;
         let ended = flying.step(&self.team.0.job)?.clone();
-        if ended.is_ok()
-            && self.unwatched.load(Ordering::Relaxed)
-            && let Err(error) = self.watch(flying.run.call())
-        {
-            return Some(Err(error));
+        Some(self.answer(flying.run.call(), ended))
+    }
+
+    fn answer(&self, call: Call, ended: Ended) -> Result<R> {
+        ended.map_err(|failure| failure.error(&self.team.0, self.kind.name()))?;
+        if self.unwatched.load(Ordering::Relaxed) {
+            self.watch(call)?;
         }
-        let error = |failure: Failure| failure.error(&self.team.0, self.kind.name());
-        Some(match ended {
-            Ok(()) => Ok((self.result)(&self.memory, self.count)),
-            Err(failure) => Err(error(failure)),
-        })
+        Ok((self.result)(&self.memory, self.count))
     }
 
     /// The result, if it has ended; makes some progress. Asked again it answers again.
@@ -135,13 +133,18 @@ impl<R> Pending<R> {
     /// Those of the blocking form; the deadline ends the collective here, unless another thread is
     /// just moving it on: then it goes on, and only its result is lost.
     pub fn wait(self) -> Result<R> {
-        let (job, what) = (&self.team.0.job, self.kind.name());
-        let waited = job.wait_stepping(what, &[], || self.look(), || false);
+        let job = &self.team.0.job;
+        let has_ended = || {
+            let flying = self.flying.try_lock();
+            flying.is_some_and(|flying| flying.is_ready())
+        };
+        let waited = job.wait_stepping(self.kind.name(), &[], || self.look(), has_ended);
         waited.unwrap_or_else(|error| match self.flying.try_lock() {
             None => Err(error.into()),
             Some(mut flying) => {
-                let failure = flying.run.time_out(job, error);
-                Err(failure.error(&self.team.0, what))
+                // Another thread may have moved it to its end just now.
+                let ended = flying.run.time_out(job, error);
+                self.answer(flying.run.call(), ended)
             }
         })
     }
@@ -161,6 +164,40 @@ impl<R> std::future::Future for Pending<R> {
                 context.waker().wake_by_ref();
                 std::task::Poll::Pending
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Pgas, Sum};
+    use samite_fabric::{Error, Whom};
+    use samite_testkit::{check, same, simulate_on};
+    use std::time::Duration;
+
+    /// Another thread may bring a call to its end between the deadline of a wait and its look at
+    /// the call: it stays as it has ended.
+    #[test]
+    fn what_has_ended_is_not_late() {
+        for nodes in [1, 2] {
+            let name = "collective::pending::tests::what_has_ended_is_not_late";
+            simulate_on(nodes, name, 2, 0..4, |fabric, _| {
+                let pgas = Pgas::new(fabric)?;
+                let world = pgas.world();
+                let sum = world.iall_reduce(vec![1], Sum)?;
+                pgas.job.wait_until("a test", &[], || {
+                    pgas.job.collectives.is_idle().then_some(())
+                })?;
+                let (what, whom, after) = ("a test", Whom::Any, Duration::ZERO);
+                let late = Error::Timeout { what, whom, after };
+                let ended = sum.flying.lock().run.time_out(&pgas.job, late);
+                check!(ended.is_ok(), "{ended:?}");
+                same!(sum.wait()?, [2]);
+                let mut all = [0];
+                world.all_reduce(&[2], &mut all, Sum)?;
+                same!(all, [4]);
+                Ok(world.barrier()?)
+            });
         }
     }
 }

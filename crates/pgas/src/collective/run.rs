@@ -86,27 +86,31 @@ impl<'b> Run<'b> {
         };
         match (team.board(), shape) {
             (Some(board), shape) => run.link = Link::Flags(Box::new(Flags::new(board, shape))),
-            (None, Ok(shape)) => run.begin_messages(team, &shape),
-            (None, Err(failure)) => run.stop(&team.job, failure),
+            (None, shape) => {
+                let begun = shape.and_then(|shape| run.begin_messages(team, &shape));
+                if let Err(failure) = begun {
+                    run.stop(&team.job, failure);
+                }
+            }
         }
         run
     }
 
-    fn begin_messages(&mut self, team: &Inner, shape: &Shape) {
-        self.schedule = schedule::messages(shape, team.rank, team.size());
-        let scratch = self.schedule.scratch.iter();
-        let scratch = scratch.map(|bytes| SharedBytes::adopt(vec![0; *bytes as usize]));
-        self.scratch = scratch.collect();
+    fn begin_messages(&mut self, team: &Inner, shape: &Shape) -> std::result::Result<(), Failure> {
+        let schedule = schedule::messages(shape, team.rank, team.size());
+        let scratch = schedule.scratch.iter();
+        let scratch = scratch.map(|bytes| crate::zeros::<u8>(*bytes).map(SharedBytes::adopt));
+        self.scratch = scratch.collect::<Result<_>>()?;
         if team.size() > 1 {
             // Messages in flight own their memory.
-            self.input = Input::Shared(self.input.memory(), None);
-            let memory = Output::Shared(self.output.memory(), None);
+            self.input = Input::Shared(self.input.memory()?, None);
+            let memory = Output::Shared(self.output.memory()?, None);
             self.target = Some(std::mem::replace(&mut self.output, memory));
         }
-        if let Link::Messages(messages) = &mut self.link
-            && let Err(failure) = messages.introduce(&self.call)
-        {
-            self.stop(&team.job, failure);
+        self.schedule = schedule;
+        match &mut self.link {
+            Link::Messages(messages) => messages.introduce(&self.call),
+            Link::Flags(_) => Ok(()),
         }
     }
 
@@ -147,7 +151,7 @@ impl<'b> Run<'b> {
         combiner: Option<&dyn Combiner>,
     ) -> std::result::Result<bool, Failure> {
         if let Link::Messages(messages) = &mut self.link {
-            messages.hear(&self.call)?;
+            messages.hear(job, &self.call)?;
         }
         while self.may_go_on(job, combiner)? {
             loop {
@@ -345,11 +349,15 @@ impl<'b> Run<'b> {
         self.ended = Some(ended);
     }
 
-    /// Ends as a wait that was too long. Behind other calls in line it stays there, to be refused.
-    pub(super) fn time_out(&mut self, job: &Job, error: samite_fabric::Error) -> Failure {
+    /// Ends as a wait that was too long, unless it has ended. Behind other calls in line it stays
+    /// there, to be refused.
+    pub(super) fn time_out(&mut self, job: &Job, error: samite_fabric::Error) -> Ended {
+        if let Some(ended) = &self.ended {
+            return ended.clone();
+        }
         let peer = match &self.link {
             Link::Flags(flags) => flags.awaited(),
-            Link::Messages(messages) => messages.awaited(),
+            Link::Messages(messages) => messages.first_awaited(),
         };
         let failure = Failure::late(error, peer);
         match &mut self.link {
@@ -360,7 +368,7 @@ impl<'b> Run<'b> {
                 }
             }
         }
-        failure
+        Err(failure)
     }
 }
 
@@ -443,10 +451,9 @@ impl Inner {
 
     #[cold]
     fn wait_free(&self, board: &Board, call: &Call) -> Result<()> {
+        let (job, what) = (&self.job, call.kind.name());
         let free = || board.is_free().then_some(());
-        let waited = self
-            .job
-            .wait_stepping(call.kind.name(), &[], free, || false);
+        let waited = job.wait_stepping(what, &[], free, || board.is_free());
         waited.map_err(|error| self.refuse(*call, error.into()))
     }
 
@@ -480,7 +487,7 @@ impl Inner {
             match job.wait_stepping(what, &[], step, || run.borrow().is_ready()) {
                 Ok(Some(ended)) => return ended,
                 Ok(None) => {}
-                Err(error) => return Err(run.borrow_mut().time_out(job, error)),
+                Err(error) => return run.borrow_mut().time_out(job, error),
             }
         }
     }

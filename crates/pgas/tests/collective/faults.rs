@@ -1,18 +1,21 @@
 //! Members that call something else, or with other arguments, and members that die.
 
-use samite_fabric::{Fabric, PeerId};
+use samite_fabric::testing::live_again;
+use samite_fabric::{Fabric, Match, PeerId};
 use samite_pgas::{Error, Group, Max, Pgas, Segment, Sum, Team, Unit};
 use samite_testkit::{
-    Cluster, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same, units,
+    Cluster, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same,
+    simulate, simulate_on, units,
 };
+use std::time::Duration;
 
 type Answer = Result<(), Error>;
 
 /// Pairs of calls that do not fit: what the last member calls, and what all others do.
-fn calls(team: &Team, which: u32, odd: bool) -> Option<(&'static str, Answer)> {
+fn calls(team: &Team, which: u32, odd: bool) -> (&'static str, Answer) {
     let (size, long) = (team.size() as usize, 5000);
     let mut all = vec![0u64; size * long];
-    Some(match (which, odd) {
+    match (which, odd) {
         (0, true) => ("kind", team.barrier()),
         (0, false) => ("kind", team.all_reduce(&[1], &mut [0], Sum)),
         (1, _) => ("root", team.broadcast(u32::from(odd), &mut [0])),
@@ -42,8 +45,8 @@ fn calls(team: &Team, which: u32, odd: bool) -> Option<(&'static str, Answer)> {
                 team.all_gather_v(&[1], &mut all[..total], &counts),
             )
         }
-        _ => return None,
-    })
+        _ => unreachable!("there are nine"),
+    }
 }
 
 // Nobody hangs; who differs from its neighbour hears of it; and the team can be used afterwards.
@@ -55,9 +58,7 @@ everywhere!(others_call_something_else, 3, |fabric, _| {
     for which in 0..9 {
         let team = world.duplicate()?;
         for turn in 0..2 {
-            let Some((what, answer)) = calls(&team, which, odd) else {
-                continue;
-            };
+            let (what, answer) = calls(&team, which, odd);
             // Rank 0 follows rank 2 around the ring. Rank 1 may be content, where it only gives.
             let mapped = maps_all(fabric);
             let hears = mapped || world.rank() != 1;
@@ -369,3 +370,52 @@ deaths!(
         cluster.kill(Who::Unit(1));
     }
 );
+
+/// Another process has the number of unit 1 by now: a member that had not seen unit 1 die waits
+/// for nobody.
+fn a_stranger(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let pgas = Pgas::new(fabric)?;
+    let world = pgas.world();
+    world.barrier()?;
+    if world.rank() == 0 {
+        live_again(fabric, members[1]);
+        return lost(world.barrier());
+    }
+    // Not before unit 0 has its answer.
+    let never = || fabric.recv(Match::from(members[0], 1), &mut []);
+    check!(fabric.within(Duration::from_millis(100), never).is_err());
+    Ok(())
+}
+
+#[test]
+fn a_number_is_used_again() {
+    for nodes in [1, 2] {
+        let name = "faults::a_number_is_used_again";
+        simulate_on(nodes, name, 2, 0..4, a_stranger);
+    }
+}
+
+/// A unit that is no member ends the next call of a team: nobody listens.
+#[test]
+fn only_members_end_a_call() {
+    simulate(
+        "faults::only_members_end_a_call",
+        3,
+        0..4,
+        |fabric, members| {
+            let pgas = Pgas::new(fabric)?;
+            let (world, me) = (pgas.world(), pgas.me());
+            let team = world.split_by(u64::from(me == Unit(2)))?;
+            let mut ids = [0; 3];
+            world.all_gather(&[team.id().0], &mut ids)?;
+            if me == Unit(2) {
+                // Life, team, call; refused.
+                let words = [1, ids[0], 1, 2, 0, 0, 0].map(u64::to_le_bytes).concat();
+                fabric.tell(members[0], 0xd500, &words)?;
+            }
+            world.barrier()?;
+            team.barrier()?;
+            Ok(world.barrier()?)
+        },
+    );
+}

@@ -1,9 +1,10 @@
 //! Counts that only some members know, and that differ: an error at all members, and no byte
 //! outside of the target.
 
-use samite_fabric::Fabric;
+use samite_fabric::testing::{RawFrame, Tamper, tamper};
+use samite_fabric::{Fabric, PeerId};
 use samite_pgas::{Error, Pgas, Segment, Source, Team};
-use samite_testkit::{Outcome, check, everywhere};
+use samite_testkit::{Outcome, check, everywhere, simulate};
 
 /// Marks around a target.
 const MARK: u64 = 0x7777;
@@ -138,3 +139,33 @@ fn all_cases(fabric: &Fabric) -> Outcome {
 }
 
 everywhere!(counts_that_differ, 3, |fabric, _| all_cases(fabric));
+
+/// What ends a call leaves behind the next frame, which may be the refusal of a message: the
+/// sender has the right error all the same.
+struct EndsLast(Vec<(PeerId, RawFrame)>);
+
+/// The kind of active messages.
+const ACTIVE: u8 = 8;
+
+impl Tamper for EndsLast {
+    fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame)) {
+        if frame.kind == ACTIVE {
+            return self.0.push((to, frame));
+        }
+        send(to, frame);
+        self.0.drain(..).for_each(|(to, frame)| send(to, frame));
+    }
+
+    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_end_of_a_call_comes_after_a_refusal() {
+    let name = "mismatch::the_end_of_a_call_comes_after_a_refusal";
+    simulate(name, 3, 0..4, |fabric, _| {
+        tamper(fabric, Box::new(EndsLast(Vec::new())));
+        all_cases(fabric)
+    });
+}
