@@ -160,7 +160,7 @@ impl FileReading {
         let run = run_of(&client.fabric, client.coordinator);
         let is_alone = client.fabric.identity().units <= options.size;
         let deadline = client.fabric.deadline();
-        // Waits at most for the deadline; files of other runs do not count before it.
+        // Polls until there are files, or the deadline has passed.
         let archive = look(&client, |waited| {
             let own = there(Archive::open_run(&folder, run), stream)?;
             let found = match own {

@@ -48,7 +48,7 @@ pub enum Action {
 pub struct Coordinator {
     pub(super) now: u64,
     pub(super) streams: BTreeMap<StreamId, Stream>,
-    /// Subscriptions to streams that have ended, with the news they have not been told yet.
+    /// Subscriptions to streams that have ended, with the news not delivered yet.
     pub(super) left: BTreeMap<StreamId, Watches>,
     pub(super) names: HashMap<String, StreamId>,
     pub(super) next_stream: u64,

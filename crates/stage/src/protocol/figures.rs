@@ -77,7 +77,7 @@ pub struct StreamFigures {
     pub groups: Vec<GroupFigures>,
     /// Number of subscriptions.
     pub watches: u64,
-    /// Number of news that wait for them.
+    /// Number of news items that wait for them.
     pub news: u64,
     /// Processes that wait in it.
     pub waits: Vec<Wait>,

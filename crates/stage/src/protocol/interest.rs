@@ -16,7 +16,7 @@ pub struct Interest {
 }
 
 impl Interest {
-    /// Bytes of one news about it, without the shape of the array.
+    /// Bytes of one news item about it, without the shape of the array.
     pub(crate) fn cost(&self) -> u64 {
         let dims = self.region.as_ref().map_or(0, Region::dims);
         self.variable.len() as u64 + 64 * dims as u64
@@ -54,8 +54,8 @@ pub struct Written {
 pub enum News {
     /// The box was written.
     Written(Written),
-    /// No news follow about the steps from `first` to `last` (both included): they were gone when
-    /// the subscription began, or more news waited than the subscription keeps.
+    /// No news follows about the steps from `first` to `last` (both included): they were gone when
+    /// the subscription began, or more news items waited than the subscription keeps.
     Missed {
         /// The first of these steps.
         first: Step,
@@ -65,8 +65,8 @@ pub enum News {
 }
 
 impl News {
-    /// Returns the first step that this and all earlier news do not cover. A later subscription
-    /// continues there.
+    /// Returns the first step that this and all earlier news items do not cover. A later
+    /// subscription continues there.
     pub fn next_step(&self) -> Step {
         match self {
             News::Written(written) => written.step + 1,

@@ -183,8 +183,8 @@ pub enum Request {
     Release { reader: ReaderId, hold: Ticket },
     /// This rank reads no more; its holds end. Not answered.
     CloseReader { reader: ReaderId },
-    /// Subscribes to the writes of a box, from `start` on; at most `most` news wait. Waits for the
-    /// stream to appear. -> [`Answer::Watching`]
+    /// Subscribes to the writes of a box, from `start` on; at most `most` news items wait. Waits
+    /// for the stream to appear. -> [`Answer::Watching`]
     OpenWatch {
         ticket: Ticket,
         stream: String,
@@ -193,7 +193,7 @@ pub enum Request {
         most: u32,
         timeout: u64,
     },
-    /// Requests the next news. -> [`Answer::News`], or [`Answer::End`]
+    /// Requests the next news item. -> [`Answer::News`], or [`Answer::End`]
     Watch {
         ticket: Ticket,
         watch: WatchId,
@@ -332,7 +332,7 @@ pub enum Answer {
     Reading { reader: ReaderId, taken: u64 },
     /// The subscription exists.
     Watching { watch: WatchId },
-    /// The next news.
+    /// The next news item.
     News(Box<News>),
     /// The state of everything.
     Figures(Figures),

@@ -19,14 +19,14 @@
 //! * W1 Ordered, each once: a watch reports steps in increasing order, and no step twice.
 //! * W2 Nothing is omitted silently: for every committed step from `start` on whose blocks touch
 //!   the box there is a [`Written`], or the step is in the range of a [`News::Missed`].
-//! * W3 Bounded: at most as many news wait as the watch asked for ([`MOST_NEWS`] at most). The
-//!   oldest are replaced by one range.
+//! * W3 Bounded: at most as many news items wait as the watch asked for ([`MOST_NEWS`] at most).
+//!   The oldest are replaced by one range.
 //! * W4 A writer never waits for a watch: no decision to begin, keep or free a step depends on it.
 //! * W5 The state of a watch ends with its subscriber's process. After the end of the stream, news
-//!   that were not delivered stay until then; a new stream of that name does not wait for them.
+//!   that was not delivered stays until then; a new stream of that name does not wait for it.
 //!
 //! # Not guaranteed
-//! * That the bytes still exist when the news arrive.
+//! * That the bytes still exist when the news arrives.
 //! * That a missed step touched the box: the layout of a step that is gone is not known any more.
 
 use super::ledger::Charge;
@@ -34,7 +34,7 @@ use super::stream::Found;
 use super::{Answer, EndOfStream, Fault, Interest, LayoutHash, News, Peer, Step, Ticket, Written};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of news that wait for one watch.
+/// Maximum number of news items that wait for one watch.
 pub const MOST_NEWS: u32 = 1 << 16;
 
 /// Maximum number of open requests of one watch; an honest subscriber has one or two.
@@ -152,7 +152,8 @@ impl Watches {
         }
     }
 
-    /// Handles a subscriber's request for the next news. Returns false if the watch is not its own.
+    /// Handles a subscriber's request for the next news item. Returns false if the watch is not its
+    /// own.
     pub(crate) fn ask(
         &mut self,
         from: Peer,
@@ -250,7 +251,7 @@ impl Watch {
         self.queue.push_back((step, told));
     }
 
-    /// Takes the next news, if any.
+    /// Takes the next news item, if any.
     fn take(&mut self, end: Option<EndOfStream>) -> Option<Answer> {
         if let Some((first, last)) = self.missed.take() {
             return Some(Answer::News(Box::new(News::Missed { first, last })));
@@ -262,7 +263,7 @@ impl Watch {
         }
     }
 
-    /// Returns the number of news that wait for it.
+    /// Returns the number of news items that wait for it.
     pub(crate) fn queued(&self) -> u64 {
         self.queue.len() as u64 + u64::from(self.missed.is_some())
     }

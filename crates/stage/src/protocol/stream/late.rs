@@ -92,8 +92,8 @@ impl Stream {
         }
     }
 
-    /// Returns true if all excess, of its process or of all processes, is in steps that living
-    /// readers or ranks will free.
+    /// Returns true if living readers or ranks will reduce what exceeds its limit: the memory use
+    /// of its process, or of all processes.
     fn is_eased(&self, rank: usize, asking: &PendingRequest, others: &Others<'_>) -> bool {
         let ledger = &self.store.costs.ledger;
         let cost = self.cost_to_begin(rank, asking.wants.len());

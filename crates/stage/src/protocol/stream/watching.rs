@@ -55,7 +55,7 @@ impl Stream {
         Ok(Answer::Watching { watch })
     }
 
-    /// Handles a subscriber's request for the next news.
+    /// Handles a subscriber's request for the next news item.
     pub fn ask_watch(&mut self, from: Peer, number: u64, ticket: Ticket, timeout: u64) {
         let until = self.after(timeout);
         if self.watches.ask(from, number, ticket, (self.now, until)) {
