@@ -23,11 +23,11 @@
 //! `error`
 //!
 //! # Imports
-//! `job` knows neither segments nor teams, but for the collectives that it moves on. Two circles
-//! are left. `job`, `team/`, `segment/`, `lock/table` and `collective/`: collectives of a team
-//! allocate a segment, parts of segments are arguments of collectives, a team keeps its board and
-//! its locks, and whatever waits moves collectives on. `array/halo` and `array/pattern`: a pattern
-//! says how wide its ghost cells are, and they are cells of the pattern.
+//! One circle is left: `job`, `team/`, `segment/`, `collective/` and `lock/table`. Whatever waits
+//! moves collectives on, so `job` keeps those that are in flight; it knows nothing else of the
+//! other four. A team keeps its board and the pages of its locks, which end with it, and its
+//! members agree by collectives when it begins. Collectives are functions of a team, and take parts
+//! of segments as arguments.
 //!
 //! # Threads
 //! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer

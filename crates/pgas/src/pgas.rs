@@ -1,6 +1,7 @@
 //! Global memory as a program uses it: this unit among the units of its job, from the beginning of
 //! global memory to its end.
 
+use crate::atomic::{self, AtomicElem, Update};
 use crate::check::{AccessKind, Checker};
 use crate::collective::Kind;
 use crate::ending::Ended;
@@ -9,7 +10,7 @@ use crate::pointer::{Flags, Origin};
 use crate::team::TeamId;
 use crate::unfinished::while_unwinding;
 use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit, local};
-use samite_fabric::{Fabric, Handle, Phased};
+use samite_fabric::{Fabric, Handle, Phased, Remote};
 use std::sync::Arc;
 
 /// Global memory of a job; see the crate's text. Any thread may use it.
@@ -243,6 +244,49 @@ impl Pgas {
     pub fn progress(&self) {
         self.job.fabric.progress();
         self.job.step();
+    }
+}
+
+impl Pgas {
+    #[inline(always)]
+    #[track_caller]
+    fn watched<T, R>(
+        &self,
+        at: GlobalPtr<T>,
+        kind: AccessKind,
+        access: impl FnOnce(&Remote) -> Result<R>,
+    ) -> Result<R> {
+        self.job.watch(at, 1, kind)?;
+        let value = self.job.with_remote(at, size_of::<T>() as u64, access)?;
+        self.job.seen(at)?;
+        Ok(value)
+    }
+
+    /// Updates the element at a pointer, like [`crate::Segment::fetch_op`].
+    #[inline]
+    #[track_caller]
+    pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
+        self.watched(at, AccessKind::Update, |remote| {
+            atomic::fetch_op(self.fabric(), remote, at.offset(), update, value)
+        })
+    }
+
+    /// Replaces the element at a pointer, like [`crate::Segment::compare_swap`].
+    #[inline]
+    #[track_caller]
+    pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
+        self.watched(at, AccessKind::Update, |remote| {
+            atomic::compare_swap(self.fabric(), remote, at.offset(), expected, new)
+        })
+    }
+
+    /// Loads the element at a pointer, like [`crate::Segment::load`].
+    #[inline]
+    #[track_caller]
+    pub fn load<T: AtomicElem>(&self, at: GlobalPtr<T>) -> Result<T> {
+        self.watched(at, AccessKind::Load, |remote| {
+            atomic::load(remote, at.offset())
+        })
     }
 }
 

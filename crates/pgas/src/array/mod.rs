@@ -56,9 +56,8 @@ pub use bounds::Bounds;
 pub use dist::Dist;
 pub use error::ArrayError;
 pub use grid::Grid;
-pub use halo::Halo;
 pub use map::Map;
-pub use pattern::{Location, Pattern, Run};
+pub use pattern::{Halo, Location, Pattern, Run};
 pub use phase::{Own, OwnMut, Reach};
 pub use view::Elements;
 

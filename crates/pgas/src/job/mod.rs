@@ -2,8 +2,13 @@
 //! memory, and waiting. `pointers` resolves global pointers. It knows neither teams nor their
 //! segments.
 
+mod deferred;
+mod own;
 mod pointers;
 
+use deferred::DeferredFrees;
+pub(crate) use deferred::OwnPart;
+pub(crate) use own::Own;
 use pointers::Attached;
 pub(crate) use pointers::bad;
 
@@ -11,7 +16,6 @@ use crate::check::{AccessKind, Checker, Memory};
 use crate::implicit::Implicit;
 use crate::local::LocalHeap;
 use crate::pointer::Origin;
-use crate::segment::DeferredFrees;
 use crate::unfinished::Unfinished;
 use crate::waited::Waited;
 use crate::{Elem, Error, GlobalPtr, Result, Unit};

@@ -1,10 +1,10 @@
 //! Atomic updates of elements; see [`crate::atomic`].
 
 use super::{Segment, Shared};
+use crate::Result;
 use crate::atomic::{self, AtomicElem, Update, width};
 use crate::check::AccessKind;
-use crate::{GlobalPtr, Pgas, Result};
-use samite_fabric::{Atomic, Remote};
+use samite_fabric::Atomic;
 
 impl<T: AtomicElem> Segment<T, Shared> {
     /// Executes `element = element op value`. Returns the old element. One-sided, atomic, complete
@@ -124,48 +124,5 @@ impl<T: AtomicElem> Segment<T, Shared> {
             crate::Error::Fabric(error) => self.say(error, rank, index, 1),
             other => other,
         }
-    }
-}
-
-impl Pgas {
-    #[inline(always)]
-    #[track_caller]
-    fn watched<T, R>(
-        &self,
-        at: GlobalPtr<T>,
-        kind: AccessKind,
-        access: impl FnOnce(&Remote) -> Result<R>,
-    ) -> Result<R> {
-        self.job.watch(at, 1, kind)?;
-        let value = self.job.with_remote(at, size_of::<T>() as u64, access)?;
-        self.job.seen(at)?;
-        Ok(value)
-    }
-
-    /// Updates the element at a pointer, like [`Segment::fetch_op`].
-    #[inline]
-    #[track_caller]
-    pub fn fetch_op<T: AtomicElem>(&self, at: GlobalPtr<T>, update: Update, value: T) -> Result<T> {
-        self.watched(at, AccessKind::Update, |remote| {
-            atomic::fetch_op(self.fabric(), remote, at.offset(), update, value)
-        })
-    }
-
-    /// Replaces the element at a pointer, like [`Segment::compare_swap`].
-    #[inline]
-    #[track_caller]
-    pub fn compare_swap<T: AtomicElem>(&self, at: GlobalPtr<T>, expected: T, new: T) -> Result<T> {
-        self.watched(at, AccessKind::Update, |remote| {
-            atomic::compare_swap(self.fabric(), remote, at.offset(), expected, new)
-        })
-    }
-
-    /// Loads the element at a pointer, like [`Segment::load`].
-    #[inline]
-    #[track_caller]
-    pub fn load<T: AtomicElem>(&self, at: GlobalPtr<T>) -> Result<T> {
-        self.watched(at, AccessKind::Load, |remote| {
-            atomic::load(remote, at.offset())
-        })
     }
 }

@@ -1,9 +1,9 @@
 //! The calls of a segment that depend on its phase: access by reference, and changes to another
 //! phase.
 
-use super::own::Own;
 use super::phase::{Local, Open, ReadOnly, Shared};
 use super::{Parts, Segment};
+use crate::job::Own;
 use crate::{Elem, Result};
 use std::marker::PhantomData;
 

@@ -2,10 +2,8 @@
 
 mod aggregate;
 mod atomics;
-mod deferred;
 mod in_phase;
 mod onesided;
-mod own;
 mod part;
 mod phase;
 mod signal;
@@ -13,15 +11,14 @@ mod strided;
 mod unturned;
 mod watch;
 
+use crate::job::Own;
 use crate::pointer::{Flags, Origin};
 use crate::{Elem, Error, GlobalPtr, Result, Team, Unit};
-use own::Own;
 use samite_fabric::{Remote, SegmentKey};
 use samite_mem::SharedBytes;
 use std::marker::PhantomData;
 
 pub use aggregate::{Location, Updates};
-pub(crate) use deferred::DeferredFrees;
 pub use onesided::Fetch;
 pub use part::Part;
 pub(crate) use phase::Open;

@@ -24,10 +24,8 @@
 //!
 //! Registered memory stays `Shared`: others access it through the kernel, which knows no phases.
 
-use super::deferred::OwnPart;
-use super::own::Own;
 use super::{Parts, Segment, Unturned};
-use crate::job::Job;
+use crate::job::{Job, Own, OwnPart};
 use crate::{Elem, Error, Result};
 use samite_fabric::{Owned, Phased, Remote};
 use samite_mem::SharedBytes;

@@ -13,9 +13,13 @@
 //!
 //! Source: patterns of DASH (Fürlinger et al., HPCC 2016, section III-C).
 
+mod halo;
+
 use super::dist::Axis;
 use super::layout::{Layout, Line};
-use super::{ArrayError, Bounds, Dist, Grid, Halo};
+use super::{ArrayError, Bounds, Dist, Grid};
+
+pub use halo::Halo;
 
 /// The distribution of the elements of a `D`-dimensional array over ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

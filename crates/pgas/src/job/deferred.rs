@@ -30,7 +30,7 @@ pub(crate) struct OwnPart {
 }
 
 impl OwnPart {
-    pub(super) fn new(own: Own, left: &Arc<DeferredFrees>, peers: &Arc<[PeerId]>) -> OwnPart {
+    pub(crate) fn new(own: Own, left: &Arc<DeferredFrees>, peers: &Arc<[PeerId]>) -> OwnPart {
         OwnPart {
             own: Some(own),
             peers: peers.clone(),
@@ -47,12 +47,12 @@ impl OwnPart {
     }
 
     /// Returns true if it is registered memory.
-    pub(super) fn is_registered(&self) -> bool {
+    pub(crate) fn is_registered(&self) -> bool {
         self.own.as_ref().is_some_and(Own::is_registered)
     }
 
     /// Takes the memory out, for another phase.
-    pub(super) fn take(mut self) -> Option<Own> {
+    pub(crate) fn take(mut self) -> Option<Own> {
         self.own.take()
     }
 }
@@ -104,7 +104,7 @@ impl DeferredFrees {
     /// them, and frees the parts that all of their members have dropped. `exchange` sends the
     /// numbers of the parts, as bits in `words` words, and returns what it receives.
     /// `has_left(heard, peer, number)` returns true if a peer has dropped a part.
-    pub(super) fn exchange(
+    pub(crate) fn exchange(
         &self,
         words: usize,
         exchange: impl FnOnce(&[u64]) -> Result<Vec<u64>>,
