@@ -63,8 +63,9 @@ fn threads_share_a_fabric() {
         assert!(output.status.success(), "{said}{errors}");
         for unit in 0..units {
             let all = units * own;
-            let line =
-                format!("unit {unit}: 4 threads found {own} here; all units together {all}\n");
+            let line = format!(
+                "unit {unit}: 4 threads of {units} units filled cells that add up to {all}\n"
+            );
             assert!(said.contains(&line), "{said}");
         }
     }

@@ -192,7 +192,7 @@ pub enum Error {
     AgentLost(String),
     /// This process is a fork of one that joined: its memory is a copy that it must not use.
     #[error(
-        "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again in this process"
+        "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again under another identity"
     )]
     Forked,
 }

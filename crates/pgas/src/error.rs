@@ -125,7 +125,7 @@ pub enum Error {
     /// operator of one. This call did not begin.
     #[error(
         "another thread of this unit is in a collective of this team; give each thread a team of its own \
-         (`Team::duplicate`), or let them take turns"
+         (`Team::duplicate`), or let them take turns, in the same order at every unit"
     )]
     TeamInUse,
     /// No segment number is free at all members of the team at once.

@@ -121,7 +121,7 @@ fn settings() -> Result<Settings> {
 }
 
 /// Joins the domain that the launcher names. Without one, or without a launcher, the process is a
-/// domain of one.
+/// domain of one. A process calls it once: other parts of a program take clones of the [`Fabric`].
 pub fn init() -> Result<Fabric> {
     init_with(of_environment()?)
 }
