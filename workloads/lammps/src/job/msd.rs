@@ -196,13 +196,13 @@ impl Analysis {
     fn atoms<'s>(
         &mut self,
         step: &'s StepReader,
-        installations: &Region,
+        atoms: &Region,
         cell: Cell,
     ) -> Result<Atoms<'s>, Error> {
-        let (from, to) = (installations.lower()[0], installations.upper()[0]);
+        let (from, to) = (atoms.lower()[0], atoms.upper()[0]);
         let triples = Region::new(&[from, 0], &[to, 3]).map_err(samite::stage::Error::from)?;
-        let ids = self.take::<i32>(step, "id", installations)?;
-        let images = self.take::<i32>(step, "image", installations)?;
+        let ids = self.take::<i32>(step, "id", atoms)?;
+        let images = self.take::<i32>(step, "image", atoms)?;
         let positions = self.take::<f64>(step, "x", &triples)?;
         let positions = positions.as_chunks::<3>().0.iter().zip(images.iter());
         let positions = positions.map(|(position, image)| cell.unwrap(*position, *image));
