@@ -15,10 +15,14 @@
 //! L4 Any thread may return a loan. The scope's own thread counts the loans that it lent and took
 //!    back itself without atomics; loans returned in other threads are counted by an atomic, after
 //!    their last access.
+//! L5 In a fork, no loan of its parent comes back, and no scope waits for one: the thread of the
+//!    scope may not exist there, and another one may have its stack. Whoever drives the operations
+//!    neither reads nor writes the buffers there, since nothing arrives in a fork.
 
 use crate::SharedBytes;
 use crate::ring::Body;
 use crate::sync::{AtomicU64, Ordering};
+use crate::sys::OwnerProcess;
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -69,6 +73,7 @@ pub fn scope<'env, R>(
     f: impl for<'scope> FnOnce(&'scope Lender<'scope, 'env>) -> R,
 ) -> R {
     let out = Out {
+        process: OwnerProcess::current(),
         thread: ThreadMark::of_this(),
         lent: Cell::new(0),
         back: AtomicU64::new(0),
@@ -135,6 +140,7 @@ impl ThreadMark {
 /// Number of loans of a scope that are out (L4).
 #[derive(Debug)]
 struct Out {
+    process: OwnerProcess,
     /// The thread of the scope. It lives as long as the scope, so no other thread has this mark.
     thread: ThreadMark,
     /// Loans by this thread, minus those returned in it.
@@ -147,25 +153,29 @@ impl Out {
     fn is_lent(&self) -> bool {
         // ORDERING: Acquire pairs with the Release in `Loan::drop`: the bytes written into the
         // buffers are visible.
-        self.lent.get() != self.back.load(Ordering::Acquire)
+        let are_out = self.lent.get() != self.back.load(Ordering::Acquire);
+        are_out && self.process.is_current() // L5
     }
 }
 
 /// One loan in the scope's count.
 #[derive(Debug)]
-struct Loan(*const Out);
+struct Loan(*const Out, OwnerProcess);
 
 impl Loan {
     #[inline(always)]
     fn new(out: &Out) -> Self {
         out.lent.set(out.lent.get() + 1);
-        Loan(out)
+        Loan(out, out.process)
     }
 }
 
 impl Drop for Loan {
     #[inline(always)]
     fn drop(&mut self) {
+        if !self.1.is_current() {
+            return; // L5
+        }
         // SAFETY: it lives in `scope`'s frame, which cannot end before this count is gone (L2).
         let thread = unsafe { &(*self.0).thread };
         if *thread == ThreadMark::of_this() {
