@@ -1,6 +1,6 @@
 //! A process among its peers: joining, who is there, waiting.
 
-use crate::engine::{Engine, Offered, UNPOLLED};
+use crate::engine::{Engine, Offered, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, ClaimedPiece};
@@ -43,7 +43,7 @@ thread_local! {
 pub(crate) struct Shared {
     /// The engine, and what it sends and receives by. The thread that used it last has it for one
     /// load.
-    pub(crate) core: Biased<Core>,
+    core: Biased<Core>,
     pub(crate) node: Membership,
     identity: Identity,
     /// Its place in a domain that an agent keeps.
@@ -72,26 +72,28 @@ impl Core {
     /// One turn: takes what arrived, moves large messages on, sends what waits.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        /// Until the poll has ended: what it brought before a handler panicked is told, too.
-        struct Polling<'a>(&'a mut Core);
-        impl Drop for Polling<'_> {
+        /// A handler may panic in a turn: what that brought before is told, too.
+        struct Turning<'a>(&'a mut Core);
+        impl Drop for Turning<'_> {
             #[cold]
             fn drop(&mut self) {
                 self.0.tell();
             }
         }
-        self.engine.fulfilled = false;
-        let polling = Polling(self);
-        let core = &mut *polling.0;
-        let mut moved = core.transport.poll(&mut core.engine);
-        std::mem::forget(polling);
-        self.engine.unpolled = UNPOLLED;
-        if !self.engine.active.is_empty() {
+        let turning = Turning(self);
+        let Core {
+            engine, transport, ..
+        } = &mut *turning.0;
+        engine.fulfilled = false;
+        let mut moved = transport.poll(engine);
+        engine.unpolled = UNPOLLED;
+        if !engine.active.is_empty() {
             // What a frame just started goes out before the copying begins: the peer can help.
-            moved += self.engine.flush(&mut self.transport);
-            moved += self.engine.advance(&mut self.transport);
+            moved += engine.flush(transport);
+            moved += engine.advance(transport);
         }
-        moved += self.engine.flush(&mut self.transport);
+        moved += engine.flush(transport);
+        std::mem::forget(turning);
         if moved > 0 {
             self.tell();
         }
@@ -101,6 +103,7 @@ impl Core {
     /// Why nothing can be asked of a peer, if so. One that this process has had nothing to do with
     /// is looked up.
     #[inline(always)]
+    #[must_use]
     pub(crate) fn gone(&mut self, peer: PeerId) -> Option<Error> {
         match self.engine.gone(peer) {
             None => None,
@@ -115,6 +118,12 @@ impl Core {
         }
         self.transport.announce(peer, &mut self.engine);
         self.engine.gone(peer)
+    }
+
+    /// What is known of a peer. One that this process has had nothing to do with is looked up.
+    pub(crate) fn known(&mut self, peer: PeerId) -> Option<&Peer> {
+        let _looked_up = self.gone(peer);
+        self.engine.peers.get(peer)
     }
 
     /// Sends what waits.
@@ -303,20 +312,16 @@ impl Fabric {
     /// What can be done between a peer and this process, after the mask; nothing if there never was
     /// one. Local.
     pub fn caps_to(&self, peer: PeerId) -> Caps {
-        let Ok(mut core) = self.0.lock() else {
-            return Caps::default();
-        };
-        core.gone(peer);
-        core.engine.caps(peer)
+        let caps = |core: &mut Core| core.known(peer).map(|peer| peer.caps);
+        self.0.with(caps).flatten().unwrap_or_default()
     }
 
     /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that
     /// may map each other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
-        let mut core = self.0.lock().ok()?;
-        core.gone(peer);
-        let info = core.engine.peers.get(peer)?.info.as_ref()?;
-        Some(core.engine.mask.node_of(peer, info.identity.unit))
+        let mut core = self.0.core()?;
+        let unit = core.known(peer)?.info.as_ref()?.identity.unit;
+        Some(core.engine.mask.node_of(peer, unit))
     }
 
     /// Whether more processes want the processors than there are: spinning would keep whom we wait
@@ -339,7 +344,7 @@ impl Fabric {
 
     /// Bytes of shared memory that this process has in blocks.
     pub fn shared_bytes(&self) -> u64 {
-        self.sweep();
+        self.0.with(Core::sweep);
         self.0.node.heap.used()
     }
 
@@ -459,25 +464,25 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// The engine, for this thread.
-    ///
-    /// # Errors
-    /// [`Error::Forked`]: this is a fork of the process that joined, and another thread had the
-    /// engine when it forked.
+    /// The engine, for this thread. `None`: this is a fork of the process that joined, and another
+    /// thread had the engine when it forked. Nothing there is this process's own.
+    #[inline(always)]
+    pub(crate) fn core(&self) -> Option<Guard<'_, Core>> {
+        self.core.lock_unless_left()
+    }
+
+    /// As [`Shared::core`], or [`Error::Forked`].
     #[inline(always)]
     pub(crate) fn lock(&self) -> Result<Guard<'_, Core>> {
-        match self.core.lock_unless_left() {
+        match self.core() {
             Some(core) => Ok(core),
             None => Err(forked()),
         }
     }
 
-    /// Does something with the engine, or nothing where it cannot be had ([`Shared::lock`]):
-    /// nothing there is this process's own.
-    pub(crate) fn with(&self, f: impl FnOnce(&mut Core)) {
-        if let Ok(mut core) = self.lock() {
-            f(&mut core);
-        }
+    /// Does something with the engine, or nothing where it cannot be had ([`Shared::core`]).
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
+        self.core().map(|mut core| f(&mut core))
     }
 
     /// Whether this is a fork of the process that joined: nothing that it has is its own.
@@ -502,9 +507,9 @@ impl Shared {
     /// into its buffers end their piece.
     fn linger(&self) {
         let mut waiting = Waiting::new(self, LINGER);
-        let mut core = self.core.lock();
+        let Some(mut core) = self.core() else { return };
         loop {
-            core.turn();
+            waiting.turn(&mut core);
             let is_quiet = core.engine.withdraw_all();
             let has_left = !core.engine.has_unsent() && core.engine.pieces.is_empty();
             let is_over = is_quiet && has_left;
@@ -542,5 +547,42 @@ impl Drop for Shared {
             Err(panic) if !std::thread::panicking() => resume_unwind(panic),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Match;
+    use crate::proto::rma::Piece;
+
+    /// A process that has taken messages leaves while something of it is under way that ends
+    /// without a frame: it sleeps.
+    #[test]
+    fn a_process_that_leaves_sleeps() {
+        let fabric = Fabric::alone(Identity::by_hand("leaves"), Config::default()).unwrap();
+        let me = fabric.me();
+        fabric.send(me, 1, &[1]).unwrap();
+        fabric.recv(Match::any(1), &mut [0]).unwrap();
+        let piece = Piece {
+            peer: me,
+            segment: 0,
+            op: 0,
+            at: 0,
+            bytes: 8,
+        };
+        fabric.0.lock().unwrap().engine.pieces.insert(1, piece);
+        let is_asleep = std::thread::scope(|threads| {
+            let leaves = threads.spawn(|| fabric.0.linger());
+            loop {
+                let is_over = leaves.is_finished();
+                let core = &mut *fabric.0.lock().unwrap();
+                if is_over || core.waiters.is_asleep() {
+                    core.engine.pieces.clear();
+                    return !is_over;
+                }
+            }
+        });
+        assert!(is_asleep);
     }
 }

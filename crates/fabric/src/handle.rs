@@ -115,7 +115,7 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
     /// `None` also in a fork that cannot have it: the operation is its parent's.
     #[inline(always)]
     fn core(&self) -> Option<Guard<'_, Core>> {
-        self.fabric.as_ref()?.as_ref().0.core.lock_unless_left()
+        self.fabric.as_ref()?.as_ref().0.core()
     }
 }
 
@@ -169,7 +169,10 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
             return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
         };
         fabric.as_ref().progress();
-        let ops = &mut self.core()?.engine.ops;
+        let Some(mut core) = self.core() else {
+            return Some(Err(Error::Forked));
+        };
+        let ops = &mut core.engine.ops;
         if ops.get(self.key).is_none() {
             return Some(Err(Error::Cancelled));
         }
@@ -210,12 +213,6 @@ pub fn wait_all<T: Outcome, F: AsRef<Fabric>>(
 /// Whether all have ended; makes some progress.
 pub fn test_all<T: Outcome>(handles: &[Handle<T>]) -> bool {
     handles.iter().all(Handle::has_ended)
-}
-
-impl Handle<u64> {
-    /// Waits until the source of a put may be used again: the bytes of a put are copied when it
-    /// starts, so that is so already. ([`Handle::wait`] waits until they are there.)
-    pub fn wait_local(&self) {}
 }
 
 impl<T, F: AsRef<Fabric>> Drop for Handle<T, F> {

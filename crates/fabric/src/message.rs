@@ -224,7 +224,12 @@ impl Fabric {
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
-            self.0.lock()?.abandon(key);
+            let mut core = self.0.lock()?;
+            // The turn of another thread may have ended it since the wait looked last.
+            if let Some(ended) = core.engine.ops.take(key) {
+                return ended;
+            }
+            core.abandon(key);
         }
         result
     }
@@ -264,10 +269,9 @@ impl Fabric {
             handler < KEPT,
             "handler {handler:#x} is one of Samite's own"
         );
-        let mut core = self.0.core.lock();
-        let replaced = core.engine.handlers.insert(handler, Box::new(run));
-        drop(core);
-        drop(replaced); // It may own what uses the fabric.
+        let insert = |core: &mut Core| core.engine.handlers.insert(handler, Box::new(run));
+        let replaced = self.0.with(insert);
+        drop(replaced); // Without the lock: it may own what uses the fabric.
     }
 
     /// Sends an active message without a reply. Completion: local.

@@ -13,10 +13,10 @@
 //!
 //! A segment that is dropped while somebody is still attached keeps its memory and its number until
 //! that has ended: an access through a lease needs no check. The lease of a process that dies ends
-//! with it.
+//! with it. Nobody tells the owner: it looks whenever it allocates, and before it sleeps in a wait.
 
 use crate::engine::{Access, Offered};
-use crate::fabric::Fabric;
+use crate::fabric::{Core, Fabric};
 use crate::node::segment_id;
 use crate::segment::{Reserved, Segment, is_of, not_now, refused};
 use crate::{Error, PeerId, Result, SegmentKey};
@@ -85,27 +85,19 @@ pub(crate) struct Deferred {
     block: LeasedBlock,
 }
 
-impl Fabric {
+impl Core {
     /// Frees the dropped segments whose last user has left.
-    pub(crate) fn sweep(&self) {
-        let mut deferred = Vec::new();
-        self.0
-            .with(|core| std::mem::swap(&mut deferred, &mut core.engine.deferred));
-        for Deferred { segment, block } in deferred {
-            self.end(segment, block);
-        }
-    }
-
-    fn end(&self, segment: u32, block: LeasedBlock) {
-        match block.end() {
-            Ok(()) => self.withdraw(segment),
-            Err(block) => {
-                let deferred = Deferred { segment, block };
-                self.0.with(|core| core.engine.deferred.push(deferred));
+    pub(crate) fn sweep(&mut self) {
+        for Deferred { segment, block } in std::mem::take(&mut self.engine.deferred) {
+            match block.end() {
+                Ok(()) => self.offer(segment, None),
+                Err(block) => self.engine.deferred.push(Deferred { segment, block }),
             }
         }
     }
+}
 
+impl Fabric {
     /// Has a segment that its owner lends ([`Phased::lend`]). `None` where it is not mapped here.
     /// Local.
     ///
@@ -141,7 +133,7 @@ impl Fabric {
 
     /// As [`Fabric::allocate_phased`], part by part.
     pub fn grow_phased(&self, bytes: u64) -> Result<Growing> {
-        self.sweep();
+        self.0.with(Core::sweep);
         Ok(Growing {
             fabric: self.clone(),
             memory: self.0.node.heap.grow(bytes)?,
@@ -324,7 +316,17 @@ impl Drop for Phased {
             return self.fabric.withdraw(self.key.segment);
         };
         self.set_access(Access::Withdrawn(self.key.bytes));
-        self.fabric.end(self.key.segment, block);
+        let segment = self.key.segment;
+        // Without the lock: it takes its time to free much private memory.
+        match block.end() {
+            Ok(()) => self.fabric.withdraw(segment),
+            Err(block) => {
+                let deferred = Deferred { segment, block };
+                self.fabric
+                    .0
+                    .with(|core| core.engine.deferred.push(deferred));
+            }
+        }
     }
 }
 
@@ -439,6 +441,23 @@ mod tests {
             }
             drop(renews.join());
         });
+    }
+
+    /// Nothing but the end of the last use frees it, and nobody tells of that.
+    #[test]
+    fn a_wait_frees_what_was_dropped() {
+        let fabric = Fabric::alone(Identity::by_hand("freed"), Config::default()).unwrap();
+        let used = || fabric.0.node.heap.used();
+        let before = used();
+        let phased = fabric.allocate_phased(5, 1 << 20).unwrap();
+        let inside = fabric.attach(phased.key()).unwrap();
+        drop(phased);
+        drop(inside);
+        assert!(used() > before, "nobody has looked");
+        let never = || fabric.recv(crate::Match::any(1), &mut []);
+        let ended = fabric.within(std::time::Duration::from_millis(20), never);
+        assert!(ended.is_err());
+        assert_eq!(used(), before);
     }
 
     #[test]

@@ -238,11 +238,10 @@ impl Remote {
     }
 
     /// An operation that has ended with this, and which is asked later.
-    fn ended<T>(&self, what: &'static str, value: Ended) -> Handle<T> {
-        let ops = &mut self.fabric.0.core.lock().engine.ops;
-        let key = ops.add(None, what, Work::None);
-        ops.finish(key, Ok(value));
-        Handle::new(self.fabric.clone(), key)
+    fn ended<T>(&self, what: &'static str, value: Ended) -> Result<Handle<T>> {
+        let ops = &mut self.fabric.0.lock()?.engine.ops;
+        let key = ops.add(None, what, Work::Done(Ok(value)));
+        Ok(Handle::new(self.fabric.clone(), key))
     }
 
     fn remote_key(&self) -> Option<&RemoteKey> {
@@ -275,7 +274,7 @@ impl Remote {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
         if self.get_at_once(offset, &mut bytes)? {
-            return Ok(self.ended("get", Ended::Bytes(bytes)));
+            return self.ended("get", Ended::Bytes(bytes));
         }
         let key = self.request_get(offset, WriteBuf::owned(bytes))?;
         Ok(Handle::new(self.fabric.clone(), key))
@@ -330,7 +329,7 @@ impl Remote {
         match self.writable()? {
             Some(bytes) => {
                 let old = apply(bytes, offset, op, width, a, b);
-                Ok(self.ended("atomic", Ended::Word(old)))
+                self.ended("atomic", Ended::Word(old))
             }
             None => self.atomic_far(offset, op, width, a, b),
         }

@@ -209,7 +209,7 @@ mod tests {
                 identity: identity(unit),
                 pid: 1,
             };
-            let engine = &mut fabric.0.core.lock().engine;
+            let engine = &mut fabric.0.core().unwrap().engine;
             engine.change(Change::Joined(info, Caps::default()));
         };
         let is_late = |found: Result<Vec<PeerId>>| matches!(found, Err(Error::Timeout { .. }));

@@ -75,8 +75,8 @@ impl Fabric {
         let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {
-            let Ok(mut core) = self.0.lock() else {
-                return Recall::Abort("it was lent in the parent of this process".to_owned());
+            let Some(mut core) = self.0.core() else {
+                return Recall::Again; // A fork, in which nothing is lent.
             };
             // Before a turn, which may panic in a handler, and also after one that brought
             // something: neither that nor the frames of others stop the clock.

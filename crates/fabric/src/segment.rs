@@ -105,12 +105,15 @@ impl Fabric {
 
     /// Which numbers of segments are not in use here: one bit each, the lowest first.
     pub fn free_segments(&self) -> Vec<u64> {
-        self.sweep();
-        let mut free = vec![u64::MAX; SEGMENTS_MAX as usize / 64];
-        for segment in self.0.core.lock().engine.offered.keys() {
-            free[*segment as usize / 64] &= !(1 << (segment % 64));
-        }
-        free
+        let free = self.0.with(|core| {
+            core.sweep();
+            let mut free = vec![u64::MAX; SEGMENTS_MAX as usize / 64];
+            for segment in core.engine.offered.keys() {
+                free[*segment as usize / 64] &= !(1 << (segment % 64));
+            }
+            free
+        });
+        free.unwrap_or_else(|| vec![0; SEGMENTS_MAX as usize / 64])
     }
 
     /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where
@@ -144,8 +147,9 @@ impl Fabric {
 
     /// Takes a number that is not in use, this one or any, with its entry.
     pub(crate) fn take_number(&self, segment: Option<u32>) -> Result<Reserved> {
-        self.sweep();
-        let offered = &mut self.0.lock()?.engine.offered;
+        let core = &mut *self.0.lock()?;
+        core.sweep();
+        let offered = &mut core.engine.offered;
         let is_free = |segment: &u32| !offered.contains_key(segment);
         let mut numbers = 0..SEGMENTS_MAX;
         let found = match segment {
@@ -189,9 +193,9 @@ impl Fabric {
     /// clone of this is dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.lock()?;
-        core.gone(key.peer);
+        let caps = core.known(key.peer).map(|peer| peer.caps);
+        let caps = caps.unwrap_or_default();
         self.lives(&core.engine, key)?;
-        let caps = core.engine.caps(key.peer);
         if !caps.shares_node {
             let way = match caps.rma {
                 Rma::None => AccessPath::Messages,

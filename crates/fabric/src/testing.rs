@@ -19,17 +19,17 @@ use std::time::Duration;
 
 /// From now on what `fabric` sends goes through `tamper`.
 pub fn tamper(fabric: &Fabric, tamper: Box<dyn Tamper>) {
-    Tampered::put_before(&mut fabric.0.core.lock().transport, tamper);
+    Tampered::put_before(&mut fabric.0.core().unwrap().transport, tamper);
 }
 
 /// Sends one frame as it is, past the engine of `fabric`.
 pub fn send(fabric: &Fabric, to: PeerId, frame: &RawFrame) -> Push {
-    tampered::push(&mut fabric.0.core.lock().transport, to, frame)
+    tampered::push(&mut fabric.0.core().unwrap().transport, to, frame)
 }
 
 /// Delivers a frame to the engine of `fabric`, as if `from` had sent it.
 pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
-    let core = &mut *fabric.0.core.lock();
+    let core = &mut *fabric.0.core().unwrap();
     core.engine.frame(frame.incoming(from));
     core.engine.flush(&mut core.transport);
 }
@@ -37,7 +37,7 @@ pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
 /// Lets `fabric` believe that a peer was lost and that its number has another life, to which it
 /// listens.
 pub fn live_again(fabric: &Fabric, peer: PeerId) {
-    let engine = &mut fabric.0.core.lock().engine;
+    let engine = &mut fabric.0.core().unwrap().engine;
     let caps = engine.caps(peer);
     let info = engine.peers.get(peer).and_then(|peer| peer.info.clone());
     if let Some(mut info) = info {
@@ -57,7 +57,7 @@ pub fn set_grace(fabric: &Fabric, grace: Duration) {
 /// `fabric` takes a piece of a message that it helps to copy, and does not end it, as a process
 /// does that is stopped there. Whether it helps with one.
 pub fn take_piece(fabric: &Fabric) -> bool {
-    let core = &mut *fabric.0.core.lock();
+    let core = &mut *fabric.0.core().unwrap();
     let engine = &core.engine;
     let taken = engine.ops.running().find_map(|op| match &op.work {
         Work::Assist { word, help, .. } => {

@@ -50,10 +50,15 @@ impl View {
 
     /// Whether the sender has given the message up (its deadline was over) while it was viewed:
     /// then the bytes may be others than those that it sent. Their memory stays as long as the
-    /// view. `false` says that what was read before is right. Never of a private copy.
+    /// view. `false` says that what was read before is right. Never of a private copy. Always in a
+    /// fork, where the bytes are zeroes.
     pub fn is_withdrawn(&self) -> bool {
-        let views = &self.end.fabric.0.core.lock().engine.views;
-        self.end.view.is_some_and(|view| views.is_withdrawn(view))
+        let Some(view) = self.end.view else {
+            return false;
+        };
+        let engine = self.end.fabric.0.core();
+        let engine = engine.as_ref().map(|core| &core.engine);
+        engine.is_none_or(|engine| engine.is_of_parent() || engine.views.is_withdrawn(view))
     }
 }
 

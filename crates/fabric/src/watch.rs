@@ -49,7 +49,8 @@ impl Bell {
 impl Fabric {
     /// The bell of a peer; one that wakes nobody for a number that no peer can have.
     pub fn bell(&self, peer: PeerId) -> Bell {
-        Bell::of(&self.0.core.lock(), peer)
+        let bell = self.0.with(|core| Bell::of(core, peer));
+        bell.unwrap_or(Bell(Wakes::Nobody))
     }
 
     /// Whether a peer is gone: then the error that operations to it end with.
@@ -64,7 +65,7 @@ impl Fabric {
             Ok(core) => core,
             Err(error) => return Some(error),
         };
-        core.gone(peer);
+        core.known(peer);
         core.engine.lost_life(peer, incarnation)
     }
 }

@@ -73,11 +73,7 @@ impl Call {
 
     /// The response, if it has come; makes no progress. It is there once.
     pub fn take(&mut self) -> Option<Result<Vec<u8>>> {
-        let fate = match self.fabric.0.lock() {
-            Ok(mut core) => fate(&mut core.engine, self.key)?,
-            Err(forked) => Fate::Ended(Err(forked)),
-        };
-        match fate {
+        match fate_in(&self.fabric, self.key)? {
             Fate::Ended(result) => Some(result),
             Fate::Refused => None,
         }
@@ -108,7 +104,7 @@ impl Call {
         self.wait_by(deadline, what, |left| {
             let mut look = || {
                 step();
-                fate(&mut fabric.0.core.lock().engine, key)
+                fate_in(&fabric, key)
             };
             fabric.wait_stepping_within(left, what, &[peer], &mut look, || false)
         })
@@ -143,8 +139,11 @@ impl Call {
     }
 
     fn refused(&self, what: &'static str, after: Duration) -> Error {
-        let ops = &mut self.fabric.0.core.lock().engine.ops;
-        match ops.get(self.key).map(|op| &op.work) {
+        let mut core = match self.fabric.0.lock() {
+            Ok(core) => core,
+            Err(error) => return error,
+        };
+        match core.engine.ops.get(self.key).map(|op| &op.work) {
             Some(Work::Refused { is_busy: false }) => Error::NoHandler {
                 peer: self.to.peer,
                 handler: self.service.number(),
@@ -166,6 +165,14 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.fabric.0.with(|core| core.engine.ops.forget(self.key));
+    }
+}
+
+/// As [`fate`], without the engine.
+fn fate_in(fabric: &Fabric, key: Key) -> Option<Fate> {
+    match fabric.0.lock() {
+        Ok(mut core) => fate(&mut core.engine, key),
+        Err(error) => Some(Fate::Ended(Err(error))),
     }
 }
 

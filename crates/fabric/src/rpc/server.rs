@@ -57,8 +57,9 @@ impl Fabric {
             last: None,
             most,
         }));
-        let engine = &mut self.0.core.lock().engine;
-        engine.services.insert(service.number(), inbox.clone());
+        let number = service.number();
+        self.0
+            .with(|core| core.engine.services.insert(number, inbox.clone()));
         Server {
             fabric: self.clone(),
             service,

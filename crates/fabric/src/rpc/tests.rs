@@ -111,7 +111,7 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
 fn peers_have_their_turns_in_an_inbox() {
     let (fabric, _) = alone();
     let server = fabric.serve(Service::COORDINATOR, 1 << 20);
-    let services = fabric.0.core.lock().engine.services.clone();
+    let services = fabric.0.core().unwrap().engine.services.clone();
     let inbox = &services[&Service::COORDINATOR.number()];
     let push = |peer: u32, number: u8| {
         let from = Life {
@@ -154,7 +154,7 @@ fn calls_that_are_dropped_or_could_not_be_sent_are_forgotten() {
         let told = fabric.note(Service::COORDINATOR, another, LONG, &[1]);
         assert!(matches!(told, Err(Error::PeerLost { .. })), "{told:?}");
     }
-    assert_eq!(fabric.0.core.lock().engine.ops.running().count(), 0);
+    assert_eq!(fabric.0.core().unwrap().engine.ops.running().count(), 0);
     fabric.progress();
     // A response that nobody waits for hurts nobody.
     while let Some(asked) = server.take() {

@@ -109,7 +109,10 @@ impl<'a> Waiting<'a> {
             // Another thread may have taken what this one waits for.
             Rest::Sleep { .. } if inner.waiters.has_news(&self.waiter) => {}
             Rest::Sleep { from, at_most } => {
-                if let Some(sleep) = transport.announce_sleep(there) {
+                if !inner.engine.deferred.is_empty() {
+                    inner.sweep(); // Nobody rings when the last user of a segment leaves.
+                }
+                if let Some(sleep) = inner.transport.announce_sleep(there) {
                     core.waiters.sleep();
                     core.unlocked(|| sleep.sleep(at_most));
                     core.waiters.wake();

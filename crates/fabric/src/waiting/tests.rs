@@ -2,13 +2,18 @@
 //! is lost is a deadline that is over.
 
 use super::*;
+use crate::node::ClaimWord;
+use crate::ops::{Pull, Source, Status, Then, Work};
 use crate::proto::rendezvous::push_eager;
 use crate::{Config, Identity, Match};
 use samite_mem::BellWords;
+use samite_mem::lend::WriteBuf;
 use samite_mem::ring::Body;
 use samite_mem::sync::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Barrier;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
 
 fn alone() -> Fabric {
     Fabric::alone(Identity::by_hand("waiting"), Config::default()).unwrap()
@@ -16,14 +21,16 @@ fn alone() -> Fabric {
 
 /// Waits until so many threads are parked, and the one that drives sleeps.
 fn until_asleep(fabric: &Fabric, parked: usize) {
-    loop {
-        let core = fabric.0.core.lock();
+    let begin = Instant::now();
+    while begin.elapsed() < fabric.deadline() {
+        let core = fabric.0.core().unwrap();
         if core.waiters.is_asleep() && core.waiters.parked() == parked {
             return;
         }
         drop(core);
         std::thread::yield_now();
     }
+    panic!("no thread sleeps beside {parked} parked ones");
 }
 
 /// One thread steps and goes away; the other one, parked beside it, is called to drive.
@@ -40,7 +47,7 @@ fn a_thread_that_stepped_leaves_nobody_parked() {
                     if turns == 2 {
                         start.wait(); // It has driven before the other one comes.
                     }
-                    let others = fabric.0.core.lock().waiters.parked();
+                    let others = fabric.0.core().unwrap().waiters.parked();
                     (others > 0 || turns > 100).then_some(())
                 };
                 fabric.wait_stepping("steps", &[], step, || false).unwrap();
@@ -73,9 +80,44 @@ fn each_thread_gets_its_message() {
     }
 }
 
-/// A handler panics in a turn that has ended the receives of two parked threads.
+/// A handler panics in a turn that has ended the receives of two parked threads: that of a short
+/// message, and that of one which this process copies after it has taken what arrived.
 #[test]
 fn what_came_before_a_panic_is_told() {
+    what_came_is_told(|core| {
+        core.engine.send_active(core.engine.me, 1, b"", false);
+        core.engine.flush(&mut core.transport);
+    });
+    what_came_is_told(|core| {
+        let segment = core.engine.node.heap.block(4096).unwrap();
+        let pull = Pull {
+            buf: WriteBuf::owned(vec![0; 8]),
+            status: Status {
+                from: core.engine.me,
+                incarnation: 0,
+                tag: 0,
+                len: 8,
+            },
+            send: 0,
+            source: Source::Mapped(segment.bytes().slice(64, 8)),
+            claim: ClaimWord(segment.bytes().slice(0, 8)),
+            claim_at: 0,
+            piece: 8,
+            then: Then::Handle {
+                handler: 1,
+                request: 0,
+            },
+            helped: false,
+            ending: None,
+        };
+        let ops = &mut core.engine.ops;
+        let key = ops.add(None, "an active message", Work::Pull(Box::new(pull)));
+        ops.detach(key);
+        core.engine.active.push_back(key);
+    });
+}
+
+fn what_came_is_told(panics: impl FnOnce(&mut Core)) {
     let fabric = &alone();
     fabric.on(1, |_, _| panic!("a handler"));
     std::thread::scope(|threads| {
@@ -84,16 +126,16 @@ fn what_came_before_a_panic_is_told() {
         until_asleep(fabric, 0);
         let parked = [waits(1), waits(2)];
         until_asleep(fabric, 2);
-        let mut guard = fabric.0.core.lock();
+        let mut guard = fabric.0.core().unwrap();
         let core = &mut *guard;
         let me = core.engine.me;
         // All in one turn, of this thread.
         for tag in [1, 2] {
             push_eager(&mut core.transport, me, tag, &Body::Slice(&[1]), 16);
         }
-        core.engine.send_active(me, 1, b"", false);
-        core.engine.flush(&mut core.transport);
+        panics(core);
         assert!(catch_unwind(AssertUnwindSafe(|| core.turn())).is_err());
+        assert_eq!(core.waiters.parked(), 0);
         drop(guard);
         for thread in parked {
             thread.join().unwrap().unwrap();
@@ -115,7 +157,7 @@ fn a_sleeping_driver_is_rung_for_what_is_left_to_it() {
         while fabric.probe(Match::any(1)).is_none() {}
         until_asleep(fabric, 0);
         let got = fabric.irecv(Match::any(1), vec![1; 1 << 20]).unwrap();
-        let core = fabric.0.core.lock();
+        let core = fabric.0.core().unwrap();
         let bell = core.engine.node.layout.doorbell(core.engine.me.slot());
         // ORDERING: Relaxed: this thread has rung it.
         let is_rung = bell.0.asleep().load(Ordering::Relaxed) == 0;
@@ -125,5 +167,74 @@ fn a_sleeping_driver_is_rung_for_what_is_left_to_it() {
         sent.unwrap().wait().unwrap();
         fabric.send(fabric.me(), 0, &[1]).unwrap();
         driver.join().unwrap().unwrap();
+    });
+}
+
+/// The deadline of a receive is over while another thread's turn brings its message: this receive
+/// has it, or the next one.
+#[test]
+fn a_deadline_loses_no_message() {
+    const MESSAGES: u64 = 20_000;
+    let (fabric, are_sent) = (&alone(), &AtomicBool::new(false));
+    std::thread::scope(|threads| {
+        let receives = threads.spawn(move || {
+            let soon = Duration::from_nanos(1);
+            let mut got = 0;
+            loop {
+                // ORDERING: Acquire pairs with the Release below: all messages have left.
+                let is_last = are_sent.load(Ordering::Acquire);
+                match fabric.within(soon, || fabric.recv_vec(Match::any(1))) {
+                    Ok(_) => got += 1,
+                    Err(_) if is_last => return got,
+                    Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
+                }
+            }
+        });
+        for message in 0..MESSAGES {
+            let core = &mut *fabric.0.core().unwrap();
+            push_eager(&mut core.transport, fabric.me(), 1, &Body::Slice(&[1]), 16);
+            core.turn();
+            // At another moment of that thread's turns each time.
+            (0..message * 7919 % 1009).for_each(|_| std::hint::spin_loop());
+        }
+        // ORDERING: Release pairs with the Acquire above.
+        are_sent.store(true, Ordering::Release);
+        assert_eq!(receives.join().unwrap(), MESSAGES);
+    });
+}
+
+/// A thread waits with a buffer in its frame while another one forks. In the fork a new thread has
+/// its stack, and what was waited for ends there without a trace in that.
+#[test]
+fn a_fork_leaves_the_stacks_of_other_threads_alone() {
+    const MARK: u8 = 0xa5;
+    let fabric = &alone();
+    std::thread::scope(|threads| {
+        let receives = threads.spawn(move || fabric.recv(Match::any(1), &mut [0; 8]));
+        until_asleep(fabric, 0);
+        let child = match fork::fork().unwrap() {
+            fork::Fork::Child => {
+                let both = Arc::new(Barrier::new(2));
+                let other = both.clone();
+                let thread = std::thread::spawn(move || {
+                    let stack = std::hint::black_box([MARK; 64 << 10]);
+                    other.wait();
+                    other.wait();
+                    stack.iter().all(|byte| *byte == MARK)
+                });
+                both.wait();
+                fabric.progress();
+                both.wait();
+                let is_untouched = thread.join().unwrap_or(false);
+                std::process::exit(i32::from(!is_untouched));
+            }
+            fork::Fork::Parent(child) => rustix::process::Pid::from_raw(child),
+        };
+        let options = rustix::process::WaitOptions::empty();
+        let ended = rustix::process::waitpid(child, options).unwrap();
+        let status = ended.and_then(|(_, status)| status.exit_status());
+        assert_eq!(status, Some(0));
+        fabric.send(fabric.me(), 1, &[1; 8]).unwrap();
+        receives.join().unwrap().unwrap();
     });
 }

@@ -1,7 +1,9 @@
 //! A fork of a process that joined has a copy of everything, and none of it is its own.
 
+use samite_fabric::rpc::Service;
 use samite_fabric::{
-    Atomic, Config, Error, Fabric, Identity, Match, PeerId, Remote, Width, WordUpdate,
+    Atomic, Config, Error, Fabric, Handle, Identity, Match, PeerId, Received, Remote, View, Width,
+    WordUpdate,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, ONE_NODE, Outcome, matches_or_fail, same, units};
@@ -209,6 +211,7 @@ fn a_fork_writes_to_nobody() {
                 matches_or_fail!(fabric.look_up(second, 0), Err(Error::Forked));
                 matches_or_fail!(fabric.borrow(key(2)?), Err(Error::Forked));
                 view.bytes().fill(9);
+                same!(view.is_withdrawn(), true);
                 if let Some(borrowed) = borrowed {
                     borrowed.as_mut_slice::<u8>().fill(9);
                 }
@@ -274,45 +277,69 @@ fn a_fork_without_the_thread_that_had_the_engine() {
         handler.1.wait();
         None
     });
+    let segment = fabric.allocate(1 << 20).unwrap();
+    let viewed = fabric.isend_shared(me, 2, segment.bytes().clone());
     let held = (
         fabric.irecv(Match::any(5), vec![0; 8]).unwrap(),
-        fabric.allocate(4096).unwrap(),
+        fabric.recv_view(Match::any(2)).unwrap(),
+        segment,
         fabric.allocate_phased(9, 4096).unwrap(),
     );
-    let child = |held: &mut Option<_>| -> Outcome {
+    let child = |held: &mut Option<(Handle<Received>, View, _, _)>| -> Outcome {
         try_everything(&fabric, me, &[me, PeerId(1)])?;
         matches_or_fail!(fabric.isend(me, 1, vec![1]), Err(Error::Forked));
         matches_or_fail!(fabric.irecv(Match::any(1), vec![1]), Err(Error::Forked));
         matches_or_fail!(fabric.request(me, 1, b"asked"), Err(Error::Forked));
         matches_or_fail!(fabric.job(), Err(Error::Forked));
+        fabric.on(2, |_, _| None);
+        fabric.bell(me).nudge();
+        same!(fabric.free_segments().iter().all(|bits| *bits == 0), true);
+        let service = fabric.serve(Service::COORDINATOR, 1 << 10);
+        same!(service.take().is_none(), true);
+        if let Some((posted, view, ..)) = held {
+            same!(posted.is_over(), true);
+            matches_or_fail!(posted.test(), Some(Err(Error::Forked)));
+            same!((view.in_place(), view.is_withdrawn()), (true, true));
+        }
         drop(held.take());
         Ok(())
     };
-    let mut into = [0; 8];
-    fabric
-        .scope(|scope| -> Outcome {
-            scope.irecv(Match::any(7), &mut into)?;
-            fabric.tell(me, 1, b"")?;
-            let other = fabric.clone();
-            let other = std::thread::spawn(move || other.progress());
-            inside.wait();
-            let held = fork_with(Some(held), child)?;
-            let ended = match fork::fork().map_err(|error| Failed::new(format!("{error:?}")))? {
-                fork::Fork::Child => return Ok(()),
-                fork::Fork::Parent(child) => wait_for(child)?,
-            };
-            same!(
-                ended.and_then(|status| status.terminating_signal()),
-                Some(6)
-            );
-            out.wait();
-            other.join().map_err(|_| Failed::new("a panic"))?;
-            fabric.send(me, 5, &[5; 8])?;
-            let (posted, ..) = held.ok_or(Failed::new("the parent has it"))?;
-            same!(posted.wait()?.1, Some(vec![5; 8]));
-            Ok(fabric.send(me, 7, &[7; 8])?)
-        })
-        .unwrap();
+    let (mut into, mut is_child) = ([0; 8], false);
+    let ended = fabric.scope(|scope| -> Outcome {
+        scope.irecv(Match::any(7), &mut into)?;
+        fabric.tell(me, 1, b"")?;
+        let other = fabric.clone();
+        let other = std::thread::spawn(move || other.progress());
+        inside.wait();
+        let mut held = Some(held);
+        let forked = fork_and(|| child(&mut held));
+        // The scope ends in this child, too, without its buffer.
+        let second = fork::fork();
+        if let Ok(fork::Fork::Child) = second {
+            is_child = true;
+            return Ok(());
+        }
+        // Before anything fails: this process cannot end its scope without the engine.
+        out.wait();
+        other.join().map_err(|_| Failed::new("a panic"))?;
+        forked?;
+        let fork::Fork::Parent(second) =
+            second.map_err(|error| Failed::new(format!("{error:?}")))?
+        else {
+            return Err(Failed::new("the child"));
+        };
+        let ended = wait_for(second)?;
+        same!(ended.and_then(|status| status.exit_status()), Some(0));
+        fabric.send(me, 5, &[5; 8])?;
+        let (posted, ..) = held.ok_or(Failed::new("the parent has it"))?;
+        same!(posted.wait()?.1, Some(vec![5; 8]));
+        Ok(fabric.send(me, 7, &[7; 8])?)
+    });
+    if is_child {
+        std::process::exit(i32::from(ended.is_err() || into != [0; 8]));
+    }
+    ended.unwrap();
+    viewed.unwrap().wait().unwrap();
     assert_eq!(into, [7; 8]);
 }
 

@@ -152,7 +152,7 @@ fn who_only_cancels_looks_at_what_comes() {
         let mut send = fabric.isend(fabric.me(), 1, vec![0; 128 << 10]).unwrap();
         send.cancel();
         drop(send);
-        let core = fabric.0.core.lock();
+        let core = fabric.0.core().unwrap();
         assert!(!core.engine.must_poll(), "after {number} of them");
     }
     assert!(fabric.lost(fabric.me()).is_none());
@@ -237,7 +237,7 @@ fn who_is_told_to_stop_does_so() {
     let fabric = alone(Config::default());
     let me = fabric.me();
     let tell = |pace: u64| {
-        let core = &mut *fabric.0.core.lock();
+        let core = &mut *fabric.0.core().unwrap();
         core.engine.frame(Incoming {
             from: me,
             kind: kind::PACE,
@@ -283,7 +283,7 @@ fn nothing_of_a_corrupt_peer_passes_the_engine() {
     let fabric = alone(Config::default());
     let me = fabric.me();
     {
-        let core = &mut *fabric.0.core.lock();
+        let core = &mut *fabric.0.core().unwrap();
         let body = Body::Slice(&[]);
         let send = |core: &mut crate::fabric::Core| {
             let late = frame(kind::EAGER, 5, b"late", body);
@@ -360,7 +360,7 @@ fn one_flush_sends_a_bounded_part() {
     }
     let fabric = alone(Config::default());
     crate::testing::tamper(&fabric, Box::new(Reads));
-    let core = &mut *fabric.0.core.lock();
+    let core = &mut *fabric.0.core().unwrap();
     let bytes = SharedBytes::adopt(vec![7u64; 2 << 20]);
     let (len, body_max) = (bytes.len(), core.engine.caps(core.engine.me).body_max);
     let offered = Offered {

@@ -56,13 +56,18 @@ impl End<'_> {
 
     fn until(&mut self, is_there: impl Fn(&Heard) -> bool) {
         while !is_there(&self.heard) {
-            self.fabric.0.core.lock().transport.poll(&mut self.heard);
+            self.fabric
+                .0
+                .core()
+                .unwrap()
+                .transport
+                .poll(&mut self.heard);
         }
     }
 
     /// Lets time pass without a poll.
     fn compute(&self) {
-        self.fabric.0.core.lock().transport.yield_now();
+        self.fabric.0.core().unwrap().transport.yield_now();
     }
 
     fn tell(&self, arg: u64, inline: &[u8]) {
@@ -76,8 +81,8 @@ impl End<'_> {
         let push = self
             .fabric
             .0
-            .core
-            .lock()
+            .core()
+            .unwrap()
             .transport
             .push(self.other(), &frame);
         assert_eq!(push, Push::Done);
@@ -86,15 +91,15 @@ impl End<'_> {
     fn start(&self, id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
         self.fabric
             .0
-            .core
-            .lock()
+            .core()
+            .unwrap()
             .transport
             .start(self.other(), id, verb)
     }
 
     /// Registers words and sends their key to the other unit.
     fn offer(&self, words: &SharedBytes) -> Registration {
-        let registered = self.fabric.0.core.lock().transport.register(words);
+        let registered = self.fabric.0.core().unwrap().transport.register(words);
         let (registration, key) = registered.expect("it can do RMA");
         self.tell(0, key.as_bytes());
         registration
@@ -270,7 +275,7 @@ fn operations_end_before_the_loss() {
                 started += u64::from(end.start(started, verb).is_ok());
                 end.compute(); // The news may come now.
             }
-            end.fabric.0.core.lock().transport.poll(&mut end.heard);
+            end.fabric.0.core().unwrap().transport.poll(&mut end.heard);
         }
         assert_eq!(end.heard.late, 0);
         let mut ids: Vec<u64> = end.heard.ended.iter().map(|(id, ..)| *id).collect();
@@ -295,8 +300,13 @@ fn nothing_reaches_what_is_deregistered() {
             let words = SharedBytes::adopt(vec![0u64; 40]);
             let registration = end.offer(&words);
             (0..4).for_each(|_| end.compute());
-            end.fabric.0.core.lock().transport.poll(&mut end.heard);
-            end.fabric.0.core.lock().transport.deregister(registration);
+            end.fabric.0.core().unwrap().transport.poll(&mut end.heard);
+            end.fabric
+                .0
+                .core()
+                .unwrap()
+                .transport
+                .deregister(registration);
             words.fill(0xee);
             end.until(|heard| !heard.frames.is_empty());
             let mut bytes = [0; 320];

@@ -99,7 +99,7 @@ fn services_take_turns_and_end_the_last_one_first() {
 #[test]
 fn a_host_ends_with_its_agent() {
     let (fabric, log) = (alone(), Log::default());
-    fabric.0.core.lock().engine.change(Change::AgentLost);
+    fabric.0.core().unwrap().engine.change(Change::AgentLost);
     let mut busy = Noted::new("busy", &log, Duration::ZERO);
     let mut turns = 0;
     let ran = Host::default().run(&fabric, &mut [&mut busy], |_| {
