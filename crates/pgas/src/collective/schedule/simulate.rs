@@ -5,7 +5,10 @@
 use super::plan::{Announcement, Own, Plan};
 use super::{INPUT, Memory, Schedule, Span, Step, Term, messages};
 use crate::collective::shape::{Blocks, Combine, Elements, Shape};
+use crate::collective::shared::few;
+use crate::collective::{Input, Output, combining};
 use proptest::prelude::*;
+use samite_mem::SharedBytes;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
@@ -234,6 +237,8 @@ impl Member {
 #[derive(Clone, Copy, Debug)]
 enum Link {
     Messages,
+    /// Flags; the bytes are in the slots of one meeting.
+    Slots,
     /// A bit for each buffer that is in place, and whether the kernel copies.
     Flags {
         in_place: u64,
@@ -247,7 +252,55 @@ fn links() -> impl Strategy<Value = Link> {
         prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         any::<bool>(),
     );
-    prop_oneof![Just(Link::Messages), some.prop_map(flags)]
+    prop_oneof![
+        Just(Link::Messages),
+        Just(Link::Slots),
+        some.prop_map(flags)
+    ]
+}
+
+/// What the others have given to a member, by rank.
+struct Given(Vec<SharedBytes>);
+
+impl few::Slots for Given {
+    fn read(&self, from: u32, into: &mut [u8]) {
+        self.0[from as usize].read(0, into);
+    }
+
+    fn deliver(&self, from: u32, output: &mut Output<'_>, (at, len): (u64, u64)) {
+        output.copy_from(at, &self.0[from as usize], 0, len);
+    }
+}
+
+impl combining::Combiner for Combiner {
+    fn append(&self, sum: &mut [u8], with: &[u8]) {
+        sum.copy_from_slice(&self(sum, with));
+    }
+}
+
+/// One meeting of few bytes; the outputs.
+fn meet(
+    shapes: &[Shape],
+    inputs: &[Vec<u8>],
+    mut outputs: Vec<Vec<u8>>,
+    combiner: Combiner,
+) -> Vec<Vec<u8>> {
+    let size = shapes.len() as u32;
+    let longest = shapes[0].known_longest().unwrap_or(0) as usize;
+    let input = |rank: u32| Input::Private(inputs[rank as usize].as_slice().into());
+    for ((rank, shape), output) in (0..).zip(shapes).zip(&mut outputs) {
+        let given = |from: u32| {
+            let slot = SharedBytes::adopt(vec![0xee_u8; longest]);
+            if from != rank {
+                few::give(&shapes[from as usize], from, &input(from))(rank, &slot, 0);
+            }
+            slot
+        };
+        let slots = Given((0..size).map(given).collect());
+        let ends = (&input(rank), &mut Output::Private(output));
+        few::finish(shape, (rank, size), &slots, ends, Some(&combiner));
+    }
+    outputs
 }
 
 /// Runs everybody to the end, in an order that `seed` chooses; the outputs.
@@ -259,6 +312,10 @@ fn run(
     (combiner, seed): (Combiner, u64),
 ) -> Vec<Vec<u8>> {
     let size = shapes.len() as u32;
+    let is_known = shapes[0].known_longest().is_some();
+    if matches!(link, Link::Slots) && is_known {
+        return meet(shapes, &inputs, outputs, combiner);
+    }
     let memories = inputs.into_iter().zip(outputs);
     let memories =
         memories.map(|(input, output)| [(Memory::Input, input), (Memory::Output, output)]);
@@ -523,7 +580,7 @@ proptest! {
             _ => Combine::ExScan,
         };
         // On flags there are more bytes than a slot holds.
-        let count = if matches!(link, Link::Messages) { count } else { count.max(1) };
+        let count = if matches!(link, Link::Flags { .. }) { count.max(1) } else { count };
         let elements = Elements { bytes: count * 2, size: 2, commute };
         check_combine((link, seed), size, combine, elements);
     }

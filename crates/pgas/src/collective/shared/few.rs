@@ -16,29 +16,49 @@ pub(super) fn fits(shape: &Shape, board: &Board) -> bool {
 
 /// Writes what a member gives to a rank.
 #[inline]
-pub(super) fn give(shape: &Shape, rank: u32, input: &Input<'_>) -> impl Fn(u32, &SharedBytes, u64) {
+pub(crate) fn give(shape: &Shape, rank: u32, input: &Input<'_>) -> impl Fn(u32, &SharedBytes, u64) {
     move |to, slot, at| {
         let (from, len) = shape.gives(rank, to);
         input.copy_to(from, slot, at, len);
     }
 }
 
+/// What the others have given, after the exchange.
+pub(crate) trait Slots {
+    fn read(&self, from: u32, into: &mut [u8]);
+    /// Into so many bytes of an output, from an offset on.
+    fn deliver(&self, from: u32, output: &mut Output<'_>, place: (u64, u64));
+}
+
+/// A board, and the sequence of the meeting.
+impl Slots for (&Board, u64) {
+    #[inline(always)]
+    fn read(&self, from: u32, into: &mut [u8]) {
+        self.0.read(self.1, from, into);
+    }
+
+    #[inline(always)]
+    fn deliver(&self, from: u32, output: &mut Output<'_>, place: (u64, u64)) {
+        self.0.deliver((self.1, from), output, place);
+    }
+}
+
 /// After the exchange: the result.
 #[inline]
-pub(super) fn finish<C: Combiner + ?Sized>(
+pub(crate) fn finish<C: Combiner + ?Sized>(
     shape: &Shape,
-    (board, sequence): (&Board, u64),
+    (me, size): (u32, u32),
+    slots: &impl Slots,
     (input, output): (&Input<'_>, &mut Output<'_>),
     combiner: Option<&C>,
 ) {
-    let (me, size) = (board.rank, board.size());
     let Shape::Combines(combine, elements) = shape else {
         for from in 0..size {
             let take = shape.takes(me, from);
             match from == me {
                 _ if take.len == 0 => {}
                 true => output.copy_input(take.at, input, shape.gives(me, me).0, take.len),
-                false => board.deliver((sequence, from), output, (take.at, take.len)),
+                false => slots.deliver(from, output, (take.at, take.len)),
             }
         }
         return;
@@ -64,7 +84,7 @@ pub(super) fn finish<C: Combiner + ?Sized>(
         let with = if rank == 0 { &mut *sum } else { &mut *more };
         match rank == me {
             true => input.read(shape.gives(me, me).0, with),
-            false => board.read(sequence, rank, with),
+            false => slots.read(rank, with),
         }
         if rank > 0
             && let Some(combiner) = combiner

@@ -189,7 +189,9 @@ impl Flags {
         let sequence = meeting.sequence;
         self.phase = match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Few(shape) => {
-                few::finish(&shape, (&self.board, sequence), (input, output), combiner);
+                let here = (self.board.rank, self.board.size());
+                let slots = &(&*self.board, sequence);
+                few::finish(&shape, here, slots, (input, output), combiner);
                 Phase::Over
             }
             Phase::Entering(mut plan) => {

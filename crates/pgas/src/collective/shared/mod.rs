@@ -19,7 +19,7 @@
 //! in its meetings; its steps are in [`super::schedule`])
 
 mod board;
-mod few;
+pub(super) mod few;
 mod flags;
 mod memory;
 
@@ -56,5 +56,8 @@ pub(super) fn at_once<C: Combiner + ?Sized>(
     };
     let ended = exchange();
     let ends = (&ends.input, &mut ends.output);
-    Some(ended.map(|sequence| few::finish(shape, (board, sequence), ends, combiner)))
+    Some(ended.map(|sequence| {
+        let here = (board.rank, board.size());
+        few::finish(shape, here, &(board, sequence), ends, combiner);
+    }))
 }
