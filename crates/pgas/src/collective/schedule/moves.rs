@@ -6,7 +6,7 @@
 //! | broadcast | binomial tree | scatter, then ring (van de Geijn) |
 //! | scatter, gather | binomial tree | the root and each |
 //! | all-gather | Bruck, log P rounds | ring |
-//! | all-to-all | Bruck (Bruck et al. 1997) | pairwise, P - 1 rounds |
+//! | all-to-all | each to each, at once | |
 //!
 //! The choices are those of Thakur, Rabenseifner and Gropp (2005). Where only two members know the
 //! length of what goes from the one to the other, a barrier comes last: if they do not agree,
@@ -17,8 +17,6 @@ use crate::collective::shape::{Blocks, Shape};
 
 /// From here on the time of a message is that of its bytes.
 const MANY: u64 = 32 << 10;
-/// Blocks of an all-to-all that are worth being copied log P times.
-const TINY: u64 = 256;
 
 impl Builder {
     pub(super) fn moves(&mut self, shape: &Shape) {
@@ -48,12 +46,7 @@ impl Builder {
                     self.ring(|rank| blocks.at(rank));
                 }
             },
-            Shape::AllToAll { from, into } => match from {
-                Blocks::Equal(bytes) if *bytes <= TINY && self.size > 4 => {
-                    self.all_to_all_bruck(*bytes);
-                }
-                _ => self.pairwise(from, into),
-            },
+            Shape::AllToAll { from, into } => self.all_to_all(from, into),
         }
         if shape.known_longest().is_none() {
             self.barrier();
@@ -237,56 +230,7 @@ impl Builder {
         }
     }
 
-    /// Block `i` of the scratch is for the member `i` places further on. In round `k` all blocks
-    /// whose number has bit `k` travel `2^k` places.
-    fn all_to_all_bruck(&mut self, bytes: u64) {
-        let total = u64::from(self.size) * bytes;
-        let (all, out, back) = (
-            self.scratch(total),
-            self.scratch(total),
-            self.scratch(total),
-        );
-        let (before, after) = (
-            u64::from(self.rank) * bytes,
-            u64::from(self.size - self.rank) * bytes,
-        );
-        self.copy(span(INPUT, before, after), span(all, 0, after));
-        self.copy(span(INPUT, 0, before), span(all, after, before));
-        let mut distance = 1;
-        while distance < self.size {
-            let travel: Vec<u64> = (0..self.size)
-                .filter(|block| block & distance != 0)
-                .map(u64::from)
-                .collect();
-            let places = || travel.iter().zip(0u64..);
-            for (block, place) in places() {
-                self.copy(
-                    span(all, block * bytes, bytes),
-                    span(out, place * bytes, bytes),
-                );
-            }
-            let packed = travel.len() as u64 * bytes;
-            self.recv(self.down(distance), span(back, 0, packed));
-            self.send(self.up(distance), span(out, 0, packed));
-            self.fence();
-            for (block, place) in places() {
-                self.copy(
-                    span(back, place * bytes, bytes),
-                    span(all, block * bytes, bytes),
-                );
-            }
-            distance *= 2;
-        }
-        for by in 0..self.size {
-            let from = u64::from(self.down(by));
-            self.copy(
-                span(all, u64::from(by) * bytes, bytes),
-                span(OUTPUT, from * bytes, bytes),
-            );
-        }
-    }
-
-    fn pairwise(&mut self, from: &Blocks, into: &Blocks) {
+    fn all_to_all(&mut self, from: &Blocks, into: &Blocks) {
         let ((at, len), (to, _)) = (from.at(self.rank), into.at(self.rank));
         self.copy(span(INPUT, at, len), span(OUTPUT, to, len));
         for by in 1..self.size {
@@ -295,7 +239,7 @@ impl Builder {
             self.recv(here, span(OUTPUT, at, len));
             let (at, len) = from.at(there);
             self.send(there, span(INPUT, at, len));
-            self.fence();
         }
+        self.fence();
     }
 }
