@@ -52,7 +52,7 @@ impl Team {
         from: impl Into<Source<'a, T>>,
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
-        self.moves(from.into(), into.into(), &What::Scatter(root))
+        self.blocking(from.into(), into.into(), &What::Scatter(root), NONE)
     }
 
     /// As [`Team::scatter`], with blocks of different lengths: `counts` at `root` are their
@@ -65,7 +65,7 @@ impl Team {
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
         let what = What::ScatterV(root, counts.into());
-        self.moves(from.into(), into.into(), &what)
+        self.blocking(from.into(), into.into(), &what, NONE)
     }
 
     /// The elements of each member to `root`, in blocks by rank. `from` has the same length
@@ -76,7 +76,7 @@ impl Team {
         from: impl Into<Source<'a, T>>,
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
-        self.moves(from.into(), into.into(), &What::Gather(root))
+        self.blocking(from.into(), into.into(), &What::Gather(root), NONE)
     }
 
     /// As [`Team::gather`], with blocks of different lengths: `counts` at `root` are their elements
@@ -89,7 +89,7 @@ impl Team {
         counts: impl Into<Counts<'a>>,
     ) -> Result<()> {
         let what = What::GatherV(root, counts.into());
-        self.moves(from.into(), into.into(), &what)
+        self.blocking(from.into(), into.into(), &what, NONE)
     }
 
     /// The elements of each member to everybody, in blocks by rank. `from` has the same length
@@ -99,7 +99,7 @@ impl Team {
         from: impl Into<Source<'a, T>>,
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
-        self.moves(from.into(), into.into(), &What::AllGather)
+        self.blocking(from.into(), into.into(), &What::AllGather, NONE)
     }
 
     /// As [`Team::all_gather`], with blocks of different lengths: `counts`, the same everywhere,
@@ -111,7 +111,7 @@ impl Team {
         counts: impl Into<Counts<'a>>,
     ) -> Result<()> {
         let what = What::AllGatherV(counts.into());
-        self.moves(from.into(), into.into(), &what)
+        self.blocking(from.into(), into.into(), &what, NONE)
     }
 
     /// Block `r` of `from` to the member of rank `r`, from each to each; `into` gets blocks by
@@ -121,7 +121,7 @@ impl Team {
         from: impl Into<Source<'a, T>>,
         into: impl Into<Target<'a, T>>,
     ) -> Result<()> {
-        self.moves(from.into(), into.into(), &What::AllToAll)
+        self.blocking(from.into(), into.into(), &What::AllToAll, NONE)
     }
 
     /// As [`Team::all_to_all`], with blocks of different lengths: how many elements are for each
@@ -134,7 +134,7 @@ impl Team {
         into_counts: impl Into<Counts<'a>>,
     ) -> Result<()> {
         let what = What::AllToAllV(from_counts.into(), into_counts.into());
-        self.moves(from.into(), into.into(), &what)
+        self.blocking(from.into(), into.into(), &what, NONE)
     }
 
     /// Combines the elements of all members, index by index; the result goes to `root`. The same
@@ -192,15 +192,6 @@ impl Team {
         operator: impl Operator<T>,
     ) -> Result<()> {
         self.combine(Combine::ExScan, from.into(), into.into(), operator)
-    }
-
-    fn moves<T: Elem>(
-        &self,
-        from: Source<'_, T>,
-        into: Target<'_, T>,
-        what: &What<'_>,
-    ) -> Result<()> {
-        self.blocking(from, into, what, NONE)
     }
 
     #[inline]

@@ -27,39 +27,39 @@ pub trait Operator<T: Elem> {
 
 const USER: u8 = 0xff;
 
-/// Sum. Integers wrap around.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Sum;
-/// Product. Integers wrap around.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Prod;
-/// Least. Of a number and a NaN it is the number.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Min;
-/// Greatest. Of a number and a NaN it is the number.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Max;
-/// Bits that are set in all.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BitAnd;
-/// Bits that are set in any.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BitOr;
-/// Bits that are set in an odd number.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BitXor;
-/// 1 if none is 0, else 0.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogicalAnd;
-/// 0 if all are 0, else 1.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogicalOr;
-/// Least value, with its place; of equal ones the lowest place. On [`Located`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MinLoc;
-/// Greatest value, with its place; of equal ones the lowest place. On [`Located`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MaxLoc;
+/// The usual operators have no state.
+macro_rules! usual {
+    ($($(#[$text:meta])* $name:ident;)+) => {
+        $($(#[$text])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $name;)+
+    };
+}
+
+usual! {
+    /// Sum. Integers wrap around.
+    Sum;
+    /// Product. Integers wrap around.
+    Prod;
+    /// Least. Of a number and a NaN it is the number.
+    Min;
+    /// Greatest. Of a number and a NaN it is the number.
+    Max;
+    /// Bits that are set in all.
+    BitAnd;
+    /// Bits that are set in any.
+    BitOr;
+    /// Bits that are set in an odd number.
+    BitXor;
+    /// 1 if none is 0, else 0.
+    LogicalAnd;
+    /// 0 if all are 0, else 1.
+    LogicalOr;
+    /// Least value, with its place; of equal ones the lowest place. On [`Located`].
+    MinLoc;
+    /// Greatest value, with its place; of equal ones the lowest place. On [`Located`].
+    MaxLoc;
+}
 
 /// A value and where it is: a rank, an index, whatever the user says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
@@ -158,44 +158,27 @@ operators! {
         |a, b| (a != 0 || b != 0).into();
 }
 
-/// Whether `b` is taken: its value is better, or as good at a lower place.
-#[inline(always)]
-fn takes<V: Copy + PartialOrd>(a: Located<V>, b: Located<V>, better: bool) -> bool {
-    better || (a.value() == b.value() && b.place() < a.place())
+macro_rules! with_place {
+    ($($operator:ident, $code:expr, $better:tt;)+) => {
+        $(impl<V: PartialOrd + Copy + 'static> Operator<Located<V>> for $operator
+        where
+            Located<V>: Elem,
+        {
+            #[inline(always)]
+            fn apply(&self, a: Located<V>, b: Located<V>) -> Located<V> {
+                let as_good = a.value() == b.value() && b.place() < a.place();
+                if b.value() $better a.value() || as_good { b } else { a }
+            }
+            fn code(&self) -> u8 {
+                $code
+            }
+        })+
+    };
 }
 
-impl<V: PartialOrd + Copy + 'static> Operator<Located<V>> for MinLoc
-where
-    Located<V>: Elem,
-{
-    #[inline(always)]
-    fn apply(&self, a: Located<V>, b: Located<V>) -> Located<V> {
-        if takes(a, b, b.value() < a.value()) {
-            b
-        } else {
-            a
-        }
-    }
-    fn code(&self) -> u8 {
-        10
-    }
-}
-
-impl<V: PartialOrd + Copy + 'static> Operator<Located<V>> for MaxLoc
-where
-    Located<V>: Elem,
-{
-    #[inline(always)]
-    fn apply(&self, a: Located<V>, b: Located<V>) -> Located<V> {
-        if takes(a, b, b.value() > a.value()) {
-            b
-        } else {
-            a
-        }
-    }
-    fn code(&self) -> u8 {
-        11
-    }
+with_place! {
+    MinLoc, 10, <;
+    MaxLoc, 11, >;
 }
 
 #[cfg(test)]
