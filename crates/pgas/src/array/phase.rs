@@ -214,9 +214,12 @@ impl<T: Elem, const D: usize, P: Phase> Array<T, D, P> {
             })),
         }
     }
-}
 
-impl<T: Elem, const D: usize> Array<T, D> {
+    /// Lets all members put and get. Collective; see [`Segment::into_shared`].
+    pub fn into_shared(self) -> Result<Array<T, D>> {
+        Ok(self.turn()?)
+    }
+
     /// Gives each member its own elements in place. Collective; see [`Segment::into_local`].
     pub fn into_local(self) -> Result<Array<T, D, Local>> {
         Ok(self.turn()?)
@@ -229,16 +232,6 @@ impl<T: Elem, const D: usize> Array<T, D> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D, Local> {
-    /// Lets all members put and get again. Collective.
-    pub fn into_shared(self) -> Result<Array<T, D>> {
-        Ok(self.turn()?)
-    }
-
-    /// Makes the array read only for all members. Collective.
-    pub fn into_read_only(self) -> Result<Array<T, D, ReadOnly>> {
-        Ok(self.turn()?)
-    }
-
     /// Returns this unit's memory: elements and ghost cells, in the order of [`Array::local_runs`].
     /// Without tiles it is row-major, with the shape [`Array::stored_extents`].
     pub fn as_slice(&self) -> &[T] {
@@ -253,16 +246,6 @@ impl<T: Elem, const D: usize> Array<T, D, Local> {
 }
 
 impl<T: Elem, const D: usize> Array<T, D, ReadOnly> {
-    /// Lets all members put and get again. Collective.
-    pub fn into_shared(self) -> Result<Array<T, D>> {
-        Ok(self.turn()?)
-    }
-
-    /// Gives each member its own elements in place. Collective.
-    pub fn into_local(self) -> Result<Array<T, D, Local>> {
-        Ok(self.turn()?)
-    }
-
     /// Returns a member's memory in place. [`Pattern::local_runs`](super::Pattern::local_runs) says
     /// which element is where. `None` if it is not mapped here; use [`Array::get`] then.
     pub fn slice(&self, rank: u32) -> Result<Option<&[T]>> {

@@ -22,17 +22,6 @@ impl<T: Elem> Segment<T, Shared> {
     pub(crate) fn into_open(self) -> Open {
         self.state
     }
-
-    /// Gives each member its own part as `&mut [T]`. Collective. Like [`Segment::turn`], but the
-    /// segment is dropped if that fails.
-    pub fn into_local(self) -> Result<Segment<T, Local>> {
-        Ok(self.turn()?)
-    }
-
-    /// Makes the segment read only for all members. Collective; like [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
-        Ok(self.turn()?)
-    }
 }
 
 impl<T: Elem> Segment<T, Local> {
@@ -45,18 +34,6 @@ impl<T: Elem> Segment<T, Local> {
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         let len = self.len() as usize;
         &mut self.state.memory_mut().as_mut_slice()[..len]
-    }
-
-    /// Lets all members put and get again. Collective; what was written is visible to all. Like
-    /// [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
-        Ok(self.turn()?)
-    }
-
-    /// Lets all members read. Collective; what was written is visible to all. Like
-    /// [`Segment::into_local`].
-    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
-        Ok(self.turn()?)
     }
 }
 
@@ -92,15 +69,5 @@ impl<T: Elem> Segment<T, ReadOnly> {
         let offset = index * size_of::<T>() as u64;
         let remote = &self.state.remotes[rank as usize];
         Ok(remote.get(offset, crate::bytes_of_mut(into))?)
-    }
-
-    /// Lets all members put and get again. Collective; like [`Segment::into_local`].
-    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
-        Ok(self.turn()?)
-    }
-
-    /// Gives each member its own part as `&mut [T]`. Collective; as in the shared phase.
-    pub fn into_local(self) -> Result<Segment<T, Local>> {
-        Ok(self.turn()?)
     }
 }

@@ -401,6 +401,22 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         }
     }
 
+    /// Lets all members put and get. Collective; what was written is visible to all. Like
+    /// [`Segment::turn`], but the segment is dropped if that fails.
+    pub fn into_shared(self) -> Result<Segment<T, Shared>> {
+        Ok(self.turn()?)
+    }
+
+    /// Gives each member its own part as `&mut [T]`. Collective; like [`Segment::into_shared`].
+    pub fn into_local(self) -> Result<Segment<T, Local>> {
+        Ok(self.turn()?)
+    }
+
+    /// Lets all members read. Collective; like [`Segment::into_shared`].
+    pub fn into_read_only(self) -> Result<Segment<T, ReadOnly>> {
+        Ok(self.turn()?)
+    }
+
     /// Returns the segment in its old phase after a change that has failed. `None` if others have
     /// continued and use this unit's part, or if the part is lost.
     fn turn_back(parts: Parts, part: Option<Part>, failure: &Failure) -> Option<Self> {
