@@ -116,21 +116,21 @@ impl DeferredFrees {
             numbers[number as usize / 64] |= 1 << (number % 64);
             part.told_by += 1;
         }
-        let heard = exchange(&numbers);
-        self.0.lock().parts.retain_mut(|part| {
+        let told = Told {
+            left: self,
+            numbers,
+        };
+        let heard = exchange(&told.numbers)?;
+        for part in &mut self.0.lock().parts {
             let number = part.own.key().segment;
-            // This is still the part that had the number before the exchange.
-            if numbers[number as usize / 64] >> (number % 64) & 1 == 1 {
-                part.told_by -= 1;
-                let all_left = |heard: &Vec<u64>| {
-                    let mut peers = part.peers.iter();
-                    peers.all(|peer| has_left(heard, *peer, number))
-                };
-                part.is_unused |= heard.as_ref().is_ok_and(all_left);
-            }
-            part.told_by > 0 || !part.is_unused
-        });
-        heard
+            let all_left = || {
+                part.peers
+                    .iter()
+                    .all(|peer| has_left(&heard, *peer, number))
+            };
+            part.is_unused |= told.has(number) && all_left();
+        }
+        Ok(heard)
     }
 
     /// Returns the peers with which this unit shares deferred parts.
@@ -154,11 +154,35 @@ impl DeferredFrees {
     }
 }
 
+/// The numbers of the parts that a thread is announcing. When it is dropped, also by a panic, those
+/// that nobody uses are freed.
+struct Told<'d> {
+    left: &'d DeferredFrees,
+    numbers: Vec<u64>,
+}
+
+impl Told<'_> {
+    /// Returns true if this is one of the numbers: the part is still the one that had it before.
+    fn has(&self, number: u32) -> bool {
+        self.numbers[number as usize / 64] >> (number % 64) & 1 == 1
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.left.0.lock().parts.retain_mut(|part| {
+            part.told_by -= u32::from(self.has(part.own.key().segment));
+            part.told_by > 0 || !part.is_unused
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use samite_fabric::{Config, Fabric, Identity};
     use samite_testkit::{Outcome, check};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     /// Two threads announce a part at the same time, and one of them learns that all members have
     /// dropped it. The other one is still announcing its number.
@@ -182,6 +206,9 @@ mod tests {
             Ok(Vec::new())
         };
         left.exchange(words, late, |_, _, _| false)?;
+        let panics = |_: &[u64]| resume_unwind(Box::new("a handler"));
+        let told = || left.exchange(words, panics, |_, _, _| false);
+        check!(catch_unwind(AssertUnwindSafe(told)).is_err());
         check!(is_free(3) && !is_free(4));
         exchange(&|peer, _| peer == fabric.me())?;
         check!(!is_free(4), "a member has not left it");
