@@ -69,6 +69,7 @@ impl Implicit {
         self.is_used.store(true, Ordering::Relaxed);
         if kept.pending.len() >= SWEEP + 2 * kept.in_flight {
             kept.take_results(|op| op.handle.is_over());
+            kept.forget_the_ended();
             kept.in_flight = kept.pending.len();
         }
     }
@@ -108,7 +109,7 @@ impl Implicit {
         let me = this_thread();
         let own = |(thread, to, _): &mut (Weak<()>, _, _)| thread.ptr_eq(&me) && is_for(*to);
         let failed: Vec<_> = kept.failed.extract_if(.., own).collect();
-        kept.failed.retain(|(thread, ..)| thread.strong_count() > 0);
+        kept.forget_the_ended();
         let is_used = !kept.pending.is_empty() || !kept.failed.is_empty();
         self.is_used.store(is_used, Ordering::Relaxed);
         let failed = failed.into_iter().next();
@@ -142,6 +143,11 @@ impl Tracked {
             Error::Timeout { what, after, .. } => Error::Timeout { what, whom, after },
             error => error,
         })
+    }
+
+    /// Forgets the failures of threads that have ended: nobody asks for them.
+    fn forget_the_ended(&mut self) {
+        self.failed.retain(|(thread, ..)| thread.strong_count() > 0);
     }
 
     /// Takes the results of those operations.
