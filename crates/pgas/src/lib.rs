@@ -48,6 +48,8 @@
 //! * A fork of a unit has private zeroes in place of what was mapped: a put, get or update of them
 //!   by rank or pointer may end there without an error, and reaches nobody. What needs another unit
 //!   ends with [`samite_fabric::Error::Forked`].
+//!   That is so if no other thread of the unit was inside a call when it forked: a lock that such a
+//!   thread held is never free in the fork.
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};
@@ -145,6 +147,6 @@ pub(crate) fn zeros<T: Elem>(count: u64) -> Result<Vec<T>> {
 /// Bytes that `count` elements take.
 pub(crate) fn bytes_for<T: Elem>(count: u64) -> Result<u64> {
     let size = size_of::<T>() as u64;
-    let bytes = count.checked_mul(size).filter(|bytes| *bytes < 1 << 63);
+    let bytes = count.checked_mul(size).filter(|bytes| *bytes < 1 << 62);
     bytes.ok_or(Error::TooLarge { count, size })
 }

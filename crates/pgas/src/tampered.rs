@@ -74,10 +74,6 @@ impl<F: FnMut(u64, u64) -> u64 + Send> Tamper for Lying<F> {
         }
         send(to, frame);
     }
-
-    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
-        true
-    }
 }
 
 /// What the checking mode asks behind the next compare-exchange of `fabric`, or before it gives
@@ -103,10 +99,6 @@ impl Tamper for Losing {
         }
         self.has_exchanged |= is_atomic(&frame, COMPARE_EXCHANGE);
         send(to, frame);
-    }
-
-    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
-        true
     }
 }
 
@@ -152,10 +144,6 @@ impl Tamper for Delaying {
             send(to, late);
         }
         send(to, frame);
-    }
-
-    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
-        true
     }
 }
 
@@ -234,9 +222,5 @@ impl Tamper for LosingAll {
         if u64::from(frame.kind) != self.kind.load(Relaxed) {
             send(to, frame);
         }
-    }
-
-    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
-        true
     }
 }

@@ -145,7 +145,8 @@ impl Team {
     /// allocate memory.
     ///
     /// # Errors
-    /// Those of [`Team::allocate`].
+    /// Those of [`Team::allocate`]. After [`Error::TeamInUse`] this unit calls it again: else its
+    /// next lock is not the one that the others make.
     pub fn lock(&self) -> Result<Lock> {
         let _turn = self.0.long_turn()?;
         let (number, page) = Table::make(self)?;

@@ -155,10 +155,6 @@ impl Tamper for EndsLast {
         send(to, frame);
         self.0.drain(..).for_each(|(to, frame)| send(to, frame));
     }
-
-    fn incoming(&mut self, _: PeerId, _: &RawFrame) -> bool {
-        true
-    }
 }
 
 #[test]

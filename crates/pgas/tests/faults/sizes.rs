@@ -21,6 +21,8 @@ everywhere!(sizes_that_no_memory_holds, 2, |fabric, _| {
         let refused = pgas.allocate::<u64>(count).map(drop);
         matches_or_fail!(refused, Err(Error::TooLarge { .. } | Error::Fabric(_)));
     }
+    let refused = pgas.allocate::<u8>(i64::MAX as u64).map(drop);
+    matches_or_fail!(refused, Err(Error::TooLarge { .. }));
     // Within an address space, and beyond the budget, at one member only or at all.
     let refused = world.allocate::<u8>(1 << 40).map(drop);
     matches_or_fail!(
