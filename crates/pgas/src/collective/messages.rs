@@ -98,20 +98,20 @@ pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
 }
 
 fn tag(life: u32, team: TeamId, call: u64) -> u64 {
-    tag_of_life(life) | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
+    0xd5 << 56 | u64::from(life & 0xf) << 51 | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
 }
 
-fn tag_of_life(life: u32) -> u64 {
-    0xd5 << 56 | u64::from(life & 0xf) << 51
+/// Global memory ends: drops what was sent for calls that have failed here.
+pub(super) fn end(fabric: &Fabric, ends: &Reports) {
+    let failed = std::mem::take(&mut ends.lock().failed);
+    failed
+        .into_iter()
+        .for_each(|tag| drop_messages(fabric, tag));
 }
 
-/// Global memory ends: drops what was sent for calls that had failed.
-pub(super) fn end(fabric: &Fabric, life: u32) {
-    drop_messages(fabric, Match::any(tag_of_life(life)).masked(u64::MAX << 51));
-}
-
-/// Drops messages that have come and nobody will receive.
-fn drop_messages(fabric: &Fabric, which: Match) {
+/// Drops messages of a call that have come and nobody will receive.
+fn drop_messages(fabric: &Fabric, tag: u64) {
+    let which = Match::any(tag).masked(!1);
     // No more than an honest member can have sent.
     let mut left = 0..1 << 16;
     while left.next().is_some() && fabric.probe(which).is_some() {
@@ -295,7 +295,7 @@ impl Messages {
         self.withdraw();
         let unwanted = self.ends.lock().add_failed(self.tag);
         if let Some(tag) = unwanted {
-            drop_messages(&self.fabric, Match::any(tag).masked(!1));
+            drop_messages(&self.fabric, tag);
         }
     }
 
@@ -384,7 +384,7 @@ mod tests {
             .flat_map(|leader| (1..9).map(move |number| leader << 32 | number));
         let tags: HashSet<u64> = ids.map(|id| tag(3, TeamId(id), 7)).collect();
         assert_eq!(tags.len(), 48);
-        assert!(tags.iter().all(|tag| tag >> 51 == tag_of_life(3) >> 51));
+        assert!(tags.iter().all(|tag| tag >> 51 == 0xd5 << 5 | 3));
     }
 
     /// Messages of calls that have failed here are dropped some time later, and all at the end.
@@ -402,7 +402,7 @@ mod tests {
                 check!(answer.is_err());
                 world.barrier()?;
             }
-            let all = Match::any(tag_of_life(pgas.job.layer.life())).masked(u64::MAX << 51);
+            let all = Match::any(0xd5 << 56).masked(0xff << 56);
             let mut found = 0;
             while fabric.probe(all).is_some() {
                 fabric.recv_vec(all)?;

@@ -121,7 +121,7 @@ impl State {
 
     /// Global memory has ended at all units.
     pub(crate) fn end(&self, job: &Job) {
-        messages::end(&job.fabric, job.layer.life());
+        messages::end(&job.fabric, &self.ends);
     }
 
     /// Whether nothing is in flight. What is being moved on is: this is asked by waits of
