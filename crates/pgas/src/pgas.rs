@@ -217,11 +217,12 @@ impl Pgas {
         self.job.watch(to, from.len(), AccessKind::ImplicitPut)
     }
 
-    /// Waits until every implicit operation to a unit is remotely complete.
+    /// Waits until every implicit operation to a unit that any thread started before is remotely
+    /// complete.
     ///
     /// # Errors
-    /// The failure of an operation that this thread started. The deadline: operations that have not
-    /// ended by then are abandoned.
+    /// The failure of an operation that this thread started. The deadline: operations of this
+    /// thread, and of threads that have ended, that have not ended by then are abandoned.
     pub fn flush(&self, unit: Unit) -> Result<()> {
         self.job.flush(Some(unit))
     }
