@@ -3,24 +3,31 @@
 //!
 //! ```text
 //!   member -> root   COME attempt    it is at the barrier
-//!                    BACK attempt    it is no longer: its deadline was over
+//!                    BACK attempt    it is no longer: its deadline was over, or a handler panicked
 //!   root -> member   GO   attempt    everybody has come
+//!                    NO   attempt    this life of this peer is lost: nobody will get through
 //! ```
 //! They travel as signals, whose keys say which of these, a hash of the list, and the attempt,
-//! which a member counts.
+//! which a member counts. The peer of NO is in the frame's inline bytes.
 //!
 //! # Invariants
-//! G1 The root lets the members go in the turn in which it knows of all of them that they have come
-//!    and not gone back; what it knew when it gave up itself stays true.
-//! G2 GO answers one attempt. One that comes after its member went back lets nobody pass another
-//!    barrier.
+//! G1 The root lets all members go at once, while it knows of all of them that they have come and
+//!    not gone back; what it knew when it gave up itself stays true.
+//! G2 GO and NO answer one attempt. One that comes after its member went back is dropped.
+//! G3 The root alone decides that a loss ends a barrier: what a member hears of another one may be
+//!    that it was let go and has left. So NO never passes a GO of the same barrier.
+//! G4 A root that has found a member lost answers those that come later, until it comes to this
+//!    list again itself.
 //!
 //! Not guaranteed: a member whose deadline is over while GO is on its way ends with
-//! [`Error::Timeout`], the others do not. Two lists with one root and one hash are one barrier.
+//! [`Error::Timeout`], the others do not. Two lists with one root and one hash are one barrier. A
+//! root whose deadline is over while a GO waits for room returns, and that GO leaves with its next
+//! progress.
 
 use crate::engine::Engine;
-use crate::fabric::Fabric;
-use crate::wire::kind;
+use crate::fabric::{Core, Fabric};
+use crate::transport::Incoming;
+use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result, Whom};
 use std::collections::HashMap;
 
@@ -30,19 +37,23 @@ pub(crate) const KEYS: u64 = 1 << 63;
 const COME: u64 = 0;
 const BACK: u64 = 1;
 const GO: u64 = 2;
+const NO: u64 = 3;
 
-/// Lists of one peer at whose barrier it is or was.
+/// Lists of one peer at whose barrier it is; lists of this process that a loss has ended.
 const LISTS_MAX: usize = 1 << 12;
 
-/// What a peer has said of its barriers, by list.
-#[derive(Debug, Default)]
-pub(crate) struct Barriers(HashMap<u64, Said>);
+/// The barriers whose root this process is and that a peer is at: its attempts, by list.
+pub(crate) type Arrivals = HashMap<u64, u64>;
 
-/// Attempts begin at 1; 0 is none.
+/// The barriers of this process.
 #[derive(Debug, Default)]
-struct Said {
-    come: u64,
-    go: u64,
+pub(crate) struct Barriers {
+    /// The last attempt. They begin at 1.
+    attempts: u64,
+    /// Where it is a member and waits: the root, the attempt, and what the root has answered.
+    waits: Vec<(PeerId, u64, Option<Result<()>>)>,
+    /// Where it is the root: lists, and the member that it found lost (G4).
+    broken: Vec<(u64, (PeerId, u32))>,
 }
 
 /// Which list: 29 bits of it.
@@ -55,14 +66,34 @@ fn key(step: u64, list: u64, attempt: u64) -> u64 {
     KEYS | step << 61 | list << 32 | attempt
 }
 
+/// A member at a barrier. However that ends, but by GO, the root hears that it is there no longer.
+struct AtBarrier<'a> {
+    fabric: &'a Fabric,
+    root: PeerId,
+    list: u64,
+    attempt: u64,
+}
+
+impl Drop for AtBarrier<'_> {
+    fn drop(&mut self) {
+        let back = key(BACK, self.list, self.attempt);
+        self.fabric.0.with(|core| {
+            let waits = &mut core.engine.barriers.waits;
+            waits.retain(|(_, attempt, _)| *attempt != self.attempt);
+            core.engine.post(self.root, kind::SIGNAL, back, &[]);
+            core.flush();
+        });
+    }
+}
+
 impl Fabric {
     /// Waits until all `members` are at this barrier. Collective: every member with the same list,
     /// in one thread at a time: of two threads that come with one list neither may get through. A
     /// member whose deadline is over is no longer at it, and may come again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first one at the first member that
-    /// has not come, at the others the first member.
+    /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which names the first one at the
+    /// first member that has not come, at the others the first member.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
         let Some((root, others)) = members.split_first() else {
             return Ok(());
@@ -78,110 +109,233 @@ impl Fabric {
         let Some(first) = others.first() else {
             return Ok(());
         };
+        let without = |broken: &mut Vec<_>| broken.retain(|(one, _)| *one != list);
+        without(&mut self.0.lock()?.engine.barriers.broken); // G4
         let mut missing = 0;
-        let mut gather = |engine: &mut Engine| {
-            loop {
-                match others.get(missing) {
-                    Some(other) if engine.has_come(*other, list) => missing += 1,
-                    Some(other) => return engine.gone(*other).map(Err),
-                    None => {}
+        let is_posted = loop {
+            let mut gather = |engine: &mut Engine| {
+                while let Some(other) = others.get(missing) {
+                    if !engine.has_come(*other, list) {
+                        return engine.gone(*other).map(Err);
+                    }
+                    missing += 1;
                 }
-                if missing == others.len() {
-                    // Somebody may have gone back while the others came (G1).
-                    let gone_back = others.iter().position(|one| !engine.has_come(*one, list));
-                    let Some(index) = gone_back else {
-                        return Some(Ok(()));
-                    };
-                    missing = index;
+                Some(Ok(()))
+            };
+            let gathered = self
+                .after_announcement(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
+            match gathered {
+                Err(Error::Timeout { what, after, .. }) => {
+                    let whom = Whom::Peer(*others.get(missing).unwrap_or(first));
+                    return Err(Error::Timeout { what, whom, after });
                 }
+                Err(error) => {
+                    self.0.with(|core| core.break_up(others, list, &error));
+                    return Err(error);
+                }
+                Ok(()) => {}
+            }
+            let core = &mut *self.0.lock()?;
+            match others
+                .iter()
+                .position(|one| !core.engine.has_come(*one, list))
+            {
+                // It went back while the others came (G1).
+                Some(index) => missing = index,
+                None => break core.let_go(others, list),
             }
         };
-        let gathered =
-            self.after_announcement(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
-        match gathered {
-            Err(Error::Timeout { what, after, .. }) => {
-                let whom = Whom::Peer(*others.get(missing).unwrap_or(first));
-                return Err(Error::Timeout { what, whom, after });
-            }
-            gathered => gathered?,
-        }
-        let mut ended = Ok(());
-        for other in others {
-            let attempt = self.0.lock()?.engine.take_come(*other, list);
-            let told = self.signal_any(*other, key(GO, list, attempt));
-            ended = ended.and(told);
-        }
-        ended
-    }
-
-    fn come(&self, root: PeerId, list: u64) -> Result<()> {
-        let attempt = self.0.lock()?.engine.next_attempt();
-        self.signal_any(root, key(COME, list, attempt))?;
-        let ended = self.wait("a barrier", Whom::Peer(root), |engine| {
-            if engine.take_go(root, list, attempt) {
-                return Some(Ok(()));
-            }
-            engine.gone(root).map(Err)
-        });
-        if ended.is_err() {
-            let core = &mut *self.0.lock()?;
-            let back = key(BACK, list, attempt);
-            core.engine.post(root, kind::SIGNAL, back, &[]);
-            core.flush();
-        }
-        ended?
-    }
-}
-
-impl Engine {
-    fn next_attempt(&mut self) -> u64 {
-        self.attempts = (self.attempts + 1) & 0xffff_ffff;
-        self.attempts = self.attempts.max(1);
-        self.attempts
-    }
-
-    /// A signal with a key from [`KEYS`] on.
-    pub(crate) fn barrier_arrived(&mut self, from: PeerId, key: u64) -> Result<(), &'static str> {
-        let (step, list, attempt) = (key >> 61 & 3, key >> 32 & 0x1fff_ffff, key & 0xffff_ffff);
-        let lists = &mut self.peer(from).barriers.0;
-        if lists.len() >= LISTS_MAX && !lists.contains_key(&list) {
-            return Err("more barriers than anybody waits at");
-        }
-        let said = lists.entry(list).or_default();
-        match step {
-            COME if attempt != 0 => said.come = attempt,
-            // One that was let go meanwhile has nothing to take back.
-            BACK if said.come == attempt => said.come = 0,
-            BACK => {}
-            GO => said.go = attempt,
-            _ => return Err("the key of a signal"),
-        }
-        if (said.come, said.go) == (0, 0) {
-            lists.remove(&list);
+        if is_posted {
+            let has_left = |engine: &mut Engine, to: PeerId| {
+                engine.gone(to).is_some() || engine.peer(to).outbox.is_empty()
+            };
+            // Everybody has come: how this ends is nobody's concern.
+            let whom = Whom::Peer(*first);
+            let _ = self.wait("room for the end of a barrier", whom, |engine| {
+                let have_left = others.iter().all(|other| has_left(engine, *other));
+                have_left.then_some(())
+            });
         }
         Ok(())
     }
 
+    fn come(&self, root: PeerId, list: u64) -> Result<()> {
+        let attempt = self.0.lock()?.engine.barriers.next_attempt(root);
+        let at_barrier = AtBarrier {
+            fabric: self,
+            root,
+            list,
+            attempt,
+        };
+        self.signal_any(root, key(COME, list, attempt))?;
+        self.wait("a barrier", Whom::Peer(root), |engine| {
+            let answer = engine.barriers.take_answer(attempt);
+            answer.or_else(|| engine.gone(root).map(Err))
+        })??;
+        std::mem::forget(at_barrier);
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Lets all members go. Returns whether a GO waits for room.
+    fn let_go(&mut self, others: &[PeerId], list: u64) -> bool {
+        let mut is_posted = false;
+        for other in others {
+            let attempt = self.engine.take_come(*other, list);
+            let go = key(GO, list, attempt);
+            if !self.signal_now(*other, go) {
+                self.engine.post(*other, kind::SIGNAL, go, &[]);
+                is_posted = true;
+            }
+        }
+        is_posted
+    }
+
+    /// A member is lost: tells the others that have come, and those that will (G4).
+    #[cold]
+    fn break_up(&mut self, others: &[PeerId], list: u64, error: &Error) {
+        let &Error::PeerLost { peer, incarnation } = error else {
+            return;
+        };
+        let lost = (peer, incarnation);
+        for other in others {
+            match self.engine.take_come(*other, list) {
+                0 => {}
+                attempt => self.engine.say_no(*other, key(NO, list, attempt), lost),
+            }
+        }
+        let broken = &mut self.engine.barriers.broken;
+        if broken.len() < LISTS_MAX {
+            broken.push((list, lost));
+        }
+        self.flush();
+    }
+}
+
+impl Barriers {
+    fn next_attempt(&mut self, root: PeerId) -> u64 {
+        self.attempts = (self.attempts + 1) & 0xffff_ffff;
+        self.attempts = self.attempts.max(1);
+        self.waits.push((root, self.attempts, None));
+        self.attempts
+    }
+
+    /// A root has answered; dropped if nobody waits for that (G2).
+    fn answered(&mut self, root: PeerId, attempt: u64, answer: Result<()>) {
+        let mut waits = self.waits.iter_mut();
+        if let Some(wait) = waits.find(|wait| (wait.0, wait.1) == (root, attempt)) {
+            wait.2 = Some(answer);
+        }
+    }
+
+    fn take_answer(&mut self, attempt: u64) -> Option<Result<()>> {
+        let mut waits = self.waits.iter();
+        let index = waits.position(|wait| wait.1 == attempt && wait.2.is_some())?;
+        self.waits.swap_remove(index).2
+    }
+}
+
+impl Engine {
+    /// A signal with a key from [`KEYS`] on.
+    pub(crate) fn barrier_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
+        let (from, key) = (frame.from, frame.arg);
+        let (step, list, attempt) = (key >> 61 & 3, key >> 32 & 0x1fff_ffff, key & 0xffff_ffff);
+        match step {
+            COME if attempt != 0 => return self.has_arrived(from, list, attempt),
+            BACK => {
+                // One that was let go meanwhile has nothing to take back.
+                let arrivals = &mut self.peer(from).arrivals;
+                if arrivals.get(&list) == Some(&attempt) {
+                    arrivals.remove(&list);
+                }
+            }
+            GO => self.barriers.answered(from, attempt, Ok(())),
+            NO => {
+                let lost = Words::<2>::read(frame.inline).ok_or("who is lost at a barrier")?;
+                let Words([peer, incarnation]) = lost;
+                let (peer, incarnation) = (PeerId(peer as u32), incarnation as u32);
+                let lost = Error::PeerLost { peer, incarnation };
+                self.barriers.answered(from, attempt, Err(lost));
+            }
+            _ => return Err("the key of a signal"),
+        }
+        Ok(())
+    }
+
+    fn has_arrived(&mut self, from: PeerId, list: u64, attempt: u64) -> Result<(), &'static str> {
+        let mut broken = self.barriers.broken.iter();
+        // One that takes no answers gets none.
+        if let Some((_, lost)) = broken.find(|one| one.0 == list).copied()
+            && self.has_capacity(from)
+        {
+            self.say_no(from, key(NO, list, attempt), lost);
+            return Ok(());
+        }
+        let arrivals = &mut self.peer(from).arrivals;
+        if arrivals.len() >= LISTS_MAX && !arrivals.contains_key(&list) {
+            return Err("more barriers than anybody waits at");
+        }
+        arrivals.insert(list, attempt);
+        Ok(())
+    }
+
+    fn say_no(&mut self, to: PeerId, key: u64, (peer, incarnation): (PeerId, u32)) {
+        let lost = Words([peer.0.into(), incarnation.into()]).bytes();
+        self.post(to, kind::SIGNAL, key, &lost);
+    }
+
     fn has_come(&self, from: PeerId, list: u64) -> bool {
-        let said = self
-            .peers
-            .get(from)
-            .and_then(|peer| peer.barriers.0.get(&list));
-        said.is_some_and(|said| said.come != 0)
+        let peer = self.peers.get(from);
+        peer.is_some_and(|peer| peer.arrivals.contains_key(&list))
     }
 
     fn take_come(&mut self, from: PeerId, list: u64) -> u64 {
-        let said = self.peer(from).barriers.0.remove(&list);
-        said.map_or(0, |said| said.come)
+        self.peer(from).arrivals.remove(&list).unwrap_or(0)
     }
+}
 
-    /// Whether the root has let this attempt go (G2).
-    fn take_go(&mut self, root: PeerId, list: u64, attempt: u64) -> bool {
-        let lists = &mut self.peer(root).barriers.0;
-        let is_it = lists.get(&list).is_some_and(|said| said.go == attempt);
-        if is_it {
-            lists.remove(&list);
-        }
-        is_it
+#[cfg(test)]
+mod tests {
+    use crate::transport::sim::Scenario;
+    use crate::{Error, Result, Whom};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    /// The panic of a handler takes a member back from its barrier: nobody passes without it, and
+    /// it passes with all others when it comes again.
+    #[test]
+    fn a_panic_takes_a_member_back() {
+        let ended = Scenario::new(1, 3).run(|fabric| -> Result<()> {
+            let members = fabric.job()?;
+            let (root, panics, third) = (members[0], members[1], members[2]);
+            if fabric.me() == panics {
+                fabric.on(1, |_, _| panic!("a handler"));
+            }
+            fabric.barrier(&members)?;
+            if fabric.me() == third {
+                fabric.await_signal(panics, 3)?; // It has passed the first one.
+                fabric.tell(panics, 1, b"")?;
+                fabric.barrier(&members)?;
+            } else if fabric.me() == panics {
+                fabric.signal(third, 3)?;
+                let ended = catch_unwind(AssertUnwindSafe(|| fabric.barrier(&members)));
+                assert!(ended.is_err(), "{ended:?}");
+                fabric.signal(root, 1)?;
+                fabric.await_signal(root, 2)?;
+                fabric.barrier(&members)?;
+            } else {
+                fabric.await_signal(panics, 1)?;
+                let early = fabric.within(Duration::from_secs(1), || fabric.barrier(&members));
+                let whom = Whom::Peer(panics);
+                let is_late =
+                    matches!(&early, Err(Error::Timeout { whom: one, .. }) if *one == whom);
+                assert!(is_late, "{early:?}");
+                fabric.signal(panics, 2)?;
+                fabric.barrier(&members)?;
+            }
+            fabric.barrier(&members)
+        });
+        assert_eq!(ended, vec![Ok(()); 3]);
     }
 }

@@ -126,6 +126,19 @@ impl Core {
         self.engine.peers.get(peer)
     }
 
+    /// Sends a signal, if it may leave, nothing waits before it and there is room.
+    #[inline]
+    pub(crate) fn signal_now(&mut self, to: PeerId, key: u64) -> bool {
+        let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
+        let has_left = self.engine.may_signal(to, key)
+            && self.engine.peer(to).outbox.is_empty()
+            && self.transport.push(to, &frame) != Push::Full;
+        if has_left {
+            self.engine.spend_unpolled();
+        }
+        has_left
+    }
+
     /// Sends what waits.
     pub(crate) fn flush(&mut self) {
         if self.engine.flush(&mut self.transport) > 0 {
@@ -388,21 +401,14 @@ impl Fabric {
 
     /// [`Fabric::signal`], with the keys of barriers too.
     pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
-        let mut core_ref = self.0.lock()?;
-        let core = &mut *core_ref;
+        let mut core = self.0.lock()?;
         if let Some(error) = core.gone(to) {
             return Err(error);
         }
-        let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
-        // Behind what already waits, else at once.
-        if !core.engine.may_signal(to, key)
-            || !core.engine.peer(to).outbox.is_empty()
-            || core.transport.push(to, &frame) == Push::Full
-        {
-            drop(core_ref);
+        if !core.signal_now(to, key) {
+            drop(core);
             return self.signal_later(to, key);
         }
-        core.engine.spend_unpolled();
         Ok(())
     }
 

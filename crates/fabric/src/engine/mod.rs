@@ -19,7 +19,7 @@ mod outbox;
 mod tests;
 mod unexpected;
 
-use crate::barrier::Barriers;
+use crate::barrier::{Arrivals, Barriers};
 use crate::matching::Matcher;
 use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
@@ -80,7 +80,7 @@ pub(crate) struct Peer {
     told: Pace,
     /// Signals that nobody has waited for yet, by key; none at zero.
     signals: HashMap<u64, u64>,
-    pub(crate) barriers: Barriers,
+    pub(crate) arrivals: Arrivals,
 }
 
 impl Peer {
@@ -139,8 +139,7 @@ pub(crate) struct Engine {
     pub(crate) words: ClaimWords,
     pub(crate) matcher: Matcher<Key, Arrived>,
     pub(crate) views: Views,
-    /// Barriers that this process has come to.
-    pub(crate) attempts: u64,
+    pub(crate) barriers: Barriers,
     pub(crate) peers: PeerMap<Peer>,
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
@@ -190,7 +189,7 @@ impl Engine {
             words: ClaimWords::default(),
             matcher: Matcher::new(node.number),
             views: Views::default(),
-            attempts: 0,
+            barriers: Barriers::default(),
             peers: PeerMap::new(node.number),
             node,
             active: VecDeque::new(),
@@ -569,7 +568,7 @@ impl Engine {
 
     fn signal_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         if frame.arg >= crate::barrier::KEYS {
-            return self.barrier_arrived(frame.from, frame.arg);
+            return self.barrier_arrived(frame);
         }
         match self.peer(frame.from).signals.entry(frame.arg) {
             Entry::Occupied(mut count) => *count.get_mut() += 1,
