@@ -1,7 +1,5 @@
 //! The fabric's settings. A rule beats a knob: there are few.
 
-use crate::PeerId;
-use crate::transport::{Caps, Rma};
 use std::time::Duration;
 
 /// How this process takes part. Defaults work for 2 and for 400 units.
@@ -95,29 +93,9 @@ impl Mask {
         nodes: 0,
     };
 
-    /// What is left between two units of what their transport can do.
-    pub(crate) fn of(&self, caps: Caps, unit: u32, other: u32) -> Caps {
-        let nodes = self.nodes.max(1);
-        let is_together = unit % nodes == other % nodes;
-        Caps {
-            map: caps.map && !self.map && is_together,
-            kernel_copy: caps.kernel_copy && !self.kernel_copy && is_together,
-            shares_node: caps.shares_node && is_together,
-            rma: match self.rma {
-                true => Rma::None,
-                false => caps.rma,
-            },
-            ..caps
-        }
-    }
-
-    /// The node that a unit behaves as if it were on.
-    pub(crate) fn node_of(&self, peer: PeerId, unit: u32) -> u32 {
-        let nodes = self.nodes.max(1);
-        match self.map {
-            true => peer.0,
-            false => peer.node() * nodes + unit % nodes,
-        }
+    /// Which of so many nodes a unit behaves as if it were on.
+    pub(crate) fn node_of(&self, unit: u32) -> u32 {
+        unit % self.nodes.max(1)
     }
 }
 

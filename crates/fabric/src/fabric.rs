@@ -7,7 +7,7 @@ use crate::node::agent::client::{self, ClaimedPiece};
 use crate::node::{self, Membership};
 use crate::ops::Key;
 use crate::transport::shm::Shm;
-use crate::transport::{AnyTransport, Caps, Push, Transport};
+use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
 use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
@@ -322,37 +322,12 @@ impl Fabric {
         self.0.checks
     }
 
-    /// What can be done between a peer and this process, after the mask; nothing if there never was
-    /// one. Local.
-    pub fn caps_to(&self, peer: PeerId) -> Caps {
-        let caps = |core: &mut Core| core.known(peer).map(|peer| peer.caps);
-        self.0.with(caps).flatten().unwrap_or_default()
-    }
-
-    /// Which node a peer is on, or behaves as if it were on ([`crate::Mask`]): equal for those that
-    /// may map each other's memory. `None` if there never was one. Local.
-    pub fn node_of(&self, peer: PeerId) -> Option<u32> {
-        let mut core = self.0.core()?;
-        let unit = core.known(peer)?.info.as_ref()?.identity.unit;
-        Some(core.engine.mask.node_of(peer, unit))
-    }
-
     /// Whether more processes want the processors than there are: spinning would keep whom we wait
     /// for from running.
     pub fn is_oversubscribed(&self) -> bool {
         self.0
             .lock()
             .is_ok_and(|core| core.transport.oversubscribed())
-    }
-
-    /// The process id of a peer out of whose private memory this process should copy so many bytes:
-    /// the kernel does it, and no other way is faster here.
-    pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
-        let engine = &mut self.0.lock().ok()?.engine;
-        let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
-        // Nothing is kept of numbers that nobody has.
-        let pid = engine.peers.get(peer)?.info.as_ref()?.pid;
-        (fastest && engine.kernel_works(peer)).then_some(pid)
     }
 
     /// Bytes of shared memory that this process has in blocks.

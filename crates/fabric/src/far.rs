@@ -140,7 +140,7 @@ impl Fabric {
         frames: usize,
         post: impl FnMut(&mut Engine, Key, usize),
     ) -> Result<Key> {
-        self.start_far(key, what, work, (frames, Engine::has_credit), post)
+        self.start_far(key, what, work, frames, Engine::has_credit, post)
     }
 
     /// As [`Fabric::request_far`], with credits of another kind.
@@ -149,7 +149,8 @@ impl Fabric {
         key: SegmentKey,
         what: &'static str,
         work: Work,
-        (frames, has_credit): (usize, fn(&mut Engine, PeerId) -> bool),
+        frames: usize,
+        has_credit: impl Fn(&mut Engine, PeerId) -> bool,
         mut post: impl FnMut(&mut Engine, Key, usize),
     ) -> Result<Key> {
         let mut work = Some(work);
@@ -159,7 +160,7 @@ impl Fabric {
         };
         for frame in 0..frames {
             let may = |engine: &mut Engine| {
-                self.lives(engine, key)?;
+                engine.lives(key)?;
                 Ok(has_credit(engine, key.peer))
             };
             let is_open = self.with_credit(self.deadline(), key.peer, may, |engine| {
@@ -209,7 +210,7 @@ impl Fabric {
     pub(crate) fn request_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
         let core = &mut *self.0.lock().ok()?;
         let engine = &mut core.engine;
-        if self.lives(engine, key).is_err() || !engine.has_credit(key.peer) {
+        if engine.lives(key).is_err() || !engine.has_credit(key.peer) {
             return None;
         }
         let request = engine.ops.add(Some(key.peer), "remote key", Work::Reply);
@@ -230,12 +231,9 @@ impl Fabric {
         from: &[u8],
     ) -> Result<Handle<u64>> {
         let pieces = from.len().div_ceil(rma::PIECE as usize).max(1);
-        let credits = (
-            pieces,
-            Engine::has_rma_capacity as fn(&mut Engine, PeerId) -> bool,
-        );
+        let has_room = Engine::has_rma_capacity;
         let work = Work::Answer { left: 1 };
-        let request = self.start_far(key, "put", work, credits, |engine, op, piece| {
+        let request = self.start_far(key, "put", work, pieces, has_room, |engine, op, piece| {
             let start = piece * rma::PIECE as usize;
             let part = &from[start..from.len().min(start + rma::PIECE as usize)];
             let at = start as u64;
@@ -259,12 +257,9 @@ impl Fabric {
     ) -> Result<Key> {
         let len = into.len();
         let pieces = len.div_ceil(rma::PIECE).max(1) as usize;
-        let credits = (
-            pieces,
-            Engine::has_rma_capacity as fn(&mut Engine, PeerId) -> bool,
-        );
+        let has_room = Engine::has_rma_capacity;
         let work = Work::Get { buf: into, got: 0 };
-        self.start_far(key, "get", work, credits, |engine, op, piece| {
+        self.start_far(key, "get", work, pieces, has_room, |engine, op, piece| {
             let at = piece as u64 * rma::PIECE;
             let bytes = rma::PIECE.min(len - at);
             let into = WriteBuf::owned(vec![0; bytes as usize]);
@@ -284,7 +279,7 @@ impl Fabric {
     ) -> Result<Option<Handle<u64>>> {
         let core = &mut *self.0.lock()?;
         let engine = &mut core.engine;
-        self.lives(engine, key)?;
+        engine.lives(key)?;
         if !engine.may_do_atomic(key.peer) {
             return Ok(None);
         }

@@ -16,12 +16,12 @@
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
 //! one wait loop), `backoff`, `watch` (words that others store to) · `message`, `scope`, `handle`,
-//! `view`, `direct` · `rpc/` (requests, responses, services) · `segment`, `remote`, `far`,
-//! `phased`, `atomic` (one-sided) · `peer`, `key`, `config`, `error` · `engine/` (receives frames,
-//! advances operations) · `proto/` (one protocol per file) · `matching` (tags, pure) · `ops`
-//! (operations in flight) · `wire` (contents of frames) · `transport/{shm, sim}` · `node/` (the
-//! shared memory of one node, joining, `node/agent/`) · `membership/` (many nodes: pure) ·
-//! `testing` (for tests with hostile peers)
+//! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how peers and their segments
+//! are reached) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`, `key`,
+//! `config`, `error` · `engine/` (receives frames, advances operations) · `proto/` (one protocol
+//! per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire` (contents of frames)
+//! · `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
+//! `membership/` (many nodes: pure) · `testing` (for tests with hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: all access to shared bytes is in `samite_mem`.
@@ -65,6 +65,7 @@ mod phased;
 mod proto;
 mod remote;
 mod roster;
+mod route;
 pub mod rpc;
 mod scope;
 mod segment;

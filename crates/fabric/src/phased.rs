@@ -18,7 +18,8 @@
 use crate::engine::{Access, Offered};
 use crate::fabric::{Core, Fabric};
 use crate::node::segment_id;
-use crate::segment::{Reserved, Segment, is_of, not_now, refused};
+use crate::route::{Reach, Route, not_now};
+use crate::segment::{Reserved, Segment};
 use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
@@ -106,17 +107,13 @@ impl Fabric {
     /// exclusive, or somebody else has it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
         let core = self.0.lock()?;
-        let own = key.peer == self.me();
-        let caps = core.engine.caps(key.peer);
-        let mapped = own || caps.shares_node && caps.map;
-        if !mapped {
+        let Route { to, caps, .. } = core.engine.route(key.peer);
+        let (Reach::Node(owner), true) = (to, caps.map) else {
             return Ok(None);
-        }
-        self.lives(&core.engine, key)?;
-        let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
-        let entry = entry.filter(|entry| entry.look().is_some_and(|seen| is_of(key, seen)));
-        let entry = entry.ok_or_else(|| refused(key))?;
-        let id = segment_id(key.peer.slot(), key.segment);
+        };
+        core.engine.lives(key)?;
+        let (entry, _) = core.engine.entry(owner, key)?;
+        let id = segment_id(owner, key.segment);
         let lease = self.0.node.holder.borrow(&entry, key.generation, id);
         let lease = lease.map_err(Error::of_memory_of(key.peer))?;
         let lease = lease.filter(|lease| lease.as_slice::<u8>().len() as u64 == key.bytes);

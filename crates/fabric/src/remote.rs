@@ -4,13 +4,13 @@ use crate::atomic::apply;
 use crate::fabric::Fabric;
 use crate::node::State;
 use crate::ops::{Key, Outcome as Ended, Work};
+use crate::route::{AccessPath, refused, wrong_phase};
 use crate::transport::RemoteKey;
 use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;
 use samite_mem::copy::kernel;
-use samite_mem::lease::{Lease, Readable, is_offered};
+use samite_mem::lease::{Readable, is_offered};
 use samite_mem::lend::WriteBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
@@ -23,56 +23,6 @@ pub struct Remote {
     fabric: Fabric,
     key: SegmentKey,
     path: AccessPath,
-}
-
-/// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
-#[derive(Debug, Clone)]
-pub(crate) enum AccessPath {
-    /// Mapped here. The word of the owner's directory says whether it is still offered.
-    Mapped {
-        bytes: SharedBytes,
-        offered: SharedBytes,
-    },
-    /// Mapped here, and nobody writes it.
-    Reading {
-        bytes: Readable,
-        offered: SharedBytes,
-    },
-    Kernel {
-        pid: i32,
-        address: u64,
-        offered: SharedBytes,
-        _lease: Arc<Lease>,
-    },
-    /// By the RMA of the transport, once the key is here, and by messages before.
-    Rma(Arc<ByRma>),
-    Messages,
-}
-
-/// The remote key of a segment, which its owner is asked for with the first operation.
-#[derive(Debug, Default)]
-pub(crate) struct ByRma {
-    /// `None`: the owner wants messages.
-    key: OnceLock<Option<RemoteKey>>,
-    asked: Mutex<Option<Handle<Vec<u8>>>>,
-}
-
-impl ByRma {
-    /// The key, if it is here.
-    fn key(&self, fabric: &Fabric, of: SegmentKey) -> Option<&RemoteKey> {
-        if self.key.get().is_none() {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            match asked.take() {
-                Some(answer) if answer.is_over() => {
-                    let answer = answer.wait().unwrap_or_default();
-                    self.key.get_or_init(|| RemoteKey::of(&answer));
-                }
-                Some(waits) => *asked = Some(waits),
-                None => *asked = fabric.request_remote_key(of),
-            }
-        }
-        self.key.get()?.as_ref()
-    }
 }
 
 impl Remote {
@@ -99,11 +49,14 @@ impl Remote {
         match &self.path {
             AccessPath::Mapped { offered, .. }
             | AccessPath::Kernel { offered, .. }
-            | AccessPath::Reading { offered, .. } => {
-                is_offered(offered.u64(0), self.key.generation)
-            }
+            | AccessPath::Reading { offered, .. } => self.offers(offered),
             AccessPath::Rma(_) | AccessPath::Messages => true,
         }
+    }
+
+    #[inline(always)]
+    fn offers(&self, offered: &SharedBytes) -> bool {
+        is_offered(offered.u64(0), self.key.generation)
     }
 
     /// The bytes, if they are mapped here and nobody writes them.
@@ -118,14 +71,11 @@ impl Remote {
     fn check(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.key.bytes => Ok(()),
-            end => {
-                let end = end.unwrap_or(u64::MAX);
-                Err(Error::OutOfRange {
-                    offset,
-                    end,
-                    bytes: self.key.bytes,
-                })
-            }
+            end => Err(Error::OutOfRange {
+                offset,
+                end: end.unwrap_or(u64::MAX),
+                bytes: self.key.bytes,
+            }),
         }
     }
 
@@ -145,13 +95,9 @@ impl Remote {
     #[inline(always)]
     fn writable(&self) -> Result<Option<&SharedBytes>> {
         match &self.path {
-            AccessPath::Mapped { bytes, offered } => {
-                match is_offered(offered.u64(0), self.key.generation) {
-                    true => Ok(Some(bytes)),
-                    false => Err(self.withdrawn()),
-                }
-            }
-            AccessPath::Reading { .. } => Err(self.read_only()),
+            AccessPath::Mapped { offered, .. } if !self.offers(offered) => Err(self.withdrawn()),
+            AccessPath::Mapped { bytes, .. } => Ok(Some(bytes)),
+            AccessPath::Reading { .. } => Err(wrong_phase(self.key)),
             _ => Ok(None),
         }
     }
@@ -161,6 +107,7 @@ impl Remote {
     /// life there is.
     fn by_kernel(&self) -> Result<Option<(i32, u64)>> {
         let AccessPath::Kernel {
+            owner,
             pid,
             address,
             offered,
@@ -169,11 +116,12 @@ impl Remote {
         else {
             return Ok(None);
         };
-        if !is_offered(offered.u64(0), self.key.generation) {
+        if !self.offers(offered) {
             return Err(self.withdrawn());
         }
         let (peer, incarnation) = (self.key.peer, self.key.incarnation);
-        match self.fabric.0.node.layout.peers.state(peer.slot()) == (State::Alive, incarnation) {
+        let peers = &self.fabric.0.node.layout.peers;
+        match peers.state(*owner) == (State::Alive, incarnation) {
             true => Ok(Some((*pid, *address))),
             false => Err(Error::PeerLost { peer, incarnation }),
         }
@@ -185,18 +133,7 @@ impl Remote {
         if self.fabric.0.is_of_parent() {
             return Error::Forked;
         }
-        Error::NoSuchSegment {
-            peer: self.key.peer,
-            segment: self.key.segment,
-        }
-    }
-
-    #[cold]
-    fn read_only(&self) -> Error {
-        Error::WrongPhase {
-            peer: self.key.peer,
-            segment: self.key.segment,
-        }
+        refused(self.key)
     }
 
     /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).

@@ -10,18 +10,17 @@
 //! memory and its number until the last one ends: a late put is then an error, or goes nowhere, and
 //! never into memory that is used for something else.
 
-use crate::engine::{Access, Engine, Offered};
+use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
-use crate::node::{Entry, SEGMENTS_MAX, segment_id};
+use crate::node::SEGMENTS_MAX;
 use crate::phased::Phased;
-use crate::remote::{AccessPath, Remote};
+use crate::remote::Remote;
+use crate::route::{AccessPath, Reach};
 use crate::rpc::LOOK_UP;
-use crate::transport::Rma;
 use crate::{Error, Handle, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
-use samite_mem::lease::{LeasedBlock, OwnEntry, Seen, Shared};
-use std::sync::Arc;
+use samite_mem::lease::{LeasedBlock, OwnEntry};
 
 /// A segment of this process; withdrawn when dropped, and freed when nobody uses it any more.
 #[derive(Debug)]
@@ -119,27 +118,23 @@ impl Fabric {
     /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where
     /// it is in the owner's directory; else the owner is asked.
     pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
-        if !self.caps_to(peer).shares_node {
+        let mut core = self.0.lock()?;
+        if let Some(error) = core.gone(peer) {
+            return Err(error);
+        }
+        let Reach::Node(owner) = core.engine.route(peer).to else {
+            drop(core);
             let asked = self.post_active(peer, LOOK_UP, &segment.to_le_bytes(), true)?;
             let key: Vec<u8> = Handle::new(self.clone(), asked).wait()?;
             let key = key.first_chunk().map(SegmentKey::from_bytes);
             return Ok(key.filter(|key| (key.peer, key.segment) == (peer, segment)));
-        }
-        let core = self.0.lock()?;
-        if let Some(error) = core.engine.gone(peer) {
-            return Err(error);
-        }
-        let entry = self.0.node.layout.entry(peer.slot(), segment);
+        };
+        let entry = self.0.node.layout.entry(owner, segment);
         let seen = entry.and_then(|entry| entry.look());
-        let info = core
-            .engine
-            .peers
-            .get(peer)
-            .and_then(|peer| peer.info.as_ref());
-        Ok(seen.zip(info).map(|(seen, info)| SegmentKey {
+        Ok(seen.map(|seen| SegmentKey {
             peer,
             segment,
-            incarnation: info.incarnation,
+            incarnation: core.engine.incarnation(peer),
             generation: seen.generation,
             bytes: seen.bytes,
         }))
@@ -193,36 +188,10 @@ impl Fabric {
     /// clone of this is dropped, and of the ranges that it gave.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.lock()?;
-        let caps = core.known(key.peer).map(|peer| peer.caps);
-        let caps = caps.unwrap_or_default();
-        self.lives(&core.engine, key)?;
-        if !caps.shares_node {
-            let way = match caps.rma {
-                Rma::None => AccessPath::Messages,
-                _ => AccessPath::Rma(Arc::default()),
-            };
-            return Ok(Remote::new(self.clone(), key, way));
-        }
-        let entry = self.0.node.layout.entry(key.peer.slot(), key.segment);
-        let entry = entry.ok_or_else(|| refused(key))?;
-        let way = self.access_path(&mut core.engine, key, entry)?;
-        Ok(Remote::new(self.clone(), key, way))
-    }
-
-    /// Whether the owner lives, and still the life that the key is of.
-    pub(crate) fn lives(&self, engine: &Engine, key: SegmentKey) -> Result<()> {
-        if let Some(error) = engine.gone(key.peer) {
-            return Err(error);
-        }
-        let info = engine.peers.get(key.peer);
-        let info = info.and_then(|peer| peer.info.as_ref());
-        if info.map(|info| info.incarnation) == Some(key.incarnation) {
-            return Ok(());
-        }
-        Err(Error::PeerLost {
-            peer: key.peer,
-            incarnation: key.incarnation,
-        })
+        let _looked_up = core.known(key.peer);
+        core.engine.lives(key)?;
+        let path = AccessPath::new(&mut core.engine, key)?;
+        Ok(Remote::new(self.clone(), key, path))
     }
 
     /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation,
@@ -230,88 +199,6 @@ impl Fabric {
     /// that says so.
     pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
         Remote::new(self.clone(), key, AccessPath::Messages)
-    }
-
-    /// How an entry of a directory is reached.
-    fn access_path(
-        &self,
-        engine: &mut Engine,
-        key: SegmentKey,
-        entry: Entry,
-    ) -> Result<AccessPath> {
-        let own = key.peer == self.me();
-        let seen = entry.look().filter(|seen| is_of(key, *seen));
-        let seen = seen.ok_or_else(|| refused(key))?;
-        let by_message = match seen.private {
-            true => !own && !engine.kernel_works(key.peer),
-            false => !own && !engine.caps(key.peer).map,
-        };
-        if by_message {
-            return Ok(AccessPath::Messages);
-        }
-        let holder = &self.0.node.holder;
-        let id = segment_id(key.peer.slot(), key.segment);
-        let of_memory = Error::of_memory_of(key.peer);
-        let shared = holder.share(&entry, key.generation, id);
-        let way = match shared.map_err(&of_memory)? {
-            // Registered memory may begin anywhere, and atomics look at the offset alone.
-            Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => {
-                AccessPath::Messages
-            }
-            Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => AccessPath::Mapped {
-                bytes,
-                offered: entry.state(),
-            },
-            Some(Shared::Private {
-                address,
-                bytes,
-                lease,
-            }) if bytes == key.bytes => {
-                let info = engine.peer(key.peer).info.as_ref();
-                AccessPath::Kernel {
-                    pid: info.map_or(0, |info| info.pid),
-                    address,
-                    offered: entry.state(),
-                    _lease: Arc::new(lease),
-                }
-            }
-            Some(_) => return Err(refused(key)),
-            // In another mode than open: its owner answers.
-            None if seen.private && !own && entry.offers(key.generation) => AccessPath::Messages,
-            None => {
-                let read = holder.read(&entry, key.generation, id);
-                let bytes = read.map_err(of_memory)?;
-                let bytes = bytes.filter(|bytes| bytes.len() == key.bytes);
-                AccessPath::Reading {
-                    bytes: bytes.ok_or_else(|| not_now(key, &entry))?,
-                    offered: entry.state(),
-                }
-            }
-        };
-        Ok(way)
-    }
-}
-
-/// Whether an entry is what a key names.
-pub(crate) fn is_of(key: SegmentKey, seen: Seen) -> bool {
-    (seen.generation, seen.bytes) == (key.generation, key.bytes)
-}
-
-pub(crate) fn refused(key: SegmentKey) -> Error {
-    Error::NoSuchSegment {
-        peer: key.peer,
-        segment: key.segment,
-    }
-}
-
-/// Why a lease was not given.
-pub(crate) fn not_now(key: SegmentKey, entry: &Entry) -> Error {
-    if !entry.offers(key.generation) {
-        return refused(key);
-    }
-    Error::WrongPhase {
-        peer: key.peer,
-        segment: key.segment,
     }
 }
 
@@ -347,6 +234,8 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::route::refused;
+    use crate::transport::Rma;
     use crate::transport::sim::Scenario;
 
     /// Units on two nodes, with RMA: a key that says more bytes than there are reaches none outside

@@ -38,7 +38,7 @@ pub fn receive(fabric: &Fabric, from: PeerId, frame: &RawFrame) {
 /// listens.
 pub fn live_again(fabric: &Fabric, peer: PeerId) {
     let engine = &mut fabric.0.core().unwrap().engine;
-    let caps = engine.caps(peer);
+    let caps = engine.route(peer).caps;
     let info = engine.peers.get(peer).and_then(|peer| peer.info.clone());
     if let Some(mut info) = info {
         let incarnation = info.incarnation;

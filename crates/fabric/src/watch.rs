@@ -8,6 +8,8 @@
 //! atomic, which the owner's progress does.
 
 use crate::fabric::{Core, Fabric};
+use crate::route::Reach;
+use crate::transport::Transport;
 use crate::transport::sim::Waker;
 use crate::{Error, PeerId};
 use samite_mem::{Doorbell, SharedBytes};
@@ -26,12 +28,12 @@ enum Wakes {
 impl Bell {
     /// The bell of a peer; one that wakes nobody where it shares no memory with this process.
     pub(crate) fn of(core: &Core, peer: PeerId) -> Bell {
-        if !core.engine.caps(peer).shares_node {
+        let Reach::Node(slot) = core.engine.route(peer).to else {
             return Bell(Wakes::Nobody);
-        }
+        };
         Bell(match core.transport.waker(peer) {
             Some(waker) => Wakes::Simulated(waker),
-            None => Wakes::Doorbell(core.engine.node.layout.doorbell(peer.slot())),
+            None => Wakes::Doorbell(core.engine.node.layout.doorbell(slot)),
         })
     }
 

@@ -27,6 +27,7 @@ use crate::peer::PeerMap;
 use crate::phased::Deferred;
 use crate::proto::rma::Piece;
 use crate::proto::view::Views;
+use crate::route::Route;
 use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
@@ -62,14 +63,9 @@ pub(crate) enum Arrived {
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) info: Option<PeerInfo>,
-    /// What can be done between it and this process, and up to which length messages to it travel
-    /// at once.
-    pub(crate) caps: Caps,
-    pub(crate) eager_max: u64,
+    pub(crate) route: Route,
     /// Why nothing can be asked of it any more.
     pub(crate) gone: Option<Error>,
-    /// Whether the kernel copies between us; found out when first needed.
-    pub(crate) kernel: Option<bool>,
     /// Frames on their way that will be answered: bounds the replies that can queue at the peer.
     pub(crate) unanswered: u32,
     pub(crate) outbox: Outbox,
@@ -94,6 +90,19 @@ impl Peer {
     /// Who it is, while something can be asked of it.
     pub(crate) fn reachable(&self) -> Option<&PeerInfo> {
         self.info.as_ref().filter(|_| self.is_reachable())
+    }
+}
+
+impl PeerMap<Peer> {
+    /// Who has, or had last, the number of a peer.
+    #[inline(always)]
+    pub(crate) fn info(&self, peer: PeerId) -> Option<&PeerInfo> {
+        self.get(peer)?.info.as_ref()
+    }
+
+    /// Its process id; 0 if it was never heard of.
+    pub(crate) fn pid(&self, peer: PeerId) -> i32 {
+        self.info(peer).map_or(0, |info| info.pid)
     }
 }
 
@@ -131,8 +140,7 @@ impl Access {
 pub(crate) struct Engine {
     pub(crate) me: PeerId,
     pub(crate) mask: Mask,
-    pub(crate) cooperative: bool,
-    eager_max: u64,
+    pub(crate) eager_max: u64,
     pub(crate) costs: CostModel,
     pub(crate) node: Membership,
     pub(crate) ops: Ops,
@@ -182,7 +190,6 @@ impl Engine {
         Engine {
             me: node.peer(),
             mask: config.mask,
-            cooperative: !config.mask.cooperative,
             eager_max,
             costs,
             ops: Ops::default(),
@@ -212,13 +219,6 @@ impl Engine {
 
     pub(crate) fn peer(&mut self, peer: PeerId) -> &mut Peer {
         self.peers.entry(peer)
-    }
-
-    /// What can be done between a peer and this process; nothing if it was never heard of.
-    #[inline]
-    pub(crate) fn caps(&self, peer: PeerId) -> Caps {
-        let peer = self.peers.get(peer);
-        peer.map(|peer| peer.caps).unwrap_or_default()
     }
 
     /// Whether this is a fork of the process that joined.
@@ -259,7 +259,7 @@ impl Engine {
     /// Why that life of a peer cannot be reached: it is lost when another process has its number by
     /// now, too.
     pub(crate) fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
-        let info = self.peers.get(peer).and_then(|peer| peer.info.as_ref());
+        let info = self.peers.info(peer);
         let is_another = info.is_some_and(|info| info.incarnation != incarnation);
         let lost = is_another.then_some(Error::PeerLost { peer, incarnation });
         lost.or_else(|| self.gone(peer))
@@ -304,8 +304,7 @@ impl Engine {
     /// The life of a peer that is known here.
     #[inline(always)]
     pub(crate) fn incarnation(&self, peer: PeerId) -> u32 {
-        let info = self.peers.get(peer).and_then(|peer| peer.info.as_ref());
-        info.map_or(0, |info| info.incarnation)
+        self.peers.info(peer).map_or(0, |info| info.incarnation)
     }
 
     /// A message has its receive: its payload is copied straight into the buffer.
@@ -405,7 +404,7 @@ impl Engine {
         let state = self.peer(peer);
         state.gone = Some(error.clone());
         state.outbox = Outbox::default();
-        state.kernel = None;
+        state.route.kernel = None;
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
         self.views.part(peer);
@@ -468,17 +467,12 @@ impl Engine {
 
     fn joined(&mut self, info: PeerInfo, caps: Caps) {
         let id = info.peer;
-        let caps = match id == self.me {
-            true => caps,
-            false => self.mask.of(caps, self.node.unit, info.identity.unit),
-        };
+        let route = self.new_route(&info, caps);
         // What an earlier life of this number said is not said by this one; nor did it signal.
         self.keep_last_words(id);
-        let eager_max = self.eager_max.min(caps.body_max);
         *self.peer(id) = Peer {
             info: Some(info),
-            caps,
-            eager_max,
+            route,
             ..Peer::default()
         };
     }

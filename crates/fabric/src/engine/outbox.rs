@@ -356,7 +356,7 @@ impl Engine {
                 Queued::Fence(put) if self.peer(to).outbox.rma.has_flushed(*put) => continue,
                 Queued::Fence(_) => Push::Full,
                 Queued::Reply(reply) => {
-                    reply.push(to, self.caps(to).body_max, transport, &mut budget)
+                    reply.push(to, self.route(to).caps.body_max, transport, &mut budget)
                 }
             };
             match push {

@@ -210,11 +210,11 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> Option<u64> {
         let peer = self.peers.get(to)?;
-        let may = bytes <= peer.eager_max
+        let may = bytes <= peer.route.eager_max
             && peer.is_reachable()
             && peer.outbox.is_empty()
             && peer.pace == Pace::Go
             && self.unpolled >= weight(bytes);
-        may.then_some(peer.caps.inline_max)
+        may.then_some(peer.route.caps.inline_max)
     }
 }

@@ -116,7 +116,7 @@ impl Engine {
 
     /// Sends an active message whose reply ends that operation, or none.
     pub(crate) fn post_active(&mut self, to: PeerId, handler: u16, bytes: &[u8], request: Key) {
-        let caps = self.caps(to);
+        let caps = self.route(to).caps;
         if bytes.len() as u64 <= caps.body_max {
             let words = Words([handler as u64]).bytes();
             self.post_body(to, kind::ACTIVE, request, &words, bytes.to_vec());
@@ -299,7 +299,7 @@ impl Engine {
 
     /// The response of a service: a long one is fetched, like what was asked.
     pub(crate) fn respond(&mut self, to: PeerId, request: Key, bytes: &[u8]) {
-        if bytes.len() as u64 > self.caps(to).body_max {
+        if bytes.len() as u64 > self.route(to).caps.body_max {
             return self.post_active(to, RESPONSE, bytes, request);
         }
         self.reply(to, request, OK | OF_SERVICE, bytes.to_vec());
@@ -472,7 +472,7 @@ impl Engine {
     /// # Errors
     /// [`Error::TooLong`] if it never may.
     pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> Result<bool, Error> {
-        if bytes <= self.caps(to).body_max {
+        if bytes <= self.route(to).caps.body_max {
             return Ok(true);
         }
         if bytes > LONG_MAX {

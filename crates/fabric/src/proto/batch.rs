@@ -25,13 +25,13 @@ pub struct WordUpdate {
 impl Engine {
     /// How many updates a frame carries.
     pub(crate) fn updates_of_frame(&self, to: PeerId) -> usize {
-        (self.caps(to).body_max / 16).max(1) as usize
+        (self.route(to).caps.body_max / 16).max(1) as usize
     }
 
     /// How many elements of `size` bytes one frame asks for: their places, and the elements in its
     /// answer, fit into a body. `None`: not even one does, and each is a get of its own.
     pub(crate) fn elements_of_frame(&self, to: PeerId, size: u64) -> Option<usize> {
-        let count = self.caps(to).body_max / size.max(8);
+        let count = self.route(to).caps.body_max / size.max(8);
         (count > 0).then_some(count as usize)
     }
 
@@ -107,7 +107,8 @@ impl Engine {
         };
         // Before anything is allocated by it: the answer is one frame.
         let bytes = size.checked_mul(offsets.len() as u64);
-        let bytes = bytes.filter(|bytes| size > 0 && *bytes <= self.caps(frame.from).body_max);
+        let bytes =
+            bytes.filter(|bytes| size > 0 && *bytes <= self.route(frame.from).caps.body_max);
         let bytes = bytes.ok_or("the size of a gather")?;
         let mut gathered = vec![0; bytes as usize];
         let elements = gathered.chunks_exact_mut(size as usize);

@@ -11,24 +11,6 @@ use crate::wire::Help;
 use samite_mem::copy::cooperative::Claim;
 
 impl Engine {
-    /// Whether the kernel copies between a peer and this process; asked once, by doing it.
-    pub(crate) fn kernel_works(&mut self, peer: crate::PeerId) -> bool {
-        // To itself a process sends through its ring: the kernel must not write behind borrows.
-        if !self.caps(peer).kernel_copy || peer == self.me {
-            return false;
-        }
-        if let Some(known) = self.peer(peer).kernel {
-            return known;
-        }
-        let (pid, address, cookie) = self.node.layout.cookie(peer.slot());
-        let works = address != 0 && samite_mem::copy::kernel::probe(pid, address, cookie);
-        if !works {
-            tracing::info!(%peer, "the kernel does not copy from this peer; messages go through the ring");
-        }
-        self.peer(peer).kernel = Some(works);
-        works
-    }
-
     /// Sender: the receiver asks for help.
     pub(crate) fn help_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let help = Help::read(frame.inline).ok_or("a call for help")?;
@@ -58,11 +40,7 @@ impl Engine {
         let (Some(to), Work::Assist { buf, word, help }) = (op.peer, &op.work) else {
             return Step::Done;
         };
-        let pid = self
-            .peers
-            .get(to)
-            .and_then(|p| p.info.as_ref())
-            .map_or(0, |info| info.pid);
+        let pid = self.peers.pid(to);
         let claim = Claim::new(self.words.word(*word), help.len.div_ceil(help.piece));
         let Some(piece) = claim.take_back() else {
             return Step::Done;

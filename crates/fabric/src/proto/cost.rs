@@ -98,8 +98,7 @@ impl CostModel {
 
     /// The same for a copy out of mapped memory.
     pub fn direct_piece(&self, bytes: u64) -> u64 {
-        let floor = (bytes / samite_mem::copy::cooperative::PIECES_MAX + 1).next_multiple_of(4096);
-        (4u64 << 20).max(floor)
+        (4u64 << 20).max(self.piece(bytes, Choice::Kernel))
     }
 }
 

@@ -101,7 +101,7 @@ impl Engine {
         pull.ending = Some(Ending::Stream);
         let from = pull.status.from;
         tracing::warn!(%error, %from, "the kernel copy was refused; going on through the ring");
-        self.peer(from).kernel = Some(false);
+        self.peer(from).route.kernel = Some(false);
         Step::Moved
     }
 

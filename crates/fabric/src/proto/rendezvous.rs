@@ -27,7 +27,7 @@ use crate::node::ClaimWord;
 use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
 use crate::rpc::Service;
-use crate::transport::{AnyTransport, Caps, Incoming, Push, Transport};
+use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Help, Offer, frame, kind, segment_of_word, segment_word};
 use crate::{Error, PeerId};
 use samite_mem::copy::cooperative::Claim;
@@ -39,11 +39,8 @@ use std::sync::OnceLock;
 impl Engine {
     /// Sends a message whole, or offers it. `Full` leaves everything as it was.
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
-        let peer = self.peer(to);
-        let (eager_max, pace) = (peer.eager_max, peer.pace);
-        let Caps {
-            inline_max, map, ..
-        } = peer.caps;
+        let (route, pace) = (self.peer(to).route, self.peer(to).pace);
+        let (eager_max, inline_max, map) = (route.eager_max, route.caps.inline_max, route.caps.map);
         let Some(op) = self.ops.get(key) else {
             return Push::Done;
         };
@@ -166,7 +163,7 @@ impl Engine {
         let (id, generation) = segment_of_word(offer.place)?;
         let (slot, segment) = crate::node::segment_of(id);
         let owner = slot.of(from.node());
-        if !self.caps(from).map || offer.claim == 0 || self.gone(owner).is_some() {
+        if !self.route(from).caps.map || offer.claim == 0 || self.gone(owner).is_some() {
             return None;
         }
         let entry = self.node.layout.entry(slot, segment)?;
@@ -181,7 +178,10 @@ impl Engine {
 
     /// The word of an offered message, which is the sender's: one that cannot be is none.
     fn claim_word(&self, from: PeerId, offer: &Offer) -> Option<ClaimWord> {
-        let offset = offer.claim.checked_sub(1).filter(|_| self.caps(from).map)?;
+        let offset = offer
+            .claim
+            .checked_sub(1)
+            .filter(|_| self.route(from).caps.map)?;
         match from == self.me {
             true => self.words.at(offset),
             false => self.node.layout.claim_word(offset),
@@ -205,7 +205,7 @@ impl Engine {
             Some(_) => Choice::Kernel,
             None => self
                 .costs
-                .choose(offer.len, kernel, kernel && self.cooperative),
+                .choose(offer.len, kernel, kernel && !self.mask.cooperative),
         };
         let Some(claim) = claim.filter(|_| place.is_some() || choice != Choice::Ring) else {
             return self.collect(key, buf, status, offer.send, then);
@@ -213,9 +213,8 @@ impl Engine {
         let (piece, source) = match place {
             Some(place) => (self.costs.direct_piece(offer.len), Source::Mapped(place)),
             None => {
-                let pid = self.peer(from).info.as_ref().map_or(0, |info| info.pid);
                 let source = Source::Process {
-                    pid,
+                    pid: self.peers.pid(from),
                     address: offer.address,
                 };
                 (self.costs.piece(offer.len, choice), source)

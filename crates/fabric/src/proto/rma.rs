@@ -113,7 +113,7 @@ impl Engine {
     pub(crate) fn may_do_atomic(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         let is_first = peer.outbox.is_empty() && peer.unanswered == 0;
-        peer.caps.atomics && is_first && self.has_rma_capacity(to)
+        peer.route.caps.atomics && is_first && self.has_rma_capacity(to)
     }
 
     /// Queues a piece of an operation.

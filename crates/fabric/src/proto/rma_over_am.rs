@@ -201,7 +201,7 @@ impl Engine {
         transport: &mut AnyTransport,
         (sent, budget): (&mut usize, &mut Budget),
     ) -> bool {
-        let body_max = self.caps(to).body_max;
+        let body_max = self.route(to).caps.body_max;
         loop {
             if budget.is_spent() {
                 return false;

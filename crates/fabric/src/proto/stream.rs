@@ -67,7 +67,7 @@ impl Engine {
             return Step::Done;
         };
         // A fragment of nothing would be sent for ever.
-        let body_max = self.caps(to).body_max;
+        let body_max = self.route(to).caps.body_max;
         let piece = self.costs.stream_piece.clamp(1, body_max.max(1));
         let Some(op) = self.ops.get(key) else {
             return Step::Done;

@@ -163,8 +163,6 @@ pub struct Caps {
     pub kernel_copy: bool,
     /// Whether a waiting process sleeps without using the processor.
     pub sleeps: bool,
-    /// Whether both are on one node, whose tables they map: directories of segments, doorbells.
-    pub shares_node: bool,
     /// Whether the transport reads and writes the peer's registered memory.
     pub rma: Rma,
     /// Whether its RMA does atomics, which are then atomic with those of the target's processors.
@@ -233,6 +231,10 @@ pub trait Transport {
     /// waits for is there; `None` if something is. The sleep itself needs no access to the
     /// transport (T5).
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep>;
+    /// What wakes a peer of this node that waits for a word, where it is not its doorbell.
+    fn waker(&self, _peer: PeerId) -> Option<sim::Waker> {
+        None
+    }
     /// Lets others run for a moment.
     fn yield_now(&mut self);
     /// Whether spinning would take the processor from whom we wait for.
@@ -283,19 +285,6 @@ pub(crate) enum AnyTransport {
     Tampered(Box<tampered::Tampered>),
 }
 
-impl AnyTransport {
-    /// What wakes a peer that waits for a word, where it is not a doorbell.
-    pub(crate) fn waker(&self, peer: crate::PeerId) -> Option<sim::Waker> {
-        match self {
-            AnyTransport::Shm(_) => None,
-            AnyTransport::Sim(sim) => sim.waker(peer),
-            AnyTransport::Ordered(ordered) => ordered.inner.waker(peer),
-            #[cfg(feature = "testing")]
-            AnyTransport::Tampered(tampered) => tampered.waker(peer),
-        }
-    }
-}
-
 /// One forwarding per verb, written by hand: the match disappears where the variant is known.
 macro_rules! forward {
     ($self:ident . $verb:ident ( $($arg:expr),* )) => {
@@ -330,6 +319,9 @@ impl Transport for AnyTransport {
     }
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         forward!(self.announce_sleep(there))
+    }
+    fn waker(&self, peer: PeerId) -> Option<sim::Waker> {
+        forward!(self.waker(peer))
     }
     fn yield_now(&mut self) {
         forward!(self.yield_now());

@@ -29,7 +29,7 @@ const IS_REPLY: u64 = 1 << 63;
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct Ordered {
-    pub(super) inner: Box<AnyTransport>,
+    inner: Box<AnyTransport>,
     numbering: Numbering,
 }
 
@@ -121,6 +121,10 @@ impl Transport for Ordered {
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
         self.inner.announce_sleep(there)
+    }
+
+    fn waker(&self, peer: PeerId) -> Option<super::sim::Waker> {
+        self.inner.waker(peer)
     }
 
     fn yield_now(&mut self) {

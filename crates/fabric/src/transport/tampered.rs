@@ -92,10 +92,6 @@ impl Tampered {
         let tamper = self.tamper.as_mut();
         (self.inner.as_mut(), Listening { sink, tamper })
     }
-
-    pub(crate) fn waker(&self, peer: PeerId) -> Option<super::sim::Waker> {
-        self.inner().waker(peer)
-    }
 }
 
 impl Transport for Tampered {
@@ -145,6 +141,9 @@ impl Transport for Tampered {
         None
     }
 
+    fn waker(&self, peer: PeerId) -> Option<super::sim::Waker> {
+        self.inner().waker(peer)
+    }
     fn yield_now(&mut self) {
         self.inner_mut().yield_now();
     }

@@ -362,7 +362,7 @@ fn one_flush_sends_a_bounded_part() {
     crate::testing::tamper(&fabric, Box::new(Reads));
     let core = &mut *fabric.0.core().unwrap();
     let bytes = SharedBytes::adopt(vec![7u64; 2 << 20]);
-    let (len, body_max) = (bytes.len(), core.engine.caps(core.engine.me).body_max);
+    let (len, body_max) = (bytes.len(), core.engine.route(core.engine.me).caps.body_max);
     let offered = Offered {
         registered: None,
         generation: GENERATION,

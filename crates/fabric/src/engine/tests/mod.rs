@@ -24,7 +24,6 @@ fn caps() -> Caps {
         inline_max: samite_mem::ring::INLINE_BYTES as u64,
         body_max: 64 << 10,
         map: true,
-        shares_node: true,
         ..Caps::default()
     }
 }

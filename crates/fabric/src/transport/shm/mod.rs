@@ -45,7 +45,6 @@ const CAPS: Caps = Caps {
     map: true,
     kernel_copy: true,
     sleeps: true,
-    shares_node: true,
     rma: Rma::None,
     atomics: false,
     is_ordered: true,

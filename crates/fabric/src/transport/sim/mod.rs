@@ -181,6 +181,12 @@ impl Transport for Sim {
         (!there()).then_some(Sleep::Virtual(Turn { network, unit }))
     }
 
+    fn waker(&self, peer: PeerId) -> Option<Waker> {
+        let unit = self.known.get(&peer)?.unit?;
+        let network = self.network.clone();
+        Some(Waker { network, unit })
+    }
+
     fn yield_now(&mut self) {
         self.network.idle(self.unit, YIELD);
     }
@@ -216,7 +222,7 @@ impl Drop for Sim {
 
 /// Wakes a unit of the same node after a store that it may be waiting for.
 #[derive(Clone, Debug)]
-pub(crate) struct Waker {
+pub struct Waker {
     network: Arc<Network>,
     unit: u32,
 }
@@ -238,23 +244,11 @@ impl Sim {
             map: is_near,
             kernel_copy: false,
             sleeps: true,
-            shares_node: is_near,
-            rma: match is_near {
-                true => Rma::None,
-                false => scenario.rma,
-            },
+            rma: if is_near { Rma::None } else { scenario.rma },
             atomics: !is_near && scenario.rma == Rma::NeedsProgress,
             is_ordered: is_near || scenario.is_ordered,
             reports_loss: true,
         }
-    }
-
-    /// Returns the waker of a unit of the same node.
-    pub(crate) fn waker(&self, peer: PeerId) -> Option<Waker> {
-        let known = self.known.get(&peer);
-        let unit = known.filter(|_| peer.node() == self.me.node())?.unit?;
-        let network = self.network.clone();
-        Some(Waker { network, unit })
     }
 
     /// Returns the state and incarnation of a peer, according to the agents.
