@@ -178,6 +178,12 @@ impl Disk {
         !self.pending.is_empty()
     }
 
+    /// Whether the thread has ended.
+    #[cfg(test)]
+    pub(super) fn is_dead(&self) -> bool {
+        self.io.as_ref().is_some_and(Io::has_ended)
+    }
+
     /// Ends the thread.
     #[cfg(test)]
     pub(super) fn kill(&mut self) {

@@ -392,6 +392,33 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     assert_eq!(block_store.figures().files, 1);
 }
 
+/// Several spills wait for one that is written when the thread of the disk ends: none of them waits
+/// until something else happens.
+#[test]
+fn spills_that_fail_one_after_another_are_all_reported_at_once() {
+    let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
+    let go_on = stall(&mut block_store);
+    for number in [1, 2, 3] {
+        commit(&fabric, &mut block_store, number, 6000);
+        let buffer = buffer(number);
+        assert_eq!(block_store.obey(Order::Spill { buffer }), None);
+    }
+    block_store.disk.kill();
+    go_on.send(()).expect("it was stuck until now");
+    while !block_store.disk.is_dead() {
+        std::thread::yield_now();
+    }
+    let [first, second, third] = [1, 2, 3].map(buffer);
+    let expected = [
+        Report::Spilled { buffer: first },
+        Report::SpillFailed { buffer: second },
+        Report::SpillFailed { buffer: third },
+    ];
+    assert_eq!(block_store.work(), expected);
+}
+
 #[test]
 fn memory_that_somebody_still_has_stays_used() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
