@@ -159,7 +159,7 @@ mod tests {
         );
         let said = |text: &str| lines.iter().any(|line| line.contains(text));
         assert!(
-            said("no stream is open") && said("nobody keeps blocks"),
+            said("no stream is open") && said("there is no block store"),
             "{lines:#?}"
         );
         let rows = lines.iter().filter(|line| line.contains("of solver"));

@@ -178,9 +178,9 @@ fn block_stores(report: &Report) -> Section {
         ]
     };
     Section {
-        title: "block store".to_owned(),
+        title: "block stores".to_owned(),
         header: &[
-            "block_store",
+            "block store",
             "peer",
             "granted",
             "taken",
@@ -189,7 +189,7 @@ fn block_stores(report: &Report) -> Section {
             "spilled",
         ],
         rows: report.block_stores.iter().map(row).collect(),
-        nothing: "nobody keeps blocks",
+        nothing: "there is no block store",
     }
 }
 
@@ -208,6 +208,6 @@ fn units(report: &Report) -> Section {
         title: "processes".to_owned(),
         header: &["program", "rank", "peer", "pid", "state", "resident"],
         rows: report.units.iter().map(row).collect(),
-        nothing: "nobody is here",
+        nothing: "no process is here",
     }
 }
