@@ -229,14 +229,13 @@ impl Client {
         }
     }
 
-    /// Turns the service of this process, if there is one.
+    /// Gives the service of this process one turn, if there is one. Whoever waits goes on with it, up
+    /// to its deadline: a turn may make only a part of a large step's memory.
     fn serve(&self) {
         if let Some(service) = &self.service {
             let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);
             self.fabric.progress();
-            while service.turn() {
-                self.fabric.progress();
-            }
+            service.turn();
         }
     }
 }
