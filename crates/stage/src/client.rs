@@ -229,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Gives the service of this process one turn, if there is one. Whoever waits goes on with it, up
-    /// to its deadline: a turn may make only a part of a large step's memory.
+    /// Gives the service of this process one turn, if there is one. Whoever waits goes on with it,
+    /// up to its deadline: a turn may make only a part of a large step's memory.
     fn serve(&self) {
         if let Some(service) = &self.service {
             let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);

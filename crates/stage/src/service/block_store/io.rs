@@ -5,6 +5,7 @@
 //! back and used again is read, freed and written in this order. The thread starts with the first
 //! job and ends after the last one that it has begun when the store ends.
 
+use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::retry_on_intr;
 use samite_mem::lease::Readable;
@@ -127,6 +128,9 @@ impl<W: Fn()> Drop for Ending<W> {
 
 fn serve<W: Fn()>(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending<W>) {
     let Ending(results, wake) = ending;
+    // A file that grows beyond the limit of the process is an error of that job; the signal would
+    // end the process.
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let mut file = Spilled { folder, file: None };
     for (id, job) in queue {
         // ORDERING: Relaxed: see `Io::drop`.

@@ -193,6 +193,6 @@ impl BlockStore {
 }
 
 pub(super) fn not_spilled(buffer: BufferId, error: &std::io::Error) -> Report {
-    tracing::warn!(%error, "a buffer was not spilled");
+    tracing::warn!(%error, ?buffer, "a buffer was not spilled");
     Report::SpillFailed { buffer }
 }

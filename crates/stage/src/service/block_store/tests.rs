@@ -1,8 +1,11 @@
 use super::spill::PART;
 use super::*;
 use crate::protocol::{Handle, Lack, Peer, StreamId};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use samite_fabric::{Config, Identity};
+use samite_testkit::full_name;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const LARGE: u64 = 300 << 20;
@@ -392,6 +395,32 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     assert_eq!(block_store.figures().files, 1);
 }
 
+/// The process may not write files as large as the buffer: that ends the spill, and not the
+/// process, which is one of its own here.
+#[test]
+fn a_limit_of_file_sizes_refuses_a_spill() {
+    const LIMITED: &str = "SAMITE_TEST_FILE_SIZES";
+    if std::env::var(LIMITED).is_err() {
+        let name = full_name(module_path!(), "a_limit_of_file_sizes_refuses_a_spill");
+        let mut limited = std::process::Command::new(std::env::current_exe().unwrap());
+        let limited = limited.args(["--exact", &name]).env(LIMITED, "yes");
+        let ended = limited.output().unwrap();
+        return assert!(ended.status.success(), "{ended:?}");
+    }
+    let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
+    commit(&fabric, &mut block_store, 1, 6000);
+    let limit = Rlimit {
+        current: Some(4096),
+        maximum: None,
+    };
+    setrlimit(Resource::Fsize, limit).unwrap();
+    let buffer = buffer(1);
+    assert_eq!(block_store.obey(Order::Spill { buffer }), None);
+    assert_eq!(spilled(&mut block_store), [Report::SpillFailed { buffer }]);
+}
+
 /// Several spills wait for one that is written when the thread of the disk ends: none of them waits
 /// until something else happens.
 #[test]
@@ -489,15 +518,17 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
 fn another_thread_takes_numbers_meanwhile() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
     let mut block_store = BlockStore::new(&fabric, Capacity::of_memory(8000));
-    let is_over = AtomicBool::new(false);
+    let (has_begun, is_over) = (Barrier::new(2), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            has_begun.wait();
             while !is_over.load(Ordering::Relaxed) {
-                drop(fabric.allocate(64).unwrap());
+                drop(fabric.register(vec![0_u8]).unwrap());
             }
         });
+        has_begun.wait();
         let mut refused = 0;
-        for number in 0..2000 {
+        for number in 0..3000 {
             // Of another length each time: no memory is used again.
             let said = block_store.obey(allocate(number, 4096 + number));
             refused += u32::from(!matches!(said, Some(Report::Allocated { .. })));
