@@ -185,7 +185,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a signal may leave. The keys of those that nobody has awaited are kept like messages.
+    /// Whether a signal may leave. The keys of those that nobody has awaited are kept like
+    /// messages.
     #[inline]
     pub(crate) fn may_signal(&mut self, to: PeerId, key: u64) -> bool {
         // Whoever is in a barrier looks at what comes, and keeps nothing of it.

@@ -231,8 +231,8 @@ impl Engine {
         Some(key.to_bytes().to_vec())
     }
 
-    /// Puts what came for a service into its inbox. A request that is not taken is refused; an empty
-    /// one only asks whether somebody serves.
+    /// Puts what came for a service into its inbox. A request that is not taken is refused; an
+    /// empty one only asks whether somebody serves.
     pub(crate) fn asked(&mut self, from: PeerId, service: u16, request: Key, bytes: Vec<u8>) {
         if service == RESPONSE {
             if self.awaited(from, request).is_some() {

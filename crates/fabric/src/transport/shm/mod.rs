@@ -53,8 +53,8 @@ const CAPS: Caps = Caps {
 
 /// How often a process looks for what it is not told of.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
-/// A sleeper does so this often; everything else wakes it at once. Not in unit tests: a wake-up that
-/// is lost is missed there.
+/// A sleeper does so this often; everything else wakes it at once. Not in unit tests: a wake-up
+/// that is lost is missed there.
 pub(super) const LONGEST_SLEEP: Duration = if cfg!(test) {
     Duration::MAX
 } else {
