@@ -93,7 +93,7 @@ fn numbers_of_segments_are_used_up() {
                 same!(*buffers, most + 1);
                 same!(*rank, most / VARIABLES as u64);
                 let said = error.to_string();
-                let is_so = said.contains(&format!("{most} numbers of segments"));
+                let is_so = said.contains(&format!("{most} segments"));
                 check!(is_so && !said.contains("memory"), "{said}");
             }
             other => check!(false, "{other:?}"),
