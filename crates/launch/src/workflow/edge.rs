@@ -334,7 +334,7 @@ variables = [
         for (rest, said) in [
             ("tokens = 'x'", "`x` is not a number"),
             ("rate = 'every {unit}'", "did you mean `units`"),
-            ("variables = [{ block = '{size},' }]", "no number"),
+            ("variables = [{ block = '{size},' }]", "not a number"),
             ("operators = ['{n}']", "not in [parameters]"),
             ("operators = [{ apply = '{n}' }]", "not in [parameters]"),
         ] {
