@@ -212,7 +212,7 @@ mod tests {
         let words = panicking(&domain, Stdio::piped());
         let sentence = format!(
             "the agent of domain {domain} ends because its services have stopped: \
-             its service \"panicking\" has panicked"
+             the agent's service \"panicking\" panicked"
         );
         assert!(words.contains(&sentence), "{words}");
         assert!(words.contains("panicked at cli/src/agent.rs"), "{words}");

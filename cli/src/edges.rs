@@ -214,7 +214,7 @@ mod tests {
             ),
             (
                 "operators = [{ apply = 'mean 2', variables = ['uu'] }]\nvariables = [{ name = 'u', dtype = 'f64' }]",
-                "graph.toml:14: `uu` is no variable that the edge promises; did you mean `u`?",
+                "graph.toml:14: there is no promised variable `uu`; did you mean `u`?",
             ),
             (
                 "variables = [{ name = 'u', dtype = 'f65' }]",

@@ -108,7 +108,7 @@ pub fn check_operators(edge: &Edge) -> Result<(), (usize, GraphError)> {
         let mut named = operator.variables.iter().map(String::as_str);
         let stranger = named.find(|name| !promised.is_empty() && !promised.contains(name));
         if let Some(name) = stranger {
-            let what = "variable that the edge promises";
+            let what = "promised variable";
             return Err((at, GraphError::word(what, name, &promised)));
         }
     }
