@@ -123,7 +123,8 @@ fn an_agent_without_services_ends() {
             continue;
         }
         assert_eq!(status.code(), Some(1), "{words}");
-        let sentence = format!("the agent of domain {domain} ends, since its services do not");
+        let sentence =
+            format!("the agent of domain {domain} ends because its services have stopped");
         assert!(
             errors != Errors::Read || words.contains(&sentence),
             "{words}"

@@ -190,7 +190,7 @@ fn plans_that_cannot_be_are_no_ready_ones() {
     };
     says(
         &[&stream, "--config", "stage.memory=1 KiB"],
-        "lets it have 1.0 KiB",
+        "stage.memory allows only 1.0 KiB",
     );
     says(
         &[&stream, "--set", "program.reader.units=500"],

@@ -132,7 +132,10 @@ fn words_that_mean_nothing_are_refused() {
             "stage.method=locl",
             "`locl` is not one of stream, local, server, graph, file; did you mean `local`?",
         ),
-        ("stage.replicas=0", "1 server or more"),
+        (
+            "stage.replicas=0",
+            "at least 1 server has to keep each block",
+        ),
         ("stage.limit_steps=0 steps", "1 step"),
         ("fabric.deadline=0s", "write a time"),
         ("memory.budget=1 MiB", "2 units and the agent need 6.0 MiB"),
