@@ -19,9 +19,9 @@
 //! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how peers and their
 //! segments are reached) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`,
 //! `key`, `config`, `error` · `engine/` (receives frames, advances operations) · `proto/` (one
-//! protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire` (contents of frames)
-//! · `transport/{shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
-//! `membership/` (many nodes: pure) · `testing` (for tests with hostile peers)
+//! protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire` (contents
+//! of frames) · `transport/{shm, sim}` · `node/` (the shared memory of one node, joining,
+//! `node/agent/`) · `membership/` (many nodes: pure) · `testing` (for tests with hostile peers)
 //!
 //! # Rules
 //! * No `unsafe`: all access to shared bytes is in `samite_mem`.
