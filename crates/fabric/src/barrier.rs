@@ -26,44 +26,14 @@
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
-use crate::transport::Incoming;
-use crate::wire::{Words, kind};
+use crate::proto::barrier::{BACK, COME, GO, LISTS_MAX, NO, key};
+use crate::wire::kind;
 use crate::{Error, PeerId, Result, Whom};
-use std::collections::HashMap;
-
-/// The keys of barriers begin here; those of users lie below.
-pub(crate) const KEYS: u64 = 1 << 63;
-
-const COME: u64 = 0;
-const BACK: u64 = 1;
-const GO: u64 = 2;
-const NO: u64 = 3;
-
-/// Lists of one peer at whose barrier it is; lists of this process that a loss has ended.
-const LISTS_MAX: usize = 1 << 12;
-
-/// The barriers whose root this process is and that a peer is at: its attempts, by list.
-pub(crate) type Arrivals = HashMap<u64, u64>;
-
-/// The barriers of this process.
-#[derive(Debug, Default)]
-pub(crate) struct Barriers {
-    /// The last attempt. They begin at 1.
-    attempts: u64,
-    /// Where it is a member and waits: the root, the attempt, and what the root has answered.
-    waits: Vec<(PeerId, u64, Option<Result<()>>)>,
-    /// Where it is the root: lists, and the member that it found lost (G4).
-    broken: Vec<(u64, (PeerId, u32))>,
-}
 
 /// Which list: 29 bits of it.
 fn hash(members: &[PeerId]) -> u64 {
     let fnv = |hash: u64, peer: &PeerId| (hash ^ peer.0 as u64).wrapping_mul(0x100_0000_01b3);
     members.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 35
-}
-
-fn key(step: u64, list: u64, attempt: u64) -> u64 {
-    KEYS | step << 61 | list << 32 | attempt
 }
 
 /// A member at a barrier. However that ends, but by GO, the root hears that it is there no longer.
@@ -210,88 +180,6 @@ impl Core {
             broken.push((list, lost));
         }
         self.flush();
-    }
-}
-
-impl Barriers {
-    fn next_attempt(&mut self, root: PeerId) -> u64 {
-        self.attempts = (self.attempts + 1) & 0xffff_ffff;
-        self.attempts = self.attempts.max(1);
-        self.waits.push((root, self.attempts, None));
-        self.attempts
-    }
-
-    /// A root has answered; dropped if nobody waits for that (G2).
-    fn answered(&mut self, root: PeerId, attempt: u64, answer: Result<()>) {
-        let mut waits = self.waits.iter_mut();
-        if let Some(wait) = waits.find(|wait| (wait.0, wait.1) == (root, attempt)) {
-            wait.2 = Some(answer);
-        }
-    }
-
-    fn take_answer(&mut self, attempt: u64) -> Option<Result<()>> {
-        let mut waits = self.waits.iter();
-        let index = waits.position(|wait| wait.1 == attempt && wait.2.is_some())?;
-        self.waits.swap_remove(index).2
-    }
-}
-
-impl Engine {
-    /// A signal with a key from [`KEYS`] on.
-    pub(crate) fn barrier_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (from, key) = (frame.from, frame.arg);
-        let (step, list, attempt) = (key >> 61 & 3, key >> 32 & 0x1fff_ffff, key & 0xffff_ffff);
-        match step {
-            COME if attempt != 0 => return self.has_arrived(from, list, attempt),
-            BACK => {
-                // One that was let go meanwhile has nothing to take back.
-                let arrivals = &mut self.peer(from).arrivals;
-                if arrivals.get(&list) == Some(&attempt) {
-                    arrivals.remove(&list);
-                }
-            }
-            GO => self.barriers.answered(from, attempt, Ok(())),
-            NO => {
-                let lost = Words::<2>::read(frame.inline).ok_or("who is lost at a barrier")?;
-                let Words([peer, incarnation]) = lost;
-                let (peer, incarnation) = (PeerId(peer as u32), incarnation as u32);
-                let lost = Error::PeerLost { peer, incarnation };
-                self.barriers.answered(from, attempt, Err(lost));
-            }
-            _ => return Err("the key of a signal"),
-        }
-        Ok(())
-    }
-
-    fn has_arrived(&mut self, from: PeerId, list: u64, attempt: u64) -> Result<(), &'static str> {
-        let mut broken = self.barriers.broken.iter();
-        // One that takes no answers gets none.
-        if let Some((_, lost)) = broken.find(|one| one.0 == list).copied()
-            && self.has_capacity(from)
-        {
-            self.say_no(from, key(NO, list, attempt), lost);
-            return Ok(());
-        }
-        let arrivals = &mut self.peer(from).arrivals;
-        if arrivals.len() >= LISTS_MAX && !arrivals.contains_key(&list) {
-            return Err("more barriers than anybody waits at");
-        }
-        arrivals.insert(list, attempt);
-        Ok(())
-    }
-
-    fn say_no(&mut self, to: PeerId, key: u64, (peer, incarnation): (PeerId, u32)) {
-        let lost = Words([peer.0.into(), incarnation.into()]).bytes();
-        self.post(to, kind::SIGNAL, key, &lost);
-    }
-
-    fn has_come(&self, from: PeerId, list: u64) -> bool {
-        let peer = self.peers.get(from);
-        peer.is_some_and(|peer| peer.arrivals.contains_key(&list))
-    }
-
-    fn take_come(&mut self, from: PeerId, list: u64) -> u64 {
-        self.peer(from).arrivals.remove(&list).unwrap_or(0)
     }
 }
 

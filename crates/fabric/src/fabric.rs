@@ -433,7 +433,7 @@ impl Fabric {
 /// Whether a signal of users may have this key.
 #[inline]
 fn of_users(key: u64) -> Result<()> {
-    if key < crate::barrier::KEYS {
+    if key < crate::proto::barrier::KEYS {
         Ok(())
     } else {
         Err(Error::NoSuchKey(key))

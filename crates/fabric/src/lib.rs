@@ -16,12 +16,19 @@
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
 //! one wait loop), `backoff`, `watch` (words that others store to) · `message`, `scope`, `handle`,
-//! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how peers and their
-//! segments are reached) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`,
-//! `key`, `config`, `error` · `engine/` (receives frames, advances operations) · `proto/` (one
-//! protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire` (contents
-//! of frames) · `transport/{shm, sim}` · `node/` (the shared memory of one node, joining,
-//! `node/agent/`) · `membership/` (many nodes: pure) · `testing` (for tests with hostile peers)
+//! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how a peer is reached),
+//! `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) ·
+//! `peer`, `key`, `config`, `error` · `engine/` (receives frames, advances operations) · `proto/`
+//! (one protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire`
+//! (contents of frames) · `transport/{ordered, rma, shm, sim}` · `node/` (the shared memory of one
+//! node, joining, `node/agent/`) · `membership/` (many nodes: pure) · `testing` (for tests with
+//! hostile peers)
+//!
+//! Arrows of imports point from calls to the engine, from the engine to the transports, and from
+//! these to `node/`. Two sets of files import each other. The engine and its protocols: these are
+//! methods of [`Engine`](engine::Engine), which holds the state of each. And the handle with what
+//! it hands out: a call waits (`waiting`), a segment is a phased one that others reach through a
+//! remote, and all of these keep the handle.
 //!
 //! # Rules
 //! * No `unsafe`: all access to shared bytes is in `samite_mem`.
@@ -43,6 +50,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access_path;
 mod atomic;
 mod backoff;
 mod barrier;
@@ -86,9 +94,9 @@ pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use key::SegmentKey;
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
-pub use node::{Slot, agent};
+pub use node::agent;
 pub use ops::Status;
-pub use peer::{Identity, PeerId, PeerInfo};
+pub use peer::{Identity, PeerId, PeerInfo, Slot};
 pub use phased::{Borrowed, Growing, Owned, Phased};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};

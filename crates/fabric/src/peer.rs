@@ -1,6 +1,5 @@
 //! Peers: their numbers and identities.
 
-use crate::node::Slot;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
@@ -171,4 +170,28 @@ pub struct PeerInfo {
     pub identity: Identity,
     /// Its process id.
     pub pid: i32,
+}
+
+/// A process of a node: an index into the tables of the node's shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// As an index.
+    #[inline(always)]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The peer in this slot of a node.
+    #[inline(always)]
+    pub fn of(self, node: u32) -> PeerId {
+        PeerId::new(node, self.0)
+    }
+}
+
+impl std::fmt::Display for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "slot {}", self.0)
+    }
 }

@@ -15,7 +15,7 @@
 //! that has ended: an access through a lease needs no check. The lease of a process that dies ends
 //! with it. Nobody tells the owner: it looks whenever it allocates, and before it sleeps in a wait.
 
-use crate::engine::{Access, Offered};
+use crate::engine::{Access, Deferred, Offered};
 use crate::fabric::{Core, Fabric};
 use crate::node::segment_id;
 use crate::route::{Reach, Route, not_now};
@@ -77,13 +77,6 @@ impl Borrowed {
         let to = &mut self.as_mut_slice::<u8>()[offset as usize..];
         copy_aside(&mut to[..from.len()], from);
     }
-}
-
-/// A segment that was dropped while somebody used it.
-#[derive(Debug)]
-pub(crate) struct Deferred {
-    segment: u32,
-    block: LeasedBlock,
 }
 
 impl Core {

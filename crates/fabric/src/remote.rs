@@ -1,10 +1,11 @@
 //! One-sided operations on a segment, whoever's it is.
 
+use crate::access_path::AccessPath;
 use crate::atomic::apply;
 use crate::fabric::Fabric;
 use crate::node::State;
 use crate::ops::{Key, Outcome as Ended, Work};
-use crate::route::{AccessPath, refused, wrong_phase};
+use crate::route::{refused, wrong_phase};
 use crate::transport::RemoteKey;
 use crate::{Atomic, Error, Handle, Result, SegmentKey, Width, WordUpdate};
 use samite_mem::SharedBytes;

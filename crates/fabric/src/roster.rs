@@ -1,4 +1,5 @@
-//! Waiting until the units of a job, or of a program, have joined.
+//! Who is there: waiting until the units of a job, or of a program, have joined; what can be done
+//! with a peer.
 //!
 //! Starting is a collective operation. A unit that has joined counts as started for its whole job,
 //! whatever happens to it later: it may have printed a line and left, or died, before the others
@@ -7,9 +8,9 @@
 //! of peers says that a program has become complete or that a unit ended before it joined.
 
 use crate::engine::Engine;
-use crate::fabric::Fabric;
+use crate::fabric::{Core, Fabric};
 use crate::node::agent::{Roster, Wanted, client};
-use crate::transport::Transport;
+use crate::transport::{Caps, Transport};
 use crate::{Error, Identity, PeerId, PeerInfo, Result, Waited, Whom};
 use std::time::Duration;
 
@@ -178,6 +179,35 @@ fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerI
         ranks.eq(0..first.identity.size).then(|| lives(&units))
     };
     all.iter().find_map(of_job_of)
+}
+
+impl Fabric {
+    /// What can be done between a peer and this process, after the mask; nothing if there never was
+    /// one. Local.
+    pub fn caps_to(&self, peer: PeerId) -> Caps {
+        let caps = |core: &mut Core| core.known(peer).map(|peer| peer.route.caps);
+        self.0.with(caps).flatten().unwrap_or_default()
+    }
+
+    /// Which node a peer is on, or behaves as if it were on ([`Mask`]): equal for those that may
+    /// map each other's memory. `None` if there never was one. Local.
+    pub fn node_of(&self, peer: PeerId) -> Option<u32> {
+        let mut core = self.0.core()?;
+        let unit = core.known(peer)?.info.as_ref()?.identity.unit;
+        let mask = core.engine.mask;
+        Some(match mask.map {
+            true => peer.0,
+            false => peer.node() * mask.nodes.max(1) + mask.node_of(unit),
+        })
+    }
+
+    /// The process id of a peer out of whose private memory this process should copy so many bytes:
+    /// the kernel does it, and no other way is faster here.
+    pub fn reads_private(&self, peer: PeerId, bytes: u64) -> Option<i32> {
+        let engine = &mut self.0.lock().ok()?.engine;
+        let fastest = engine.costs.choose(bytes, true, false) == crate::Choice::Kernel;
+        (fastest && engine.kernel_works(peer)).then(|| engine.peers.pid(peer))
+    }
 }
 
 #[cfg(test)]

@@ -10,12 +10,13 @@
 //! memory and its number until the last one ends: a late put is then an error, or goes nowhere, and
 //! never into memory that is used for something else.
 
+use crate::access_path::AccessPath;
 use crate::engine::{Access, Offered};
 use crate::fabric::Fabric;
 use crate::node::SEGMENTS_MAX;
 use crate::phased::Phased;
 use crate::remote::Remote;
-use crate::route::{AccessPath, Reach};
+use crate::route::Reach;
 use crate::rpc::LOOK_UP;
 use crate::{Error, Handle, PeerId, Result, SegmentKey};
 use bytemuck::Pod;

@@ -19,12 +19,11 @@ mod outbox;
 mod tests;
 mod unexpected;
 
-use crate::barrier::{Arrivals, Barriers};
 use crate::matching::Matcher;
 use crate::node::Membership;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
-use crate::phased::Deferred;
+use crate::proto::barrier::{Arrivals, Barriers};
 use crate::proto::rma::Piece;
 use crate::proto::view::Views;
 use crate::route::Route;
@@ -35,6 +34,7 @@ use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
+use samite_mem::lease::LeasedBlock;
 use samite_mem::ring::Body;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
@@ -104,6 +104,13 @@ impl PeerMap<Peer> {
     pub(crate) fn pid(&self, peer: PeerId) -> i32 {
         self.info(peer).map_or(0, |info| info.pid)
     }
+}
+
+/// A segment that was dropped while somebody used it.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    pub(crate) segment: u32,
+    pub(crate) block: LeasedBlock,
 }
 
 /// A segment that this process offers, for peers that cannot map it.
@@ -561,7 +568,7 @@ impl Engine {
     kinds!(dispatch);
 
     fn signal_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        if frame.arg >= crate::barrier::KEYS {
+        if frame.arg >= crate::proto::barrier::KEYS {
             return self.barrier_arrived(frame);
         }
         match self.peer(frame.from).signals.entry(frame.arg) {

@@ -190,7 +190,7 @@ impl Engine {
     #[inline]
     pub(crate) fn may_signal(&mut self, to: PeerId, key: u64) -> bool {
         // Whoever is in a barrier looks at what comes, and keeps nothing of it.
-        key >= crate::barrier::KEYS || !self.must_poll() && self.peer(to).pace != Pace::Stop
+        key >= crate::proto::barrier::KEYS || !self.must_poll() && self.peer(to).pace != Pace::Stop
     }
 
     /// Whether a look at what came is due before the next short frame.

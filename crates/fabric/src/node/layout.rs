@@ -12,7 +12,8 @@
 //! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a
 //! reader (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
-use super::{Slot, table::PeerTable};
+use super::Slot;
+use super::table::{CPU_WORDS, Cpus, PeerTable};
 use crate::Error;
 use samite_mem::lease::{ENTRY_BYTES, Holder, OwnEntry};
 use samite_mem::sync::Ordering;
@@ -42,12 +43,6 @@ const LEASES: u64 = 24;
 const SEGMENTS: u64 = 32;
 const OWN_WORDS: u64 = SEGMENTS + 16;
 const _: () = assert!(OWN_WORDS <= WORDS_BYTES);
-
-/// Words of a set of processors.
-pub(crate) const CPU_WORDS: usize = 16;
-
-/// The processors that a process may run on, one bit each.
-pub(crate) type Cpus = [u64; CPU_WORDS];
 
 /// The processors of the calling thread.
 pub(crate) fn own_cpus() -> Cpus {

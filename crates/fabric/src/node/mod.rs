@@ -15,39 +15,13 @@ mod others;
 mod simulated;
 mod table;
 
+pub(crate) use crate::peer::Slot;
 #[cfg(test)]
 pub(crate) use join::PrivateExtents;
 pub(crate) use join::{AgentWatch, Membership, join_domain, start_alone};
 pub(crate) use layout::{
-    ClaimWord, Cpus, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
+    ClaimWord, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
 };
 pub(crate) use others::Others;
 pub(crate) use simulated::SimulatedNode;
-pub(crate) use table::{PeerTable, PeerTableWriter, State};
-
-use crate::PeerId;
-use serde::{Deserialize, Serialize};
-
-/// A process of a node: an index into the tables of the node's shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Slot(pub u32);
-
-impl Slot {
-    /// As an index.
-    #[inline(always)]
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    /// The peer in this slot of a node.
-    #[inline(always)]
-    pub fn of(self, node: u32) -> PeerId {
-        PeerId::new(node, self.0)
-    }
-}
-
-impl std::fmt::Display for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "slot {}", self.0)
-    }
-}
+pub(crate) use table::{Cpus, PeerTable, PeerTableWriter, State};

@@ -12,12 +12,18 @@
 //! has to be true, whatever the other processes of the domain do. A page of it exists once the
 //! agent wrote to it.
 
-use super::{Cpus, Slot};
+use super::Slot;
 use crate::{Error, Identity, PeerInfo};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use samite_mem::sync::Ordering;
 use samite_mem::{PEERS_MAX, Published, Publisher};
 use serde::{Deserialize, Serialize};
+
+/// Words of a set of processors.
+pub(crate) const CPU_WORDS: usize = 16;
+
+/// The processors that a process may run on, one bit each.
+pub(crate) type Cpus = [u64; CPU_WORDS];
 
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x02");
 const FENCES: u64 = 8;

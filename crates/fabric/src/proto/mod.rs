@@ -14,6 +14,7 @@
 //! | `cost` | which of these is cheapest, pure | |
 
 pub(crate) mod active;
+pub(crate) mod barrier;
 pub(crate) mod batch;
 mod cooperative;
 pub(crate) mod cost;

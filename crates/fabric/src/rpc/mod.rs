@@ -47,16 +47,18 @@
 //!   arrive in order, unless one is refused.
 //!
 //! # Files
-//! `call` (the client) · `server` (the inbox, and responses)
+//! `call` (the client) · `inbox` · `server` (takes from it, and responds)
 
 mod call;
+mod inbox;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub use call::Call;
-pub(crate) use server::Inbox;
-pub use server::{Inbound, Server};
+pub use inbox::Inbound;
+pub(crate) use inbox::Inbox;
+pub use server::Server;
 
 use crate::PeerId;
 

@@ -365,7 +365,7 @@ impl World {
 
 /// A key of a barrier: its step, a list, an attempt.
 fn at_a_barrier(step: u64, list: u64, attempt: u64) -> u64 {
-    crate::barrier::KEYS | step << 61 | list << 32 | attempt
+    crate::proto::barrier::KEYS | step << 61 | list << 32 | attempt
 }
 
 /// Barriers of ever new lists end the connection instead of filling memory; so does a loss without

@@ -1,0 +1,119 @@
+//! How the bytes of a segment are reached. An [`AccessPath`] is decided once, when somebody attaches
+//! to the segment, and kept by the [`Remote`](crate::Remote).
+
+use crate::engine::Engine;
+use crate::fabric::Fabric;
+use crate::node::{Slot, segment_id};
+use crate::route::{Reach, Route, not_now, refused};
+use crate::transport::{RemoteKey, Rma};
+use crate::{Error, Handle, Result, SegmentKey};
+use samite_mem::SharedBytes;
+use samite_mem::lease::{Lease, Readable, Shared};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
+#[derive(Debug, Clone)]
+pub(crate) enum AccessPath {
+    /// Mapped here. The word of the owner's directory says whether it is still offered.
+    Mapped {
+        bytes: SharedBytes,
+        offered: SharedBytes,
+    },
+    /// Mapped here, and nobody writes it.
+    Reading {
+        bytes: Readable,
+        offered: SharedBytes,
+    },
+    /// Private memory of the process in this slot, at this address: the kernel copies.
+    Kernel {
+        owner: Slot,
+        pid: i32,
+        address: u64,
+        offered: SharedBytes,
+        _lease: Arc<Lease>,
+    },
+    /// By the RMA of the transport, once the key is here, and by messages before.
+    Rma(Arc<ByRma>),
+    Messages,
+}
+
+impl AccessPath {
+    /// The path to a segment; the key is checked against the owner's directory where that is here.
+    pub(crate) fn new(engine: &mut Engine, key: SegmentKey) -> Result<AccessPath> {
+        let Route { to, caps, .. } = engine.route(key.peer);
+        let Reach::Node(owner) = to else {
+            return Ok(match caps.rma {
+                Rma::None => AccessPath::Messages,
+                _ => AccessPath::Rma(Arc::default()),
+            });
+        };
+        let (entry, seen) = engine.entry(owner, key)?;
+        let own = key.peer == engine.me;
+        match seen.private {
+            true if own || engine.kernel_works(key.peer) => {}
+            false if caps.map => {}
+            _ => return Ok(AccessPath::Messages),
+        }
+        let holder = &engine.node.holder;
+        let id = segment_id(owner, key.segment);
+        let of_memory = Error::of_memory_of(key.peer);
+        let shared = holder.share(&entry, key.generation, id);
+        let offered = entry.state();
+        Ok(match shared.map_err(&of_memory)? {
+            // Registered memory may begin anywhere, and atomics look at the offset alone.
+            Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => {
+                AccessPath::Messages
+            }
+            Some(Shared::Mapped(bytes)) if bytes.len() == key.bytes => {
+                AccessPath::Mapped { bytes, offered }
+            }
+            Some(Shared::Private {
+                address,
+                bytes,
+                lease,
+            }) if bytes == key.bytes => AccessPath::Kernel {
+                owner,
+                pid: engine.peers.pid(key.peer),
+                address,
+                offered,
+                _lease: Arc::new(lease),
+            },
+            Some(_) => return Err(refused(key)),
+            // In another mode than open: its owner answers.
+            None if seen.private && !own && entry.offers(key.generation) => AccessPath::Messages,
+            None => {
+                let read = holder.read(&entry, key.generation, id);
+                let bytes = read.map_err(of_memory)?;
+                let bytes = bytes.filter(|bytes| bytes.len() == key.bytes);
+                let bytes = bytes.ok_or_else(|| not_now(key, &entry))?;
+                AccessPath::Reading { bytes, offered }
+            }
+        })
+    }
+}
+
+/// The remote key of a segment, which its owner is asked for with the first operation.
+#[derive(Debug, Default)]
+pub(crate) struct ByRma {
+    /// `None`: the owner wants messages.
+    key: OnceLock<Option<RemoteKey>>,
+    asked: Mutex<Option<Handle<Vec<u8>>>>,
+}
+
+impl ByRma {
+    /// The key, if it is here.
+    pub(crate) fn key(&self, fabric: &Fabric, of: SegmentKey) -> Option<&RemoteKey> {
+        if self.key.get().is_none() {
+            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            match asked.take() {
+                Some(answer) if answer.is_over() => {
+                    let answer = answer.wait().unwrap_or_default();
+                    self.key.get_or_init(|| RemoteKey::of(&answer));
+                }
+                Some(waits) => *asked = Some(waits),
+                None => *asked = fabric.request_remote_key(of),
+            }
+        }
+        self.key.get()?.as_ref()
+    }
+}
