@@ -32,7 +32,7 @@
 //! # Threads
 //! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer
 //! is looked up in a table of the thread (`job/pointers`). A team's collectives are called by one
-//! thread at a time (`team/turn`), and so are the functions of a lock (`lock/drive/place`); a
+//! thread at a time (`team/turn`), and so are the functions of a lock (`lock/drive/call_state`); a
 //! second thread gets an error and has called nothing. What it gave away in that call (`free`,
 //! `destroy`) is dropped. While an operator runs or anything is waited for, a thread holds the turn
 //! of its team, the collective in flight that it moves on, the rest of a call of a lock that it
