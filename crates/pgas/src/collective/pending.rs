@@ -50,7 +50,7 @@ impl Flying {
 /// forgotten it goes on in the same way, and only its result is lost. Where the members of a team
 /// share memory, its calls move on one after the other.
 #[derive(Debug)]
-#[must_use = "a collective that nobody waits for ends whenever it likes"]
+#[must_use = "a collective that is not waited for may end at any time"]
 pub struct Pending<R> {
     team: Team,
     kind: Kind,

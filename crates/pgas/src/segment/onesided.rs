@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 /// Elements that were requested.
 #[derive(Debug)]
-#[must_use = "elements that nobody waits for were asked for in vain"]
+#[must_use = "the elements are lost unless they are waited for"]
 pub struct Fetch<T>(Source<T>);
 
 #[derive(Debug)]

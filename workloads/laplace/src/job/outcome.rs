@@ -104,7 +104,7 @@ impl Outcome {
                 "sequential run",
                 found.is_exact(),
                 format!(
-                    "{} of {} cells are equal, bit by bit; the moments of {} steps are its, too",
+                    "{} of {} cells are equal, bit by bit, and so are the moments of {} steps",
                     found.cells - found.different,
                     found.cells,
                     self.checked
