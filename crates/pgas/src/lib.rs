@@ -1,61 +1,59 @@
-//! Floor 3: one memory out of the segments of a job.
+//! Floor 3: global memory over the segments of a job.
 //!
 //! Source: DART (Zhou et al., PGAS 2014) for units, groups, teams, pointers and locks; OpenSHMEM
-//! 1.5 for signals; the phases, and what is sound about them, are our own.
+//! 1.5 for signals; the phases and their soundness rules are our own.
 //!
 //! # Core objects
 //! * [`Pgas`]: this unit among the units of its job. Local allocation, access by pointer, flush.
-//! * [`Group`], [`Team`]: sets of units; units that call collectives together.
+//! * [`Group`], [`Team`]: a set of units, and units that call collectives together.
 //! * [`Segment`]: elements at every member of a team, by rank and index, in a phase: [`Shared`]
 //!   (put, get, updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for
 //!   all).
 //! * [`GlobalPtr`]: 16 bytes that name an element anywhere.
-//! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and their kind, blocking and as
-//!   [`Pending`].
+//! * Collectives: [`Team::barrier`], [`Team::all_reduce`] and others, blocking or as [`Pending`].
 //! * [`Lock`], [`GlobalLock`]: queue locks; [`mod@array`]: distributed arrays and maps.
 //!
 //! # Files
-//! `pgas` (the whole) · `unit`, `group`, `team/` (who) · `pointer` (names of bytes) · `job` (names
-//! become memory) · `local` (memory of one unit) · `implicit` (operations without a handle) ·
-//! `unfinished` (what calls at their deadline have left in the middle) · `waited` (deadlines of
-//! what is not one wait) · `segment/` (memory of a team, and all access to it) · `atomic` (updates)
-//! · `collective/` · `lock/` · `array/` · `check/` (finds races) · `ending` (who leaves when) ·
-//! `error`
+//! `pgas` (entry point) · `unit`, `group`, `team/` (participants) · `pointer` (global addresses) ·
+//! `job` (resolves addresses to memory) · `local` (memory of one unit) · `implicit` (operations
+//! without a handle) · `unfinished` (what calls left incomplete at their deadline) · `waited`
+//! (deadlines of operations that are several waits) · `segment/` (memory of a team and access to
+//! it) · `atomic` (updates) · `collective/` · `lock/` · `array/` · `check/` (finds races) ·
+//! `ending` (when units leave) · `error`
 //!
 //! # Imports
-//! One circle is left: `job`, `team/`, `segment/`, `collective/` and `lock/table`. Whatever waits
-//! moves collectives on, so `job` keeps those that are in flight; it knows nothing else of the
-//! other four. A team keeps its board and the pages of its locks, which end with it, and its
-//! members agree by collectives when it begins. Collectives are functions of a team, and take parts
-//! of segments as arguments.
+//! One cycle remains: `job`, `team/`, `segment/`, `collective/` and `lock/table`. Every wait
+//! advances collectives, so `job` keeps those in flight; it knows nothing else about the other
+//! four. A team owns its board and the pages of its locks, and its members agree by collectives
+//! when it is created. Collectives are functions of a team, and take parts of segments as
+//! arguments.
 //!
 //! # Threads
-//! Any thread may use any of it. What is mapped is put, got and updated without a lock: a pointer
-//! is looked up in a table of the thread (`job/pointers`). A team's collectives are called by one
-//! thread at a time (`team/turn`), and so are the functions of a lock (`lock/drive/call_state`); a
-//! second thread gets an error and has called nothing. What it gave away in that call (`free`,
-//! `destroy`) is dropped. While an operator runs or anything is waited for, a thread holds the turn
-//! of its team, the collective in flight that it moves on, the rest of a call of a lock that it
-//! goes on with, and nothing else; other threads pass by all of these. The lock of this unit's own
-//! heap is held while the heap grows.
+//! Any thread may use everything here. Puts, gets and updates of mapped memory take no lock: a
+//! pointer is looked up in a table of the thread (`job/pointers`). One thread at a time calls the
+//! collectives of a team (`team/turn`) or the functions of a lock (`lock/drive/call_state`). A
+//! second thread gets an error and has called nothing; what it passed by value (`free`, `destroy`)
+//! is dropped. While an operator runs or a thread waits, the thread holds the turn of its team, the
+//! collective in flight that it advances, the rest of a lock call that it continues, and nothing
+//! else; other threads skip all of these. The lock of this unit's own heap is held while the heap
+//! grows.
 //!
 //! # Rules
-//! * No `unsafe`, and no reference to memory that others may write: phases prove that they do not.
-//! * What is mapped is reached by a load, a store or a memcpy; all else has a path over messages,
-//!   and every test runs on both.
-//! * Whatever waits has a deadline, makes progress, and ends when a unit that it depends on is
-//!   lost.
-//! * A fork of a unit has private zeroes in place of what was mapped: a put, get or update of them
-//!   by rank or pointer may end there without an error, and reaches nobody. What needs another unit
-//!   ends with [`samite_fabric::Error::Forked`].
-//!   That is so if no other thread of the unit was inside a call when it forked: a lock that such a
-//!   thread held is never free in the fork.
+//! * No `unsafe`, and no reference to memory that others may write: phases prove exclusive or
+//!   read-only access.
+//! * Mapped memory is accessed by a load, a store or a memcpy; other memory over messages. Every
+//!   test runs on both paths.
+//! * Every wait has a deadline, makes progress, and ends when a unit that it depends on is lost.
+//! * A fork of a unit has private zeroes in place of mapped memory: a put, get or update by rank or
+//!   pointer may succeed there, but reaches no other process. Calls that need another unit return
+//!   [`samite_fabric::Error::Forked`]. This holds only if no other thread of the unit was inside a
+//!   call at the fork: a lock that such a thread held is never released in the fork.
 //!
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};
 //! use samite_pgas::{Pgas, Sum};
 //! # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
-//! let pgas = Pgas::new(&fabric)?; // a job of one here; `samite run -n 4` makes it four
+//! let pgas = Pgas::new(&fabric)?; // one unit here; four under `samite run -n 4`
 //! let world = pgas.world();
 //! let mut part = world.allocate::<f64>(100)?.into_local()?;
 //! part.as_mut_slice().fill(0.5);
@@ -111,10 +109,10 @@ pub use segment::{
 pub use team::{Team, TeamId};
 pub use unit::{Elem, Unit};
 
-/// Results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The bytes of elements.
+/// Returns the bytes of elements.
 #[inline(always)]
 pub(crate) fn bytes_of<T: Elem>(elements: &[T]) -> &[u8] {
     match size_of::<T>() {
@@ -123,7 +121,7 @@ pub(crate) fn bytes_of<T: Elem>(elements: &[T]) -> &[u8] {
     }
 }
 
-/// The bytes of elements, to be written.
+/// Returns the bytes of elements, for writing.
 #[inline(always)]
 pub(crate) fn bytes_of_mut<T: Elem>(elements: &mut [T]) -> &mut [u8] {
     match size_of::<T>() {
@@ -132,10 +130,10 @@ pub(crate) fn bytes_of_mut<T: Elem>(elements: &mut [T]) -> &mut [u8] {
     }
 }
 
-/// A vector of zeros, or an error where there is no memory for so many.
+/// Returns a vector of zeros, or an error if memory is exhausted.
 pub(crate) fn zeros<T: Elem>(count: u64) -> Result<Vec<T>> {
     let bytes = bytes_for::<T>(count)?;
-    // Pages are had from the kernel as zeros, and are not touched before they are used.
+    // The kernel supplies zeroed pages, so they are not touched before their first use.
     let zeros = usize::try_from(count)
         .ok()
         .map(bytemuck::allocation::try_zeroed_vec);
@@ -144,7 +142,7 @@ pub(crate) fn zeros<T: Elem>(count: u64) -> Result<Vec<T>> {
         .ok_or(Error::OutOfMemory { bytes })
 }
 
-/// Bytes that `count` elements take.
+/// Returns the number of bytes of `count` elements.
 pub(crate) fn bytes_for<T: Elem>(count: u64) -> Result<u64> {
     let size = size_of::<T>() as u64;
     let bytes = count.checked_mul(size).filter(|bytes| *bytes < 1 << 62);

@@ -1,13 +1,13 @@
-//! Vector clocks: what a unit knows of the times of all.
+//! Vector clocks: what a unit knows of every unit's time.
 
 use serde::{Deserialize, Serialize};
 
-/// For each unit, up to which of its times everything has happened before now.
+/// For each unit, the time up to which its actions happened before now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Clock(Vec<u64>);
 
 impl Clock {
-    /// Of a unit that knows nothing of the others. Its own time begins at 1.
+    /// The clock of a unit that knows nothing of the others. Its own time starts at 1.
     pub(super) fn of(unit: u32) -> Clock {
         let mut clock = Clock::default();
         clock.tick(unit);
@@ -18,7 +18,7 @@ impl Clock {
         self.0.get(unit as usize).copied().unwrap_or(0)
     }
 
-    /// Learns what another clock knows.
+    /// Merges another clock into this one.
     pub(super) fn join(&mut self, other: &Clock) {
         if self.0.len() < other.0.len() {
             self.0.resize(other.0.len(), 0);
@@ -28,7 +28,7 @@ impl Clock {
         }
     }
 
-    /// A unit is dead: all that it did is before now.
+    /// Marks a unit as dead: everything that it did happened before now.
     pub(super) fn bury(&mut self, unit: u32) {
         *self.entry(unit) = u64::MAX;
     }
@@ -37,7 +37,7 @@ impl Clock {
         self.time(unit) == u64::MAX
     }
 
-    /// A new time of a unit begins: after it told others of the old one.
+    /// Starts a new time of a unit, after it has told others the old one.
     pub(super) fn tick(&mut self, unit: u32) {
         *self.entry(unit) += 1;
     }

@@ -1,10 +1,9 @@
-//! What a unit keeps for the checking mode, about its own memory, and the messages by which others
-//! ask.
+//! What a unit records about its own memory for the checking mode, and the messages that query it.
 //!
-//! An atomic access is two questions around the operation itself. The first one, before it, notes
-//! the access and leaves the unit's clock with the element; the second one, after it, takes what is
-//! left there. Whoever sees the effect of an operation asks after it, and so finds the clock that
-//! was left before it.
+//! An atomic access sends two queries, one before and one after the operation itself. The first
+//! records the access and stores the unit's clock with the element; the second fetches the clock
+//! stored there. A unit that sees the effect of an operation queries after it, and so finds the
+//! clock that was stored before it.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};
@@ -14,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Where a clock is left.
+/// Where a clock is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) enum Key {
-    /// An element, by its first byte.
+    /// An element, identified by its first byte.
     Element {
         segment: u16,
         generation: u8,
@@ -29,7 +28,7 @@ pub(super) enum Key {
     },
 }
 
-/// A question about somebody's memory.
+/// A query about a unit's memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Question {
     /// An access is about to happen.
@@ -44,22 +43,23 @@ pub(super) enum Question {
         place: String,
         clock: Clock,
     },
-    /// What this unit did until now happens before whatever takes the clock of the key.
+    /// Stores a clock under the key. What this unit did so far happens before the actions of a unit
+    /// that takes it.
     Leave { key: Key, clock: Clock },
-    /// What was left with the key.
+    /// Fetches the clock stored under the key.
     Take { key: Key },
     /// The implicit puts of a unit are complete.
     Complete { unit: u32, clock: Clock },
 }
 
-/// The answer to it.
+/// The answer to a [`Question`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) conflicts: Vec<Conflict>,
     pub(super) clock: Clock,
 }
 
-/// What there is to know of the memory of one unit.
+/// The checker's record of the memory of one unit.
 #[derive(Debug)]
 pub(super) struct Home {
     owner: Unit,
@@ -101,6 +101,7 @@ impl Home {
                     clock: &clock,
                 };
                 answer.conflicts = self.shadow.access(&new);
+                // An atomic update publishes its unit's clock to units that later see the element.
                 if kind.is_atomic() && kind.writes() {
                     let starts = ranges.into_iter().flat_map(|range| {
                         let step = (element_bytes as usize).max(1);
@@ -129,7 +130,7 @@ impl Home {
         self.left.entry(key).or_default().join(clock);
     }
 
-    /// The answer as a message; nothing for a message that is no question.
+    /// Returns the answer as a message, or `None` if the message is not a query.
     pub(super) fn answer_message(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let question = serde_json::from_slice(bytes).ok()?;
         serde_json::to_vec(&self.answer(question)).ok()

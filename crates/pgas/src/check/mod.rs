@@ -1,21 +1,22 @@
-//! The checking mode: reports accesses of two units to the same elements, of which at least one
-//! writes, that nothing orders. Every unit has a vector clock; what orders units
-//! (`docs/memory-model.md`) carries clocks from one to the other, and each access is held against
-//! what was done to the same bytes before. The owner of the memory keeps that, and is asked by
-//! messages: slow, and the owner has to make progress even where memory is shared.
+//! The checking mode: reports unordered accesses of two units to the same elements if at least one
+//! of them writes. Every unit has a vector clock; operations that order units
+//! (`docs/memory-model.md`) carry clocks from one to the other, and each access is compared with
+//! earlier accesses to the same bytes. The owner of the memory keeps these and is queried by
+//! messages. This is slow, and the owner has to make progress even where memory is shared.
 //!
-//! A conflict is logged, kept ([`crate::Pgas::conflicts`]), and ends the next blocking collective
-//! of a team of the unit that found it with [`Error::Conflict`], at all members.
+//! A conflict is logged and kept ([`crate::Pgas::conflicts`]). The next blocking collective of any
+//! team of the unit that found it returns [`Error::Conflict`] at all members.
 //!
-//! It finds what the run at hand could have done in another order, and never reports two accesses
-//! that are ordered. It does not see: accesses through a reference (there are no races in their
-//! phases), what collectives read and write in parts of segments, and whether the handle of a
-//! `put_nb` was waited for. An atomic orders more than it has to: all later ones of the same
-//! element. The threads of a unit are one to it.
+//! It finds accesses that could have happened in another order in this run, and never reports two
+//! accesses that are ordered. It does not see: accesses through a reference (there are no races in
+//! their phases), what collectives read and write in parts of segments, and whether the program
+//! waited for the handle of a `put_nb`. It takes an atomic as ordered before all later ones on the
+//! same element, which is more than the program may rely on. It does not distinguish the threads of
+//! a unit.
 //!
 //! # Files
-//! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (what is asked about it)
-//! · `report` (what is said)
+//! `clock` · `shadow` (accesses to the memory of one unit, pure) · `home` (queries about it) ·
+//! `report` (conflicts)
 
 mod clock;
 mod home;
@@ -36,19 +37,19 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The handler that answers questions about this unit's memory.
+/// The handler that answers queries about this unit's memory.
 const QUESTIONS: u16 = 0xd5c0;
 /// The first byte of the tags of clocks that travel with collectives.
 const CLOCKS: u64 = 0xd5c0 << 48;
 
-/// A conflict that this unit tells the members of a collective, and which of its conflicts it is.
+/// A conflict that this unit reports to the members of a collective, with its index.
 pub(crate) type News = Option<(usize, Conflict)>;
 
 /// What the members of a collective tell each other.
 #[derive(Debug, Serialize, Deserialize)]
 struct Announcement {
     clock: Clock,
-    /// A conflict that was not told yet.
+    /// A conflict that was not reported yet.
     news: Option<Conflict>,
 }
 
@@ -61,7 +62,7 @@ pub(crate) struct Memory {
     pub(crate) element_bytes: u64,
 }
 
-/// As many conflicts are kept; all are logged.
+/// Maximum number of conflicts that are kept. All are logged.
 const CONFLICTS_MAX: usize = 10_000;
 
 /// The checking mode of one unit.
@@ -73,17 +74,17 @@ pub(crate) struct Checker {
     peers: Vec<PeerId>,
     clock: Mutex<Clock>,
     home: Arc<Mutex<Home>>,
-    /// Whose memory has implicit puts of this unit that are not complete, and how many it had in
-    /// all when the last one was made.
+    /// Units whose memory has incomplete implicit puts of this unit, with the total number of
+    /// implicit puts when the last one was made.
     incomplete: Mutex<BTreeMap<u32, u64>>,
     implicit_puts: AtomicU64,
     conflicts: Mutex<Vec<Conflict>>,
-    /// How many of them were told in a collective.
+    /// How many of them were reported in a collective.
     told: AtomicUsize,
 }
 
 impl Checker {
-    /// Begins to check, if the fabric's settings want it.
+    /// Starts checking if the fabric's settings enable it.
     pub(crate) fn start(fabric: &Fabric, me: Unit, peers: &[PeerId]) -> Option<Checker> {
         if !fabric.checks() {
             return None;
@@ -110,7 +111,7 @@ impl Checker {
         self.conflicts.lock().clone()
     }
 
-    /// An access is about to happen, to these elements.
+    /// Records that these elements are about to be accessed.
     pub(crate) fn access(
         &self,
         memory: Memory,
@@ -140,8 +141,8 @@ impl Checker {
         };
         let answer = self.ask(memory.owner.0, question)?;
         if kind == AccessKind::ImplicitPut {
-            // Now that the owner knows of it: another thread may tell it at any time that all are
-            // complete.
+            // Counted only after the owner knows of it: another thread may tell the owner at any
+            // time that all are complete.
             let puts = self.implicit_puts.fetch_add(1, Ordering::Relaxed);
             self.incomplete.lock().insert(memory.owner.0, puts);
         }
@@ -158,7 +159,7 @@ impl Checker {
         Ok(())
     }
 
-    /// An atomic access to an element has happened.
+    /// Records that an atomic access to an element has happened.
     pub(crate) fn seen(&self, memory: Memory, element: u64) -> Result<()> {
         self.take(
             memory.owner.0,
@@ -170,7 +171,7 @@ impl Checker {
         )
     }
 
-    /// Implicit puts are complete: those to the memory of `of`, or all.
+    /// Records that implicit puts are complete: those to the memory of `of`, or all.
     pub(crate) fn complete(&self, of: Option<Unit>) -> Result<()> {
         let mut units = self.incomplete.lock().clone();
         units.retain(|unit, _| of.is_none_or(|of| of.0 == *unit));
@@ -184,7 +185,7 @@ impl Checker {
                 },
             )?;
             let mut incomplete = self.incomplete.lock();
-            // Unless another thread has made one meanwhile.
+            // Not if another thread has made one meanwhile.
             if incomplete.get(&unit) == Some(&puts) {
                 incomplete.remove(&unit);
             }
@@ -192,7 +193,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A lock is about to be given back.
+    /// Records that a lock is about to be released.
     pub(crate) fn lock_given(&self, home: Unit, team: u64, number: u64) -> Result<()> {
         let clock = self.clock.lock().clone();
         let key = Key::Lock { team, number };
@@ -201,12 +202,12 @@ impl Checker {
         Ok(())
     }
 
-    /// A lock was taken.
+    /// Records that a lock was acquired.
     pub(crate) fn lock_taken(&self, home: Unit, team: u64, number: u64) -> Result<()> {
         self.take(home.0, Key::Lock { team, number })
     }
 
-    /// A unit is dead, and this one knows it.
+    /// Records that a unit is dead.
     pub(crate) fn buried(&self, unit: Unit) {
         self.clock.lock().bury(unit.0);
     }
@@ -217,8 +218,7 @@ impl Checker {
         Ok(())
     }
 
-    /// A collective begins: tells the clock to the members `to` that learn of this unit by it, and
-    /// news.
+    /// Begins a collective: sends the clock, and an unreported conflict, to the members `to`.
     pub(crate) fn begin(
         &self,
         team: (u64, &[PeerId]),
@@ -241,7 +241,7 @@ impl Checker {
         Ok(news.map(|news| (first, news)))
     }
 
-    /// A collective has ended: learns of the members `from`.
+    /// Ends a collective: merges the clocks of the members `from`.
     pub(crate) fn end(
         &self,
         team: (u64, &[PeerId]),
@@ -256,9 +256,9 @@ impl Checker {
         Ok(())
     }
 
-    /// As [`Checker::end`], of a blocking collective, in which everybody tells everybody: it fails
-    /// when somebody has found a conflict. All members decide alike, by what each of them told at
-    /// the beginning.
+    /// As [`Checker::end`], for a blocking collective, in which all members exchange reports. Fails
+    /// if any member has found a conflict. All members decide alike, by what each of them reported
+    /// at the beginning.
     pub(crate) fn end_all(
         &self,
         team: (u64, &[PeerId]),
@@ -275,7 +275,7 @@ impl Checker {
             news = news.or(theirs);
         }
         if let Some((told, _)) = own {
-            // Collectives of several threads may have told the same one.
+            // Collectives of several threads may have reported the same conflict.
             self.told.fetch_max(told + 1, Ordering::Relaxed);
         }
         match news {
@@ -284,7 +284,7 @@ impl Checker {
         }
     }
 
-    /// What a member told; whether it orders.
+    /// Receives what a member reported. `orders`: whether its clock is merged.
     fn hear_of(&self, peer: PeerId, tag: u64, orders: bool) -> Result<Option<Conflict>> {
         let Some((_, bytes)) = alive(self.fabric.recv_vec(Match::from(peer, tag)))? else {
             return Ok(None);
@@ -313,7 +313,7 @@ impl Checker {
     }
 }
 
-/// What a lost unit would say does not matter: the operation itself will tell of the loss.
+/// Ignores the loss of a unit: the operation itself will report it.
 fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
     match said {
         Ok(said) => Ok(Some(said)),
@@ -354,7 +354,8 @@ mod tests {
         }
     }
 
-    /// Another thread finds a conflict in the middle of a collective: it is told in the next one.
+    /// Another thread finds a conflict in the middle of a collective. The next collective reports
+    /// it.
     #[test]
     fn a_collective_ends_by_what_it_has_told() -> Outcome {
         let config = Config {
@@ -382,8 +383,8 @@ mod tests {
         Ok(())
     }
 
-    /// What the owner of the memory has not heard of is still to be told, and of what it was not
-    /// told it need not hear.
+    /// Completions that the owner of the memory has not received are still sent, and it is not told
+    /// to complete puts that it does not know.
     #[test]
     fn puts_are_incomplete_until_their_owner_knows() {
         let lost = &Arc::new(AtomicU64::new(0));
@@ -393,7 +394,7 @@ mod tests {
             let words = world.allocate::<u64>(1)?;
             if let (0, Some(check)) = (world.rank(), &pgas.job.check) {
                 lose(fabric, lost);
-                // Long enough for an answer.
+                // Long enough for an answer to arrive.
                 let asking = |ask: &dyn Fn() -> Result<()>| {
                     lost.store(u64::from(ACTIVE), Ordering::Relaxed);
                     let asked = fabric.within(Duration::from_millis(20), ask);

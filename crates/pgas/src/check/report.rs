@@ -1,35 +1,35 @@
-//! What the checking mode says.
+//! The reports of the checking mode.
 
 use crate::Unit;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// Two accesses to the same elements, at least one of which writes, without order between them.
+/// Two unordered accesses to the same elements, at least one of which writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conflict {
-    /// Whose memory.
+    /// The unit whose memory it is.
     #[serde(with = "number")]
     pub owner: Unit,
-    /// The number of the segment there.
+    /// The number of the segment at that unit.
     pub segment: u16,
-    /// Elements that both touch, counted in those of the later access.
+    /// The elements that both access, counted in elements of the later access.
     pub elements: Range<u64>,
-    /// Bytes of such an element.
+    /// Size of such an element in bytes.
     pub element_bytes: u64,
-    /// The one that came first, by chance.
+    /// The access that happened to come first.
     pub earlier: Access,
-    /// The one that was found to conflict with it.
+    /// The access that was found to conflict with it.
     pub later: Access,
 }
 
 /// One side of a [`Conflict`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Access {
-    /// Who.
+    /// The unit that made the access.
     #[serde(with = "number")]
     pub unit: Unit,
-    /// How.
+    /// The kind of access.
     pub kind: AccessKind,
     /// Where in the program: file, line and column.
     pub place: String,
@@ -38,9 +38,9 @@ pub struct Access {
 /// How memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum AccessKind {
-    /// A put that its call completes, or its handle.
+    /// A put that is completed by its call or its handle.
     Put,
-    /// A put that a flush completes.
+    /// A put that is completed by a flush.
     ImplicitPut,
     /// A get.
     Get,
@@ -65,7 +65,7 @@ impl AccessKind {
         matches!(self, Update | Load | Signal | Wait)
     }
 
-    /// Whether two of them may not happen without order.
+    /// Returns true if two unordered accesses of these kinds conflict.
     pub(super) fn conflicts_with(self, other: AccessKind) -> bool {
         (self.writes() || other.writes()) && !(self.is_atomic() && other.is_atomic())
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// A unit as its number.
+/// Serializes a unit as its number.
 mod number {
     use crate::Unit;
     use serde::{Deserialize, Deserializer, Serializer};

@@ -1,12 +1,12 @@
-//! What was done to the memory of one unit, as far as it matters: pure, without messages.
+//! The accesses to the memory of one unit that can still conflict: pure, without messages.
 //!
 //! For each range of bytes it keeps the last accesses of each unit, with their times. A new access
-//! conflicts with an old one when its unit's clock does not know the old one's time. After a put
-//! only the put is kept: what conflicts with something older conflicts with it as well, or is
-//! reported already.
+//! conflicts with an old one if its unit's clock does not cover the old one's time. After a put
+//! only the put is kept: an access that conflicts with an older one conflicts with the put as well,
+//! or was reported already.
 //!
 //! Source: FastTrack (Flanagan and Freund, PLDI 2009), on ranges instead of variables, and with a
-//! list where that has one epoch: a program is a few units, not thousands of threads.
+//! list where FastTrack has one epoch: a program has few units, not thousands of threads.
 
 use super::clock::Clock;
 use super::report::{Access, AccessKind, Conflict};
@@ -17,12 +17,12 @@ use std::ops::Range;
 /// The memory of one unit.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    /// By number; of its last use only.
+    /// By number, for its latest use only.
     segments: HashMap<u16, Segment>,
-    /// Places in programs, by the numbers that stand for them here.
+    /// Source locations, by the numbers that stand for them here.
     places: Vec<String>,
     numbers: HashMap<String, u32>,
-    /// Implicit puts of a unit are complete in batches: when the batch of that number was, by unit.
+    /// By unit, then by batch: the time at which that batch of implicit puts was complete.
     completed: Vec<Vec<u64>>,
     said: HashSet<(u16, Past, Past)>,
 }
@@ -30,11 +30,11 @@ pub(super) struct Shadow {
 #[derive(Debug, Default)]
 struct Segment {
     generation: u8,
-    /// By the first byte: the end, and what was done. Ranges do not overlap.
+    /// By the first byte: the end, and the accesses. Ranges do not overlap.
     ranges: BTreeMap<u64, (u64, Known)>,
 }
 
-/// What was done to a range.
+/// The accesses to a range.
 type Known = Vec<(Past, When)>;
 
 /// An access without its time.
@@ -49,7 +49,7 @@ struct Past {
 enum When {
     /// At this time of its unit.
     At(u64),
-    /// When this batch of its unit is complete.
+    /// When this batch of its unit was complete.
     Batch(usize),
 }
 
@@ -58,7 +58,7 @@ enum When {
 pub(super) struct New<'a> {
     pub(super) owner: Unit,
     pub(super) segment: u16,
-    /// Which use of the number.
+    /// Which use of the segment number.
     pub(super) generation: u8,
     /// Bytes.
     pub(super) ranges: &'a [Range<u64>],
@@ -70,7 +70,8 @@ pub(super) struct New<'a> {
 }
 
 impl Shadow {
-    /// Takes note of an access; what it conflicts with, each pair of places once.
+    /// Records an access and returns the conflicts that it causes, each pair of source locations
+    /// once.
     pub(super) fn access(&mut self, new: &New<'_>) -> Vec<Conflict> {
         let past = Past {
             unit: new.unit,
@@ -86,7 +87,7 @@ impl Shadow {
             let completed = &self.completed;
             let segment = self.segments.entry(new.segment).or_default();
             if segment.generation != new.generation {
-                // The memory of an earlier use is gone, and so is what was done to it.
+                // The memory of the earlier use is gone, and the accesses to it are forgotten.
                 *segment = Segment {
                     generation: new.generation,
                     ..Segment::default()
@@ -110,7 +111,7 @@ impl Shadow {
         conflicts
     }
 
-    /// The implicit puts of a unit up to now are complete, at this time of its own.
+    /// Records that the implicit puts of a unit up to now were complete at this time of its clock.
     pub(super) fn complete(&mut self, unit: u32, time: u64) {
         self.batches(unit).push(time);
     }
@@ -154,7 +155,7 @@ impl Shadow {
     }
 }
 
-/// Whether an old access happened before a new one.
+/// Returns true if an old access happened before a new one.
 fn is_before(completed: &[Vec<u64>], old: &Past, at: When, new: &New<'_>) -> bool {
     let time = match at {
         When::At(time) => Some(time),
@@ -163,7 +164,7 @@ fn is_before(completed: &[Vec<u64>], old: &Past, at: When, new: &New<'_>) -> boo
     if new.clock.is_buried(old.unit) {
         return true;
     }
-    // What is not complete is before nothing, not even of its own unit.
+    // An incomplete put is ordered before nothing, not even accesses of its own unit.
     time.is_some_and(|time| old.unit == new.unit || time <= new.clock.time(old.unit))
 }
 
@@ -178,7 +179,7 @@ fn note(found: &mut Vec<(Past, Range<u64>)>, old: Past, bytes: &Range<u64>) {
     }
 }
 
-/// A new access takes the place of what it makes unimportant.
+/// Adds a new access, and removes those that it supersedes.
 fn take_over(before: &mut Known, past: Past, when: When) {
     if past.kind.writes() && !past.kind.is_atomic() {
         before.clear();
@@ -190,8 +191,7 @@ fn take_over(before: &mut Known, past: Past, when: When) {
 }
 
 impl Segment {
-    /// Changes what is known of a range, piece by piece; pieces that are alike afterwards become
-    /// one.
+    /// Changes the record of a range piece by piece, and merges pieces that are equal afterwards.
     fn visit(&mut self, bytes: &Range<u64>, mut change: impl FnMut(&Range<u64>, &mut Known)) {
         if bytes.is_empty() {
             return;
@@ -203,6 +203,7 @@ impl Segment {
             .range(bytes.clone())
             .map(|(at, _)| *at)
             .collect();
+        // Cover the whole range: gaps between the known pieces become pieces without accesses.
         let mut at = bytes.start;
         let mut pieces: Vec<(Range<u64>, Known)> = Vec::new();
         for start in inside {
@@ -238,7 +239,7 @@ impl Segment {
         }
     }
 
-    /// No range reaches across `at`.
+    /// Splits the range that reaches across `at`, if any.
     fn cut(&mut self, at: u64) {
         let Some((start, (end, known))) = self.ranges.range_mut(..at).next_back() else {
             return;
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Units with their clocks, on the memory of unit 9.
+    /// Units with their clocks that access the memory of unit 9.
     struct World {
         shadow: Shadow,
         clocks: Vec<Clock>,
@@ -290,7 +291,7 @@ mod tests {
             assert_eq!(self.access(unit, kind, bytes), []);
         }
 
-        /// What `from` did until now happens before what `to` does from now on.
+        /// Orders what `from` did so far before what `to` does from now on.
         fn order(&mut self, from: u32, to: u32) {
             let told = self.clocks[from as usize].clone();
             self.clocks[to as usize].join(&told);
@@ -341,11 +342,11 @@ mod tests {
         world.order(0, 1);
         world.is_fine(1, Get, 0..80);
         world.is_fine(1, Put, 0..40);
-        // 2 knows of 0, and not of 1.
+        // 2 is ordered after 0, but not after 1.
         world.order(0, 2);
         world.is_fine(2, Get, 40..80);
         assert_eq!(world.access(2, Get, 32..48).len(), 1);
-        // Through 1 also what 0 did.
+        // Transitively, also after what 0 did.
         world.order(1, 2);
         world.is_fine(2, Put, 0..40);
     }
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!(world.access(1, Get, 8..16).len(), 0, "known already");
         world.order(0, 1);
         world.is_fine(1, Put, 8..16);
-        // The next batch is another one.
+        // The next batch is separate.
         world.order(1, 0);
         world.is_fine(0, ImplicitPut, 8..16);
         world.order(0, 1);
@@ -426,7 +427,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a table with one entry per byte, in which nothing is ever forgotten.
+        /// Compares with a table that has one entry per byte and never forgets anything.
         #[test]
         fn it_finds_what_a_table_of_all_accesses_finds(
             steps in proptest::collection::vec((0u32..3, 0u32..4, 0u64..24, 1u64..9, 0u32..3), 1..60)
@@ -447,11 +448,12 @@ mod tests {
                 };
                 let bytes = start..start + len;
                 let any = bytes.clone().any(|at| table[at as usize].iter().any(unordered));
-                // The set of places is left out of the comparison: the shadow forgets what a put
-                // hides.
+                // Reported pairs of source locations are not compared: the shadow forgets what a
+                // put hides.
                 world.shadow.said.clear();
                 let found = !world.access(unit, kind, bytes.clone()).is_empty();
-                // Reported once, it may be hidden behind the put that it was reported for.
+                // A conflict that was reported once may be hidden behind the put that it was
+                // reported for.
                 prop_assert!(!found || any, "a conflict out of nothing");
                 if any && !found {
                     let hidden = bytes.clone().all(|at| {

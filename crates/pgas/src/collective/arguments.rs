@@ -1,12 +1,13 @@
-//! What the arguments of a collective mean, checked, for its blocking and its non-blocking form.
+//! Checks the arguments of collectives and determines what they mean, for both the blocking and the
+//! non-blocking forms.
 
 use super::call::{self, Call, Kind};
 use super::shape::{Blocks, Combine, Elements, Shape};
 use crate::{Elem, Error, Result, Team};
 
-/// How many elements the block of each member has, by rank, and where it begins.
+/// The length and the start of each member's block in a buffer, by rank.
 ///
-/// Made from a slice of counts: then one block follows the other, and they fill the buffer.
+/// If made from a slice of counts, the blocks are consecutive and fill the buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
     counts: &'a [u64],
@@ -14,15 +15,15 @@ pub struct Counts<'a> {
 }
 
 impl<'a> Counts<'a> {
-    /// Blocks that begin anywhere in the buffer (displacements, in elements). Elements between them
-    /// are left as they are. Blocks of a target should not overlap: what is there in the end is one
-    /// of them, or a mixture.
+    /// Returns blocks that begin anywhere in the buffer (displacements, in elements). Elements
+    /// between them are left unchanged. Blocks of a target should not overlap: the overlap then
+    /// holds either block, or a mixture.
     pub fn at(counts: &'a [u64], starts: &'a [u64]) -> Self {
         let starts = Some(starts);
         Counts { counts, starts }
     }
 
-    /// Elements up to the end of the last block.
+    /// Returns the number of elements up to the end of the last block.
     pub(super) fn end(&self) -> u64 {
         let mut next = 0u64;
         let starts = self.starts.unwrap_or_default();
@@ -41,7 +42,7 @@ impl<'a, C: AsRef<[u64]> + ?Sized> From<&'a C> for Counts<'a> {
     }
 }
 
-/// A collective, and those of its arguments that are no buffers.
+/// A collective with its arguments other than buffers.
 pub(super) enum What<'a> {
     Broadcast(u32),
     Scatter(u32),
@@ -57,8 +58,8 @@ pub(super) enum What<'a> {
 }
 
 impl Team {
-    /// The next call, on buffers of so many elements, and what it does; an error of the arguments
-    /// ends it at all members. The caller has the turn of the team.
+    /// Returns the descriptor and the shape of the next call, on buffers of these lengths. Invalid
+    /// arguments end the call at all members. The caller has the turn of the team.
     #[inline]
     pub(super) fn call<T: Elem>(
         &self,
@@ -193,7 +194,7 @@ impl Team {
         Ok(Shape::Combines(combine, elements))
     }
 
-    /// At `root`: a buffer of `found` elements for `count` of everybody.
+    /// Checks at `root` that a buffer of `found` elements holds `count` of each member.
     fn check_total(&self, what: &'static str, root: u32, count: u64, found: u64) -> Result<()> {
         let expected = count.saturating_mul(u64::from(self.size()));
         match root == self.rank() {
@@ -207,7 +208,7 @@ impl Team {
         check(what, found - rest, found)
     }
 
-    /// The blocks that only `root` knows.
+    /// Returns the blocks that only `root` knows.
     fn blocks_at<T: Elem>(
         &self,
         root: u32,
@@ -222,7 +223,8 @@ impl Team {
         }
     }
 
-    /// Blocks by `counts` in a buffer of `total` elements; this member's own has `mine`.
+    /// Returns the blocks for `counts` in a buffer of `total` elements. This member's own block has
+    /// `mine` elements.
     fn blocks<T: Elem>(
         &self,
         what: &'static str,

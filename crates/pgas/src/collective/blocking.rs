@@ -10,13 +10,13 @@ use super::{Ends, Input, Output};
 use crate::{Elem, Result, Team};
 
 impl Team {
-    /// Waits until all members have called it. What was complete at its target before, or flushed,
-    /// is visible to all members after it.
+    /// Waits until all members have called it. Operations that were complete at their target before
+    /// it, or flushed, are visible to all members after it.
     pub fn barrier(&self) -> Result<()> {
         self.exchange(Kind::Barrier)
     }
 
-    /// A barrier of some kind.
+    /// Runs a barrier of the given kind.
     #[inline]
     pub(crate) fn exchange(&self, kind: Kind) -> Result<()> {
         let _turn = self.0.turn()?;
@@ -25,8 +25,8 @@ impl Team {
             .run(&call, Shape::Barrier, &mut Ends::nothing(), NONE)
     }
 
-    /// The elements of `root` to everybody: `buffer` is read there and written everywhere else. The
-    /// same length everywhere.
+    /// Sends the elements of `root` to all members: `buffer` is read at `root` and written at the
+    /// others. It has the same length at all members.
     pub fn broadcast<'a, T: Elem>(
         &self,
         root: u32,
@@ -44,8 +44,9 @@ impl Team {
         self.0.run(&call, shape, &mut Ends { input, output }, NONE)
     }
 
-    /// Block `r` of `from` at `root` to the member of rank `r`. `into` has the same length
-    /// everywhere; `from` has it times the size of the team, and counts at `root` only.
+    /// Sends block `r` of `from` at `root` to the member of rank `r`. `into` has the same length at
+    /// all members. `from` has that length times the size of the team, and is ignored except at
+    /// `root`.
     pub fn scatter<'a, T: Elem>(
         &self,
         root: u32,
@@ -55,8 +56,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &What::Scatter(root), NONE)
     }
 
-    /// As [`Team::scatter`], with blocks of different lengths: `counts` at `root` are their
-    /// elements by rank, and `into` has the length of its own block.
+    /// As [`Team::scatter`], with blocks of different lengths: `counts` at `root` holds their
+    /// elements by rank, and `into` has the length of this member's block.
     pub fn scatter_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -68,8 +69,9 @@ impl Team {
         self.blocking(from.into(), into.into(), &what, NONE)
     }
 
-    /// The elements of each member to `root`, in blocks by rank. `from` has the same length
-    /// everywhere; `into` has it times the size of the team, and counts at `root` only.
+    /// Collects the elements of all members at `root`, in blocks by rank. `from` has the same
+    /// length at all members. `into` has that length times the size of the team, and is ignored
+    /// except at `root`.
     pub fn gather<'a, T: Elem>(
         &self,
         root: u32,
@@ -79,8 +81,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &What::Gather(root), NONE)
     }
 
-    /// As [`Team::gather`], with blocks of different lengths: `counts` at `root` are their elements
-    /// by rank.
+    /// As [`Team::gather`], with blocks of different lengths: `counts` at `root` holds their
+    /// elements by rank.
     pub fn gather_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -92,8 +94,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &what, NONE)
     }
 
-    /// The elements of each member to everybody, in blocks by rank. `from` has the same length
-    /// everywhere, `into` that times the size of the team.
+    /// Collects the elements of all members at every member, in blocks by rank. `from` has the same
+    /// length at all members, `into` that times the size of the team.
     pub fn all_gather<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -102,8 +104,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &What::AllGather, NONE)
     }
 
-    /// As [`Team::all_gather`], with blocks of different lengths: `counts`, the same everywhere,
-    /// are their elements by rank. Where they begin is each member's own matter.
+    /// As [`Team::all_gather`], with blocks of different lengths: `counts`, equal at all members,
+    /// holds their elements by rank. Each member chooses where they begin in its own buffer.
     pub fn all_gather_v<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -114,8 +116,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &what, NONE)
     }
 
-    /// Block `r` of `from` to the member of rank `r`, from each to each; `into` gets blocks by
-    /// rank. Both have the same length everywhere, a multiple of the size of the team.
+    /// Sends block `r` of each member's `from` to the member of rank `r`. `into` receives blocks by
+    /// rank. Both have the same length at all members, a multiple of the size of the team.
     pub fn all_to_all<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -124,8 +126,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &What::AllToAll, NONE)
     }
 
-    /// As [`Team::all_to_all`], with blocks of different lengths: how many elements are for each
-    /// rank, and how many come from each.
+    /// As [`Team::all_to_all`], with blocks of different lengths: the arguments give the elements
+    /// to each rank and from each rank.
     pub fn all_to_all_v<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -137,8 +139,8 @@ impl Team {
         self.blocking(from.into(), into.into(), &what, NONE)
     }
 
-    /// Combines the elements of all members, index by index; the result goes to `root`. The same
-    /// length everywhere; `into` counts at `root` only.
+    /// Combines the elements of all members, index by index, and gives the result to `root`.
+    /// Buffers have the same length at all members; `into` is ignored except at `root`.
     pub fn reduce<'a, T: Elem>(
         &self,
         root: u32,
@@ -149,8 +151,8 @@ impl Team {
         self.combine(Combine::Reduce { root }, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of all members, index by index; the result goes to everybody. The same
-    /// length everywhere.
+    /// Combines the elements of all members, index by index, and gives the result to all members.
+    /// Buffers have the same length at all members.
     pub fn all_reduce<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -160,9 +162,9 @@ impl Team {
         self.combine(Combine::AllReduce, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of all members, index by index; block `r` of the result goes to the
-    /// member of rank `r`. `into` has the same length everywhere, `from` that times the size of the
-    /// team.
+    /// Combines the elements of all members, index by index, and gives block `r` of the result to
+    /// the member of rank `r`. `into` has the same length at all members, `from` that times the
+    /// size of the team.
     pub fn reduce_scatter<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -172,8 +174,8 @@ impl Team {
         self.combine(Combine::ReduceScatter, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of the members up to this one, index by index. The same length
-    /// everywhere.
+    /// Combines the elements of the members up to and including this one, index by index. Buffers
+    /// have the same length at all members.
     pub fn scan<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,
@@ -183,8 +185,8 @@ impl Team {
         self.combine(Combine::Scan, from.into(), into.into(), operator)
     }
 
-    /// Combines the elements of the members before this one, index by index; at rank 0 `into` does
-    /// not count, and is left as it is. The same length everywhere else.
+    /// Combines the elements of the members before this one, index by index. Rank 0 ignores `into`
+    /// and leaves it unchanged; otherwise buffers have the same length at all members.
     pub fn exscan<'a, T: Elem>(
         &self,
         from: impl Into<Source<'a, T>>,

@@ -8,8 +8,8 @@ use crate::{Elem, GlobalPtr, Result, Team};
 use samite_mem::SharedBytes;
 use std::borrow::Cow;
 
-/// What a member gives: a slice, or a part of its symmetric memory, which the others then read
-/// where it lies.
+/// The source of a member: a slice, or a part of its symmetric memory, which the others then read
+/// in place.
 #[derive(Debug)]
 pub enum Source<'a, T> {
     /// Private memory.
@@ -18,8 +18,8 @@ pub enum Source<'a, T> {
     Part(Part<'a, T>),
 }
 
-/// Where a member gets its result: a slice, or a part of its symmetric memory, which the others may
-/// then write into. Source and target of a call may overlap; that costs a copy.
+/// The target of a member: a slice, or a part of its symmetric memory, which the others may then
+/// write into. Source and target of a call may overlap, at the cost of a copy.
 #[derive(Debug)]
 pub enum Target<'a, T> {
     /// Private memory.
@@ -28,7 +28,7 @@ pub enum Target<'a, T> {
     Part(Part<'a, T>),
 }
 
-/// What becomes a source or a target, and how long it is.
+/// Conversions into a source or a target, and their length.
 macro_rules! forms {
     ($buffer:ident: $([$($n:ident)?] $from:ty => $form:ident,)+) => {
         $(impl<'a, T $(, const $n: usize)?> From<$from> for $buffer<'a, T> {
@@ -38,7 +38,7 @@ macro_rules! forms {
         })+
 
         impl<T: Elem> $buffer<'_, T> {
-            /// How many elements.
+            /// Returns the number of elements.
             pub fn len(&self) -> u64 {
                 match self {
                     $buffer::Slice(slice) => slice.len() as u64,
@@ -46,7 +46,7 @@ macro_rules! forms {
                 }
             }
 
-            /// Whether there are none.
+            /// Returns true if there are no elements.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
@@ -84,7 +84,7 @@ impl<'a, T: Elem> Target<'a, T> {
         }
     }
 
-    /// As a source: what the root of a broadcast gives.
+    /// Converts the target into a source, for the root of a broadcast.
     pub(super) fn into_input(self, team: &Team) -> Input<'a> {
         match self {
             Target::Slice(slice) => Source::Slice(slice).input(team),
@@ -93,7 +93,7 @@ impl<'a, T: Elem> Target<'a, T> {
     }
 }
 
-/// Both ends of a call; a source that overlaps its target is copied first.
+/// Returns both ends of a call. A source that overlaps its target is copied first.
 pub(super) fn ends<'a, T: Elem>(team: &Team, from: Source<'a, T>, into: Target<'a, T>) -> Ends<'a> {
     let overlap = match (&from, &into) {
         (Source::Part(from), Target::Part(into)) => from.overlaps(into),
@@ -115,17 +115,18 @@ impl<T: Elem> Part<'_, T> {
     }
 }
 
-/// What a non-blocking collective works on until it ends. It is made of a vector, of two parts, or
-/// of one part that is both source and target.
+/// The buffers of a non-blocking collective until it ends. Made from a vector, two parts, or one
+/// part that is both source and target.
 #[derive(Debug)]
 pub enum Buffers<'a, T> {
-    /// It owns the source, and gives the result in another vector. (A broadcast gives the same one
-    /// back.)
+    /// The call owns the source and returns the result in another vector. (A broadcast returns the
+    /// same one.)
     Owned(Vec<T>),
-    /// Source and target in symmetric memory, which it reads and writes in place: where the members
-    /// share memory it copies nothing else, unless they overlap. The vector that it gives is empty.
-    /// Whoever reads or writes the elements meanwhile finds or makes any mixture of old and new;
-    /// the phase of the segment does not change before the call has ended.
+    /// Source and target in symmetric memory, which the call reads and writes in place. If the
+    /// members share memory, there are no other copies unless source and target overlap. The
+    /// returned vector is empty. Other accesses to the elements meanwhile see or produce any
+    /// mixture of old and new values. The phase of the segment cannot change before the call has
+    /// ended.
     Parts(Part<'a, T>, Part<'a, T>),
 }
 
@@ -145,11 +146,12 @@ impl<'a, T: Clone> From<Part<'a, T>> for Buffers<'a, T> {
     }
 }
 
-/// The ends of a non-blocking call, and where the elements that it gives are.
+/// The ends of a non-blocking call, and the memory of its result.
 pub(super) type InFlight = (Input<'static>, Output<'static>, SharedBytes);
 
 impl<T: Elem> Buffers<'_, T> {
-    /// Elements of the source, and of the target, where so many are expected.
+    /// Returns the lengths of source and target in elements. `expected` maps the length of a source
+    /// to that of its target.
     pub(super) fn lens(&self, expected: impl FnOnce(u64) -> u64) -> (u64, u64) {
         match self {
             Buffers::Owned(from) => (from.len() as u64, expected(from.len() as u64)),
@@ -157,7 +159,7 @@ impl<T: Elem> Buffers<'_, T> {
         }
     }
 
-    /// For a target of `room` elements.
+    /// Returns the ends for a target of `room` elements.
     pub(super) fn ends(self, team: &Team, room: u64) -> Result<InFlight> {
         match self {
             Buffers::Owned(from) => {
@@ -177,7 +179,7 @@ impl<T: Elem> Buffers<'_, T> {
         }
     }
 
-    /// Of a broadcast, which this member gives, or gets.
+    /// Returns the ends of a broadcast. `gives`: this member is the root.
     pub(super) fn whole(self, team: &Team, gives: bool) -> InFlight {
         let (input, output, result) = match self {
             Buffers::Owned(all) => {
@@ -197,7 +199,7 @@ impl<T: Elem> Buffers<'_, T> {
     }
 }
 
-/// No bytes.
+/// Returns memory of no bytes.
 pub(super) fn nothing() -> SharedBytes {
     SharedBytes::adopt(Vec::<u8>::new())
 }
@@ -218,19 +220,19 @@ impl Ends<'_> {
     }
 }
 
-/// The bytes that a member gives.
+/// The source bytes of a member.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
     Private(Cow<'a, [u8]>),
-    /// Of this unit's segment; with a pointer if the other members may read it there.
+    /// Memory of this unit's segment, with a pointer if the other members may read it in place.
     Shared(SharedBytes, Option<GlobalPtr<u8>>),
 }
 
 impl Input<'_> {
-    /// Of a member that gives nothing.
+    /// The input of a member that gives nothing.
     pub(crate) const NOTHING: Input<'static> = Input::Private(Cow::Borrowed(&[]));
 
-    /// Where the others read it.
+    /// Returns the pointer at which the other members read it.
     pub(crate) fn pointer(&self) -> Option<GlobalPtr<u8>> {
         match self {
             Input::Private(_) => None,
@@ -238,7 +240,7 @@ impl Input<'_> {
         }
     }
 
-    /// Where it is in this process, for the kernel.
+    /// Returns its address in this process, for copies by the kernel.
     pub(crate) fn address(&self) -> u64 {
         match self {
             Input::Private(bytes) => bytes.as_ptr() as u64,
@@ -268,7 +270,7 @@ impl Input<'_> {
         }
     }
 
-    /// Memory that is not private to the caller.
+    /// Returns the memory if it is not private to the caller.
     pub(crate) fn shared(&self) -> Option<&SharedBytes> {
         match self {
             Input::Private(_) => None,
@@ -276,7 +278,7 @@ impl Input<'_> {
         }
     }
 
-    /// A copy, which does not change with what it is a copy of.
+    /// Returns an independent copy.
     fn copied(&self) -> Input<'static> {
         Input::Private(Cow::Owned(match self {
             Input::Private(bytes) => bytes.to_vec(),
@@ -289,16 +291,16 @@ impl Input<'_> {
     }
 }
 
-/// Where the bytes go that a member gets.
+/// The target of the bytes that a member receives.
 #[derive(Debug)]
 pub(crate) enum Output<'a> {
     Private(&'a mut [u8]),
-    /// Of this unit's segment; with a pointer if the other members may write it there.
+    /// Memory of this unit's segment, with a pointer if the other members may write it in place.
     Shared(SharedBytes, Option<GlobalPtr<u8>>),
 }
 
 impl Output<'_> {
-    /// Of a member that gets nothing.
+    /// Returns the output of a member that gets nothing.
     pub(crate) fn nothing() -> Output<'static> {
         Output::Private(&mut [])
     }
@@ -324,7 +326,7 @@ impl Output<'_> {
         }
     }
 
-    /// Copies out of the private memory of another process.
+    /// Copies from the private memory of another process.
     pub(crate) fn copy_private(
         &mut self,
         at: u64,
@@ -359,8 +361,8 @@ impl Output<'_> {
         }
     }
 
-    /// Memory that operations in flight can own, with what is there now; what is received there
-    /// comes back by [`Output::take_back`].
+    /// Returns memory that operations in flight can own, with the current contents.
+    /// [`Output::take_back`] copies the received bytes back.
     pub(crate) fn memory(&self) -> Result<SharedBytes> {
         match self {
             Output::Private(bytes) => owned(bytes),
@@ -368,7 +370,7 @@ impl Output<'_> {
         }
     }
 
-    /// Memory that is not private to the caller.
+    /// Returns the memory if it is not private to the caller.
     pub(crate) fn shared(&self) -> Option<&SharedBytes> {
         match self {
             Output::Private(_) => None,
@@ -389,7 +391,8 @@ fn owned(bytes: &[u8]) -> Result<SharedBytes> {
     Ok(SharedBytes::adopt(copy))
 }
 
-/// Copies between private slices; a word, as most results are, without a call of `memmove`.
+/// Copies between private slices. A single word, the most frequent result, is copied without
+/// calling `memmove`.
 #[inline(always)]
 fn copy(from: &[u8], into: &mut [u8]) {
     match (from.as_chunks::<8>(), into.as_chunks_mut::<8>()) {

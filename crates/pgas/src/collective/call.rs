@@ -1,14 +1,15 @@
-//! What a member says of the collective that it calls, and how it finds out that another one says
-//! something else.
+//! The descriptor of a collective call, by which members detect that they call different
+//! collectives.
 
 use crate::Error;
 use crate::team::Inner;
 use samite_fabric::PeerId;
 
-/// A collective, its name in an error, and what is said when another member calls it instead.
+/// A collective, its name in an error, and the text for a member that calls it instead of another
+/// one.
 macro_rules! kinds {
     ($($kind:ident: $name:literal,)+) => {
-        /// Which collective.
+        /// The kind of a collective.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Kind {
@@ -16,14 +17,14 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// For the text of an error.
+            /// Returns the name for the text of an error.
             pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Kind::$kind => $name),+
                 }
             }
 
-            /// What differs at a member that calls the one with this number.
+            /// Describes a member that calls the collective with this number instead.
             fn called_instead(number: u64) -> &'static str {
                 match number {
                     $(number if number == Kind::$kind as u64 => {
@@ -56,7 +57,7 @@ kinds! {
     Refused: "a refused collective",
 }
 
-/// The descriptor of a call: equal at all members, or the call is diagnosed.
+/// The descriptor of a call. If it differs between members, the call ends with a diagnosis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
@@ -64,14 +65,14 @@ pub(crate) struct Call {
     /// Bytes of an element.
     pub(super) element: u16,
     pub(super) root: u32,
-    /// Elements; of the forms with counts the hash of those that all members know.
+    /// The number of elements. For the forms with counts, the hash of the counts that all members
+    /// know.
     pub(super) count: u64,
-    /// How many collectives were called on the team before.
+    /// How many collectives were called on the team before this one.
     pub(crate) number: u64,
 }
 
-/// Which argument differs: where it is in the words of a descriptor (which, from which bit on, and
-/// a mask), and its name.
+/// The arguments in the words of a descriptor: word, first bit, mask and name.
 const WHAT: [(usize, u32, u64, &str); 8] = [
     (0, 0, 0xff, "which collective"),
     (0, 8, 0xff, "the operator"),
@@ -83,13 +84,13 @@ const WHAT: [(usize, u32, u64, &str); 8] = [
     (0, 0, 0, "the team"),
 ];
 const KIND: usize = 0;
-/// Only the two members know them.
+/// Index in [`WHAT`]: only two members can compare their byte counts.
 const BYTES: usize = 6;
-/// Only messages tell it.
+/// Index in [`WHAT`]: only messages compare it.
 const TEAM: usize = 7;
 
 impl Call {
-    /// The same call, refused.
+    /// Returns the same call, marked as refused.
     pub(crate) fn refused(self) -> Call {
         Call {
             kind: Kind::Refused,
@@ -97,7 +98,7 @@ impl Call {
         }
     }
 
-    /// Whether what `from` did before its call happens before what `to` does after it.
+    /// Returns true if what `from` did before its call happens before what `to` does after it.
     pub(crate) fn connects(&self, from: u32, to: u32) -> bool {
         match self.kind {
             Kind::Broadcast | Kind::Scatter | Kind::ScatterV => from == self.root,
@@ -147,7 +148,7 @@ impl Call {
     }
 }
 
-/// Counts that all members have to give alike, as one number: FNV-1a over words.
+/// Hashes counts that must be equal at all members: FNV-1a over words.
 pub(super) fn hash(counts: &[u64]) -> u64 {
     let mix = |hash: u64, count: &u64| (hash ^ count).wrapping_mul(0x100_0000_01b3);
     counts.iter().fold(0xcbf2_9ce4_8422_2325, mix)
@@ -159,14 +160,14 @@ pub(crate) enum Failure {
     Lost(u32),
     Mismatch {
         rank: u32,
-        /// Of [`WHAT`].
+        /// Index in [`WHAT`].
         what: usize,
         theirs: u64,
         ours: u64,
     },
     /// That member could not take part; its own error says why.
     Refused(u32),
-    /// This unit's own: the fabric, or the arguments.
+    /// This unit's own failure, of the fabric or of its arguments.
     Own(Error),
 }
 
@@ -177,7 +178,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// What the fabric says of an operation with the member `rank`.
+    /// Converts an error of the fabric in an operation with the member `rank`.
     pub(crate) fn below(error: samite_fabric::Error, rank: u32) -> Failure {
         match error {
             samite_fabric::Error::PeerLost { .. } | samite_fabric::Error::NoSuchPeer(_) => {
@@ -190,8 +191,8 @@ impl Failure {
         }
     }
 
-    /// What the fabric says of something that depends on several members: a loss names the one that
-    /// is lost.
+    /// Converts an error of the fabric in an operation that depends on several members. A loss
+    /// names the lost member.
     pub(crate) fn of(error: samite_fabric::Error, members: &[PeerId]) -> Failure {
         let lost = match &error {
             samite_fabric::Error::PeerLost { peer, .. } => {
@@ -205,7 +206,7 @@ impl Failure {
         }
     }
 
-    /// A wait that was too long, for `peer` in the end.
+    /// Returns the failure of a wait that reached its deadline, last waiting for `peer`.
     #[cold]
     pub(crate) fn late(error: samite_fabric::Error, peer: Option<PeerId>) -> Failure {
         let error = match (error, peer) {
@@ -218,7 +219,8 @@ impl Failure {
         Failure::Own(error.into())
     }
 
-    /// The member `rank` gives another number of bytes than this one expects.
+    /// Returns the failure for a member `rank` that gives another number of bytes than this one
+    /// expects.
     pub(crate) fn bytes(rank: u32, theirs: u64, ours: u64) -> Failure {
         Failure::Mismatch {
             rank,
@@ -228,7 +230,7 @@ impl Failure {
         }
     }
 
-    /// The member `rank` calls a collective of another team.
+    /// Returns the failure for a member `rank` that calls a collective of another team.
     pub(crate) fn team(rank: u32, theirs: u64, ours: u64) -> Failure {
         Failure::Mismatch {
             rank,
@@ -238,7 +240,7 @@ impl Failure {
         }
     }
 
-    /// For the user.
+    /// Converts the failure into an error for the user.
     pub(crate) fn error(self, team: &Inner, what: &'static str) -> Error {
         let unit = |rank: u32| team.group.members()[rank as usize];
         match self {
@@ -265,7 +267,7 @@ impl Failure {
         }
     }
 
-    /// What the member `me` tells the others of it.
+    /// Returns the words by which the member `me` reports it to the others.
     pub(crate) fn words(&self, me: u32) -> [u64; 4] {
         match self {
             Failure::Lost(rank) => [0, u64::from(*rank), 0, 0],
@@ -277,7 +279,8 @@ impl Failure {
         }
     }
 
-    /// What another member told; a rank that the team does not have is that of the teller.
+    /// Converts the report of another member. A rank that the team does not have is replaced by
+    /// that of the teller.
     pub(crate) fn from_words(words: [u64; 4], teller: u32, size: u32) -> Failure {
         let rank = u32::try_from(words[1]).ok().filter(|rank| *rank < size);
         let rank = rank.unwrap_or(teller);
@@ -352,7 +355,7 @@ mod tests {
         assert_eq!(told(Failure::Lost(5)), Failure::Lost(5));
         assert_eq!(told(Failure::Refused(2)), Failure::Refused(2));
         assert_eq!(told(Failure::Own(Error::NoSegment)), Failure::Refused(3));
-        // What was ours to the teller is the teller's to us.
+        // The teller's own value is the other member's value here, and vice versa.
         assert_eq!(told(Failure::bytes(1, 4, 6)), Failure::bytes(3, 6, 4));
         assert_eq!(Failure::from_words([0, 99, 0, 0], 3, 8), Failure::Lost(3));
     }

@@ -1,15 +1,15 @@
-//! The loops of reductions, for one element type and operator each.
+//! The loops of reductions, one for each element type and operator.
 
 use crate::Elem;
 use crate::collective::op::Operator;
 use std::marker::PhantomData;
 
-/// Bytes that are combined at a time: two of them stay in the first-level cache.
+/// Bytes that are combined at a time: two such blocks stay in the first-level cache.
 pub(super) const BLOCK: u64 = 8 << 10;
 
-/// Combines bytes that are elements of a type it knows.
+/// Combines bytes that hold elements of a type that the implementation knows.
 pub(crate) trait Combiner {
-    /// `sum` becomes `sum` and then `with`, element by element.
+    /// Sets `sum` to `sum` combined with `with`, in this order, element by element.
     fn append(&self, sum: &mut [u8], with: &[u8]);
 }
 
@@ -38,5 +38,5 @@ impl<T: Elem, O: Operator<T>> Combiner for Typed<T, O> {
     }
 }
 
-/// Of collectives that combine nothing.
+/// The combiner of collectives that combine nothing.
 pub(super) const NONE: Option<&'static Typed<u8, super::op::BitOr>> = None;

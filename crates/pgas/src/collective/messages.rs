@@ -1,26 +1,26 @@
-//! The link of members that do not all share memory: messages.
+//! The link between members that do not all share memory: messages.
 //!
 //! # Messages
 //! ```text
 //!   tag:   0xD5 | 0: 1 | life: 4 | hash of the team: 31 | call: 19 | descriptor: 1
 //! ```
 //! The steps of one call need no numbers: messages of a pair arrive in order, and both sides list
-//! theirs in the same order. Bits that do not fit are cut off: of two calls of a team that are in
-//! use at the same time 2^19 calls may lie between them. Two teams may have the same hash; the
-//! descriptor names the team, so that calls of equal numbers that meet by that end with an error.
-//! The life says which [`crate::Pgas`] of a fabric it is: what one that ended badly
-//! left behind is not taken for a message of one of the next 15.
+//! theirs in the same order. Fields are truncated: two calls of a team that are in use at the same
+//! time must be fewer than 2^19 calls apart. Two teams may have the same hash. The descriptor names
+//! the team, so calls of such teams with equal numbers end with an error. The life is that of the
+//! [`crate::Pgas`] on its fabric: leftovers of one that ended badly are not taken for messages of
+//! the next 15.
 //!
-//! # Who calls something else
-//! Each member sends its descriptor to the next rank and ends only when that of the rank before is
-//! there and equal. Equality is transitive around the ring: if anybody differs, somebody finds out.
-//! Who finds out, or loses a member, tells all others by an active message, and their calls end as
-//! well.
+//! # Detecting mismatched calls
+//! Each member sends its descriptor to the next rank. It ends only when that of the previous rank
+//! has arrived and is equal. Equality is transitive around the ring, so any difference is detected
+//! by some member. A member that detects one, or loses a member, tells all others by an active
+//! message, and their calls end as well.
 //!
 //! # Ownership
-//! Messages in flight own their memory (clones of [`SharedBytes`]), so a call that is forgotten, or
-//! dropped too early, leaves nothing behind that could be freed too early. Receives into the
-//! caller's symmetric memory are cancelled, and waited for, before a failed call returns.
+//! Messages in flight own their memory (clones of [`SharedBytes`]), so forgetting a call, or
+//! dropping it early, frees no memory that is still in use. A failed call cancels its receives into
+//! the caller's symmetric memory, and waits for them, before it returns.
 
 use super::call::{Call, Failure};
 use crate::job::Job;
@@ -35,21 +35,21 @@ use std::sync::Arc;
 /// [`Failure::words`].
 const END: u16 = 0xd500;
 
-/// Failures that others told, the oldest first.
+/// Failures that other members reported, the oldest first.
 pub(super) type Reports = Arc<Mutex<ReportedFailures>>;
 
 #[derive(Debug, Default)]
 pub(super) struct ReportedFailures {
-    /// Of which team and call, by whom, and why.
+    /// The team and call, the reporting peer, and the reason.
     ends: VecDeque<((u64, u64), PeerId, [u64; 4])>,
-    /// Tags of the last calls that failed here: nobody receives what others have sent for them.
+    /// Tags of the last calls that failed here: messages sent for them are not received any more.
     failed: VecDeque<u64>,
 }
 
-/// Failures that nobody asked for are kept up to this many.
+/// Maximum number of reported failures that are kept.
 const ENDS_MAX: usize = 1024;
 
-/// So many calls that failed later, what was sent for a call has come.
+/// After this many later failures, all messages of a failed call have arrived.
 const FAILED_MAX: usize = 16;
 
 impl ReportedFailures {
@@ -57,13 +57,13 @@ impl ReportedFailures {
         if self.ends.iter().all(|(other, ..)| *other != call) {
             self.ends.push_back((call, from, why));
         }
-        // Most are of calls that had ended here already: the oldest is needed least.
+        // Most belong to calls that had already ended here, so the oldest is dropped.
         if self.ends.len() > ENDS_MAX {
             self.ends.pop_front();
         }
     }
 
-    /// A call has failed here; the one whose messages are to be dropped now.
+    /// Adds a call that failed here. Returns the tag whose messages are to be dropped now.
     fn add_failed(&mut self, tag: u64) -> Option<u64> {
         self.failed.push_back(tag);
         let is_late = self.failed.len() > FAILED_MAX;
@@ -77,7 +77,7 @@ impl ReportedFailures {
     }
 }
 
-/// Listens to what others tell of failures in this life.
+/// Starts to receive reports of failures in this life.
 pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
     let ends = Reports::default();
     let kept = ends.clone();
@@ -101,7 +101,7 @@ fn tag(life: u32, team: TeamId, call: u64) -> u64 {
     0xd5 << 56 | u64::from(life & 0xf) << 51 | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
 }
 
-/// Global memory ends: drops what was sent for calls that have failed here.
+/// Drops the messages of calls that have failed here, when global memory ends.
 pub(super) fn end(fabric: &Fabric, ends: &Reports) {
     let failed = std::mem::take(&mut ends.lock().failed);
     failed
@@ -109,10 +109,10 @@ pub(super) fn end(fabric: &Fabric, ends: &Reports) {
         .for_each(|tag| drop_messages(fabric, tag));
 }
 
-/// Drops messages of a call that have come and nobody will receive.
+/// Drops the messages of a call that have arrived and will not be received.
 fn drop_messages(fabric: &Fabric, tag: u64) {
     let which = Match::any(tag).masked(!1);
-    // No more than an honest member can have sent.
+    // A bound on what a correct member can have sent.
     let mut left = 0..1 << 16;
     while left.next().is_some() && fabric.probe(which).is_some() {
         drop(fabric.irecv(which, Vec::new()));
@@ -141,10 +141,10 @@ pub(super) struct Messages {
     receives: Vec<Expected>,
     /// The descriptor of the rank before.
     descriptor: Option<Handle<Received>>,
-    /// A member that has given up a message of this call. It says why, and that may come later.
+    /// A member that has cancelled a message of this call. Its report may arrive later.
     left: Option<u32>,
-    /// Of whom nothing will come any more, and the changes of membership that were looked at since
-    /// something more is expected.
+    /// The lost ones of the awaited members, and the count of membership changes at that check
+    /// (`None` after a new operation).
     lost: Vec<u32>,
     changes: Option<u64>,
 }
@@ -174,7 +174,7 @@ impl Messages {
         self.peers.len() as u32
     }
 
-    /// Sends the descriptor to the next rank and asks for that of the one before.
+    /// Sends the descriptor to the next rank and starts to receive that of the previous one.
     pub(super) fn introduce(&mut self, call: &Call) -> Result<(), Failure> {
         let (rank, size) = (self.rank, self.size());
         if size == 1 {
@@ -195,7 +195,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Whether another member ended the call, or called something else.
+    /// Fails if another member ended the call, or called something else.
     pub(super) fn hear(&mut self, job: &Job, call: &Call) -> Result<(), Failure> {
         let changes = Some(self.fabric.changes());
         if std::mem::replace(&mut self.changes, changes) != changes {
@@ -205,7 +205,7 @@ impl Messages {
         let key = (self.team, call.number);
         let told = self.ends.lock().take(key);
         let told = told.and_then(|(from, why)| {
-            // Nobody else can end it.
+            // Only members can end it.
             let teller = self.peers.iter().position(|peer| *peer == from)?;
             Some(Failure::from_words(why, teller as u32, self.size()))
         });
@@ -228,7 +228,7 @@ impl Messages {
         }
     }
 
-    /// Whether everything that was started has ended.
+    /// Returns true if everything that was started has ended.
     pub(super) fn fence(&mut self) -> Result<bool, Failure> {
         let mut failed = |error, rank| match error {
             Below::NotReceived(_) | Below::Cancelled => {
@@ -250,14 +250,14 @@ impl Messages {
             let ended = handle.wait();
             ended.map(drop).or_else(|error| failed(error, to))?;
         }
-        // Whose last message has come by now is not missed.
+        // A lost member whose last message has arrived is not needed any more.
         match self.awaited().find(|rank| self.lost.contains(rank)) {
             Some(rank) => Err(Failure::Lost(rank)),
             None => Ok(self.receives.is_empty() && self.sends.is_empty() && self.left.is_none()),
         }
     }
 
-    /// Starts to send.
+    /// Starts a send.
     pub(super) fn send(&mut self, to: u32, bytes: SharedBytes) -> Result<(), Failure> {
         let peer = self.peers[to as usize];
         let handle = self.fabric.isend_shared(peer, self.tag, bytes);
@@ -267,7 +267,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Starts to receive.
+    /// Starts a receive.
     pub(super) fn recv(&mut self, from: u32, into: SharedBytes) -> Result<(), Failure> {
         let (wants, len) = (Match::from(self.peers[from as usize], self.tag), into.len());
         let handle = self.fabric.irecv_shared(wants, into);
@@ -277,19 +277,19 @@ impl Messages {
         Ok(())
     }
 
-    /// Whether nothing is expected any more.
+    /// Returns true if nothing more is expected.
     pub(super) fn is_over(&self) -> bool {
         self.awaited().next().is_none()
     }
 
-    /// Reports early: tells the others, unless they know, and takes back what is in flight.
+    /// Ends early: tells the others, unless they know, and cancels what is in flight.
     pub(super) fn fail(&mut self, call: &Call, failure: &Failure) {
         let mut telling = vec![self.life.into(), self.team, call.number];
         telling.extend(failure.words(self.rank));
         let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
         let others = self.peers.iter().zip(0..);
         for (peer, _) in others.filter(|(_, rank)| *rank != self.rank) {
-            // Who is gone need not hear it.
+            // A member that is gone does not need the report.
             let _ = self.fabric.tell(*peer, END, &telling);
         }
         self.withdraw();
@@ -310,7 +310,7 @@ impl Messages {
         receives
             .iter_mut()
             .for_each(|expected| expected.handle.cancel());
-        // All within one deadline.
+        // One deadline covers all of them.
         let mut are_over = || {
             receives.retain(|expected| !expected.handle.is_over());
             receives.is_empty().then_some(())
@@ -321,12 +321,12 @@ impl Messages {
         }
     }
 
-    /// The rank before this one, around the ring.
+    /// Returns the rank before this one, around the ring.
     fn before(&self) -> u32 {
         (self.rank + self.size() - 1) % self.size()
     }
 
-    /// The ranks of whom something is expected.
+    /// Returns the ranks from which something is expected.
     fn awaited(&self) -> impl Iterator<Item = u32> {
         let receives = self.receives.iter().map(|expected| expected.from);
         let sends = self.sends.iter().map(|(_, to)| *to);
@@ -335,7 +335,7 @@ impl Messages {
         left.chain(receives).chain(sends).chain(descriptor)
     }
 
-    /// The first of whom something is expected.
+    /// Returns the first peer from which something is expected.
     pub(super) fn first_awaited(&self) -> Option<PeerId> {
         let rank = self.awaited().next();
         rank.map(|rank| self.peers[rank as usize])
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn the_oldest_failures_are_let_go() {
         let (mut told, from) = (ReportedFailures::default(), PeerId(1));
-        // The calls of the first team are the lowest keys, and the latest news.
+        // The calls of the first team have the lowest keys and are the latest reports.
         for call in 0..ENDS_MAX as u64 {
             told.add((7, call), from, [call; 4]);
         }
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(told.take((7, 10)), Some((from, [10; 4])));
     }
 
-    /// Also of teams of leaders far apart.
+    /// Also for teams whose leaders are far apart.
     #[test]
     fn teams_have_tags_of_their_own() {
         let leaders = [0, 1, 2047, 2048, 4096, 1 << 20];
@@ -387,7 +387,7 @@ mod tests {
         assert!(tags.iter().all(|tag| tag >> 51 == 0xd5 << 5 | 3));
     }
 
-    /// Messages of calls that have failed here are dropped some time later, and all at the end.
+    /// Messages of failed calls are dropped some failures later, and all at the end.
     #[test]
     fn messages_that_nobody_receives_are_dropped() {
         let name = "collective::messages::tests::messages_that_nobody_receives_are_dropped";

@@ -3,36 +3,35 @@
 //! # How a call runs
 //! ```text
 //!   Team::all_reduce(from, into, Sum)      `arguments` are checked, and become
-//!     Call                                 what all members must say alike
+//!     Call                                 what all members must agree on
 //!     Shape                                who gives what to whom
 //!     Input, Output                        bytes: private, or in symmetric memory (`buffer`)
 //!   Run                                    the executor, on one of two links, which all members choose alike:
 //!     Flags                                all members map each other: meetings, and copies between them
-//!     Messages                             everything else
+//!     Messages                             all other teams
 //!   Schedule                               its steps, which name memory: own input, output and scratch, and on flags
 //!                                          that of the others
 //! ```
-//! A blocking call runs to its end, a non-blocking one whenever its unit waits. Both are the same
-//! call to the others. A blocking call of few bytes on flags is one meeting without any of this
-//! (`shared::at_once`).
+//! A blocking call runs to its end, a non-blocking one whenever its unit waits. The other members
+//! cannot tell the two apart. A blocking call of few bytes on flags is a single meeting that
+//! bypasses all of this (`shared::at_once`).
 //!
 //! # Rules
-//! * Every member calls the same collectives of a team in the same order. A member that calls
-//!   another one, or with another root, count, type or operator, ends the call with
-//!   [`Error::Mismatch`] at whoever notices and at everybody who depends on it; the team can be
-//!   used again. A member whose own arguments do not fit together gets that error, the others
-//!   [`Error::Refused`].
-//! * A member that dies inside ends the call with [`Error::UnitLost`] at all who depend on it.
+//! * Every member calls the same collectives of a team in the same order. If a member calls another
+//!   one, or with another root, count, type or operator, the call returns [`Error::Mismatch`] at
+//!   the members that notice and at all that depend on them; the team remains usable. A member
+//!   whose own arguments are inconsistent gets that error, the others [`Error::Refused`].
+//! * If a member dies during a call, the call returns [`Error::UnitLost`] at all members that
+//!   depend on it.
 //! * Where members share memory, a call that ends at the deadline ends the collectives of its team:
-//!   whoever comes to it, or to a later one, gets [`Error::Refused`] and touches nothing. Make
-//!   another team of those who answer. If a member is stopped in the middle of moving bytes, what
-//!   it writes when it goes on is written to parts of the targets of that very call, and nowhere
-//!   else.
-//! * A collective ends at a member when its result is there and its buffers are its own again. Only
-//!   a barrier, and what needs something of everybody, tells that the others came. A call may wait
-//!   for others also where the result does not need it.
-//! * What was put before a barrier (with its handle waited for, or flushed) is seen after it by
-//!   all.
+//!   members that enter it, or a later one, get [`Error::Refused`] and access no memory. Create
+//!   another team of the members that respond. A member that is stopped while it moves bytes
+//!   writes, when it continues, only to parts of the targets of that call.
+//! * A collective ends at a member when its result is complete and its buffers are free for reuse.
+//!   Only a barrier, and a call that needs data from all members, implies that the others have
+//!   called it. A call may wait for other members even if its result does not depend on them.
+//! * A put that was completed before a barrier (by its handle or a flush) is visible to all members
+//!   after it.
 //! * The blocking and the non-blocking form of a collective match each other.
 //!
 //! ```
@@ -56,7 +55,7 @@
 //! ```
 //!
 //! # Files
-//! `blocking`, `nonblocking` (the calls) · `arguments` (what is checked) · `pending` (a call in
+//! `blocking`, `nonblocking` (the calls) · `arguments` (their checks) · `pending` (a call in
 //! flight) · `op` (operators) · `buffer` (memory of arguments) · `call` (descriptors, failures) ·
 //! `shape` (meaning) · `combining` (loops) · `run` (executor) · `schedule/` · `shared/`, `messages`
 //! (links)
@@ -98,13 +97,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(doc)]
 use crate::Error;
 
-/// What the collectives of a job share.
+/// The state that the collectives of a job share.
 #[derive(Debug)]
 pub(crate) struct State {
     ends: Reports,
-    /// The calls of a team are in their order.
+    /// The calls of each team are in call order.
     in_flight: Mutex<Vec<InFlight>>,
-    /// How many are in flight: waits ask for it all the time.
+    /// The number of calls in flight, which every wait reads.
     count: AtomicUsize,
     pool: Arc<Pool>,
 }
@@ -119,13 +118,13 @@ impl State {
         }
     }
 
-    /// Global memory has ended at all units.
+    /// Ends the collectives: global memory has ended at all units.
     pub(crate) fn end(&self, job: &Job) {
         messages::end(&job.fabric, &self.ends);
     }
 
-    /// Whether nothing is in flight. What is being moved on is: this is asked by waits of
-    /// operators, too.
+    /// Returns true if nothing is in flight. A call that is being advanced is in flight: waits
+    /// inside operators ask this, too.
     pub(crate) fn is_idle(&self) -> bool {
         // ORDERING: Relaxed: a thread that misses a call looks again after its next turn.
         self.count.load(Ordering::Relaxed) == 0
@@ -137,13 +136,14 @@ impl State {
         self.count.store(in_flight.len(), Ordering::Relaxed);
     }
 
-    /// Whether something in flight would move on, as far as flags tell. Does not use the fabric.
+    /// Returns true if a call in flight can advance, judging by flags alone. Does not use the
+    /// fabric.
     pub(crate) fn is_ready(&self) -> bool {
         let is_ready = |call: &InFlight| call.try_lock().is_some_and(|call| call.is_ready());
         self.in_flight.lock().iter().any(is_ready)
     }
 
-    /// Begins a call, which goes on in flight.
+    /// Starts a call and adds it to those in flight.
     fn fly(&self, job: &Job, mut call: Flying) -> InFlight {
         let has_ended = call.step(job).is_some();
         let call = Arc::new(Mutex::new(call));
@@ -153,8 +153,8 @@ impl State {
         call
     }
 
-    /// Moves on what is in flight, without waiting. What is being moved on already, by another
-    /// thread or around an operator that waits, is left alone.
+    /// Advances the calls in flight, without waiting. Skips calls that are being advanced already,
+    /// by another thread or around an operator that waits.
     pub(crate) fn step(&self, job: &Job) {
         if self.is_idle() {
             return;
@@ -167,7 +167,7 @@ impl State {
         };
         for call in in_flight.iter().filter(|call| has_ended(call)) {
             self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
-            // Another thread may have looked while this one had the call, and sleep.
+            // Another thread may have found the call taken, and gone to sleep.
             job.bells[job.me.index()].nudge();
         }
     }
@@ -183,7 +183,8 @@ mod tests {
 
     const PASSED: u16 = 7;
 
-    /// A wait that has nothing to move on at first moves on what another thread starts meanwhile.
+    /// A wait that starts with nothing in flight advances a call that another thread starts
+    /// meanwhile.
     #[test]
     fn a_wait_moves_on_what_another_thread_starts() {
         let name = "collective::tests::a_wait_moves_on_what_another_thread_starts";
@@ -191,7 +192,7 @@ mod tests {
             let pgas = Pgas::new(fabric)?;
             let world = pgas.world();
             if world.rank() > 0 {
-                // Unit 0 has nothing of this barrier when it begins.
+                // Unit 0 has received nothing of this barrier when it begins.
                 fabric.recv(Match::from(members[0], 1), &mut [])?;
                 world.ibarrier()?.wait()?;
                 fabric.tell(members[0], PASSED, &[])?;
@@ -226,7 +227,7 @@ mod tests {
         });
     }
 
-    /// An operator of a collective that is being moved on may wait for a signal or a lock.
+    /// An operator of a collective that is being advanced may wait for a signal or a lock.
     #[test]
     fn an_operator_may_wait() {
         simulate(

@@ -1,6 +1,6 @@
 //! The non-blocking collectives. Each is the blocking one of the same name, on [`Buffers`] that it
-//! keeps until it has ended; counts that vectors do not say are arguments. What they give is empty
-//! where the target is a part.
+//! keeps until it has ended. Counts that do not follow from a vector are arguments. The returned
+//! vector is empty if the target is a part.
 
 use super::Ends;
 use super::arguments::{Counts, What};
@@ -15,7 +15,7 @@ use crate::{Elem, Result, Team};
 use samite_mem::SharedBytes;
 
 impl Team {
-    /// [`Team::barrier`].
+    /// Starts a [`Team::barrier`].
     pub fn ibarrier(&self) -> Result<Pending<()>> {
         let _turn = self.0.turn()?;
         let call = self.0.next_call(Kind::Barrier);
@@ -24,8 +24,8 @@ impl Team {
         Ok(Pending::start(self, Flying::new(run, None), result))
     }
 
-    /// [`Team::broadcast`]; gives a vector back. Of two parts `root` gives the first, and the
-    /// others get the second.
+    /// Starts a [`Team::broadcast`]; returns the vector. Of two parts, `root` sends the first and
+    /// the others receive into the second.
     pub fn ibroadcast<'a, T: Elem>(
         &self,
         root: u32,
@@ -39,7 +39,7 @@ impl Team {
         })
     }
 
-    /// [`Team::scatter`] of blocks of `count` elements; gives the own block.
+    /// Starts a [`Team::scatter`] of blocks of `count` elements; returns this member's block.
     pub fn iscatter<'a, T: Elem>(
         &self,
         root: u32,
@@ -49,7 +49,7 @@ impl Team {
         self.fly_moving(&What::Scatter(root), buffers, |_| count)
     }
 
-    /// [`Team::scatter_v`]; `count`: elements of the own block, which it gives.
+    /// Starts a [`Team::scatter_v`]; returns this member's block, of `count` elements.
     pub fn iscatter_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -60,7 +60,7 @@ impl Team {
         self.fly_moving(&What::ScatterV(root, counts.into()), buffers, |_| count)
     }
 
-    /// [`Team::gather`]; gives all blocks at `root`, nothing elsewhere.
+    /// Starts a [`Team::gather`]; returns all blocks at `root`, nothing elsewhere.
     pub fn igather<'a, T: Elem>(
         &self,
         root: u32,
@@ -70,8 +70,8 @@ impl Team {
         self.fly_moving(&What::Gather(root), buffers, count)
     }
 
-    /// [`Team::gather_v`]; gives all blocks at `root`, nothing elsewhere. In a vector what lies
-    /// between the blocks is zero.
+    /// Starts a [`Team::gather_v`]; returns all blocks at `root`, nothing elsewhere. In a vector,
+    /// the elements between the blocks are zero.
     pub fn igather_v<'a, T: Elem>(
         &self,
         root: u32,
@@ -83,7 +83,7 @@ impl Team {
         self.fly_moving(&What::GatherV(root, counts), buffers, count)
     }
 
-    /// [`Team::all_gather`]; gives all blocks.
+    /// Starts a [`Team::all_gather`]; returns all blocks.
     pub fn iall_gather<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -91,7 +91,7 @@ impl Team {
         self.fly_moving(&What::AllGather, buffers, |given| self.times_size(given))
     }
 
-    /// [`Team::all_gather_v`]; gives all blocks, as [`Team::igather_v`].
+    /// Starts a [`Team::all_gather_v`]; returns all blocks, as [`Team::igather_v`].
     pub fn iall_gather_v<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -101,7 +101,7 @@ impl Team {
         self.fly_moving(&What::AllGatherV(counts), buffers, |_| counts.end())
     }
 
-    /// [`Team::all_to_all`]; gives the blocks of all.
+    /// Starts a [`Team::all_to_all`]; returns a block from each member.
     pub fn iall_to_all<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -109,7 +109,7 @@ impl Team {
         self.fly_moving(&What::AllToAll, buffers, |given| given)
     }
 
-    /// [`Team::all_to_all_v`]; gives the blocks of all, as [`Team::igather_v`].
+    /// Starts a [`Team::all_to_all_v`]; returns a block from each member, as [`Team::igather_v`].
     pub fn iall_to_all_v<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -120,7 +120,7 @@ impl Team {
         self.fly_moving(&What::AllToAllV(from, into), buffers, |_| into.end())
     }
 
-    /// [`Team::reduce`]; gives the result at `root`, nothing elsewhere.
+    /// Starts a [`Team::reduce`]; returns the result at `root`, nothing elsewhere.
     pub fn ireduce<'a, T: Elem>(
         &self,
         root: u32,
@@ -130,7 +130,7 @@ impl Team {
         self.fly_combining(Combine::Reduce { root }, buffers, operator)
     }
 
-    /// [`Team::all_reduce`]; gives the result.
+    /// Starts a [`Team::all_reduce`]; returns the result.
     pub fn iall_reduce<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -139,7 +139,7 @@ impl Team {
         self.fly_combining(Combine::AllReduce, buffers, operator)
     }
 
-    /// [`Team::reduce_scatter`]; gives the own block of the result.
+    /// Starts a [`Team::reduce_scatter`]; returns this member's block of the result.
     pub fn ireduce_scatter<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -148,7 +148,7 @@ impl Team {
         self.fly_combining(Combine::ReduceScatter, buffers, operator)
     }
 
-    /// [`Team::scan`]; gives the own result.
+    /// Starts a [`Team::scan`]; returns this member's result.
     pub fn iscan<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -157,7 +157,7 @@ impl Team {
         self.fly_combining(Combine::Scan, buffers, operator)
     }
 
-    /// [`Team::exscan`]; gives the own result, nothing at rank 0.
+    /// Starts a [`Team::exscan`]; returns this member's result, nothing at rank 0.
     pub fn iexscan<'a, T: Elem>(
         &self,
         buffers: impl Into<Buffers<'a, T>>,
@@ -192,7 +192,7 @@ impl Team {
         self.fly(&what, (from, into), Some(combiner), ends)
     }
 
-    /// `expected`: elements of the result, of so many that this member gives.
+    /// `expected` maps the number of elements that this member gives to that of the result.
     fn fly_moving<'a, T: Elem>(
         &self,
         what: &What<'_>,
@@ -223,10 +223,10 @@ impl Team {
     }
 }
 
-/// The result of a collective that only synchronises.
+/// Returns the result of a collective that only synchronises.
 fn no_result(_: &SharedBytes, _: u64) {}
 
-/// The result of all others.
+/// Returns the result of all other collectives.
 fn elements<T: Elem>(bytes: &SharedBytes, count: u64) -> Vec<T> {
     let mut elements = vec![T::zeroed(); count as usize];
     bytes.read(0, crate::bytes_of_mut(&mut elements));

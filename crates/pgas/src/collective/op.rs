@@ -1,25 +1,24 @@
-//! Operators of reductions: the usual ones, the pair of a value and its place, and the user's own.
+//! Operators of reductions: the predefined ones, those on a value and its place, and user-defined
+//! ones.
 //!
 //! An operator must be associative. The members' elements are combined in the order of their ranks,
-//! in groups that may differ from call to call with the size and the team, so sums of
-//! floating-point numbers may differ in the last bits between teams and sizes; all members of one
-//! call get the same bits.
+//! in groups that depend on the size and the team. So sums of floating-point numbers may differ in
+//! the last bits between teams and sizes, but all members of one call get the same bits.
 
 use crate::Elem;
 
-/// Combines two elements; associative. It must not use the fabric or call collectives.
+/// An associative operation on two elements. It must not use the fabric or call collectives.
 pub trait Operator<T: Elem> {
-    /// The elements of lower ranks are on the left.
+    /// Combines two elements. `left` comes from the lower ranks.
     fn apply(&self, left: T, right: T) -> T;
 
-    /// Whether the order of the two does not matter. If it does, they are combined strictly by
-    /// rank.
+    /// Returns true if the operator commutes. Otherwise elements are combined strictly by rank.
     fn commutes(&self) -> bool {
         true
     }
 
-    /// Names it, so that members that call with different operators hear of it. All operators of
-    /// users have the same name.
+    /// Returns a code, so that members detect that they call with different operators. All
+    /// user-defined operators have the same code.
     fn code(&self) -> u8 {
         USER
     }
@@ -27,7 +26,7 @@ pub trait Operator<T: Elem> {
 
 const USER: u8 = 0xff;
 
-/// The usual operators have no state.
+/// Defines the predefined operators, which have no state.
 macro_rules! usual {
     ($($(#[$text:meta])* $name:ident;)+) => {
         $($(#[$text])*
@@ -41,9 +40,9 @@ usual! {
     Sum;
     /// Product. Integers wrap around.
     Prod;
-    /// Least. Of a number and a NaN it is the number.
+    /// Minimum. Of a number and a NaN, the number.
     Min;
-    /// Greatest. Of a number and a NaN it is the number.
+    /// Maximum. Of a number and a NaN, the number.
     Max;
     /// Bits that are set in all.
     BitAnd;
@@ -55,13 +54,13 @@ usual! {
     LogicalAnd;
     /// 0 if all are 0, else 1.
     LogicalOr;
-    /// Least value, with its place; of equal ones the lowest place. On [`Located`].
+    /// Minimum with its place; of equal values, the lowest place. On [`Located`].
     MinLoc;
-    /// Greatest value, with its place; of equal ones the lowest place. On [`Located`].
+    /// Maximum with its place; of equal values, the lowest place. On [`Located`].
     MaxLoc;
 }
 
-/// A value and where it is: a rank, an index, whatever the user says.
+/// A value and its place: a rank, an index or any other number that the user chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, packed)]
 pub struct Located<V> {
@@ -70,7 +69,7 @@ pub struct Located<V> {
 }
 
 impl<V: Copy> Located<V> {
-    /// The value at a place.
+    /// Returns a value at a place.
     pub fn new(value: V, place: u64) -> Self {
         Located { value, place }
     }
@@ -80,13 +79,13 @@ impl<V: Copy> Located<V> {
         self.value
     }
 
-    /// Where it is.
+    /// Returns the place.
     pub fn place(&self) -> u64 {
         self.place
     }
 }
 
-/// The user's operator.
+/// A user-defined operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Op<F> {
     apply: F,
@@ -94,7 +93,7 @@ pub struct Op<F> {
 }
 
 impl<F> Op<F> {
-    /// An operator for which the order does not matter.
+    /// Returns an operator that commutes.
     pub fn new<T: Elem>(apply: F) -> Self
     where
         F: Fn(T, T) -> T,
@@ -105,7 +104,7 @@ impl<F> Op<F> {
         }
     }
 
-    /// An operator whose left argument must come from the lower ranks.
+    /// Returns an operator whose left argument must come from the lower ranks.
     pub fn ordered<T: Elem>(apply: F) -> Self
     where
         F: Fn(T, T) -> T,

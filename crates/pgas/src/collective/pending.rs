@@ -11,7 +11,7 @@ use samite_mem::SharedBytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A call with what it combines by.
+/// A call with its combiner.
 pub(super) struct Flying {
     run: Run<'static>,
     combiner: Option<Box<dyn Combiner + Send>>,
@@ -43,22 +43,22 @@ impl Flying {
 }
 
 /// A non-blocking collective. It owns its buffers, or shares those in symmetric memory;
-/// [`Pending::wait`] gives the result. Wait, test, or `.await`.
+/// [`Pending::wait`] returns the result. Wait, test, or `.await`.
 ///
-/// It moves on whenever this unit waits in a collective, for a signal, or for the holder of a lock,
-/// tests or waits for any of its pending ones, or calls [`crate::Pgas::progress`]. Dropped or
-/// forgotten it goes on in the same way, and only its result is lost. Where the members of a team
-/// share memory, its calls move on one after the other.
+/// It advances whenever this unit waits in a collective, for a signal, or for the holder of a lock,
+/// tests or waits for any of its pending ones, or calls [`crate::Pgas::progress`]. If it is dropped
+/// or forgotten, it still advances, and only its result is lost. Where the members of a team share
+/// memory, its calls advance one after the other.
 #[derive(Debug)]
 #[must_use = "a collective that is not waited for may end at any time"]
 pub struct Pending<R> {
     team: Team,
     kind: Kind,
     flying: InFlight,
-    /// The checking mode has not learned of the others yet.
+    /// The checking mode has not merged the clocks of the others yet.
     unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,
-    /// Where the result is, and its elements.
+    /// The memory of the result, and its number of elements.
     memory: SharedBytes,
     count: u64,
 }
@@ -89,10 +89,11 @@ impl<R> Pending<R> {
         }
     }
 
-    /// The checking mode: this unit has the result, and so learns of whom it depends on.
+    /// Tells the checking mode that this unit has the result, so that it merges the clocks of the
+    /// members that the result depends on.
     #[cold]
     fn watch(&self, call: Call) -> Result<()> {
-        // ORDERING: Relaxed: it is used with the lock of `flying`.
+        // ORDERING: Relaxed: it is only used under the lock of `flying`.
         self.unwatched.store(false, Ordering::Relaxed);
         match &self.team.0.job.check {
             None => Ok(()),
@@ -106,7 +107,7 @@ impl<R> Pending<R> {
     }
 
     fn look(&self) -> Option<Result<R>> {
-        // Another thread may be moving it on.
+        // Another thread may be advancing it.
         let mut flying = self.flying.try_lock()?;
         let ended = flying.step(&self.team.0.job)?.clone();
         Some(self.answer(flying.run.call(), ended))
@@ -120,18 +121,19 @@ impl<R> Pending<R> {
         Ok((self.result)(&self.memory, self.count))
     }
 
-    /// The result, if it has ended; makes some progress. Asked again it answers again.
+    /// Makes some progress, and returns the result if the call has ended. May be called again
+    /// afterwards.
     pub fn test(&mut self) -> Option<Result<R>> {
         self.team.fabric().progress();
         self.team.0.job.step();
         self.look()
     }
 
-    /// Waits for the end.
+    /// Waits until the collective has ended.
     ///
     /// # Errors
-    /// Those of the blocking form; the deadline ends the collective here, unless another thread is
-    /// just moving it on: then it goes on, and only its result is lost.
+    /// Those of the blocking form. The deadline ends the collective here, unless another thread is
+    /// advancing it: then it continues, and only its result is lost.
     pub fn wait(self) -> Result<R> {
         let job = &self.team.0.job;
         let has_ended = || {
@@ -142,7 +144,7 @@ impl<R> Pending<R> {
         waited.unwrap_or_else(|error| match self.flying.try_lock() {
             None => Err(error.into()),
             Some(mut flying) => {
-                // Another thread may have moved it to its end just now.
+                // Another thread may just have brought it to its end.
                 let ended = flying.run.time_out(job, error);
                 self.answer(flying.run.call(), ended)
             }
@@ -153,7 +155,7 @@ impl<R> Pending<R> {
 impl<R> std::future::Future for Pending<R> {
     type Output = Result<R>;
 
-    /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.
+    /// Makes progress and asks to be polled again: no hidden thread would wake it.
     fn poll(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
@@ -175,8 +177,8 @@ mod tests {
     use samite_testkit::{check, same, simulate_on};
     use std::time::Duration;
 
-    /// Another thread may bring a call to its end between the deadline of a wait and its look at
-    /// the call: it stays as it has ended.
+    /// If another thread brings a call to its end after the deadline of a wait but before its last
+    /// check, the call keeps that result.
     #[test]
     fn what_has_ended_is_not_late() {
         for nodes in [1, 2] {

@@ -2,8 +2,8 @@
 //! a blocking one.
 //!
 //! A call is a [`Run`] on a link: [`Flags`] where all members of the team map each other's memory,
-//! else [`Messages`]. The links say when the next steps may be taken, and how a call ends early at
-//! all members; the steps themselves are taken here.
+//! else [`Messages`]. The links decide when the next steps may be taken, and how a call ends early
+//! at all members. The steps themselves are taken here.
 
 use super::call::{Call, Failure, Kind};
 use super::combining::{BLOCK, Combiner};
@@ -23,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// How a collective ends.
+/// The outcome of a collective.
 pub(super) type Ended = std::result::Result<(), Failure>;
 
 /// A call that is being run.
@@ -33,20 +33,20 @@ pub(crate) struct Run<'b> {
     rank: u32,
     input: Input<'b>,
     output: Output<'b>,
-    /// The caller's own target, where messages are received into other memory.
+    /// The caller's own target, if messages are received into other memory.
     target: Option<Output<'b>>,
     /// Bytes of an element.
     element: u64,
     schedule: Schedule,
     next: usize,
-    /// How many steps were taken.
+    /// The number of steps taken.
     taken: u64,
     scratch: Vec<SharedBytes>,
     link: Link,
     ended: Option<Ended>,
-    /// Inside a step, or left there by a panic of the combiner.
+    /// Set inside a step; a panic of the combiner leaves it set.
     stepping: bool,
-    /// Its first step only begins it, and combines nothing.
+    /// The first step only begins the call, and combines nothing.
     pub(super) is_new: bool,
 }
 
@@ -57,7 +57,7 @@ enum Link {
 }
 
 impl<'b> Run<'b> {
-    /// Begins a call, or refuses it at all members. The caller has the turn of the team.
+    /// Starts a call, or refuses it at all members. The caller has the turn of the team.
     pub(super) fn new(
         team: &Inner,
         call: Call,
@@ -118,7 +118,7 @@ impl<'b> Run<'b> {
         self.call
     }
 
-    /// Whether a step would move it on, as far as is known without using the fabric.
+    /// Returns true if a step would advance it, as far as is known without using the fabric.
     pub(super) fn is_ready(&self) -> bool {
         match &self.link {
             _ if self.ended.is_some() => true,
@@ -127,10 +127,10 @@ impl<'b> Run<'b> {
         }
     }
 
-    /// Moves on as far as it can without waiting; how it has ended, once it has.
+    /// Advances as far as possible without waiting. Returns the outcome once the call has ended.
     pub(super) fn step(&mut self, job: &Job, combiner: Option<&dyn Combiner>) -> Option<&Ended> {
         if self.ended.is_none() {
-            // Behind a step that is half done the call cannot go on.
+            // The call cannot continue after a step that was left half done.
             let went = match std::mem::replace(&mut self.stepping, true) {
                 true => Err(Failure::Refused(self.rank)),
                 false => self.go_on(job, combiner),
@@ -178,7 +178,7 @@ impl<'b> Run<'b> {
         Ok(false)
     }
 
-    /// Whether what the next steps need is done.
+    /// Returns true if the next steps may be taken.
     fn may_go_on(
         &mut self,
         job: &Job,
@@ -198,7 +198,7 @@ impl<'b> Run<'b> {
         Ok(may_go_on)
     }
 
-    /// Takes a step; whether something is to be waited for then.
+    /// Takes a step. Returns true if the call must then wait.
     fn take(
         &mut self,
         step: Step,
@@ -230,7 +230,7 @@ impl<'b> Run<'b> {
         Ok(false)
     }
 
-    /// Memory that is not private to the caller.
+    /// Returns a memory that is not private to the caller.
     fn memory(&self, memory: Memory) -> &SharedBytes {
         let found = match (memory, &self.link) {
             (Memory::Input, _) => self.input.shared(),
@@ -256,7 +256,7 @@ impl<'b> Run<'b> {
                 let (pid, address) = place.ok_or(Failure::Refused(rank))?;
                 let address = address.wrapping_add(from.offset);
                 if let Err(error) = self.output.copy_private(at, (pid, address), len) {
-                    // The member is gone, or the kernel says no all of a sudden.
+                    // The member is gone, or the kernel now refuses the copy.
                     tracing::warn!(rank, %error, "the kernel does not copy out of a member any more");
                     return Err(Failure::Refused(rank));
                 }
@@ -277,7 +277,7 @@ impl<'b> Run<'b> {
         Ok(())
     }
 
-    /// Combines terms of the schedule, a block of them at a time.
+    /// Combines terms of the schedule, block by block.
     fn combine(&mut self, first: usize, terms: usize, combiner: Option<&dyn Combiner>) {
         let (Some(Term::Take(all)), Some(combiner)) = (self.schedule.terms.get(first), combiner)
         else {
@@ -321,7 +321,7 @@ impl<'b> Run<'b> {
         }
     }
 
-    /// Ends early, at once or in a last meeting, and tells the others unless they know.
+    /// Ends the call early, at once or in a last meeting, and tells the others unless they know.
     fn stop(&mut self, job: &Job, failure: Failure) {
         self.schedule = Schedule::default();
         self.next = 0;
@@ -349,8 +349,8 @@ impl<'b> Run<'b> {
         self.ended = Some(ended);
     }
 
-    /// Ends as a wait that was too long, unless it has ended. Behind other calls in line it stays
-    /// there, to be refused.
+    /// Ends the call at its deadline, unless it has ended. If other calls are queued before it, it
+    /// stays queued and is refused in its turn.
     pub(super) fn time_out(&mut self, job: &Job, error: samite_fabric::Error) -> Ended {
         if let Some(ended) = &self.ended {
             return ended.clone();
@@ -378,11 +378,11 @@ impl Inner {
         self.peers.len() as u32
     }
 
-    /// The next call of this team. The caller has the turn.
+    /// Returns the descriptor of the next call of this team. The caller has the turn.
     pub(super) fn next_call(&self, kind: Kind) -> Call {
         self.job.let_go();
-        // ORDERING: Relaxed: only whoever has the turn changes it, and the lock of the turn orders
-        // that.
+        // ORDERING: Relaxed: only the thread that has the turn changes it, and the lock of the turn
+        // orders the changes.
         let number = self.calls.load(Ordering::Relaxed) + 1;
         self.calls.store(number, Ordering::Relaxed);
         Call {
@@ -395,13 +395,14 @@ impl Inner {
         }
     }
 
-    /// What calls run on, if the members share memory. All members answer alike.
+    /// Returns the board that calls run on, if the members share memory. All members get the same
+    /// answer.
     #[inline]
     pub(super) fn board(&self) -> Option<&Arc<Board>> {
         self.board.get()
     }
 
-    /// Runs a collective to its end; the checking mode follows it.
+    /// Runs a collective to its end, and reports it to the checking mode.
     #[inline]
     pub(super) fn run<C: Combiner>(
         &self,
@@ -425,7 +426,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Runs a call of few bytes, if it is one, once those before it have ended.
+    /// Runs the call if it has few bytes, once the calls before it have ended.
     #[inline(always)]
     fn at_once<C: Combiner>(
         &self,
@@ -469,13 +470,13 @@ impl Inner {
         let run = RefCell::new(Run::new(self, *call, Ok(shape), ends));
         let drive = || self.drive(&run, combiner);
         catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
-            // The user's operator: the others do not wait for what does not come.
+            // The user's operator panicked: end the call, so that the others do not wait in vain.
             let _ = drive();
             resume_unwind(panic)
         })
     }
 
-    /// Each step may take as long as the fabric waits.
+    /// Runs a call to its end. Each step may take as long as the fabric's deadline.
     fn drive(&self, run: &RefCell<Run<'_>>, combiner: Option<&dyn Combiner>) -> Ended {
         let (job, what) = (&*self.job, run.borrow().call.kind.name());
         loop {
@@ -492,8 +493,8 @@ impl Inner {
         }
     }
 
-    /// Ends the next call of the team, whichever it is at the others: this member's arguments keep
-    /// it from calling it. The error, for its caller.
+    /// Ends the next call of the team, whatever the others call, because this member's arguments
+    /// are invalid. Returns the error for the caller.
     #[cold]
     pub(crate) fn refuse_next(&self, error: Error) -> Error {
         match self.turn() {
@@ -502,7 +503,7 @@ impl Inner {
         }
     }
 
-    /// Ends a call whose arguments do not fit together at all members; the error, for its caller.
+    /// Ends a call with inconsistent arguments at all members. Returns the error for the caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
         if self.size() > 1 {
