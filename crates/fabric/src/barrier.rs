@@ -7,21 +7,21 @@
 //!   root -> member   GO   attempt    everybody has come
 //!                    NO   attempt    this life of this peer is lost: nobody will get through
 //! ```
-//! They travel as signals, whose keys say which of these, a hash of the list, and the attempt,
-//! which a member counts. The peer of NO is in the frame's inline bytes.
+//! They are sent as signals, whose keys hold the kind, a hash of the list, and the attempt, which a
+//! member counts. The peer of NO is in the frame's inline bytes.
 //!
 //! # Invariants
-//! G1 The root lets all members go at once, while it knows of all of them that they have come and
-//!    not gone back; what it knew when it gave up itself stays true.
-//! G2 GO and NO answer one attempt. One that comes after its member went back is dropped.
-//! G3 The root alone decides that a loss ends a barrier: what a member hears of another one may be
-//!    that it was let go and has left. So NO never passes a GO of the same barrier.
-//! G4 A root that has found a member lost answers those that come later, until it comes to this
-//!    list again itself.
+//! G1 The root releases all members at once, while it knows that all of them have arrived and not
+//!    gone back. What it knew when it gave up itself stays valid.
+//! G2 GO and NO answer one attempt. An answer that arrives after its member went back is dropped.
+//! G3 Only the root decides that a loss ends a barrier: a loss that a member sees may be that of
+//!    one that was released and has left. So NO never overtakes a GO of the same barrier.
+//! G4 A root that has found a member lost answers those that arrive later, until it enters a
+//!    barrier with this list again itself.
 //!
-//! Not guaranteed: a member whose deadline is over while GO is on its way ends with
+//! Not guaranteed: a member whose deadline expires while GO is in flight ends with
 //! [`Error::Timeout`], the others do not. Two lists with one root and one hash are one barrier. A
-//! root whose deadline is over while a GO waits for room returns, and that GO leaves with its next
+//! root whose deadline expires while a GO waits for room returns, and that GO is sent with its next
 //! progress.
 
 use crate::engine::Engine;
@@ -30,13 +30,14 @@ use crate::proto::barrier::{BACK, COME, GO, LISTS_MAX, NO, key};
 use crate::wire::kind;
 use crate::{Error, PeerId, Result, Whom};
 
-/// Which list: 29 bits of it.
+/// Returns 29 bits that identify the list.
 fn hash(members: &[PeerId]) -> u64 {
     let fnv = |hash: u64, peer: &PeerId| (hash ^ peer.0 as u64).wrapping_mul(0x100_0000_01b3);
     members.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 35
 }
 
-/// A member at a barrier. However that ends, but by GO, the root hears that it is there no longer.
+/// A member at a barrier. However the wait ends, except by GO, the root is told that the member has
+/// left it.
 struct AtBarrier<'a> {
     fabric: &'a Fabric,
     root: PeerId,
@@ -58,12 +59,12 @@ impl Drop for AtBarrier<'_> {
 
 impl Fabric {
     /// Waits until all `members` are at this barrier. Collective: every member with the same list,
-    /// in one thread at a time: of two threads that come with one list neither may get through. A
-    /// member whose deadline is over is no longer at it, and may come again.
+    /// in one thread at a time: if two threads use one list, neither may get through. A member
+    /// whose deadline expires has left the barrier, and may enter it again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which names the first one at the
-    /// first member that has not come, at the others the first member.
+    /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which at the first member names
+    /// the first one that has not arrived, at the others the first member.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
         let Some((root, others)) = members.split_first() else {
             return Ok(());
@@ -110,7 +111,7 @@ impl Fabric {
                 .iter()
                 .position(|one| !core.engine.has_come(*one, list))
             {
-                // It went back while the others came (G1).
+                // It went back while the others arrived (G1).
                 Some(index) => missing = index,
                 None => break core.let_go(others, list),
             }
@@ -119,7 +120,7 @@ impl Fabric {
             let has_left = |engine: &mut Engine, to: PeerId| {
                 engine.gone(to).is_some() || engine.peer(to).outbox.is_empty()
             };
-            // Everybody has come: how this ends is nobody's concern.
+            // All have arrived: how this ends does not depend on the members.
             let whom = Whom::Peer(*first);
             let _ = self.wait("room for the end of a barrier", whom, |engine| {
                 let have_left = others.iter().all(|other| has_left(engine, *other));
@@ -148,7 +149,7 @@ impl Fabric {
 }
 
 impl Core {
-    /// Lets all members go. Returns whether a GO waits for room.
+    /// Releases all members. Returns whether a GO waits for room.
     fn let_go(&mut self, others: &[PeerId], list: u64) -> bool {
         let mut is_posted = false;
         for other in others {
@@ -162,7 +163,7 @@ impl Core {
         is_posted
     }
 
-    /// A member is lost: tells the others that have come, and those that will (G4).
+    /// Handles a lost member: tells the others that have arrived, and those that will (G4).
     #[cold]
     fn break_up(&mut self, others: &[PeerId], list: u64, error: &Error) {
         let &Error::PeerLost { peer, incarnation } = error else {
@@ -190,8 +191,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
-    /// The panic of a handler takes a member back from its barrier: nobody passes without it, and
-    /// it passes with all others when it comes again.
+    /// A handler's panic takes a member back from its barrier: nobody passes without it, and it
+    /// passes with all others when it enters again.
     #[test]
     fn a_panic_takes_a_member_back() {
         let ended = Scenario::new(1, 3).run(|fabric| -> Result<()> {
@@ -202,7 +203,7 @@ mod tests {
             }
             fabric.barrier(&members)?;
             if fabric.me() == third {
-                fabric.await_signal(panics, 3)?; // It has passed the first one.
+                fabric.await_signal(panics, 3)?; // It has passed the first barrier.
                 fabric.tell(panics, 1, b"")?;
                 fabric.barrier(&members)?;
             } else if fabric.me() == panics {

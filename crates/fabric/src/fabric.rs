@@ -1,4 +1,4 @@
-//! A process among its peers: joining, who is there, waiting.
+//! A process and its peers: joining, membership, waiting.
 
 use crate::engine::{Engine, Offered, Peer, UNPOLLED};
 use crate::layer::Taken;
@@ -20,9 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// See the crate's text. A handle: its clones are the same process among its peers, which leaves
-/// when the last of them, and of what was made by them (segments, operations, views), is dropped.
-/// Thread: any.
+/// See the crate's documentation. A handle: its clones are the same process, which leaves when the
+/// last of them, and of what they created (segments, operations, views), is dropped. Thread: any.
 #[derive(Clone, Debug)]
 pub struct Fabric(pub(crate) Arc<Shared>);
 
@@ -34,30 +33,29 @@ impl AsRef<Fabric> for Fabric {
 }
 
 thread_local! {
-    /// The deadline of a call of [`Fabric::within`] that this thread is in, of whichever fabric.
+    /// The deadline of a call of [`Fabric::within`] that this thread is in, of any fabric.
     static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// What all clones of a fabric share.
+/// The state that all clones of a fabric share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The engine, and what it sends and receives by. The thread that used it last has it for one
-    /// load.
+    /// The engine and its transport. The thread that used it last locks it with one load.
     core: Biased<Core>,
     pub(crate) node: Membership,
     identity: Identity,
-    /// Its place in a domain that an agent keeps.
+    /// Its place in a domain with an agent.
     seat: Option<Seat>,
-    /// In nanoseconds.
+    /// Returns the deadline of waits in this thread.
     deadline: AtomicU64,
-    /// How long after it has given up a message this process waits for a peer that still copies
-    /// into the buffer. In nanoseconds.
+    /// How long this process waits for a peer that still copies into the buffer of a message that
+    /// was given up, in nanoseconds.
     grace: AtomicU64,
     pub(crate) spin: Option<Duration>,
     checks: bool,
-    /// Layers that there may be once.
+    /// Layers that may exist only once.
     layers: Mutex<HashMap<&'static str, Taken>>,
-    /// What peers read to find out whether the kernel copies between us.
+    /// A word that peers read to find out whether the kernel copies between us.
     _cookie: Box<[u8; 8]>,
 }
 
@@ -69,10 +67,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// One turn: takes what arrived, moves large messages on, sends what waits.
+    /// Takes one turn: receives frames, advances large messages, sends what is queued.
     #[inline]
     pub(crate) fn turn(&mut self) -> usize {
-        /// A handler may panic in a turn: what that brought before is told, too.
+        /// Tells the waiting threads what the turn brought, even if a handler panics in it.
         struct Turning<'a>(&'a mut Core);
         impl Drop for Turning<'_> {
             #[cold]
@@ -88,7 +86,8 @@ impl Core {
         let mut moved = transport.poll(engine);
         engine.unpolled = UNPOLLED;
         if !engine.active.is_empty() {
-            // What a frame just started goes out before the copying begins: the peer can help.
+            // What a frame just started is sent before the copying begins, so that the peer can
+            // help.
             moved += engine.flush(transport);
             moved += engine.advance(transport);
         }
@@ -100,7 +99,7 @@ impl Core {
         moved
     }
 
-    /// Why nothing can be asked of a peer, if so. One that this process has had nothing to do with
+    /// Returns why a peer cannot be reached, if so. A peer that this process has not dealt with yet
     /// is looked up.
     #[inline(always)]
     #[must_use]
@@ -120,13 +119,14 @@ impl Core {
         self.engine.gone(peer)
     }
 
-    /// What is known of a peer. One that this process has had nothing to do with is looked up.
+    /// Returns what is known of a peer. A peer that this process has not dealt with yet is looked
+    /// up.
     pub(crate) fn known(&mut self, peer: PeerId) -> Option<&Peer> {
         let _looked_up = self.gone(peer);
         self.engine.peers.get(peer)
     }
 
-    /// Sends a signal, if it may leave, nothing waits before it and there is room.
+    /// Sends a signal, if it may be sent, nothing is queued before it and there is room.
     #[inline]
     pub(crate) fn signal_now(&mut self, to: PeerId, key: u64) -> bool {
         let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
@@ -139,7 +139,7 @@ impl Core {
         has_left
     }
 
-    /// Sends what waits.
+    /// Sends what is queued.
     pub(crate) fn flush(&mut self) {
         if self.engine.flush(&mut self.transport) > 0 {
             self.tell();
@@ -147,8 +147,8 @@ impl Core {
         self.leave();
     }
 
-    /// This thread goes on without a turn: rings if the thread that drives sleeps, and something is
-    /// left to it.
+    /// Called when this thread continues without a turn: rings if the driving thread sleeps, and
+    /// work is left to it.
     #[inline]
     pub(crate) fn leave(&self) {
         if self.waiters.is_asleep() && self.engine.is_busy() {
@@ -156,8 +156,8 @@ impl Core {
         }
     }
 
-    /// What peers may do with a segment from now on. What the transport did for them before has
-    /// ended when this returns: its memory may have another use.
+    /// Sets what peers may do with a segment from now on. Whatever the transport was doing for them
+    /// before has ended when this returns, so the memory may be reused.
     pub(crate) fn offer(&mut self, segment: u32, offered: Option<Offered>) {
         let replaced = match offered {
             Some(offered) => self.engine.offered.insert(segment, offered),
@@ -171,8 +171,8 @@ impl Core {
         }
     }
 
-    /// Wakes the threads that what has just been done may concern: those whose operation has ended,
-    /// and those that look at everything.
+    /// Wakes the threads that the last changes may concern: those whose operation has ended, and
+    /// those that look at everything.
     #[inline(always)]
     pub(crate) fn tell(&mut self) {
         let ops = &mut self.engine.ops;
@@ -183,23 +183,22 @@ impl Core {
     }
 }
 
-/// Out of the way of those that are no fork.
+/// Cold, because only forks get here.
 #[cold]
 fn forked() -> Error {
     Error::Forked
 }
 
-/// How long a process that leaves tries to get rid of what it still had to send, and waits for
-/// peers that copy.
+/// How long a leaving process tries to send what is queued, and waits for peers that copy.
 const LINGER: Duration = Duration::from_secs(1);
-/// A peer that does not end its copy so long after the receiver has given the message up is taken
-/// for one that never will: the agent ends it.
+/// A peer that does not end its copy within this time after the receiver gave the message up is
+/// assumed to be stuck: the agent ends it.
 const GRACE: Duration = Duration::from_secs(10);
-/// What the agent is given for that.
+/// The time that the agent is given for that.
 const EVICTION: Duration = Duration::from_secs(5);
 
 impl Fabric {
-    /// Joins a domain on this node. Collective: no. Returns when this process is a peer.
+    /// Joins a domain on this node; returns when this process is a peer. Collective: no.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
         let (seat, node, watch) = node::join_domain(domain, &identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(Shm::new(&node, Some(watch))));
@@ -212,7 +211,7 @@ impl Fabric {
         ))
     }
 
-    /// A domain of one process, which nobody can join.
+    /// Creates a domain of one process, which nobody can join.
     pub fn alone(identity: Identity, config: Config) -> Result<Fabric> {
         let node = node::start_alone(&identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
@@ -251,28 +250,27 @@ impl Fabric {
         fabric
     }
 
-    /// This process.
+    /// Returns the number of this process.
     pub fn me(&self) -> PeerId {
         self.0.node.peer()
     }
 
-    /// Which life of its number this process is: what others know as [`PeerInfo::incarnation`].
+    /// Returns the incarnation of this process, as others know it in [`PeerInfo::incarnation`].
     pub fn incarnation(&self) -> u32 {
         self.0.node.incarnation
     }
 
-    /// What it said of itself.
+    /// Returns the identity with which this process joined.
     pub fn identity(&self) -> &Identity {
         &self.0.identity
     }
 
-    /// Name of the domain; `None` in a domain of one.
+    /// Returns the name of the domain; `None` in a domain of one.
     pub fn domain(&self) -> Option<&str> {
         self.0.seat.as_ref().map(|seat| seat.domain.as_str())
     }
 
-    /// The time that has passed since some moment, as waits count it: in the simulator it is
-    /// virtual.
+    /// Returns the time since some fixed moment, as waits count it: virtual in the simulator.
     pub fn now(&self) -> Duration {
         let core = self.0.lock();
         core.map_or(Duration::ZERO, |core| core.transport.now())
@@ -285,8 +283,8 @@ impl Fabric {
         WITHIN.get().unwrap_or_else(usual)
     }
 
-    /// Runs `f`, in which the waits of this thread have this deadline, also those on other fabrics.
-    /// Other threads keep theirs.
+    /// Runs `f` with another deadline for the waits of this thread, on other fabrics too. Other
+    /// threads keep theirs.
     pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
         struct Before(Option<Duration>);
         impl Drop for Before {
@@ -298,8 +296,8 @@ impl Fabric {
         f()
     }
 
-    /// Has the agent end the peers that still copy into buffers of this process long after it gave
-    /// their messages up.
+    /// Asks the agent to end the peers that still copy into buffers of this process long after it
+    /// gave their messages up.
     pub(crate) fn evict(&self, held: &[ClaimedPiece]) {
         let Some(seat) = &self.0.seat else { return };
         for held in held {
@@ -312,42 +310,43 @@ impl Fabric {
         }
     }
 
-    /// Changes the deadline of the waits that follow.
+    /// Sets the deadline of the waits that follow.
     pub fn set_deadline(&self, deadline: Duration) {
         self.0.deadline.store(nanos(deadline), Ordering::Relaxed);
     }
 
-    /// Whether the layers above are to check what the program does ([`Config::check`]).
+    /// Returns whether the layers above should check what the program does ([`Config::check`]).
     pub fn checks(&self) -> bool {
         self.0.checks
     }
 
-    /// Whether more processes want the processors than there are: spinning would keep whom we wait
-    /// for from running.
+    /// Returns whether more processes want the processors than there are: spinning would keep the
+    /// process that is waited for from running.
     pub fn is_oversubscribed(&self) -> bool {
         self.0
             .lock()
             .is_ok_and(|core| core.transport.oversubscribed())
     }
 
-    /// Bytes of shared memory that this process has in blocks.
+    /// Returns how many bytes of shared memory this process has allocated.
     pub fn shared_bytes(&self) -> u64 {
         self.0.with(Core::sweep);
         self.0.node.heap.used()
     }
 
-    /// Takes what has arrived and moves operations on; how much that was. Never blocks.
+    /// Takes what has arrived and advances operations; returns how much it did. Never blocks.
     pub fn progress(&self) -> usize {
         self.0.lock().map_or(0, |mut core| core.turn())
     }
 
-    /// How many changes of membership this process has heard of: whoever follows it compares.
+    /// Returns how many changes of membership this process has seen: a caller that follows
+    /// membership compares this number.
     pub fn changes(&self) -> u64 {
         self.0.lock().map_or(0, |core| core.engine.changes)
     }
 
-    /// What this process's progress has put and got for others. Accesses to memory that is mapped
-    /// are not among it: its owner does not see them.
+    /// Returns what this process's progress did to serve puts and gets of others. Accesses to
+    /// mapped memory are not counted: the owner does not see them.
     pub fn served(&self) -> crate::Served {
         self.0
             .lock()
@@ -355,26 +354,26 @@ impl Fabric {
             .unwrap_or_default()
     }
 
-    /// Who is there now, by peer number.
+    /// Returns the living processes, by peer number.
     pub fn peers(&self) -> Vec<PeerInfo> {
         self.progress();
         let core = self.0.lock();
         core.map_or_else(|_| Vec::new(), |core| core.engine.living(|_| true))
     }
 
-    /// Tells a peer that something happened; counted, never lost, matched by nothing but its key,
-    /// which is below 2^63. Completion: local.
+    /// Sends a signal to a peer: counted, never lost, matched only by its key, which is below 2^63.
+    /// Completion: local.
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it
-    /// before, or awaits none of some 250,000 other keys; [`Error::NoSuchKey`].
+    /// before, or has some 250,000 other keys that it has not awaited; [`Error::NoSuchKey`].
     #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
         of_users(key)?;
         self.signal_any(to, key)
     }
 
-    /// [`Fabric::signal`], with the keys of barriers too.
+    /// As [`Fabric::signal`], but the keys of barriers are allowed, too.
     pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
         let mut core = self.0.lock()?;
         if let Some(error) = core.gone(to) {
@@ -387,7 +386,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// A signal that waits its turn; and for it, once enough of them wait.
+    /// Queues a signal; waits for room if the queue is full.
     #[cold]
     fn signal_later(&self, to: PeerId, key: u64) -> Result<()> {
         self.wait("room for a signal", Whom::Peer(to), |engine| {
@@ -405,7 +404,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Waits for a signal from a peer and takes it.
+    /// Waits for a signal from a peer, and takes it.
     ///
     /// # Errors
     /// [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NoSuchKey`].
@@ -418,8 +417,8 @@ impl Fabric {
         self.after_announcement(|| self.wait("a signal", Whom::Peer(from), &mut ended)?)
     }
 
-    /// Does something; and once more if it fails because it names a peer that this process has had
-    /// nothing to do with.
+    /// Runs `act`, and again if it fails because it names a peer that this process has not dealt
+    /// with yet.
     pub(crate) fn after_announcement<T>(&self, mut act: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match act() {
@@ -430,7 +429,7 @@ impl Fabric {
     }
 }
 
-/// Whether a signal of users may have this key.
+/// Checks that a user's signal may have this key.
 #[inline]
 fn of_users(key: u64) -> Result<()> {
     if key < crate::proto::barrier::KEYS {
@@ -445,8 +444,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// The engine, for this thread. `None`: this is a fork of the process that joined, and another
-    /// thread had the engine when it forked. Nothing there is this process's own.
+    /// Locks the engine for this thread. `None`: this is a fork of the process that joined, and
+    /// another thread held the engine when it forked. Nothing there belongs to this process.
     #[inline(always)]
     pub(crate) fn core(&self) -> Option<Guard<'_, Core>> {
         self.core.lock_unless_left()
@@ -461,12 +460,12 @@ impl Shared {
         }
     }
 
-    /// Does something with the engine, or nothing where it cannot be had ([`Shared::core`]).
+    /// Runs `f` with the engine, unless it cannot be locked ([`Shared::core`]).
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Core) -> R) -> Option<R> {
         self.core().map(|mut core| f(&mut core))
     }
 
-    /// Whether this is a fork of the process that joined: nothing that it has is its own.
+    /// Returns whether this is a fork of the process that joined: nothing that it holds is its own.
     pub(crate) fn is_of_parent(&self) -> bool {
         !self.node.heap.owner().is_current()
     }
@@ -484,8 +483,8 @@ impl Shared {
         self.layers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last turns of a process that leaves: what it still had to send leaves, peers that copy
-    /// into its buffers end their piece.
+    /// The last turns of a leaving process: what is queued is sent, and peers that copy into its
+    /// buffers end their piece.
     fn linger(&self) {
         let mut waiting = Waiting::new(self, LINGER);
         let Some(mut core) = self.core() else { return };
@@ -502,24 +501,23 @@ impl Shared {
 }
 
 impl Drop for Shared {
-    /// Leaves the domain: peers see this process as lost. What it still had to send is sent if
-    /// there is room soon; a message that matters is one that was waited for. A fork of the process
-    /// that joined leaves nothing.
+    /// Leaves the domain: peers see this process as lost. What is queued is sent if there is room
+    /// soon; wait for messages that matter. A fork of the process that joined has nothing to leave.
     fn drop(&mut self) {
         if self.is_of_parent() {
             return;
         }
-        // A handler may panic meanwhile: also then nothing is freed that somebody writes into.
+        // A handler may panic meanwhile: even then nothing is freed that a peer writes into.
         let lingered = catch_unwind(AssertUnwindSafe(|| self.linger()));
         let seat = self.seat.take();
         let core = self.core.get_mut();
         for registration in core.engine.take_registrations() {
             core.transport.deregister(registration);
         }
-        // Peers read its rings until they have seen that it is gone, which the agent knows.
+        // Peers read its rings until they have seen its departure, which the agent knows.
         self.node.heap.leave();
         if self.core.get_mut().engine.end_all() {
-            // Shared memory that a peer still writes into is this process's until it ends.
+            // Shared memory that a peer still writes into stays with this process until it exits.
             std::mem::forget(seat);
         } else {
             drop(seat);
@@ -537,8 +535,8 @@ mod tests {
     use crate::Match;
     use crate::proto::rma::Piece;
 
-    /// A process that has taken messages leaves while something of it is under way that ends
-    /// without a frame: it sleeps.
+    /// A leaving process that took messages, and still has an operation in progress that ends
+    /// without a frame, sleeps.
     #[test]
     fn a_process_that_leaves_sleeps() {
         let fabric = Fabric::alone(Identity::by_hand("leaves"), Config::default()).unwrap();

@@ -139,7 +139,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         Ok(sealed::From::from(ended))
     }
 
-    /// Whether it has ended; makes some progress, and leaves the result for [`Handle::wait`].
+    /// Returns whether it has ended; makes some progress, and leaves the result for
+    /// [`Handle::wait`].
     pub fn has_ended(&self) -> bool {
         if let Some(fabric) = &self.fabric {
             fabric.as_ref().progress();
@@ -147,7 +148,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         self.is_over()
     }
 
-    /// Whether it has ended, as far as is known: makes no progress, for callers that look at many.
+    /// Returns whether it has ended, as far as is known: makes no progress, for callers that look
+    /// at many.
     pub fn is_over(&self) -> bool {
         let has_ended = |mut core: Guard<'_, Core>| {
             let op = core.engine.ops.get(self.key);
@@ -156,7 +158,7 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         self.core().is_none_or(has_ended)
     }
 
-    /// Whether it had ended when it was made: nothing is in flight.
+    /// Returns whether it had ended when it was made: nothing is in flight.
     #[inline]
     pub fn is_complete(&self) -> bool {
         self.fabric.is_none()
@@ -210,7 +212,7 @@ pub fn wait_all<T: Outcome, F: AsRef<Fabric>>(
     ended.into_iter().collect()
 }
 
-/// Whether all have ended; makes some progress.
+/// Returns whether all have ended; makes some progress.
 pub fn test_all<T: Outcome>(handles: &[Handle<T>]) -> bool {
     handles.iter().all(Handle::has_ended)
 }

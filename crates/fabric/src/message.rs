@@ -288,7 +288,7 @@ impl Fabric {
     }
 }
 
-/// Whether users may name this handler.
+/// Returns whether users may name this handler.
 fn of_users(peer: PeerId, handler: u16) -> Result<()> {
     match handler < KEPT {
         true => Ok(()),

@@ -184,7 +184,7 @@ pub(crate) const NO_SCOPE: u16 = 0;
 pub(crate) type Key = u64;
 
 impl Op {
-    /// Whether it has ended.
+    /// Returns whether it has ended.
     #[inline(always)]
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.work, Work::Done(_))

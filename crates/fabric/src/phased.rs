@@ -168,7 +168,7 @@ impl Phased {
         self.key
     }
 
-    /// Whether it may be read, and nothing else.
+    /// Returns whether it may be read, and nothing else.
     pub fn is_reading(&self) -> bool {
         let mode = self.block.as_ref().map(LeasedBlock::mode);
         mode == Some(Mode::Reading)

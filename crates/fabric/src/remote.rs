@@ -44,7 +44,7 @@ impl Remote {
         }
     }
 
-    /// Whether its owner still offers it, as far as that can be seen from here.
+    /// Returns whether its owner still offers it, as far as that can be seen from here.
     #[inline]
     pub fn is_offered(&self) -> bool {
         match &self.path {
@@ -80,7 +80,7 @@ impl Remote {
         }
     }
 
-    /// Whether a word lies inside, and where atomics may reach it.
+    /// Returns whether a word lies inside, and where atomics may reach it.
     #[inline(always)]
     fn check_word(&self, offset: u64, width: Width) -> Result<()> {
         self.check(offset, width.bytes())?;

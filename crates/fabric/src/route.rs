@@ -62,7 +62,7 @@ impl Engine {
         peer.map(|peer| peer.route).unwrap_or_default()
     }
 
-    /// Whether the kernel copies between a peer and this process; asked once, by doing it.
+    /// Returns whether the kernel copies between a peer and this process; asked once, by doing it.
     pub(crate) fn kernel_works(&mut self, peer: PeerId) -> bool {
         let route = self.route(peer);
         // To itself a process sends through its ring: the kernel must not write behind borrows.
@@ -82,7 +82,7 @@ impl Engine {
         works
     }
 
-    /// Whether the owner lives, and still the life that the key is of.
+    /// Returns whether the owner lives, and still the life that the key is of.
     pub(crate) fn lives(&self, key: SegmentKey) -> Result<()> {
         self.lost_life(key.peer, key.incarnation)
             .map_or(Ok(()), Err)

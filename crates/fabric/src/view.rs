@@ -43,15 +43,15 @@ impl View {
         &self.bytes
     }
 
-    /// Whether nothing was copied.
+    /// Returns whether nothing was copied.
     pub fn in_place(&self) -> bool {
         self.end.view.is_some()
     }
 
-    /// Whether the sender has given the message up (its deadline was over) while it was viewed:
-    /// then the bytes may be others than those that it sent. Their memory stays as long as the
-    /// view. `false` says that what was read before is right. Never of a private copy. Always in a
-    /// fork, where the bytes are zeroes.
+    /// Returns whether the sender has given the message up (its deadline was over) while it was
+    /// viewed: then the bytes may be others than those that it sent. Their memory stays as long as
+    /// the view. `false` says that what was read before is right. Never of a private copy. Always
+    /// in a fork, where the bytes are zeroes.
     pub fn is_withdrawn(&self) -> bool {
         let Some(view) = self.end.view else {
             return false;

@@ -55,7 +55,7 @@ impl Fabric {
         bell.unwrap_or(Bell(Wakes::Nobody))
     }
 
-    /// Whether a peer is gone: then the error that operations to it end with.
+    /// Returns whether a peer is gone: then the error that operations to it end with.
     pub fn lost(&self, peer: PeerId) -> Option<Error> {
         self.0.lock().map_or_else(Some, |mut core| core.gone(peer))
     }

@@ -101,8 +101,8 @@ pub(crate) mod kind {
         row(kind).0
     }
 
-    /// Whether it ends a request, or is a part of what does: the requests of a peer, and with them
-    /// these answers, are bounded by its credits.
+    /// Returns whether it ends a request, or is a part of what does: the requests of a peer, and
+    /// with them these answers, are bounded by its credits.
     pub(crate) const fn is_answer(kind: u8) -> bool {
         row(kind).1
     }

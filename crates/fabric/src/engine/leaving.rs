@@ -1,5 +1,5 @@
-//! A process leaves: its buffers may be in the hands of peers, which copy through the kernel and
-//! learn later that it is gone.
+//! What happens when a process leaves while peers may still use its buffers: they copy through the
+//! kernel, and learn later that it has left.
 
 use super::Engine;
 use crate::Error;
@@ -7,9 +7,9 @@ use crate::ops::{Op, Ops, Work};
 use samite_mem::copy::cooperative::Claim;
 
 impl Engine {
-    /// This process leaves: peers take no further piece of a message from it or for it. What they
-    /// have copied of one from it by then is not delivered: its bytes are freed next. Returns
-    /// whether nobody writes into a buffer of this process any more.
+    /// Called when this process leaves: peers take no further pieces of a message from it or for
+    /// it. What they have copied from it by then is not delivered, because its bytes are freed
+    /// next. Returns whether nobody writes into a buffer of this process any more.
     pub(crate) fn withdraw_all(&mut self) -> bool {
         let mut quiet = true;
         let all = |op: &Op| {
@@ -26,7 +26,7 @@ impl Engine {
                 | Some(Work::Assist { word, .. }) => {
                     Claim::new(self.words.word(*word), 0).revoke();
                 }
-                // Its sender is not told that it was taken: it was not.
+                // The message was not taken, so its sender is not told that it was.
                 Some(Work::Pull(pull)) if pull.let_go() => {
                     self.ops.finish(key, Err(Error::Cancelled));
                 }
@@ -37,8 +37,8 @@ impl Engine {
         quiet
     }
 
-    /// Lets go of everything that it shares with others: this process leaves. A buffer that a peer
-    /// may still be writing into is never freed. Returns whether one of them lies in shared memory.
+    /// Gives up everything that this leaving process shares with others. A buffer that a peer may
+    /// still be writing into is never freed. Returns whether such a buffer lies in shared memory.
     pub(crate) fn end_all(&mut self) -> bool {
         let mut writes_on = false;
         if !self.withdraw_all() {

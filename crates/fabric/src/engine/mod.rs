@@ -1,7 +1,7 @@
-//! The middle of the fabric: takes frames, moves operations on, says which frames to send.
+//! The middle of the fabric: it takes frames, advances operations and decides which frames to send.
 //!
-//! It never sees the transport while frames arrive ([`Sink`]): what it wants to send goes to the
-//! outboxes and leaves at the end of the turn. A message that finds its receive posted is copied
+//! It does not see the transport while frames arrive ([`Sink`]): what it wants to send goes to the
+//! outboxes and leaves at the end of the turn. A message whose receive is already posted is copied
 //! once, straight from the frame.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!                Engine::flush   --frames--> transport.push
 //! ```
 //!
-//! The protocols are in `proto/`, each file an `impl` of this type. The file is long because it has
-//! the state that they all share, and what happens to it when a frame, a loss or an error comes.
+//! The protocols are in `proto/`, each file an `impl` of this type. This file is long because it
+//! holds the state that they share, and handles frames, losses and errors for all of them.
 
 mod leaving;
 mod outbox;
@@ -48,14 +48,14 @@ pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send
 /// A message that no receive was posted for.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// Its bytes are here; few of them without an allocation.
+    /// Its bytes are here; a few of them need no allocation.
     Bytes(SmallVec<[u8; 64]>),
     /// Its bytes are with the sender.
     Offer(crate::wire::Offer),
-    /// Its bytes are here, and its sender was this life of a number that another process has.
+    /// Its bytes are here. Its sender was this incarnation of a number that has been reassigned.
     Departed(u32, SmallVec<[u8; 64]>),
-    /// A receive got it from this life of its sender, and a panic ended that receive before it
-    /// could return it.
+    /// A receive took it from this incarnation of its sender, but panicked before it could return
+    /// it.
     Back(u32, SmallVec<[u8; 64]>),
 }
 
@@ -64,72 +64,73 @@ pub(crate) enum Arrived {
 pub(crate) struct Peer {
     pub(crate) info: Option<PeerInfo>,
     pub(crate) route: Route,
-    /// Why nothing can be asked of it any more.
+    /// Why it cannot be reached any more.
     pub(crate) gone: Option<Error>,
-    /// Frames on their way that will be answered: bounds the replies that can queue at the peer.
+    /// Requests in flight that will be answered; this bounds the replies that can queue at the
+    /// peer.
     pub(crate) unanswered: u32,
     pub(crate) outbox: Outbox,
-    /// How it wants its messages.
+    /// How it wants messages to be sent to it.
     pub(crate) pace: Pace,
-    /// Bytes of its messages and signals that are kept here, and what it was told of that.
+    /// Bytes of its messages and signals that are kept here, and the pace that it was last told.
     unexpected: u64,
     told: Pace,
-    /// Signals that nobody has waited for yet, by key; none at zero.
+    /// Signals that nobody has waited for yet, by key; no entry is zero.
     signals: HashMap<u64, u64>,
     pub(crate) arrivals: Arrivals,
 }
 
 impl Peer {
-    /// Whether something can be asked of it: it is there, and nothing has ended that. The one test
-    /// of it.
+    /// Returns whether the peer can be reached: it is known, and no error has ended the connection.
+    /// This is the only test for it.
     #[inline(always)]
     pub(crate) fn is_reachable(&self) -> bool {
         self.info.is_some() && self.gone.is_none()
     }
 
-    /// Who it is, while something can be asked of it.
+    /// Returns its description while it can be reached.
     pub(crate) fn reachable(&self) -> Option<&PeerInfo> {
         self.info.as_ref().filter(|_| self.is_reachable())
     }
 }
 
 impl PeerMap<Peer> {
-    /// Who has, or had last, the number of a peer.
+    /// Returns the process that has, or last had, a peer number.
     #[inline(always)]
     pub(crate) fn info(&self, peer: PeerId) -> Option<&PeerInfo> {
         self.get(peer)?.info.as_ref()
     }
 
-    /// Its process id; 0 if it was never heard of.
+    /// Returns its process id, or 0 if the peer is unknown.
     pub(crate) fn pid(&self, peer: PeerId) -> i32 {
         self.info(peer).map_or(0, |info| info.pid)
     }
 }
 
-/// A segment that was dropped while somebody used it.
+/// A segment that was dropped while it was still in use.
 #[derive(Debug)]
 pub(crate) struct Deferred {
     pub(crate) segment: u32,
     pub(crate) block: LeasedBlock,
 }
 
-/// A segment that this process offers, for peers that cannot map it.
+/// A segment that this process offers to peers that cannot map it.
 #[derive(Debug)]
 pub(crate) struct Offered {
     pub(crate) generation: u32,
     pub(crate) bytes: Access,
-    /// For RMA of peers that have asked for the key.
+    /// The registration for RMA by peers that have asked for the key.
     pub(crate) registered: Option<(Registration, RemoteKey)>,
 }
 
-/// What peers may do with it.
+/// What peers may do with an offered segment.
 #[derive(Debug)]
 pub(crate) enum Access {
     /// Put, get and atomics.
     Shared(samite_mem::SharedBytes),
     /// Gets only.
     Reading(samite_mem::lease::Readable),
-    /// Nothing: its owner has it for itself. The length.
+    /// Nothing: its owner has exclusive access. Holds the length.
     Withdrawn(u64),
 }
 
@@ -143,7 +144,7 @@ impl Access {
     }
 }
 
-/// See the module's text.
+/// The state that all protocols share; see the module's documentation.
 pub(crate) struct Engine {
     pub(crate) me: PeerId,
     pub(crate) mask: Mask,
@@ -160,23 +161,23 @@ pub(crate) struct Engine {
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) services: HashMap<u16, Arc<Mutex<Inbox>>>,
     pub(crate) offered: HashMap<u32, Offered>,
-    /// What the transport's RMA is doing, by the id of it.
+    /// RMA operations in flight in the transport, by id.
     pub(crate) pieces: HashMap<u64, Piece>,
     pub(crate) started_pieces: u64,
-    /// Segments that were dropped while somebody had a lease on them.
+    /// Segments that were dropped while somebody held a lease on them.
     pub(crate) deferred: Vec<Deferred>,
-    /// What is kept of processes whose numbers others have, in bytes.
+    /// Bytes kept from processes whose numbers have been reassigned.
     departed: u64,
     pub(crate) agent_lost: bool,
-    /// How many changes of membership it has heard of; a peer that breaks the rules is one.
+    /// How many changes of membership it has seen; a peer that breaks the rules counts as one.
     pub(crate) changes: u64,
-    /// What it did for others' puts and gets by messages.
+    /// What it did to serve puts and gets of others by messages.
     pub(crate) served: crate::Served,
-    /// A posted receive got its message in this turn.
+    /// Whether a posted receive got its message in this turn.
     pub(crate) fulfilled: bool,
-    /// Bytes of messages that may be sent before the next look at what came ([`UNPOLLED`]).
+    /// Bytes of messages that may be sent before the next poll ([`UNPOLLED`]).
     pub(crate) unpolled: u64,
-    /// Somebody broke the rules: from now on frames are checked for whose they are.
+    /// Whether a peer broke the rules: from then on every frame's sender is checked.
     pub(crate) shut: bool,
     dirty: Vec<PeerId>,
 }
@@ -228,14 +229,13 @@ impl Engine {
         self.peers.entry(peer)
     }
 
-    /// Whether this is a fork of the process that joined.
+    /// Returns whether this is a fork of the process that joined.
     #[inline(always)]
     pub(crate) fn is_of_parent(&self) -> bool {
         !self.node.heap.owner().is_current()
     }
 
-    /// This is a fork of the process that joined: ends what was under way here, and touches nothing
-    /// that is shared.
+    /// Ends all operations in a fork of the process that joined, without touching anything shared.
     fn forked(&mut self) {
         self.active.clear();
         self.dirty.clear();
@@ -249,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// Why nothing can be asked of a peer, if so.
+    /// Returns why a peer cannot be reached, if so.
     #[inline]
     pub(crate) fn gone(&self, peer: PeerId) -> Option<Error> {
         if self.is_of_parent() {
@@ -263,8 +263,8 @@ impl Engine {
         Some(why.unwrap_or(Error::NoSuchPeer(peer)))
     }
 
-    /// Why that life of a peer cannot be reached: it is lost when another process has its number by
-    /// now, too.
+    /// Returns why an incarnation of a peer cannot be reached. It is also lost when its number has
+    /// been reassigned.
     pub(crate) fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
         let info = self.peers.info(peer);
         let is_another = info.is_some_and(|info| info.incarnation != incarnation);
@@ -272,11 +272,11 @@ impl Engine {
         lost.or_else(|| self.gone(peer))
     }
 
-    /// A process that the agent has seen as this peer: if this one never did, it has come and gone
-    /// in between.
+    /// Records a process that the agent has seen as this peer. If this process never saw it, it has
+    /// joined and left in between.
     ///
     /// # Errors
-    /// [`Error::PeerLost`] if another process has its number by now.
+    /// [`Error::PeerLost`] if another process has the number by now.
     pub(crate) fn has_been(&mut self, peer: PeerId, incarnation: u32) -> Result<(), Error> {
         let lost = Error::PeerLost { peer, incarnation };
         let known = self.peers.get(peer);
@@ -284,7 +284,7 @@ impl Engine {
             Some(Peer {
                 info: Some(info), ..
             }) if info.incarnation == incarnation => {}
-            // One that broke the rules lives: what it may still write into is not freed here.
+            // A peer that broke the rules is alive: what it may still write into is not freed here.
             Some(Peer {
                 info: Some(_),
                 gone: None | Some(Error::PeerCorrupt { .. }),
@@ -295,8 +295,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Who lives and is wanted, by peer number: those that were announced, and those of other nodes
-    /// that may be.
+    /// Returns the living processes that are wanted, by peer number: those that were announced, and
+    /// those of other nodes that may be.
     pub(crate) fn living(&self, is_wanted: impl Fn(&PeerInfo) -> bool) -> Vec<PeerInfo> {
         let known = self.peers.iter().filter_map(|(_, peer)| peer.reachable());
         let mut living: Vec<PeerInfo> = known.filter(|info| is_wanted(info)).cloned().collect();
@@ -308,19 +308,19 @@ impl Engine {
         living
     }
 
-    /// The life of a peer that is known here.
+    /// Returns the incarnation of a peer that is known here.
     #[inline(always)]
     pub(crate) fn incarnation(&self, peer: PeerId) -> u32 {
         self.peers.info(peer).map_or(0, |info| info.incarnation)
     }
 
-    /// A message has its receive: its payload is copied straight into the buffer.
+    /// Delivers a message to its receive: the payload is copied straight into the buffer.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, key: Key, from: PeerId, tag: u64, body: &Body<'_>) {
         self.deliver_of(key, (from, self.incarnation(from)), tag, body);
     }
 
-    /// As [`Engine::deliver`], of a life of its sender's number.
+    /// As [`Engine::deliver`], for a given incarnation of the sender.
     #[inline(always)]
     pub(crate) fn deliver_of(
         &mut self,
@@ -343,7 +343,8 @@ impl Engine {
                 }
                 buf.fill(0, body);
                 if op.detached {
-                    self.ops.forget(key); // Nobody asks how it ended: the loan comes back.
+                    // Nobody asks for its result, so the buffer's loan ends here.
+                    self.ops.forget(key);
                     return;
                 }
                 let Work::Receive { buf } = std::mem::replace(&mut op.work, Work::None) else {
@@ -360,26 +361,26 @@ impl Engine {
         self.ops.finish(key, result);
     }
 
-    /// Whether something waits to be sent or moved on.
+    /// Returns whether anything waits to be sent or advanced.
     #[inline(always)]
     pub(crate) fn is_busy(&self) -> bool {
         !self.active.is_empty() || !self.dirty.is_empty()
     }
 
-    /// Whether a message may go past the matcher to a blocking receive: nothing is under way or
-    /// kept. Once somebody broke the rules, every frame is checked for whose it is, which is done
-    /// in [`Sink::frame`].
+    /// Returns whether a message may bypass the matcher and go to a blocking receive: nothing is in
+    /// progress or kept. Once a peer has broken the rules, every frame's sender is checked in
+    /// [`Sink::frame`].
     #[inline(always)]
     pub(crate) fn may_bypass(&self) -> bool {
         !self.is_busy() && self.matcher.unexpected_len() == 0 && !self.shut
     }
 
-    /// Whether something waits in an outbox.
+    /// Returns whether anything waits in an outbox.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.dirty.is_empty()
     }
 
-    /// Moves large messages on by a piece each; how many moved.
+    /// Advances each large message by one piece; returns how many advanced.
     pub(crate) fn advance(&mut self, transport: &mut crate::transport::AnyTransport) -> usize {
         let mut moved = 0;
         for _ in 0..self.active.len() {
@@ -404,9 +405,9 @@ impl Engine {
         moved
     }
 
-    /// A peer can no longer be asked for anything: ends, in order, what depends on it.
+    /// Ends, in order, everything that depends on a peer that can no longer be reached.
     fn part(&mut self, peer: PeerId, error: Error) {
-        // Whoever waits for the peer by something that it does looks again.
+        // Waiters for something that the peer does must look again.
         self.changes += 1;
         let state = self.peer(peer);
         state.gone = Some(error.clone());
@@ -458,7 +459,7 @@ impl Engine {
             _ => None,
         };
         match word {
-            // A living receiver may still look at the word: it is kept until `ATS` comes.
+            // A living receiver may still read the word: it is kept until `ATS` arrives.
             Some(word) if alive => {
                 use samite_mem::copy::cooperative::Claim;
                 Claim::new(self.words.word(word), 0).revoke();
@@ -475,7 +476,8 @@ impl Engine {
     fn joined(&mut self, info: PeerInfo, caps: Caps) {
         let id = info.peer;
         let route = self.new_route(&info, caps);
-        // What an earlier life of this number said is not said by this one; nor did it signal.
+        // Messages and signals of an earlier incarnation of this number are not those of the new
+        // one.
         self.keep_last_words(id);
         *self.peer(id) = Peer {
             info: Some(info),
@@ -497,12 +499,12 @@ impl Engine {
     }
 }
 
-/// What a step of a large message did.
+/// The result of one step of a large message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Something; there is more to do.
+    /// It advanced, and there is more to do.
     Moved,
-    /// Nothing: it waits for the other side.
+    /// It waits for the other side.
     Stuck,
     /// It is complete.
     Done,
@@ -514,12 +516,12 @@ impl Sink for Engine {
         if self.shut && matches!(self.peer(frame.from).gone, Some(Error::PeerCorrupt { .. })) {
             return;
         }
-        // Short messages have their branch here, before the table: it is inlined.
+        // Short messages are handled here, before the table, so that their branch is inlined.
         let taken = match frame.kind {
             kind::EAGER => self.eager_arrived(&frame),
             _ => self.arrived(&frame),
         };
-        // Frames are read once; one that makes no sense ends the connection with its sender.
+        // Frames are read once; an invalid one ends the connection with its sender.
         if let Err(what) = taken {
             self.corrupt(frame.from, what, frame.kind as u64);
         }
@@ -529,9 +531,9 @@ impl Sink for Engine {
         self.piece_completed(completed);
     }
 
-    /// Whoever waited for the last posted receive should look now. Frames that nobody has asked for
-    /// yet stay in their rings until the next turn: taken later, most of them will be expected, and
-    /// are copied once instead of twice.
+    /// Returns whether the thread that waited for the last posted receive should look now.
+    /// Unexpected frames then stay in their rings until the next turn: by then most of them will be
+    /// expected, and are copied once instead of twice.
     #[inline(always)]
     fn satisfied(&self) -> bool {
         self.fulfilled && !self.matcher.has_posted()
@@ -554,7 +556,7 @@ impl Sink for Engine {
 macro_rules! dispatch {
     ($($(#[$doc:meta])* $kind:ident = $number:literal, $does:ident,
         $handler:ident $(($whole:literal))?;)*) => {
-        /// Hands a frame to the method that the table names.
+        /// Passes a frame to the method that the table names.
         fn arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
             match frame.kind {
                 $($number => self.$handler(frame $(, $whole)?),)*
@@ -581,7 +583,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a signal, if one is there.
+    /// Takes a signal, if one has arrived.
     pub(crate) fn take_signal(&mut self, from: PeerId, key: u64) -> bool {
         let Some(peer) = self.peers.get_mut(from) else {
             return false;
@@ -597,18 +599,18 @@ impl Engine {
         true
     }
 
-    /// Whether one more request that will be answered may be on its way to a peer.
+    /// Returns whether one more answered request may be sent to a peer.
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         peer.unanswered < crate::proto::CREDITS && peer.outbox.has_capacity()
     }
 
-    /// Whether one more request that takes no credit may wait for a peer.
+    /// Returns whether one more request that takes no credit may be queued for a peer.
     pub(crate) fn has_capacity(&mut self, to: PeerId) -> bool {
         self.peer(to).outbox.has_capacity()
     }
 
-    /// Queues a frame that carries few bytes.
+    /// Queues a frame that carries only a few bytes.
     pub(crate) fn post(&mut self, to: PeerId, kind: u8, arg: u64, inline: &[u8]) {
         self.queue(to, Queued::frame(kind, arg, inline, None));
     }
@@ -625,8 +627,7 @@ impl Engine {
         self.queue(to, Queued::frame(kind, arg, inline, Some(body)));
     }
 
-    /// Queues a frame that will be answered by one reply: takes a credit, which that reply gives
-    /// back.
+    /// Queues a frame that takes one reply: it takes a credit, which the reply returns.
     pub(crate) fn post_request(
         &mut self,
         to: PeerId,

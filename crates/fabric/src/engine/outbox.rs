@@ -1,15 +1,17 @@
-//! Frames that wait for their turn, per peer: replies first, then requests in order, and beside
-//! them what is served piece by piece.
+//! Frames that wait to be sent, per peer: replies first, then requests in order, and separately
+//! what is served piece by piece.
 //!
 //! # What bounds it
-//! Requests wait at the one who asks: [`REQUESTS_MAX`] bytes, or [`CREDITS`] frames, then
-//! [`Engine::has_credit`] says no. A request is answered by one reply, and a peer has at most
-//! [`CREDITS`] requests unanswered; one that asks for more is broken. The bytes of a get never wait
-//! here: they go from the segment into the ring, as there is room. What else answers a peer is due
-//! to receives of this process, or [unasked](Engine::post_unasked) and bounded by [`UNASKED_MAX`].
+//! Requests wait at the requester: after [`REQUESTS_MAX`] bytes or [`CREDITS`] frames,
+//! [`Engine::has_credit`] returns false. A request is answered by one reply, and a peer has at most
+//! [`CREDITS`] unanswered requests; a peer that sends more is broken. The bytes of a get never wait
+//! here: they go from the segment into the ring as there is room. All other answers to a peer
+//! either belong to receives of this process, or are [unasked](Engine::post_unasked) and bounded by
+//! [`UNASKED_MAX`].
 //!
 //! A flush sends a bounded part of what waits for a peer ([`FLUSH_BYTES`], [`FLUSH_FRAMES`]),
-//! however fast that one reads: other peers, and the deadlines of this process, have their turn.
+//! however fast the peer reads, so that other peers and the deadlines of this process get their
+//! turn.
 
 use super::Engine;
 use crate::PeerId;
@@ -23,22 +25,22 @@ use crate::wire::{RemoteAddress, frame, kind};
 use samite_mem::ring::Body;
 use std::collections::VecDeque;
 
-/// Bytes of requests to one peer that wait here, beside the last one.
+/// Bytes of requests to one peer that may wait here, not counting the last request.
 const REQUESTS_MAX: u64 = 1 << 20;
-/// Replies of all kinds that wait for one peer. More are not asked for by anybody who takes them.
+/// Replies of all kinds that may wait for one peer. A peer that reads its replies never has more.
 const REPLIES_MAX: usize = 1 << 20;
-/// Responses and refusals of services that wait for one peer, of one frame each: with as many, a
+/// Responses and refusals of services, one frame each, that may wait for one peer; beyond that, a
 /// service responds later.
 const RESPONSES_MAX: usize = 16;
-/// Replies to what nobody here asked for (offers that are withdrawn, long active messages) that
-/// wait for one peer: one that reads what it is told never has so many.
+/// Replies to what nobody here asked for (withdrawn offers, long active messages) that may wait for
+/// one peer. A peer that reads its frames never has as many.
 const UNASKED_MAX: usize = 1 << 12;
-/// What one flush sends to a peer, in bytes of bodies, beside the last one.
+/// Bytes of bodies that one flush sends to a peer, not counting the last one.
 const FLUSH_BYTES: u64 = 1 << 20;
-/// And in frames: whoever sends so many looks at what came before it goes on.
+/// Frames that one flush sends to a peer; after that many, the process polls before it continues.
 const FLUSH_FRAMES: u64 = 1 << 10;
 
-/// What is left of one flush of one queue.
+/// What remains of the budget of one flush of one queue.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes: u64,
@@ -53,7 +55,7 @@ impl Budget {
         }
     }
 
-    /// A frame has left.
+    /// Counts a frame that was sent.
     pub(crate) fn spend(&mut self, body: u64) {
         self.bytes = self.bytes.saturating_sub(body);
         self.frames = self.frames.saturating_sub(1);
@@ -64,7 +66,7 @@ impl Budget {
     }
 }
 
-/// What waits.
+/// An entry of a queue.
 #[derive(Debug)]
 pub(crate) enum Queued {
     Frame {
@@ -73,15 +75,15 @@ pub(crate) enum Queued {
         inline: Vec<u8>,
         body: Option<Vec<u8>>,
     },
-    /// A frame of few words that answers what nobody here asked for.
+    /// A small frame that answers something that nobody here asked for.
     Unasked { kind: u8, arg: u64 },
-    /// A send, whole or as an offer.
+    /// A send, eager or as an offer.
     Send(Key),
-    /// The reply to an active message, in as many frames as it takes.
+    /// The reply to an active message, in as many frames as needed.
     Reply(Reply),
-    /// The remote key of a segment, for the one who asked.
+    /// The remote key of a segment, for the requester.
     RemoteKey { request: u64, place: RemoteAddress },
-    /// What follows leaves when this put by RMA, and those before it, are visible.
+    /// A fence: what follows is sent once this RMA put, and those before it, are visible.
     Fence(u64),
 }
 
@@ -123,14 +125,14 @@ impl Queued {
     }
 }
 
-/// What a reply is due to. Those to each are bounded by themselves.
+/// What a reply answers. Each kind has its own bound.
 #[derive(Clone, Copy, Debug)]
 enum Due {
     /// A receive of this process.
     Receive,
     /// A request that took a credit.
     Request,
-    /// A request to a service, which took none.
+    /// A request to a service, which took no credit.
     Service,
     /// Nothing that anybody here asked for.
     Nothing,
@@ -140,17 +142,17 @@ enum Due {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     replies: VecDeque<Queued>,
-    /// How many of the replies are due to what ([`Due`]).
+    /// The number of replies of each kind ([`Due`]).
     due: [usize; 4],
-    /// Gets of the peer, served in order.
+    /// Gets by the peer, served in order.
     gets: VecDeque<Serve>,
     requests: VecDeque<Queued>,
     /// Bytes of the bodies of the requests.
     request_bytes: u64,
-    /// Whether requests go before gets the next time: bodies of both lie in one area of the ring.
+    /// Whether requests go before gets next time: the bodies of both share one area of the ring.
     requests_first: bool,
     dirty: bool,
-    /// Puts by RMA are not visible yet.
+    /// Whether earlier puts by RMA are not visible yet.
     pub(crate) is_behind: bool,
     /// The put that the last fence waits for.
     fenced: u64,
@@ -158,35 +160,35 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Whether one more request may wait.
+    /// Returns whether one more request may be queued.
     pub(crate) fn has_capacity(&self) -> bool {
         self.requests.len() < CREDITS as usize && self.request_bytes < REQUESTS_MAX
     }
 
-    /// Whether a service may respond: few responses wait, of one frame each, and few offers of long
+    /// Returns whether a service may respond: few one-frame responses wait, and few offers of long
     /// ones.
     pub(crate) fn may_respond(&self) -> bool {
         self.due(Due::Service) < RESPONSES_MAX && self.has_capacity()
     }
 
-    /// Whether a request to a service may be refused: the peer reads what it is told.
+    /// Returns whether a request to a service may be refused: the peer reads its frames.
     pub(crate) fn may_refuse(&self) -> bool {
         self.due(Due::Service) < CREDITS as usize / 2
     }
 
-    /// Whether the peer may ask for something that will be answered.
+    /// Returns whether the peer may send a request that will be answered.
     pub(crate) fn may_be_asked(&self) -> bool {
         self.due(Due::Request) + self.gets.len() < CREDITS as usize
             && self.replies.len() < REPLIES_MAX
     }
 
-    /// Whether a request may leave now without passing others.
+    /// Returns whether a request may be sent now without overtaking others.
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.requests.is_empty() && !self.is_behind
     }
 
-    /// Whether nothing can leave, however much room there is.
+    /// Returns whether nothing can be sent, however much room there is.
     fn has_nothing(&self) -> bool {
         let may_leave = match self.requests.front() {
             Some(Queued::Fence(put)) => self.rma.has_flushed(*put),
@@ -195,7 +197,7 @@ impl Outbox {
         self.replies.is_empty() && self.gets.is_empty() && !may_leave && self.rma.is_idle()
     }
 
-    /// What is queued from now on comes after the puts so far.
+    /// Queues a fence: everything queued from now on follows the puts so far.
     fn fence(&mut self) {
         let put = self.rma.last_put();
         if self.is_behind && self.fenced != put {
@@ -208,7 +210,7 @@ impl Outbox {
         self.due[to as usize]
     }
 
-    /// Adds what waits, behind what does already; or before it, if it was taken from there.
+    /// Adds an entry at the end; or at the front, if it was taken from there.
     fn add(&mut self, queued: Queued, is_first: bool) {
         let queue = match queued.class() {
             Class::Reply => {
@@ -255,10 +257,10 @@ impl Engine {
         self.mark_dirty(to);
     }
 
-    /// Queues a reply to what nobody here asked for.
+    /// Queues a reply to something that nobody here asked for.
     ///
     /// # Errors
-    /// The peer does not read them: it is broken, and they would be all memory in the end.
+    /// The peer does not read them: it is broken, and they would use up all memory.
     pub(crate) fn post_unasked(
         &mut self,
         to: PeerId,
@@ -272,7 +274,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Will answer a get of a peer piece by piece.
+    /// Queues a get of a peer, to be answered piece by piece.
     pub(crate) fn queue_get(&mut self, to: PeerId, get: Serve) {
         self.peer(to).outbox.gets.push_back(get);
         self.mark_dirty(to);
@@ -284,12 +286,13 @@ impl Engine {
         }
     }
 
-    /// Sends what waits, as far as there is room; how many frames left.
+    /// Sends what is queued, as far as there is room; returns how many frames were sent.
     pub(crate) fn flush(&mut self, transport: &mut AnyTransport) -> usize {
         let mut sent = 0;
         let mut index = 0;
         if self.dirty.len() > 1 {
-            self.dirty.rotate_left(1); // What all of them share is not always the same one's.
+            // Rotate, so that the same peer does not always take the shared room first.
+            self.dirty.rotate_left(1);
         }
         while index < self.dirty.len() {
             let to = self.dirty[index];
@@ -364,7 +367,7 @@ impl Engine {
                     budget.spend(bytes);
                     sent += 1;
                 }
-                Push::Gone => {} // Its loss ends the operation; the frame is of no use.
+                Push::Gone => {} // The loss of the peer ends the operation; the frame is dropped.
                 Push::Full => {
                     self.peer(to).outbox.add(queued, true);
                     return sent;

@@ -1,23 +1,24 @@
-//! What is kept of a peer until a receive asks for it, and what the peer hears of that.
+//! Unexpected messages: what is kept from a peer until a receive asks for it, and how the peer is
+//! throttled.
 //!
-//! A message that nobody has posted a receive for is copied to private memory. A receiver that
-//! keeps [`OFFER_AT`] bytes of a peer says so (PACE): from then on that peer offers its messages,
-//! however short, and their bytes stay with it until they are received. With [`STOP_AT`] bytes of
-//! offers it sends no more of them. When receives have taken half of what there was, the peer hears
-//! of that, too.
+//! A message that matches no posted receive is copied to private memory. A receiver that keeps
+//! [`OFFER_AT`] bytes from a peer tells it so (PACE): from then on that peer offers its messages,
+//! however short, and their bytes stay with it until they are received. At [`STOP_AT`] bytes, the
+//! peer sends no more offers either. When receives have taken half of what was kept, the peer is
+//! told that, too.
 //!
-//! The keys of signals that nobody has awaited are kept, too, and count as messages of no bytes.
+//! The keys of signals that nobody has awaited are also kept, and count as messages of no bytes.
 //!
-//! A sender hears it when it polls; so it polls once per [`UNPOLLED`] bytes of what it sends.
-//! Between saying and hearing lie at most these, a ring, and what one poll takes. A peer of which
-//! [`MOST`] is kept does not listen, and is turned away.
+//! A sender learns its pace when it polls, so it polls once per [`UNPOLLED`] bytes that it sends.
+//! Between the receiver's telling and the sender's hearing there are at most these bytes, one ring,
+//! and what one poll takes. A peer of which [`MOST`] is kept ignores its pace, and is shut out.
 //!
-//! What a process had sent stays when it is gone, also when another one has its number by then.
+//! What a process has sent is kept when it is gone, even when its number is reassigned.
 //!
 //! # What it does not do
-//! A program in which two units send each other more than [`OFFER_AT`] bytes by blocking sends, and
-//! receive afterwards, waits until the deadline. What a process sends to itself is not counted: it
-//! is its own doing.
+//! If two units of a program send each other more than [`OFFER_AT`] bytes by blocking sends, and
+//! receive afterwards, they wait until the deadline. What a process sends to itself is not counted:
+//! the process itself is responsible for it.
 
 use super::{Arrived, Engine};
 use crate::ops::Status;
@@ -25,25 +26,25 @@ use crate::transport::Incoming;
 use crate::wire::kind;
 use crate::{Match, PeerId};
 
-/// Bytes of messages of one peer that are kept before it is asked to offer them.
+/// Bytes kept from one peer before it is asked to offer its messages.
 const OFFER_AT: u64 = 1 << 20;
-/// And before it is asked to stop: only descriptions of offers are still added.
+/// Bytes kept before it is asked to stop: after that, only descriptions of offers are added.
 const STOP_AT: u64 = 32 << 20;
-/// Nobody who does what it is asked for is kept so much of.
+/// The most that is kept from a peer; one that follows its pace never reaches it.
 const MOST: u64 = 64 << 20;
-/// What a message takes beside its bytes.
+/// What a message takes besides its bytes.
 const ENTRY: u64 = 128;
-/// Bytes of sends between two looks at what came.
+/// Bytes of sends between two polls.
 pub(crate) const UNPOLLED: u64 = 256 << 10;
 
 /// How a peer may send messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Pace {
-    /// Short ones at once.
+    /// Short messages at once.
     #[default]
     Go,
-    /// All of them as offers.
+    /// All messages as offers.
     Offer,
     /// Not now.
     Stop,
@@ -56,7 +57,7 @@ impl Pace {
             .find(|pace| *pace as u64 == word)
     }
 
-    /// What a peer is to hear when so much of it is kept.
+    /// Returns the pace to tell a peer of which so much is kept.
     fn after(self, kept: u64) -> Pace {
         match self {
             _ if kept >= STOP_AT => Pace::Stop,
@@ -68,7 +69,7 @@ impl Pace {
     }
 }
 
-/// What a message counts for.
+/// Returns how much a message counts.
 #[inline(always)]
 pub(crate) fn weight(bytes: u64) -> u64 {
     bytes + ENTRY
@@ -79,7 +80,7 @@ impl Arrived {
         match self {
             Arrived::Bytes(bytes) | Arrived::Departed(_, bytes) => weight(bytes.len() as u64),
             Arrived::Offer(_) => ENTRY,
-            // Not its sender's doing, but that of this process, once for each panic that it
+            // Not its sender's fault, but that of this process, once for each panic that it
             // survives.
             Arrived::Back(..) => 0,
         }
@@ -87,10 +88,10 @@ impl Arrived {
 }
 
 impl Engine {
-    /// Keeps a message that no receive was posted for.
+    /// Keeps a message that matches no posted receive.
     ///
     /// # Errors
-    /// The peer goes on although it was told to stop.
+    /// The peer continues although it was told to stop.
     pub(crate) fn keep(
         &mut self,
         from: PeerId,
@@ -114,7 +115,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A message that was kept has its receive.
+    /// Uncounts a kept message that has found its receive.
     pub(crate) fn unkeep(&mut self, from: PeerId, arrived: &Arrived) {
         match arrived {
             Arrived::Departed(..) => self.departed -= arrived.weight(),
@@ -122,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// A message that a receive with `wants` got, and could not give to its caller, is kept again.
+    /// Keeps a message again that a receive with `wants` took, and could not return to its caller.
     pub(crate) fn put_back(&mut self, wants: Match, status: Status, bytes: Vec<u8>) {
         let departed = status.incarnation != self.incarnation(status.from);
         let arrived = Arrived::Back(status.incarnation, bytes.into());
@@ -130,9 +131,9 @@ impl Engine {
         self.matcher.put_back(wants, from, arrived, departed);
     }
 
-    /// The number of a process that is gone has another life: what is kept of the old one is for
-    /// receives of any source from now on. Of all of them together as much is kept as of one peer;
-    /// the oldest give way.
+    /// Called when the number of a process that is gone is reassigned. What is kept from the old
+    /// process then matches receives from any source only. For all such processes together as much
+    /// is kept as for one peer; the oldest messages are dropped first.
     pub(super) fn keep_last_words(&mut self, of: PeerId) {
         let incarnation = self.incarnation(of);
         let mut bytes = 0;
@@ -154,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Drops the kept messages of a peer that `which` says.
+    /// Drops the kept messages of a peer for which `which` returns true.
     pub(crate) fn drop_unexpected(&mut self, from: PeerId, which: impl Fn(&Arrived) -> bool) {
         let mut bytes = 0;
         self.matcher.drop_unexpected(from, |arrived| {
@@ -179,35 +180,35 @@ impl Engine {
         }
     }
 
-    /// Sender: how a peer wants its messages from now on.
+    /// Sender: a peer says how it wants its messages from now on.
     pub(super) fn pace_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         self.peer(frame.from).pace = Pace::of(frame.arg).ok_or("a pace")?;
         Ok(())
     }
 
-    /// Whether a signal may leave. The keys of those that nobody has awaited are kept like
-    /// messages.
+    /// Returns whether a signal may be sent. The keys of those that nobody has awaited are kept
+    /// like messages.
     #[inline]
     pub(crate) fn may_signal(&mut self, to: PeerId, key: u64) -> bool {
-        // Whoever is in a barrier looks at what comes, and keeps nothing of it.
+        // A process in a barrier polls, and keeps none of its signals.
         key >= crate::proto::barrier::KEYS || !self.must_poll() && self.peer(to).pace != Pace::Stop
     }
 
-    /// Whether a look at what came is due before the next short frame.
+    /// Returns whether a poll is due before the next short frame.
     #[inline(always)]
     pub(crate) fn must_poll(&self) -> bool {
         self.unpolled < weight(0)
     }
 
-    /// A short frame leaves without a look at what came.
+    /// Counts a short frame that is sent without a poll.
     #[inline(always)]
     pub(crate) fn spend_unpolled(&mut self) {
         self.unpolled = self.unpolled.saturating_sub(weight(0));
     }
 
-    /// Whether a short message may leave at once: its receiver is there, nothing waits before it,
-    /// the receiver has room for what it does not expect, and this process has looked lately
-    /// whether that is still so. Returns how many bytes a frame to it has inline.
+    /// Returns how many bytes fit inline in a frame to the peer if a short message may be sent at
+    /// once: its receiver is known, nothing is queued before it, the receiver has room for
+    /// unexpected messages, and this process has polled recently enough to know that.
     #[inline(always)]
     pub(crate) fn may_send_at_once(&self, to: PeerId, bytes: u64) -> Option<u64> {
         let peer = self.peers.get(to)?;

@@ -82,7 +82,7 @@ impl Membership {
 pub(crate) struct AgentWatch(pub(crate) OwnedFd);
 
 impl AgentWatch {
-    /// Whether the agent is dead.
+    /// Returns whether the agent is dead.
     pub(crate) fn sees_death(&self) -> bool {
         let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
         let zero = rustix::event::Timespec {

@@ -83,7 +83,7 @@ impl PeerTable {
         Ok(PeerTable(table))
     }
 
-    /// Whether senders rely on `membarrier` (all processes must agree).
+    /// Returns whether senders rely on `membarrier` (all processes must agree).
     pub(crate) fn fences(&self) -> bool {
         self.0.u64(FENCES) != 0
     }
@@ -106,8 +106,8 @@ impl PeerTable {
         epoch
     }
 
-    /// Whether nobody joined, left or died since this epoch: one load of a line that changes only
-    /// then. Orders nothing.
+    /// Returns whether nobody joined, left or died since this epoch: one load of a line that
+    /// changes only then. Orders nothing.
     #[inline(always)]
     pub(crate) fn is_at(&self, epoch: u64) -> bool {
         self.0.u64(EPOCH) == epoch

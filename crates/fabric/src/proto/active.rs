@@ -1,14 +1,13 @@
 //! Active messages: a registered handler runs at the receiver, inside its progress.
 //!
-//! A handler gets the sender and the bytes, may return a reply, and can do nothing else: it has no
-//! way to wait, so that it can never be the reason why nobody makes progress. Requests that will be
-//! answered are bounded per peer ([`CREDITS`]); replies have their own room in the ring. A credit
-//! comes back with the answer, also when nobody waits for it any more; and there is an answer when
-//! the handler panics, too.
+//! A handler gets the sender and the bytes, may return a reply, and can do nothing else. It cannot
+//! wait, so it never stalls progress. Requests that will be answered are bounded per peer
+//! ([`CREDITS`]); replies have their own room in the ring. A credit is returned by the answer, even
+//! when nobody waits for it any more. A handler that panics is answered, too.
 //!
-//! Short ones travel in one frame. Long ones are offered and fetched like any large message, at
-//! most [`LONG_MAX`] bytes each. What is under way to a peer is bounded on both sides
-//! ([`LONG_BYTES`]): the sender waits, and a receiver takes no memory on the word of one that did
+//! Short active messages travel in one frame. Long ones are offered and fetched like any large
+//! message, at most [`LONG_MAX`] bytes each. What is in flight to a peer is bounded on both sides
+//! ([`LONG_BYTES`]): the sender waits, and a receiver allocates no memory for a sender that does
 //! not. Replies have the same maximum.
 
 use crate::engine::{Budget, Engine, Handler, Queued};
@@ -21,14 +20,13 @@ use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Unanswered requests to one peer; more wait here, not there.
+/// The most unanswered requests to one peer; more wait here, not at the peer.
 pub(crate) const CREDITS: u32 = 256;
 
-/// Bytes of long active messages to one peer that wait to be fetched, beside the last one.
+/// Bytes of long active messages to one peer that may wait to be fetched, not counting the last.
 const LONG_BYTES: u64 = 16 << 20;
 
-/// Longest active message, and longest reply, in bytes. More is a message, or a segment that one
-/// tells of.
+/// Longest active message, and longest reply, in bytes. Use a message or a segment for more.
 pub(crate) const LONG_MAX: u64 = 64 << 20;
 
 const OK: u64 = 0;
@@ -37,14 +35,14 @@ const NO_HANDLER: u64 = 1;
 const TOO_LONG: u64 = 2;
 /// The handler panicked.
 const PANICKED: u64 = 3;
-/// Too much waits for the service.
+/// The service's inbox is full.
 const BUSY: u64 = 4;
-/// There was no memory for the request.
+/// The receiver had no memory for the request.
 const NO_MEMORY: u64 = 5;
-/// Beside one of these: of a service, whose requests take no credit.
+/// A flag besides one of these: the answer of a service, whose requests take no credit.
 const OF_SERVICE: u64 = 1 << 15;
 
-/// A reply on its way, in as many frames as it takes.
+/// A reply being sent, in as many frames as it takes.
 #[derive(Debug)]
 pub(crate) struct Reply {
     request: u64,
@@ -58,7 +56,7 @@ impl Reply {
         self.status & OF_SERVICE != 0
     }
 
-    /// Sends what there is room and budget for; [`Push::Done`] when all of it has left.
+    /// Sends as much as room and budget allow; returns [`Push::Done`] when all of it has been sent.
     pub(crate) fn push(
         &mut self,
         to: PeerId,
@@ -86,17 +84,18 @@ impl Reply {
     }
 }
 
-/// Whether it is a long active message that was not fetched yet, here or at its sender.
+/// Returns whether an operation is a long active message that was not fetched yet, here or at its
+/// sender.
 fn is_long(op: &Op) -> bool {
     op.what == LONG
 }
 const LONG: &str = "long active message";
 
-/// What a long response of a service is sent to.
+/// The handler to which a long response of a service is sent.
 const RESPONSE: u16 = u16::MAX - 1;
 
 impl Engine {
-    /// Sends an active message; the operation of its reply, if one is wanted.
+    /// Sends an active message; returns the operation of its reply, if one is wanted.
     pub(crate) fn send_active(
         &mut self,
         to: PeerId,
@@ -114,7 +113,7 @@ impl Engine {
         request
     }
 
-    /// Sends an active message whose reply ends that operation, or none.
+    /// Sends an active message whose reply ends the operation `request`, if there is one.
     pub(crate) fn post_active(&mut self, to: PeerId, handler: u16, bytes: &[u8], request: Key) {
         let caps = self.route(to).caps;
         if bytes.len() as u64 <= caps.body_max {
@@ -143,7 +142,7 @@ impl Engine {
             offset: 0,
         }
         .words();
-        // The place is never used (the bytes are private): its word carries the handler.
+        // The place is unused (the bytes are private), so one of its words carries the handler.
         let words = Words([a, b, c, handler as u64, e, f]).bytes();
         self.post(to, kind::ACTIVE_RTS, request, &words);
     }
@@ -165,6 +164,7 @@ impl Engine {
         let handler = u16::try_from(offer.place).map_err(|_| "the number of a handler")?;
         let request = frame.arg;
         self.may_send_active(frame.from, handler, request)?;
+        // The limits come first: the sender may be hostile, and memory is allocated below.
         let fetching = |work: &Work| matches!(work, Work::Pull(_) | Work::Collect(_));
         let (coming, bytes) = self.long_messages(frame.from, fetching);
         if coming >= CREDITS as usize || bytes >= LONG_BYTES {
@@ -176,6 +176,7 @@ impl Engine {
         let is_wanted = self.is_wanted(frame.from, handler, request);
         let memory = is_wanted.then(|| super::rendezvous::zeroed(offer.len));
         let Some(Some(bytes)) = memory else {
+            // Not fetched, so the sender's buffer is free already.
             self.post_unasked(frame.from, kind::ATS, offer.send)?;
             match is_wanted {
                 true => self.has_no_memory(frame.from, handler, request, offer.len),
@@ -184,6 +185,7 @@ impl Engine {
             return Ok(());
         };
         let then = Then::Handle { handler, request };
+        // The place carried the handler, and names no segment.
         let offer = Offer { place: 0, ..offer };
         let status = Status {
             from: frame.from,
@@ -197,8 +199,8 @@ impl Engine {
         Ok(())
     }
 
-    /// There is no memory here for a long active message, which is not its sender's fault: that
-    /// hears so. What a service was asked is asked again, as if too much waited for it.
+    /// Tells the sender that there is no memory here for its long active message, which is not its
+    /// fault. A request to a service is repeated, as if the service were busy.
     fn has_no_memory(&mut self, from: PeerId, handler: u16, request: Key, bytes: u64) {
         match handler {
             RESPONSE => {
@@ -213,10 +215,11 @@ impl Engine {
         }
     }
 
-    /// The key of a segment of this process that a peer asks for by its number; no bytes for none.
+    /// Returns the key of a segment of this process, which a peer asks for by number; empty if
+    /// there is none.
     fn key_of(&self, number: &[u8]) -> Option<Vec<u8>> {
         let segment = u32::from_le_bytes(*number.first_chunk()?);
-        // One of generation 0 is a number that is reserved for a segment to come.
+        // A key of generation 0 is a number that is reserved for a future segment.
         let offered = self
             .offered
             .get(&segment)
@@ -231,8 +234,8 @@ impl Engine {
         Some(key.to_bytes().to_vec())
     }
 
-    /// Puts what came for a service into its inbox. A request that is not taken is refused; an
-    /// empty one only asks whether somebody serves.
+    /// Puts a request into a service's inbox. A request that is not accepted is refused; an empty
+    /// one only asks whether the service exists.
     pub(crate) fn asked(&mut self, from: PeerId, service: u16, request: Key, bytes: Vec<u8>) {
         if service == RESPONSE {
             if self.awaited(from, request).is_some() {
@@ -258,7 +261,7 @@ impl Engine {
         self.turn_down(from, service, request, refused);
     }
 
-    /// A service does not take a request, whose sender hears that if it reads what it is told.
+    /// Refuses a request to a service. The sender is told, provided that it reads its frames.
     fn turn_down(&mut self, from: PeerId, service: u16, request: Key, why: u64) {
         if request == 0 {
             tracing::warn!(%from, service, why, "a note that the service did not take");
@@ -268,13 +271,13 @@ impl Engine {
         }
     }
 
-    /// Whether one more note of this process to a service of its own has room.
+    /// Returns whether there is room for one more note from this process to a service of its own.
     pub(crate) fn takes_own_note(&self, service: u16) -> bool {
         let inbox = self.services.get(&service);
         inbox.is_none_or(|inbox| Inbox::has_capacity_for_note(inbox, self.me))
     }
 
-    /// Whether somebody here takes an active message.
+    /// Returns whether this process takes the active message.
     fn is_wanted(&mut self, from: PeerId, handler: u16, request: Key) -> bool {
         match handler {
             RESPONSE => self.awaited(from, request).is_some(),
@@ -283,21 +286,21 @@ impl Engine {
         }
     }
 
-    /// The operation of a request that this peer may answer.
+    /// Returns the operation of a request that this peer may answer.
     fn awaited(&mut self, from: PeerId, request: Key) -> Option<&mut Op> {
         let op = self.ops.get(request);
         op.filter(|op| op.peer == Some(from) && matches!(op.work, Work::Reply))
     }
 
-    /// Whether a response of so many bytes may wait for a peer.
+    /// Returns whether a response of so many bytes may be queued for a peer.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if it never may.
+    /// [`Error::TooLong`] if it is longer than ever allowed.
     pub(crate) fn may_respond(&mut self, to: PeerId, bytes: u64) -> Result<bool, Error> {
         Ok(self.has_credit_for(to, bytes)? && self.peer(to).outbox.may_respond())
     }
 
-    /// The response of a service: a long one is fetched, like what was asked.
+    /// Sends the response of a service; the receiver fetches a long one, like a long request.
     pub(crate) fn respond(&mut self, to: PeerId, request: Key, bytes: &[u8]) {
         if bytes.len() as u64 > self.route(to).caps.body_max {
             return self.post_active(to, RESPONSE, bytes, request);
@@ -321,7 +324,7 @@ impl Engine {
             return self.asked(from, handler, request, body.to_vec());
         }
         let attempt = |run: &mut Handler, bytes: &[u8]| {
-            // Whoever asked is told before the program is.
+            // The requester is told before the program is.
             catch_unwind(AssertUnwindSafe(|| run(from, bytes)))
         };
         let ran = match (self.handlers.get_mut(&handler), body) {
@@ -380,8 +383,8 @@ impl Engine {
             Work::ReplyParts { .. } => return Err("the length of a part of a reply"),
             _ => return Ok(()),
         };
-        // For what is here, and as much again: what the peer says is still to come is believed when
-        // it comes.
+        // Reserves for what is here, and as much again: what the peer announces is only believed
+        // when it arrives.
         if bytes.try_reserve(here as usize).is_err() {
             let why = format!("no memory for a reply of {whole} bytes from {from}");
             self.ops.finish(frame.arg, Err(Error::Memory(why)));
@@ -423,13 +426,14 @@ impl Engine {
         Ok(())
     }
 
-    /// A request of this process was answered: one credit more.
+    /// Returns a credit: a request of this process was answered.
     pub(crate) fn answered(&mut self, from: PeerId) {
         let peer = self.peer(from);
         peer.unanswered = peer.unanswered.saturating_sub(1);
     }
 
-    /// Whether a peer asks within its credits. What answers it would else wait here without end.
+    /// Checks that a peer keeps to its credits. Otherwise its answers would pile up here without
+    /// limit.
     pub(crate) fn may_ask(&mut self, from: PeerId) -> Result<(), &'static str> {
         match self.peer(from).outbox.may_be_asked() {
             true => Ok(()),
@@ -437,8 +441,8 @@ impl Engine {
         }
     }
 
-    /// The same of an active message. Those that want no reply, and those of services, take no
-    /// credit: other limits are theirs.
+    /// The same for an active message. Those that want no reply, and those of services, take no
+    /// credit; other limits apply to them.
     fn may_send_active(
         &mut self,
         from: PeerId,
@@ -451,8 +455,8 @@ impl Engine {
         }
     }
 
-    /// Long active messages to or from a peer whose work is of some kind: how many, and their
-    /// bytes.
+    /// Returns the number and bytes of the long active messages to or from a peer whose work
+    /// `which` selects.
     fn long_messages(&self, peer: PeerId, which: impl Fn(&Work) -> bool) -> (usize, u64) {
         let ours = |op: &&Op| op.peer == Some(peer) && is_long(op) && which(&op.work);
         let bytes = |op: &Op| match &op.work {
@@ -467,10 +471,11 @@ impl Engine {
         all.fold((0, 0), |(count, sum), op| (count + 1, sum + bytes(op)))
     }
 
-    /// Whether an active message of so many bytes may wait for a peer to fetch it, if it will.
+    /// Returns whether an active message of so many bytes may wait for a peer to fetch it, if it is
+    /// long.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if it never may.
+    /// [`Error::TooLong`] if it is longer than ever allowed.
     pub(crate) fn has_credit_for(&self, to: PeerId, bytes: u64) -> Result<bool, Error> {
         if bytes <= self.route(to).caps.body_max {
             return Ok(true);

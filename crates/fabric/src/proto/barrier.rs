@@ -1,5 +1,5 @@
-//! What the engine knows of barriers: who has come, and what the roots have answered. The protocol,
-//! with its invariants, is told in [`crate::barrier`].
+//! The engine's state of barriers: which members have arrived, and what the roots have answered.
+//! The protocol and its invariants are described in [`crate::barrier`].
 
 use crate::engine::Engine;
 use crate::transport::Incoming;
@@ -7,7 +7,7 @@ use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result};
 use std::collections::HashMap;
 
-/// The keys of barriers begin here; those of users lie below.
+/// The keys of barriers begin here; user keys lie below.
 pub(crate) const KEYS: u64 = 1 << 63;
 
 pub(crate) const COME: u64 = 0;
@@ -15,20 +15,22 @@ pub(crate) const BACK: u64 = 1;
 pub(crate) const GO: u64 = 2;
 pub(crate) const NO: u64 = 3;
 
-/// Lists of one peer at whose barrier it is; lists of this process that a loss has ended.
+/// The most lists of one peer at whose barriers it waits, and of this process that a loss has
+/// ended.
 pub(crate) const LISTS_MAX: usize = 1 << 12;
 
-/// The barriers whose root this process is and that a peer is at: its attempts, by list.
+/// The barriers of which this process is the root and at which a peer has arrived: attempts, by
+/// list.
 pub(crate) type Arrivals = HashMap<u64, u64>;
 
 /// The barriers of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Barriers {
-    /// The last attempt. They begin at 1.
+    /// The last attempt. Attempts begin at 1.
     attempts: u64,
-    /// Where it is a member and waits: the root, the attempt, and what the root has answered.
+    /// Barriers where it waits as a member: the root, the attempt, and the root's answer.
     pub(crate) waits: Vec<(PeerId, u64, Option<Result<()>>)>,
-    /// Where it is the root: lists, and the member that it found lost (G4).
+    /// Barriers where it is the root: lists, and the member that it found lost (G4).
     pub(crate) broken: Vec<(u64, (PeerId, u32))>,
 }
 
@@ -44,7 +46,7 @@ impl Barriers {
         self.attempts
     }
 
-    /// A root has answered; dropped if nobody waits for that (G2).
+    /// Records a root's answer; dropped if nobody waits for it (G2).
     fn answered(&mut self, root: PeerId, attempt: u64, answer: Result<()>) {
         let mut waits = self.waits.iter_mut();
         if let Some(wait) = waits.find(|wait| (wait.0, wait.1) == (root, attempt)) {
@@ -60,14 +62,14 @@ impl Barriers {
 }
 
 impl Engine {
-    /// A signal with a key from [`KEYS`] on.
+    /// Takes a signal with a key from [`KEYS`] on.
     pub(crate) fn barrier_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let (from, key) = (frame.from, frame.arg);
         let (step, list, attempt) = (key >> 61 & 3, key >> 32 & 0x1fff_ffff, key & 0xffff_ffff);
         match step {
             COME if attempt != 0 => return self.has_arrived(from, list, attempt),
             BACK => {
-                // One that was let go meanwhile has nothing to take back.
+                // A member that was released meanwhile has nothing to take back.
                 let arrivals = &mut self.peer(from).arrivals;
                 if arrivals.get(&list) == Some(&attempt) {
                     arrivals.remove(&list);
@@ -88,7 +90,7 @@ impl Engine {
 
     fn has_arrived(&mut self, from: PeerId, list: u64, attempt: u64) -> Result<(), &'static str> {
         let mut broken = self.barriers.broken.iter();
-        // One that takes no answers gets none.
+        // A peer that reads no answers gets none.
         if let Some((_, lost)) = broken.find(|one| one.0 == list).copied()
             && self.has_capacity(from)
         {

@@ -1,8 +1,8 @@
-//! Many small accesses in one frame: updates of words, and gets of equal elements, at places that
-//! follow no pattern.
+//! Many small accesses in one frame: updates of words, and gets of equally long elements, at
+//! irregular places.
 //!
-//! Over messages each frame carries as many as fit into a body, and is answered once; on mapped
-//! memory each access is made at once. The owner checks every place for itself. Source: the
+//! Over messages, each frame carries as many accesses as fit into a body, and is answered once. On
+//! mapped memory, each access is made at once. The owner checks each place separately. Source: the
 //! aggregation of conveyors (Maley and DeVinney, IA^3 2019), with one hop.
 
 use super::rma_over_am::{NOT_NOW, OK};
@@ -13,7 +13,7 @@ use crate::transport::Incoming;
 use crate::wire::{RemoteAddress, Words, kind};
 use crate::{Atomic, PeerId, Width};
 
-/// One update of a word: where, and the operand.
+/// One update of a word: its place and the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WordUpdate {
     /// Offset in bytes; a multiple of the width.
@@ -23,19 +23,19 @@ pub struct WordUpdate {
 }
 
 impl Engine {
-    /// How many updates a frame carries.
+    /// Returns how many updates a frame carries.
     pub(crate) fn updates_of_frame(&self, to: PeerId) -> usize {
         (self.route(to).caps.body_max / 16).max(1) as usize
     }
 
-    /// How many elements of `size` bytes one frame asks for: their places, and the elements in its
-    /// answer, fit into a body. `None`: not even one does, and each is a get of its own.
+    /// Returns how many elements of `size` bytes one frame requests: their places, and the elements
+    /// in the answer, must fit into a body. `None`: not even one does, so each is a separate get.
     pub(crate) fn elements_of_frame(&self, to: PeerId, size: u64) -> Option<usize> {
         let count = self.route(to).caps.body_max / size.max(8);
         (count > 0).then_some(count as usize)
     }
 
-    /// Asks for updates of words: as many as fit into a frame.
+    /// Requests updates of words: as many as fit into a frame.
     pub(crate) fn post_updates(
         &mut self,
         to: PeerId,
@@ -51,7 +51,7 @@ impl Engine {
         self.post_request(to, kind::UPDATES, request, &inline, Some(body));
     }
 
-    /// Asks for elements of `size` bytes, as many as fit into a frame; they belong at `at` in the
+    /// Requests elements of `size` bytes, as many as fit into a frame; they belong at `at` in the
     /// request.
     pub(crate) fn post_gather(
         &mut self,
@@ -105,7 +105,7 @@ impl Engine {
         let (offsets, []) = body.as_chunks::<8>() else {
             return Err("the places of a gather");
         };
-        // Before anything is allocated by it: the answer is one frame.
+        // Check before allocating anything: the answer is one frame.
         let bytes = size.checked_mul(offsets.len() as u64);
         let bytes =
             bytes.filter(|bytes| size > 0 && *bytes <= self.route(frame.from).caps.body_max);

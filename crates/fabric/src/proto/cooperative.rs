@@ -1,8 +1,9 @@
 //! Cooperative: sender and receiver copy one large private message from both ends.
 //!
-//! The receiver says where its buffer is (HELP) and begins at the front; the sender, if it makes
+//! The receiver says where its buffer is (HELP) and copies from the front. The sender, if it makes
 //! progress meanwhile, writes from the back. The claim word of the offer divides the pieces, so
-//! that a sender that computes costs nothing. Invariants C1-C3 of `samite_mem::copy::cooperative`.
+//! that a sender that is busy computing costs nothing. Invariants C1-C3 of
+//! `samite_mem::copy::cooperative`.
 
 use crate::engine::{Engine, Step};
 use crate::ops::{Key, Work};

@@ -1,4 +1,4 @@
-//! Which way of copying is cheapest at which size. Pure; the figures are measured once per host.
+//! Which copy engine is cheapest at which size. Pure; the rates are measured once per host.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
-    /// Both, through the ring of the pair.
+    /// Both sides, through the ring of the pair.
     Ring,
     /// The receiver, through the kernel.
     Kernel,
-    /// Both, through the kernel.
+    /// Both sides, through the kernel.
     Cooperative,
 }
 
@@ -24,26 +24,26 @@ pub struct Rate {
     pub ring: f64,
     /// Kernel copy by the receiver.
     pub kernel: f64,
-    /// Kernel copy by both.
+    /// Kernel copy by both sides.
     pub cooperative: f64,
 }
 
-/// What this host measured, or a guess until it has.
+/// The rates that this host measured, or a guess until it has.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostModel {
-    /// The host that the figures hold for; empty for the guess.
+    /// The host that the figures apply to; empty for the guess.
     pub host: String,
-    /// Messages up to this size travel at once.
+    /// Messages up to this size are sent eagerly.
     pub eager_max: u64,
     /// Fragments of a streamed message, in bytes.
     pub stream_piece: u64,
-    /// Rates, sizes rising.
+    /// Rates, by increasing size.
     pub rates: Vec<Rate>,
 }
 
 impl Default for CostModel {
-    /// A guess for a current x86-64 machine with pages of 4 KiB.
+    /// Returns a guess for a current x86-64 machine with pages of 4 KiB.
     fn default() -> Self {
         let rate = |bytes, ring, kernel, cooperative| Rate {
             bytes,
@@ -67,7 +67,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// The fastest engine that may be used, at the nearest measured size.
+    /// Returns the fastest permitted engine at the nearest measured size.
     pub fn choose(&self, bytes: u64, kernel: bool, cooperative: bool) -> Choice {
         let distance = |rate: &&Rate| {
             let (a, b) = (rate.bytes.max(1).ilog2(), bytes.max(1).ilog2());
@@ -86,7 +86,7 @@ impl CostModel {
         best.1
     }
 
-    /// Bytes that one side copies between two looks at everything else.
+    /// Returns how many bytes one side copies before it looks at everything else.
     pub fn piece(&self, bytes: u64, choice: Choice) -> u64 {
         let floor = (bytes / samite_mem::copy::cooperative::PIECES_MAX + 1).next_multiple_of(4096);
         let wanted = match choice {

@@ -1,14 +1,14 @@
-//! Eager: the whole message travels at once; the sender is done when it has left.
+//! Eager: the whole message is sent at once; the sender is done when the frame has left.
 //!
 //! Bytes: header and tag in the first line, up to 272 bytes inline, more in the bulk area. One
-//! frame, no answer. What is not expected is copied into private memory of the receiver, which
-//! keeps so much of a peer and no more (`engine/kept`).
+//! frame, no answer. An unexpected message is copied into private memory of the receiver, which
+//! keeps a bounded amount per peer (`engine/unexpected`).
 
 use crate::engine::{Arrived, Engine};
 use crate::transport::Incoming;
 use samite_mem::ring::Body;
 
-/// The payload of a frame that has no inline words of its own.
+/// Returns the payload of a frame that has no inline words of its own.
 #[inline(always)]
 pub(crate) fn payload<'a>(frame: &'a Incoming<'a>, skip: usize) -> Body<'a> {
     if frame.body.is_empty() {

@@ -1,6 +1,6 @@
-//! The receiver's end of a rendezvous that copies by itself: out of a mapped segment, or out of the
-//! sender's process by the kernel, perhaps with the sender's help. The protocol and its invariants
-//! are in `rendezvous`.
+//! The receiver's side of a rendezvous that it copies itself: from a mapped segment, or from the
+//! sender's process through the kernel, perhaps with the sender's help. The protocol and its
+//! invariants are in `rendezvous`.
 
 use crate::Error;
 use crate::engine::{Engine, Step};
@@ -10,7 +10,7 @@ use samite_mem::copy::cooperative::Claim;
 use samite_mem::ring::Body;
 
 impl Engine {
-    /// A piece of a message that this side copies.
+    /// Copies a piece of a message on this side.
     pub(crate) fn pull(&mut self, key: Key) -> Step {
         let Some(op) = self.ops.get(key) else {
             return Step::Done;
@@ -22,7 +22,7 @@ impl Engine {
         let claim = Claim::new(&word, pull.status.len.div_ceil(pull.piece));
         if let Some(ending) = pull.ending.take() {
             if !pull.let_go() {
-                // Nobody waits for the sender here: it may have been stopped, or killed, inside its
+                // Do not wait for the sender here: it may have been stopped, or killed, inside its
                 // piece.
                 pull.ending = Some(ending);
                 return Step::Stuck;
@@ -78,7 +78,7 @@ impl Engine {
             Then::Handle { .. } => {
                 if let Err(what) = self.post_unasked(from, kind::ATS, send) {
                     self.corrupt(from, what, kind::ATS as u64);
-                    return Step::Moved; // It ends as what that peer had here does.
+                    return Step::Moved; // The loss of the peer ends it.
                 }
             }
         }
@@ -89,7 +89,7 @@ impl Engine {
         Step::Done
     }
 
-    /// The kernel did not copy (EPERM in a container, a process that is just dying): starts again
+    /// Handles a refused kernel copy (EPERM in a container, a process that is just dying): restarts
     /// as a stream (V3), once the sender no longer writes into the buffer.
     fn refused(&mut self, key: Key, error: std::io::Error) -> Step {
         let Some(op) = self.ops.get(key) else {
@@ -117,8 +117,8 @@ impl Engine {
 }
 
 impl Pull {
-    /// Nobody takes a further piece. Returns whether nobody writes into the buffer any more,
-    /// either: a sender that was never told where it is does not, whatever it says in its word.
+    /// Stops further pieces. Returns whether nobody writes into the buffer any more, either: a
+    /// sender that was never told where the buffer is does not, whatever its claim word says.
     pub(crate) fn let_go(&self) -> bool {
         let claim = Claim::new(&self.claim, self.status.len.div_ceil(self.piece));
         claim.revoke();

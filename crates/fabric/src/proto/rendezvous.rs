@@ -1,4 +1,4 @@
-//! Rendezvous: a large message is offered, matched, and then moved by whatever is cheapest.
+//! Rendezvous: a large message is offered, matched, and then moved by the cheapest engine.
 //!
 //! ```text
 //!   sender                               receiver
@@ -16,11 +16,11 @@
 //! receiver that copies.
 //!
 //! # Invariants
-//! V1 A message is moved only by who took its pieces from the claim word; a word that was revoked
-//!    is looked at *after* the last piece, so that bytes of a buffer that its owner already reuses
-//!    are never delivered.
-//! V2 A claim word is used again only after ATS or REFUSED, or after its receiver died.
-//! V3 If the kernel refuses, the message starts again as a stream: per message, same result.
+//! V1 Only the side that claimed a piece in the claim word moves it. A possible revocation is
+//!    checked *after* the last piece, so that bytes of a buffer that its owner already reuses are
+//!    never delivered.
+//! V2 A claim word is reused only after ATS or REFUSED, or after its receiver died.
+//! V3 If the kernel refuses, the message restarts as a stream: per message, with the same result.
 
 use crate::engine::{Arrived, Engine, Pace, weight};
 use crate::node::ClaimWord;
@@ -37,7 +37,7 @@ use samite_mem::ring::Body;
 use std::sync::OnceLock;
 
 impl Engine {
-    /// Sends a message whole, or offers it. `Full` leaves everything as it was.
+    /// Sends a message eagerly, or offers it. `Full` leaves everything as it was.
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
         let (route, pace) = (self.peer(to).route, self.peer(to).pace);
         let (eager_max, inline_max, map) = (route.eager_max, route.caps.inline_max, route.caps.map);
@@ -48,7 +48,7 @@ impl Engine {
             return Push::Done;
         };
         let (tag, len) = (*tag, buf.len());
-        // What lies in a segment is offered: the receiver reads it where it is.
+        // A message in a segment is offered: the receiver reads it in place.
         let offer_in_place =
             map && matches!(buf.body(0, len), Body::Shared { .. }) && len > inline_max;
         let at_once = len <= eager_max && !offer_in_place && pace == Pace::Go;
@@ -67,7 +67,8 @@ impl Engine {
             }
             return push;
         }
-        // One that is offered for want of room only is short: it comes as data, and needs no word.
+        // A message that is offered only for want of room is short: it is streamed, and needs no
+        // word.
         if word.is_none() && map && (len > eager_max || offer_in_place) {
             *word = self.words.take(&self.node.heap);
         }
@@ -101,7 +102,7 @@ impl Engine {
         Ok(())
     }
 
-    /// An offered message has its receive: chooses who copies.
+    /// Handles an offered message that has matched: chooses who copies.
     pub(crate) fn accept(&mut self, key: Key, from: PeerId, tag: u64, offer: Offer) {
         let status = Status {
             from,
@@ -116,7 +117,7 @@ impl Engine {
             true => self
                 .claim_word(from, &offer)
                 .and_then(|word| Some((self.lease(from, &offer)?, word)))
-                // One that was withdrawn ends like one that is copied.
+                // A withdrawn offer ends like one that is copied.
                 .filter(|(_, word)| !Claim::new(word, 0).revoked()),
             false => None,
         };
@@ -157,7 +158,7 @@ impl Engine {
         self.fetch(key, buf, status, offer, Then::Complete);
     }
 
-    /// The bytes of an offered message where they lie, with a lease on their segment, if they can
+    /// Returns the bytes of an offered message in place, with a lease on their segment, if they can
     /// be read there.
     fn lease(&self, from: PeerId, offer: &Offer) -> Option<samite_mem::SharedBytes> {
         let (id, generation) = segment_of_word(offer.place)?;
@@ -176,7 +177,8 @@ impl Engine {
         }
     }
 
-    /// The word of an offered message, which is the sender's: one that cannot be is none.
+    /// Returns the sender's claim word of an offered message; `None` if the offer names an invalid
+    /// one.
     fn claim_word(&self, from: PeerId, offer: &Offer) -> Option<ClaimWord> {
         let offset = offer
             .claim
@@ -234,7 +236,7 @@ impl Engine {
             send: offer.send,
             source,
             claim,
-            claim_at: offer.claim - 1, // There is one.
+            claim_at: offer.claim - 1, // Not 0: the offer has a claim word.
             piece,
             then,
             helped: choice == Choice::Cooperative,
@@ -242,11 +244,11 @@ impl Engine {
         };
         let Some(op) = self.ops.get(key) else { return };
         op.work = Work::Pull(Box::new(pull));
-        // Tell the sender before copying: it should be helping meanwhile.
+        // Tell the sender before copying, so that it can help meanwhile.
         self.active.push_back(key);
     }
 
-    /// A message is whole.
+    /// Completes a message that has arrived whole.
     pub(crate) fn complete(&mut self, key: Key) {
         let Some(op) = self.ops.get(key) else { return };
         let (buf, status, then) = match std::mem::replace(&mut op.work, Work::None) {
@@ -273,8 +275,8 @@ impl Engine {
         }
     }
 
-    /// Sender: its buffer is free. The message was taken, or given up by its receiver before it was
-    /// whole.
+    /// Sender: its buffer is free, because the message was taken, or because its receiver gave it
+    /// up before it was whole.
     pub(crate) fn taken(&mut self, frame: &Incoming<'_>, whole: bool) -> Result<(), &'static str> {
         let from = frame.from;
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
@@ -286,7 +288,8 @@ impl Engine {
             Work::Assist { buf, word, .. } => (Some(buf), Some(word)),
             Work::Stream { buf, .. } if !whole => (Some(buf), None),
             other => {
-                // It has ended here, perhaps because it was given up; nobody has asked how yet.
+                // It has ended here, perhaps because it was given up; its result was not fetched
+                // yet.
                 op.work = other;
                 self.let_go(from, frame.arg);
                 return Ok(());
@@ -303,7 +306,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The receiver of a withdrawn send is done with its claim word (V2).
+    /// Ends the use of a claim word by the receiver of a withdrawn send (V2).
     fn let_go(&mut self, from: PeerId, send: Key) {
         let ours = |work: &Work| matches!(work, Work::Withdrawn { send: s, .. } if *s == send);
         for key in self
@@ -317,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// The sender gave up an offer: forgets it if nothing was copied yet, and lets go of the claim.
+    /// Handles a withdrawn offer: forgets it if nothing was copied yet, and lets go of the claim.
     pub(crate) fn withdrawn(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let send = frame.arg;
         self.drop_unexpected(
@@ -338,7 +341,7 @@ impl Engine {
             copying |= matches!(self.ops.get(key).map(|op| &op.work), Some(Work::Pull(_)));
             self.fail(key, Error::Cancelled, true);
         }
-        // One that is being copied is let go when both sides are quiet, one that is viewed with the
+        // If it is being copied, it is let go when both sides are quiet; if it is viewed, with the
         // view (W1).
         if !copying && !self.views.shows(from, send) {
             self.post_unasked(from, kind::ATS, send)?;
@@ -347,19 +350,19 @@ impl Engine {
     }
 }
 
-/// Memory for as many bytes as a peer says, if that many can be had: its word is not trusted. What
-/// this machine has not cannot be received here, whatever the kernel would promise.
+/// Allocates as many bytes as a peer says, if possible: the peer is not trusted. What exceeds this
+/// machine's memory cannot be received here, whatever the kernel would promise.
 pub(crate) fn zeroed(len: u64) -> Option<Vec<u8>> {
     static MOST: OnceLock<u64> = OnceLock::new();
     let most = *MOST.get_or_init(|| match samite_mem::host::Host::read().memory_total {
-        0 => u64::MAX, // It cannot be read here.
+        0 => u64::MAX, // The total is unknown here.
         total => total,
     });
     let len = usize::try_from(len).ok().filter(|_| len <= most)?;
     bytemuck::allocation::try_zeroed_vec(len).ok()
 }
 
-/// A message in one frame.
+/// Pushes a message in one frame.
 #[inline(always)]
 pub(crate) fn push_eager(
     transport: &mut AnyTransport,

@@ -1,31 +1,31 @@
 //! Put, get and atomics by the RMA of the transport, for segments that are not mapped.
 //!
 //! The first operation on a segment asks its owner for the remote key (REMOTE_KEY), and the owner
-//! registers the segment when it is asked. Until the key has come, operations go by messages. A put
-//! or get is done in pieces of [`PIECE`] bytes in memory of their own, and towards one peer at most
-//! [`BYTES_MAX`] bytes of them wait or are in flight: an operation that is given up ends at once,
-//! whatever becomes of its pieces, and no buffer of the program is in the transport's hands.
+//! registers the segment when it is asked. Until the key arrives, operations go by messages. A put
+//! or get is done in pieces of [`PIECE`] bytes in memory of their own, and at most [`BYTES_MAX`]
+//! bytes of them wait or are in flight to one peer. An operation that is given up therefore ends at
+//! once, whatever becomes of its pieces, and the transport never holds a buffer of the program.
 //!
 //! # Order
-//! The transport orders nothing (T7). Puts towards a peer are numbered, and a flush, of which at
-//! most one is under way per peer, covers all that were started before it. A put is complete when a
-//! flush has covered its last piece. A request to the peer (a message, a signal, an active message)
-//! that is sent when puts are not covered yet lies behind a fence in the outbox, and leaves when
-//! they are ([`PeerRma::flushed`]). Where no put is in flight that costs the one load that says so
+//! The transport does not order operations (T7). Puts to a peer are numbered, and a flush, of which
+//! at most one is in flight per peer, covers all that were started before it. A put is complete
+//! when a flush has covered its last piece. A request to the peer (a message, a signal, an active
+//! message) that is sent while puts are not covered waits behind a fence in the outbox, and leaves
+//! when they are ([`PeerRma::flushed`]). If no put is in flight, this costs one load
 //! (`Outbox::is_empty`).
 //!
 //! # Atomics
-//! The processes of the target's node, the owner at least, reach the same words with the atomics of
-//! their processors, and may sleep until a word changes. So an atomic is done by the progress of
-//! the owner, which is that of these processors and is awake: by the RMA of the transport if that
-//! needs the target's progress and says that its atomics are those of the processors
-//! ([`Caps::atomics`](crate::transport::Caps)), else by a message. An atomic that is started while
-//! an earlier put is not complete goes by a message, behind the fence: it may be a signal.
+//! The processes on the target's node, at least the owner, access the same words with their
+//! processors' atomics, and may sleep until a word changes. So the owner's progress performs an
+//! atomic, since it uses these processors and is awake: by the RMA of the transport if that needs
+//! the target's progress and says that its atomics are those of the processors
+//! ([`Caps::atomics`](crate::transport::Caps)), otherwise by a message. An atomic that is started
+//! while an earlier put is not complete goes by a message, behind the fence: it may be a signal.
 //!
 //! # Withdrawn segments
-//! The owner ends the registration before it has the memory for itself or frees it (T11). An
-//! operation that comes later is refused by the transport, and ends with [`Error::NoSuchSegment`],
-//! as on mapped memory; whoever attaches again gets the key of the new registration.
+//! The owner ends the registration before it gets exclusive access to the memory or frees it (T11).
+//! The transport refuses a later operation, which ends with [`Error::NoSuchSegment`], as on mapped
+//! memory. A process that attaches again gets the key of the new registration.
 
 use crate::engine::{Access, Engine, Queued};
 use crate::ops::{Key, Outcome, Work};
@@ -39,23 +39,24 @@ use std::collections::VecDeque;
 
 /// Bytes of a piece.
 pub(crate) const PIECE: u64 = 64 << 10;
-/// Bytes of pieces towards one peer, beside the last one.
+/// Bytes of pieces to one peer that may wait or be in flight, not counting the last.
 const BYTES_MAX: u64 = 1 << 20;
-/// And pieces.
+/// The most pieces to one peer that may wait or be in flight.
 const PIECES_MAX: usize = 256;
 
-/// The RMA towards one peer.
+/// The RMA operations to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct PeerRma {
     waiting: VecDeque<(Piece, RmaVerb)>,
     /// Pieces that wait or are in flight, and their bytes.
     pieces: usize,
     bytes: u64,
-    /// Puts, counted by piece: how many there were, have been started, and are visible.
+    /// Puts, counted by piece: how many were queued, how many were started, and how many are
+    /// visible.
     put: u64,
     started: u64,
     flushed: u64,
-    /// How many puts the flush that is under way covers.
+    /// How many puts the flush in flight covers.
     flushing: Option<u64>,
     /// Operations whose last piece is a put that is not visible yet, with its number.
     unflushed: VecDeque<(u64, Key)>,
@@ -67,7 +68,7 @@ pub(crate) struct Piece {
     pub(crate) peer: PeerId,
     pub(crate) segment: u32,
     pub(crate) op: Key,
-    /// Where it begins in the operation.
+    /// Its offset in the operation.
     pub(crate) at: u64,
     pub(crate) bytes: u64,
 }
@@ -85,31 +86,31 @@ impl Piece {
 }
 
 impl PeerRma {
-    /// Puts up to this one are behind the next fence.
+    /// Returns the number of the last put: those up to it are behind the next fence.
     pub(crate) fn last_put(&self) -> u64 {
         self.put
     }
 
-    /// Whether the puts up to this one are visible.
+    /// Returns whether the puts up to this one are visible.
     pub(crate) fn has_flushed(&self, put: u64) -> bool {
         self.flushed >= put
     }
 
-    /// Whether all that can be started is.
+    /// Returns whether everything that can be started has been.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && (self.flushing.is_some() || self.started == self.flushed)
     }
 }
 
 impl Engine {
-    /// Whether one more piece may wait for its start.
+    /// Returns whether one more piece may be queued.
     pub(crate) fn has_rma_capacity(&mut self, to: PeerId) -> bool {
         let rma = &self.peer(to).outbox.rma;
         rma.bytes < BYTES_MAX && rma.pieces < PIECES_MAX
     }
 
-    /// Whether an atomic may go by RMA: the owner's progress does it, and nothing of this process
-    /// comes before it.
+    /// Returns whether an atomic may go by RMA: the owner's progress performs it, and no earlier
+    /// request of this process is outstanding.
     pub(crate) fn may_do_atomic(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         let is_first = peer.outbox.is_empty() && peer.unanswered == 0;
@@ -133,15 +134,16 @@ impl Engine {
         self.mark_dirty(piece.peer);
     }
 
-    /// Starts what waits, and a flush if there are puts that none covers; how much that was.
+    /// Starts queued pieces, and a flush if there are puts that none covers; returns how many it
+    /// started.
     pub(crate) fn flush_rma(&mut self, to: PeerId, transport: &mut AnyTransport) -> usize {
         let mut count = 0;
         loop {
             let rma = &mut self.peer(to).outbox.rma;
             let covered = rma.started;
             let is_uncovered = rma.flushing.is_none() && covered != rma.flushed;
-            // Before what waits, too: a program that keeps asking may never let all of that be
-            // started.
+            // Flush before queued pieces, too: a program that keeps asking may never let all of
+            // them be started.
             let flush = is_uncovered && (count == 0 || rma.waiting.is_empty());
             let (piece, verb) = match flush {
                 true => (Piece::flush(to), RmaVerb::Flush),
@@ -163,13 +165,14 @@ impl Engine {
                     rma.waiting.push_front((piece, verb));
                     return count;
                 }
-                Err(_) => return count, // No room for a flush; or the loss of the peer ends all.
+                // There is no room for a flush, or the loss of the peer ends everything.
+                Err(_) => return count,
             }
             count += 1;
         }
     }
 
-    /// Starts a piece; what was refused for now comes back.
+    /// Starts a piece; returns it if the transport refused it for now.
     fn start_piece(
         &mut self,
         piece: Piece,
@@ -190,7 +193,7 @@ impl Engine {
         }
     }
 
-    /// The transport has ended a piece.
+    /// Handles a piece that the transport has ended.
     pub(crate) fn piece_completed(&mut self, completed: Completed) {
         let Some(piece) = self.pieces.remove(&completed.id) else {
             return;
@@ -237,7 +240,7 @@ impl Engine {
         let outbox = &mut self.peer(to).outbox;
         let rma = &mut outbox.rma;
         let Some(flushed) = rma.flushing.take() else {
-            return; // Of a peer that was shut out.
+            return; // It belonged to a peer that was shut out.
         };
         rma.flushed = flushed;
         outbox.is_behind = rma.put != flushed;
@@ -271,7 +274,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Owner: answers with the key, or with no bytes where peers are to come by messages.
+    /// Owner: answers with the key, or with no bytes where peers should use messages.
     pub(crate) fn push_remote_key(
         &mut self,
         to: PeerId,
@@ -284,8 +287,8 @@ impl Engine {
         transport.push(to, &frame(kind::REPLY, request, &inline, body))
     }
 
-    /// The remote key of a segment that is open here. Atomics look at the offset alone, so it
-    /// begins at a word.
+    /// Returns the remote key of a segment that is open here. It begins at a word boundary, because
+    /// atomics check only the offset.
     fn remote_key(
         &mut self,
         place: RemoteAddress,
@@ -302,7 +305,7 @@ impl Engine {
         offered.registered.as_ref().map(|(_, key)| key.clone())
     }
 
-    /// The registrations of all segments, which end.
+    /// Takes the registrations of all segments, to end them.
     pub(crate) fn take_registrations(&mut self) -> Vec<Registration> {
         let offered = self.offered.values_mut();
         let registered = offered.filter_map(|offered| offered.registered.take());

@@ -1,17 +1,17 @@
-//! Put, get and atomics over messages, where the memory of the other side is not mapped: private
-//! memory that was registered, units on another node, or a mapping switched off by configuration.
+//! Put, get and atomics over messages, for memory of a peer that is not mapped: registered private
+//! memory, units on another node, or a mapping switched off by configuration.
 //!
-//! The owner's progress does the work. A put is remotely complete when its last ANSWER is here; an
-//! atomic is one operation at the owner and atomic against every other one on the same segment that
-//! goes this way; on mapped segments the owner uses the processor's atomics, so that both ways mix.
+//! The owner's progress does the work. A put is remotely complete when its last ANSWER has arrived.
+//! An atomic is one operation at the owner, atomic with respect to every other one on the segment
+//! that goes this way; on mapped segments the owner uses the processor's atomics, so both ways mix.
 //!
-//! Nothing that is asked for waits as bytes: a put is queued at its sender in frames, as the
-//! credits allow; a get is answered piece by piece, straight from the segment into the ring as that
-//! has room, and each piece is checked anew, since the segment may be withdrawn meanwhile. A get
-//! may so see a put that was started after it: requests that were not waited for are in no order.
+//! Requests do not buffer bytes: a put is queued at its sender in frames, as the credits allow; a
+//! get is answered piece by piece, from the segment straight into the ring as there is room. Each
+//! piece is checked again, since the segment may be withdrawn meanwhile. A get may therefore see a
+//! put that was started after it: requests that were not waited for are unordered.
 //!
-//! A place names the life of its owner: a segment of the same number and generation of another
-//! process is another segment.
+//! A place names its owner's incarnation: a segment of another process with the same number and
+//! generation is another segment.
 
 use crate::atomic::{Atomic, Width, apply, atomic_code, atomic_of};
 use crate::engine::{Access, Budget, Engine};
@@ -22,8 +22,7 @@ use crate::{Error, PeerId};
 use samite_mem::SharedBytes;
 use samite_mem::ring::Body;
 
-/// What an owner's progress did for others: frames of puts that it carried out, and requests of
-/// gets.
+/// What an owner's progress did for others: frames of puts carried out, and gets requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Frames of puts, and of many updates of words.
@@ -60,20 +59,20 @@ pub(crate) struct Serve {
     request: u64,
     place: RemoteAddress,
     len: u64,
-    /// Where its bytes belong in the request.
+    /// Where its bytes go in the request's buffer.
     at: u64,
-    /// Bytes that have left.
+    /// Bytes that were sent.
     done: u64,
 }
 
 impl Engine {
-    /// Asks for a put of a part; for each one there will be an answer.
+    /// Requests a put of a part; each request gets one answer.
     pub(crate) fn post_put(&mut self, to: PeerId, request: Key, place: RemoteAddress, part: &[u8]) {
         let inline = Words(place.words()).bytes();
         self.post_request(to, kind::PUT, request, &inline, Some(part.to_vec()));
     }
 
-    /// Asks for `len` bytes, which belong at `at` in the request's buffer.
+    /// Requests `len` bytes, which go at `at` in the request's buffer.
     pub(crate) fn post_get(
         &mut self,
         to: PeerId,
@@ -87,7 +86,7 @@ impl Engine {
         self.post_request(to, kind::GET, request, &inline, None);
     }
 
-    /// Asks for an atomic.
+    /// Requests an atomic.
     pub(crate) fn post_atomic(
         &mut self,
         to: PeerId,
@@ -101,7 +100,7 @@ impl Engine {
         self.post_request(to, kind::ATOMIC, request, &inline, None);
     }
 
-    /// Owner: the bytes of a place that somebody names, to be written.
+    /// Owner: returns the bytes of a place that a peer names, to be written.
     pub(super) fn offered_bytes(
         &self,
         place: RemoteAddress,
@@ -113,8 +112,8 @@ impl Engine {
         }
     }
 
-    /// Owner: the word of a place that somebody names, to be operated on. What was registered may
-    /// begin anywhere, so the address has to be aligned, and not only the offset.
+    /// Owner: returns the word of a place that a peer names. Registered memory may begin at any
+    /// address, so the address must be aligned, and not only the offset.
     pub(super) fn offered_word(
         &self,
         place: RemoteAddress,
@@ -144,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// What is refused says which segment; a request to another life, which one that was.
+    /// Refuses a request. The answer says which segment, and for another incarnation, which one.
     pub(super) fn refuse(&mut self, to: PeerId, request: u64, status: u64, place: RemoteAddress) {
         let word = match status {
             WRONG_LIFE => place.incarnation,
@@ -193,7 +192,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Owner: sends what there is room and budget for of a get; whether that was the end of it.
+    /// Owner: sends as much of a get as room and budget allow; returns whether it was the end of
+    /// it.
     pub(crate) fn serve(
         &mut self,
         to: PeerId,
@@ -212,6 +212,7 @@ impl Engine {
                 offset,
                 ..get.place
             };
+            // Checked for each piece: the segment may have been withdrawn meanwhile.
             let body = match self.offered_access(place, len) {
                 Ok(Access::Shared(bytes)) => Ok(Body::Shared { bytes, offset, len }),
                 Ok(Access::Reading(bytes)) => {
@@ -270,7 +271,7 @@ impl Engine {
         Ok(())
     }
 
-    /// All bytes of a get are there.
+    /// Completes a get whose bytes have all arrived.
     pub(super) fn end_get(&mut self, key: Key) {
         let Some(op) = self.ops.get(key) else { return };
         if let Work::Get { buf, .. } = std::mem::replace(&mut op.work, Work::None) {
@@ -319,7 +320,8 @@ impl Engine {
                 peer: from,
                 incarnation: word as u32,
             }),
-            // The range was checked against the key: one that does not fit names another segment.
+            // The range was checked against the key: if it does not fit, the segment is another
+            // one.
             NO_SEGMENT | OUT_OF_RANGE => Err(Error::NoSuchSegment {
                 peer: from,
                 segment: word as u32,

@@ -1,8 +1,8 @@
-//! Stream: a large message as fragments through the ring of the pair, two copies that overlap.
+//! Stream: a large message as fragments through the ring of the pair, in two copies that overlap.
 //!
-//! The receiver asks (STREAM), the sender pushes DATA while there is room; fragments of one message
-//! arrive in order, those of several may alternate. For units that share nothing but frames this is
-//! the only way; elsewhere it is the one that needs no permission.
+//! The receiver asks (STREAM), and the sender pushes DATA while there is room. Fragments of one
+//! message arrive in order; those of several may alternate. For units that share only frames this
+//! is the only way; elsewhere it is the one that needs no permission.
 
 use crate::engine::{Budget, Engine, Step};
 use crate::ops::{Collect, Key, Outcome, Status, Then, Work};
@@ -11,7 +11,7 @@ use crate::wire::{Words, frame, kind};
 use samite_mem::lend::WriteBuf;
 
 impl Engine {
-    /// The message will come as data.
+    /// Prepares to receive a message as data.
     pub(crate) fn collect(
         &mut self,
         key: Key,
@@ -39,7 +39,7 @@ impl Engine {
         let Words([receive]) = Words::<1>::read(frame.inline).ok_or("a request for data")?;
         let from = frame.from;
         let Some(op) = self.ops.get(frame.arg).filter(|op| op.peer == Some(from)) else {
-            return Ok(()); // It was given up meanwhile; WITHDRAW is on its way.
+            return Ok(()); // The send was given up meanwhile; WITHDRAW has been sent.
         };
         let (buf, word) = match std::mem::replace(&mut op.work, Work::None) {
             Work::Send { buf, word, .. } => (buf, word),
@@ -61,12 +61,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends fragments while there is room, and as many as one turn may.
+    /// Sends fragments while there is room, up to the maximum of one turn.
     pub(crate) fn stream(&mut self, key: Key, transport: &mut AnyTransport) -> Step {
         let Some(to) = self.ops.get(key).and_then(|op| op.peer) else {
             return Step::Done;
         };
-        // A fragment of nothing would be sent for ever.
+        // An empty fragment would be sent forever.
         let body_max = self.route(to).caps.body_max;
         let piece = self.costs.stream_piece.clamp(1, body_max.max(1));
         let Some(op) = self.ops.get(key) else {
@@ -90,7 +90,7 @@ impl Engine {
                     *sent += len;
                 }
                 Push::Full => return if moved { Step::Moved } else { Step::Stuck },
-                Push::Gone => return Step::Done, // Its loss ends the operation.
+                Push::Gone => return Step::Done, // The loss of the peer ends the operation.
             }
             moved = true;
         }
@@ -100,7 +100,7 @@ impl Engine {
         Step::Done
     }
 
-    /// A fragment of a message arrived.
+    /// Handles a fragment of a message.
     pub(crate) fn data_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([offset]) = Words::<1>::read(frame.inline).ok_or("a fragment")?;
         let from = frame.from;

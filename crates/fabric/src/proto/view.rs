@@ -1,14 +1,14 @@
-//! Messages that are read where they lie, in the sender's segment ([`crate::Fabric::recv_view`]).
+//! Messages that are read in place, in the sender's segment ([`crate::Fabric::recv_view`]).
 //!
-//! The lease of a view keeps the memory. What the bytes are is the sender's concern: one that gave
-//! the send up (its deadline was over) revokes the claim word *before* it uses its buffer again,
-//! and the view finds that out.
+//! The lease of a view keeps the memory alive. Its content is up to the sender: a sender that gave
+//! the send up (its deadline was over) revokes the claim word *before* it reuses its buffer, and
+//! the view notices that.
 //!
 //! # Invariants
 //! W1 The sender gets ATS (or REFUSED) when the view is dropped, and not before, whatever it asked
 //!    meanwhile: until then its claim word is not used for another message (V2 of `rendezvous`).
-//! W2 Nothing of a view is told to another life of its sender's number, and the claim word of a
-//!    sender that is gone is not looked at: its memory may be somebody else's.
+//! W2 No other incarnation of the sender's number is told about a view, and the claim word of a
+//!    sender that is gone is not read: its memory may have been reused.
 
 use crate::PeerId;
 use crate::engine::Engine;
@@ -29,8 +29,7 @@ struct Viewing {
     id: u64,
     from: PeerId,
     send: Key,
-    /// The sender's word; or, once the sender is gone, whether it had withdrawn the message by
-    /// then.
+    /// The sender's word; or, once the sender is gone, whether it had withdrawn the message.
     word: Result<ClaimWord, bool>,
 }
 
@@ -44,7 +43,7 @@ impl Viewing {
 }
 
 impl Views {
-    /// A view of a message begins; by what it is called.
+    /// Registers a view of a message; returns its id.
     pub(crate) fn begin(&mut self, from: PeerId, send: Key, word: ClaimWord) -> u64 {
         self.last += 1;
         let word = Ok(word);
@@ -58,19 +57,19 @@ impl Views {
         id
     }
 
-    /// Whether a message of a peer is being viewed.
+    /// Returns whether a message of a peer is being viewed.
     pub(crate) fn shows(&self, from: PeerId, send: Key) -> bool {
         let is_it = |view: &Viewing| view.from == from && view.send == send && view.word.is_ok();
         self.open.iter().any(is_it)
     }
 
-    /// Whether the sender gave a message up while it was viewed.
+    /// Returns whether the sender withdrew a message while it was viewed.
     pub(crate) fn is_withdrawn(&self, id: u64) -> bool {
         let view = self.open.iter().find(|view| view.id == id);
         view.is_some_and(Viewing::is_withdrawn)
     }
 
-    /// A sender is gone (W2).
+    /// Handles the loss of a sender (W2).
     pub(crate) fn part(&mut self, from: PeerId) {
         for view in self.open.iter_mut().filter(|view| view.from == from) {
             view.word = Err(view.is_withdrawn());
@@ -79,7 +78,7 @@ impl Views {
 }
 
 impl Engine {
-    /// A view was dropped: its sender is told, if it is there (W1, W2). `was_taken`: that its
+    /// Ends a dropped view and tells the sender, if it is alive (W1, W2). `was_taken`: whether its
     /// message was received.
     pub(crate) fn end_view(&mut self, id: u64, was_taken: bool) {
         let Some(index) = self.views.open.iter().position(|view| view.id == id) else {

@@ -1,4 +1,4 @@
-//! The client: sends a request, again if it was refused, and waits for its response.
+//! The client: sends a request, resends it if refused, and waits for its response.
 
 use super::{Life, Service};
 use crate::engine::Engine;
@@ -7,30 +7,31 @@ use crate::ops::{Key, Outcome, Work};
 use crate::{Error, Result, Whom};
 use std::time::Duration;
 
-/// The pauses before a request that was refused is sent again.
+/// The pauses before a refused request is resent: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// A request that was sent, until its response is taken. Dropping it forgets it. Thread: any.
+/// A request that was sent, until its response is taken. Dropping it abandons the call. Thread:
+/// any.
 #[derive(Debug)]
 pub struct Call {
     fabric: Fabric,
     service: Service,
     to: Life,
     key: Key,
-    /// To be sent again.
+    /// The request, for resending.
     bytes: Vec<u8>,
 }
 
-/// What has become of a request.
+/// What became of a request.
 enum Fate {
     Ended(Result<Vec<u8>>),
     Refused,
 }
 
 impl Fabric {
-    /// Sends a request to a service of one life of a peer; `make` gives its bytes, and is told its
-    /// id. One of no bytes only asks whether the peer serves: no server sees it, and its response
-    /// has no bytes. Waits up to `deadline` for room on the way. Completion: local.
+    /// Sends a request to a service of one incarnation of a peer; `make` is given the request's id
+    /// and returns its bytes. An empty request only asks whether the peer serves: no server sees
+    /// it, and its response is empty. Waits up to `deadline` for room to send. Completion: local.
     ///
     /// # Errors
     /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::TooLong`].
@@ -56,7 +57,8 @@ impl Fabric {
         Ok(call)
     }
 
-    /// Tells a service of one life of a peer something; no response comes. Completion: local.
+    /// Sends a note to a service of one incarnation of a peer; there is no response. Completion:
+    /// local.
     ///
     /// # Errors
     /// As [`Fabric::call`].
@@ -66,12 +68,12 @@ impl Fabric {
 }
 
 impl Call {
-    /// The number of the request, by which the server responds.
+    /// Returns the number of the request, with which the server responds.
     pub fn id(&self) -> u64 {
         self.key
     }
 
-    /// The response, if it has come; makes no progress. It is there once.
+    /// Returns the response, if it has arrived; makes no progress. It is returned once.
     pub fn take(&mut self) -> Option<Result<Vec<u8>>> {
         match fate_in(&self.fabric, self.key)? {
             Fate::Ended(result) => Some(result),
@@ -79,11 +81,12 @@ impl Call {
         }
     }
 
-    /// Waits for the response. `what`: for the error. After a timeout it can be waited for again.
+    /// Waits for the response. `what` is named in the error. After a timeout it can be waited for
+    /// again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`]; [`Error::Timeout`]; [`Error::NoHandler`] if the peer has not served in
-    /// this time.
+    /// [`Error::PeerLost`]; [`Error::Timeout`]; [`Error::NoHandler`] if the peer did not serve
+    /// during this time.
     pub fn wait(&mut self, deadline: Duration, what: &'static str) -> Result<Vec<u8>> {
         let (fabric, key) = (self.fabric.clone(), self.key);
         let whom = Whom::Peer(self.to.peer);
@@ -92,8 +95,8 @@ impl Call {
         })
     }
 
-    /// As [`Call::wait`], for a process that has something to do meanwhile: `step` is called once
-    /// per turn, and may use the fabric.
+    /// As [`Call::wait`], for a process that has other work meanwhile: `step` is called once per
+    /// turn, and may use the fabric.
     pub fn wait_stepping(
         &mut self,
         deadline: Duration,
@@ -110,7 +113,7 @@ impl Call {
         })
     }
 
-    /// Waits by `wait`, which is told how much time is left, and sends what was refused again.
+    /// Waits by `wait`, which is given the time left, and resends a refused request.
     fn wait_by(
         &mut self,
         deadline: Duration,
@@ -176,7 +179,7 @@ fn fate_in(fabric: &Fabric, key: Key) -> Option<Fate> {
     }
 }
 
-/// How an operation of a call stands, if it is not on its way.
+/// Returns what became of a call's operation, unless it is in flight.
 fn fate(engine: &mut Engine, key: Key) -> Option<Fate> {
     let ended = match engine.ops.get(key) {
         None => Err(Error::Cancelled),
@@ -194,7 +197,7 @@ mod tests {
     use super::*;
     use crate::{Config, Identity};
 
-    /// A server that refuses late leaves the rest of the time, and no more.
+    /// A server that refuses late leaves only the rest of the time.
     #[test]
     fn one_deadline_is_for_all_that_a_call_waits_for() {
         const LONG: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The inbox of a service: what peers have sent and the server has not taken.
+//! The inbox of a service: what peers have sent and the server has not yet taken.
 
 use super::Life;
 use crate::PeerId;
@@ -6,31 +6,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a request costs in the inbox beside its bytes.
+/// What a request costs in the inbox besides its bytes.
 const EACH: u64 = 64;
 
-/// What came: a request, or a note.
+/// A received request or note.
 #[derive(Debug)]
 pub struct Inbound {
-    /// Who sent it.
+    /// The sender.
     pub from: Life,
     /// Its id, for [`Server::respond`]; `None` for a note.
     pub id: Option<u64>,
-    /// What it says.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
-/// What has come and was not taken yet.
+/// Requests and notes that arrived and were not taken yet.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    /// By peer, where there are any: the peers have their turns, however much one of them asks.
+    /// By peer, without empty entries: peers are served in turn, however much one of them asks.
     asked: BTreeMap<PeerId, Asked>,
-    /// Whose turn it was last.
+    /// The peer whose turn was last.
     last: Option<PeerId>,
     most: u64,
 }
 
-/// What has come from one peer, and what that costs.
+/// What arrived from one peer, and what it costs.
 #[derive(Debug, Default)]
 struct Asked {
     all: VecDeque<Inbound>,
@@ -46,12 +46,12 @@ impl Inbox {
         }
     }
 
-    /// How many requests and notes there are.
+    /// Returns the number of requests and notes.
     pub(super) fn len(&self) -> usize {
         self.asked.values().map(|asked| asked.all.len()).sum()
     }
 
-    /// Whether there was room for it.
+    /// Adds a request or note; returns whether there was room for it.
     pub(crate) fn push(inbox: &Mutex<Inbox>, asked: Inbound) -> bool {
         let mut inbox = locked(inbox);
         if !inbox.has_capacity(asked.from.peer, asked.id.is_some()) {
@@ -63,7 +63,7 @@ impl Inbox {
         true
     }
 
-    /// Whether there is room for one more note of a peer.
+    /// Returns whether there is room for one more note of a peer.
     pub(crate) fn has_capacity_for_note(inbox: &Mutex<Inbox>, from: PeerId) -> bool {
         locked(inbox).has_capacity(from, false)
     }
@@ -106,7 +106,7 @@ impl Inbound {
     }
 }
 
-/// Nobody panics with half of a change made.
+/// Locks the inbox, also after a panic: no change is ever left half made.
 pub(super) fn locked(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
     inbox.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,9 @@
-//! Requests that are answered later: what an active message asks whose answer its handler cannot
-//! know.
+//! Requests that are answered later: for questions that a handler of active messages cannot answer
+//! at once.
 //!
-//! A process *serves* by a [`Server`]: requests wait in its inbox until it takes them, and it
-//! responds to each whenever it likes. A client makes a [`Call`] and waits for the response, with a
-//! deadline of its own.
+//! A process *serves* with a [`Server`]: requests wait in its inbox until it takes them, and it
+//! responds to each when it likes. A client makes a [`Call`] and waits for the response, with its
+//! own deadline.
 //!
 //! ```text
 //!   client                                      server
@@ -17,32 +17,31 @@
 //! ```
 //!
 //! # Ids
-//! The id of a request is its [operation](crate::ops): one table has all that a process waits for,
-//! so a response finds its call without a search, and the loss of a peer ends calls like any other
-//! operation. An id is never used twice in 2^32 operations, and no id is 0. Which service is asked
-//! is a number of an active message from [`KEPT`] on: users have those below. [`Service`] lists
-//! them all.
+//! The id of a request is its [operation](crate::ops): one table holds all that a process waits
+//! for, so a response finds its call without a search, and the loss of a peer ends calls like any
+//! other operation. An id is never reused within 2^32 operations, and no id is 0. The service is
+//! selected by a number of an active message from [`KEPT`] on; users have the numbers below.
+//! [`Service`] lists all services.
 //!
 //! # Invariants
-//! R1 A request is in the inbox of one life of one peer, once: it is sent again only after it was
-//!    refused, and a refused request was never in the inbox.
-//! R2 A request, a note and a response name the life of the peer that they are for: to another life
-//!    of its number none of them is sent ([`Error::PeerLost`](crate::Error::PeerLost)), and what a
-//!    server takes says which life sent it.
-//! R3 Every queue is counted in bytes. The inbox has at most so many of each peer beside the first
-//!    request, whatever its length; notes, which cannot be sent again, may have twice as many, and
-//!    a peer that sends more of them loses them. Of responses to one peer sixteen frames wait here
-//!    at most, and as much to be fetched as of any long active message: [`Server::respond`] waits,
-//!    or says that it cannot. A process' own inbox is filled without a frame, when
+//! R1 A request is in the inbox of one incarnation of one peer, once: it is resent only after it
+//!    was refused, and a refused request was never in the inbox.
+//! R2 A request, a note and a response name the incarnation of the peer that they are for: none is
+//!    sent to another incarnation of its number ([`Error::PeerLost`](crate::Error::PeerLost)), and
+//!    what a server takes names the incarnation that sent it.
+//! R3 Every queue is bounded in bytes. The inbox holds a bounded number of bytes per peer besides
+//!    the first request, whatever its length; notes, which cannot be resent, may have twice as
+//!    many, and a peer that sends more notes loses them. At most sixteen frames of responses to one
+//!    peer wait here, and as much to be fetched as of any long active message: [`Server::respond`]
+//!    waits, or returns an error. A process's own inbox is filled without a frame, before
 //!    [`Fabric::call`](crate::Fabric::call) or [`Fabric::note`](crate::Fabric::note) returns; a
-//!    note of its own waits for room, and is not lost.
-//! R4 A call that is dropped is forgotten here; its response is dropped as it comes. The server is
-//!    not told.
+//!    note to itself waits for room, and is not lost.
+//! R4 A dropped call is forgotten here; its response is dropped on arrival. The server is not told.
 //!
 //! # Not guaranteed
-//! * That a request was not carried out, where its call ends with an error: the response may have
-//!   been lost with the server, or be late. Requests that may not be carried out twice need a
-//!   number of their own.
+//! * That a request whose call ends with an error was not carried out: the response may have been
+//!   lost with the server, or be late. Requests that must not be carried out twice need a number of
+//!   their own.
 //! * An order between calls and notes of different threads. Those of one thread to one server
 //!   arrive in order, unless one is refused.
 //!
@@ -62,17 +61,17 @@ pub use server::Server;
 
 use crate::PeerId;
 
-/// The numbers of handlers from here on are those of services, and of the fabric itself.
+/// Handler numbers from here on are reserved for services and the fabric itself.
 pub const KEPT: u16 = 0xff00;
-/// The handler that looks up the key of a segment by its number.
+/// The number of the handler that looks up a segment's key by its number.
 pub(crate) const LOOK_UP: u16 = u16::MAX;
 
-/// A service that peers ask, by its number.
+/// A service, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service(u16);
 
 impl Service {
-    /// Says what services an agent hosts.
+    /// Tells which services an agent hosts.
     pub const HOST: Service = Service(KEPT);
     /// Coordinates streams.
     pub const COORDINATOR: Service = Service(KEPT + 1);
@@ -83,17 +82,17 @@ impl Service {
         self.0
     }
 
-    /// Whether an active message of this number is for a service.
+    /// Returns whether an active message of this number is for a service.
     pub(crate) fn is(number: u16) -> bool {
         (KEPT..LOOK_UP).contains(&number)
     }
 }
 
-/// One life of a peer.
+/// One incarnation of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Life {
-    /// Its number, which another process may have by now.
+    /// Its number, which may have been reassigned.
     pub peer: PeerId,
-    /// Which life of the number it is.
+    /// Its incarnation.
     pub incarnation: u32,
 }

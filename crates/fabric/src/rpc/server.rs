@@ -7,8 +7,8 @@ use crate::{Result, Whom};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A service of this process. Dropping it ends the service: what it had not taken is answered to
-/// nobody. Thread: any.
+/// A service of this process. Dropping it ends the service: what it had not taken is never
+/// answered. Thread: any.
 #[derive(Debug)]
 pub struct Server {
     fabric: Fabric,
@@ -17,8 +17,8 @@ pub struct Server {
 }
 
 impl Fabric {
-    /// Serves from now on. Of each peer at most `most` bytes wait to be taken, beside its first
-    /// request. A second server of a service takes the place of the first. Local.
+    /// Starts to serve. At most `most` bytes per peer wait to be taken, besides its first request.
+    /// A second server of a service replaces the first. Local.
     pub fn serve(&self, service: Service, most: u64) -> Server {
         let inbox = Arc::new(Mutex::new(Inbox::new(most)));
         let number = service.number();
@@ -33,27 +33,27 @@ impl Fabric {
 }
 
 impl Server {
-    /// How much has come and was not taken. Makes no progress.
+    /// Returns the number of requests and notes not yet taken. Makes no progress.
     pub fn waiting(&self) -> usize {
         locked(&self.inbox).len()
     }
 
-    /// What came first of the peer whose turn it is, if anything has come: the peers that have sent
-    /// something have their turns, by one request or note each. Makes no progress.
+    /// Takes the oldest request or note of the peer whose turn it is, if there is any: peers are
+    /// served in turn, one item each. Makes no progress.
     pub fn take(&self) -> Option<Inbound> {
         locked(&self.inbox).take()
     }
 
-    /// What came first of one life of a peer.
+    /// Takes the oldest request or note of one incarnation of a peer.
     pub fn take_of(&self, from: Life) -> Option<Inbound> {
         locked(&self.inbox).take_of(from.peer, |asked| asked.from == from)
     }
 
-    /// Responds to a request; waits up to `deadline` for room on the way. Completion: local. A put
-    /// that is not complete may be seen later than the response.
+    /// Responds to a request; waits up to `deadline` for room to send. Completion: local. A put
+    /// that is not complete may become visible after the response.
     ///
     /// # Errors
-    /// [`Error::Timeout`](crate::Error::Timeout): the peer does not take what was sent to it, and
+    /// [`Error::Timeout`](crate::Error::Timeout): the peer does not read what was sent to it, and
     /// nothing was sent; [`Error::PeerLost`](crate::Error::PeerLost);
     /// [`Error::TooLong`](crate::Error::TooLong).
     pub fn respond(&self, to: Life, id: u64, bytes: &[u8], deadline: Duration) -> Result<()> {

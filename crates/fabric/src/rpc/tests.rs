@@ -20,7 +20,7 @@ fn ask(fabric: &Fabric, to: Life, bytes: &[u8]) -> Call {
     asked.unwrap()
 }
 
-/// What the call waits for, of a server that echoes.
+/// Returns the response of a server that echoes.
 fn answered(call: &mut Call, server: &Server) -> Vec<u8> {
     let serve = || {
         while let Some(asked) = server.take() {
@@ -43,7 +43,7 @@ fn a_request_waits_for_a_service_and_is_told_if_there_is_none() {
     );
     let server = fabric.serve(Service::COORDINATOR, 1 << 10);
     assert_eq!(answered(&mut call, &server), b"early");
-    // Its response is there once.
+    // Its response is returned once.
     assert!(matches!(
         call.wait(SHORT, "a response"),
         Err(Error::Cancelled)
@@ -63,7 +63,7 @@ fn an_empty_request_only_asks_whether_somebody_serves() {
     let server = fabric.serve(Service::COORDINATOR, 1 << 10);
     assert_eq!(ask(&fabric, me, b"").wait(LONG, "a response").unwrap(), b"");
     assert_eq!(server.waiting(), 0);
-    // A note that says nothing else than that it came.
+    // An empty note.
     fabric.note(Service::COORDINATOR, me, LONG, b"").unwrap();
     let noted = server.take().unwrap();
     assert!(noted.id.is_none() && noted.bytes.is_empty());
@@ -74,9 +74,9 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
     let (fabric, me) = alone();
     let server = fabric.serve(Service::COORDINATOR, 1000);
     let mut calls: Vec<Call> = (0..9).map(|n| ask(&fabric, me, &[n; 300])).collect();
-    // With what each costs, the third one is the first beyond.
+    // With the cost of each, the third exceeds the limit.
     assert_eq!(server.waiting(), 3);
-    // Notes may be twice as many. One to oneself waits for room, and is refused then.
+    // Notes may be twice as many. A note to oneself waits for room, then is refused.
     let note = || fabric.note(Service::COORDINATOR, me, SHORT, &[7; 300]);
     for _ in 0..3 {
         note().unwrap();
@@ -99,14 +99,14 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
         let id = asked.id.expect("it is a request");
         server.respond(me, id, &asked.bytes, LONG).unwrap();
     }
-    // What was refused comes again, each once.
+    // Refused requests arrive later, each once.
     for (number, call) in (0..).zip(&mut calls) {
         assert_eq!(answered(call, &server), [number; 300]);
     }
     assert_eq!(server.waiting(), 0);
 }
 
-/// What one peer asks without end does not delay another one's request.
+/// A peer that asks endlessly does not delay another peer's request.
 #[test]
 fn peers_have_their_turns_in_an_inbox() {
     let (fabric, _) = alone();
@@ -156,7 +156,7 @@ fn calls_that_are_dropped_or_could_not_be_sent_are_forgotten() {
     }
     assert_eq!(fabric.0.core().unwrap().engine.ops.running().count(), 0);
     fabric.progress();
-    // A response that nobody waits for hurts nobody.
+    // A response that nobody waits for does no harm.
     while let Some(asked) = server.take() {
         let id = asked.id.expect("it is a request");
         server.respond(asked.from, id, b"late", LONG).unwrap();

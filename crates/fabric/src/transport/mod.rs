@@ -1,33 +1,35 @@
 //! How frames travel between two peers. Everything above (tags, rendezvous, one-sided operations,
-//! active messages) is made of frames.
+//! active messages) is built from frames.
 //!
 //! Only frames are mandatory. A transport that can do more says so in [`Caps`], and the layers
-//! above choose by that. The contract suite checks that it maps and sleeps as it says, that RMA is
-//! used where there is one, and that the order of frames and of what follows a put is kept whatever
-//! the transport does.
+//! above choose accordingly. The contract suite checks that it maps and sleeps as declared, that
+//! RMA is used where available, and that frames, and what follows a put, stay in order whatever the
+//! transport does.
 //!
 //! # How to add one
-//! 1. A folder beside `shm`, with a type that implements [`Transport`].
+//! 1. A folder next to `shm`, with a type that implements [`Transport`].
 //! 2. A variant of `AnyTransport` below (a closed enum: one type in signatures, calls that inline).
 //! 3. One line in `tests/contract.rs` that runs the contract suite over it.
 //! 4. A sentence in `samite info` that says when it is chosen and what to install when it is
 //!    missing.
 //!
 //! # What a transport promises
-//! T1 Frames of one class between two peers arrive once and whole, and where [`Caps::is_ordered`]
-//!    says so in the order of `push`. Where it does not, the fabric puts them in order
-//!    ([`ordered`]), and no more than [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake
-//!    one of that peer.
+//! T1 Frames of one class between two peers arrive once and whole, and in the order of `push` if
+//!    [`Caps::is_ordered`] is set. Otherwise the fabric puts them in order ([`ordered`]), and at
+//!    most [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake a frame of that peer.
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
-//! T3 Replies find room even when no request does (separate credits).
-//! T4 A peer's frames are delivered before its loss is reported, and nothing of it afterwards.
-//! T5 A [`Sleep`] ends when a frame or a change of membership may be there, or when the time is
-//!    over. None is given out when something is there already: `announce_sleep` looks again after
-//!    it has announced the sleep.
-//! T6 Every peer gets its turn: a poll takes a bounded number of frames of each, and one that ends
-//!    early ([`Sink::satisfied`]) is followed by one that begins with the next peer.
+//! T3 Replies find room even when requests do not (separate credits).
+//! T4 A peer's frames are delivered before its loss is reported, and none afterwards.
+//! T5 A [`Sleep`] ends when a frame or a change of membership may have arrived, or at its timeout.
+//!    None is returned if something has arrived already: `announce_sleep` looks again after
+//!    announcing the sleep.
+//! T6 Every peer gets its turn: a poll takes a bounded number of frames from each, and after one
+//!    that ends early ([`Sink::satisfied`]) the next one begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
-//! T13 A peer is announced ([`Change::Joined`]) before its first frame. Those of this node are
+//! T13 A peer is announced ([`Change::Joined`]) before its first frame. Peers on this node are
+//!     announced when they join; a peer on another node when this process first deals with it: at
+//!     its first frame, or when it is [asked for](Transport::announce). A process hears nothing
+//!     about other peers, however many there are.
 //!    announced when they join; one of another node when this process has to do with it: at its
 //!    first frame, or when it is [asked for](Transport::announce). Of others a process hears
 //!    nothing, however many there are.
@@ -48,16 +50,16 @@ use std::time::Duration;
 /// Which credits a frame uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Starts something.
+    /// Starts an operation.
     Request,
-    /// Answers a request; must always find room in the end.
+    /// Answers a request; must eventually find room.
     Reply,
 }
 
-/// Whether a frame was taken.
+/// Whether a frame was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Push {
-    /// Taken.
+    /// Accepted.
     Done,
     /// No room now; make progress and try again.
     Full,
@@ -74,7 +76,7 @@ pub struct Outgoing<'a> {
     pub kind: u8,
     /// One word.
     pub arg: u64,
-    /// Few bytes, at most [`Caps::inline_max`].
+    /// A few bytes, at most [`Caps::inline_max`].
     pub inline: &'a [u8],
     /// Many bytes, at most [`Caps::body_max`]; empty for none.
     pub body: Body<'a>,
@@ -83,7 +85,7 @@ pub struct Outgoing<'a> {
 /// A frame that arrived.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// From whom.
+    /// The sender.
     pub from: PeerId,
     /// What it is.
     pub kind: u8,
@@ -92,23 +94,23 @@ pub struct Incoming<'a> {
     /// The inline bytes, a private copy.
     pub inline: &'a [u8],
     /// The body, perhaps in memory that the sender can still write: copied once, then checked.
-    /// Whatever its sender said, the transport has seen that it is at most [`Caps::body_max`] long:
-    /// memory may be taken for it.
+    /// Whatever the sender claimed, the transport has checked that it is at most [`Caps::body_max`]
+    /// long, so memory may be allocated for it.
     pub body: Body<'a>,
 }
 
-/// A frame, with its own bytes.
+/// A frame that owns its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawFrame {
-    /// Which credits it uses. Of one that has arrived it is not known, and is `Request`.
+    /// Which credits it uses. Unknown for a frame that has arrived: then `Request`.
     pub class: Class,
     /// What it is.
     pub kind: u8,
     /// Its word.
     pub arg: u64,
-    /// Its few bytes.
+    /// Its inline bytes.
     pub inline: Vec<u8>,
-    /// Its many bytes; empty for none.
+    /// Its body; empty for none.
     pub body: Vec<u8>,
 }
 
@@ -143,13 +145,13 @@ impl RawFrame {
         }
     }
 
-    /// In bytes.
+    /// Returns its length in bytes.
     pub(crate) fn len(&self) -> u64 {
         (self.inline.len() + self.body.len()) as u64
     }
 }
 
-/// What can be done between two peers; by default nothing.
+/// The capabilities between two peers; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
     /// Longest inline part of a frame without a body, in bytes.
@@ -169,88 +171,88 @@ pub struct Caps {
     pub atomics: bool,
     /// Whether frames of one class arrive in the order of `push`.
     pub is_ordered: bool,
-    /// Whether the transport notices the loss of the peer by itself; else the agents report it.
+    /// Whether the transport detects the loss of the peer itself; otherwise the agents report it.
     pub reports_loss: bool,
 }
 
 /// A change of membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A process is there, and what can be done between it and this one.
+    /// A process has joined, with the capabilities between it and this one.
     Joined(PeerInfo, Caps),
-    /// A process is gone.
+    /// A process is lost.
     Lost {
         /// Who.
         peer: PeerId,
-        /// Which life.
+        /// Its incarnation.
         incarnation: u32,
     },
-    /// A peer broke the rules of the transport; nothing more is taken from it.
+    /// A peer broke the rules of the transport; nothing more is accepted from it.
     Corrupt {
         /// Who.
         peer: PeerId,
         /// What was found.
         what: Corrupt,
     },
-    /// The agent of the node is gone.
+    /// The agent of the node has ended.
     AgentLost,
-    /// This process is a fork of the one that joined: nothing is sent or taken any more.
+    /// This process is a fork of the one that joined: nothing is sent or received any more.
     Forked,
 }
 
-/// What the layer above does with arrivals. It does not see the transport: what it wants to send
-/// waits until the poll is over.
+/// What the layer above does with arrivals. It has no access to the transport: what it wants to
+/// send waits until the poll is over.
 pub trait Sink {
     /// Takes one frame.
     fn frame(&mut self, frame: Incoming<'_>);
-    /// Learns of a change.
+    /// Handles a change.
     fn change(&mut self, change: Change);
-    /// Learns of the end of an operation of RMA (T8). Without RMA there is none.
+    /// Handles the end of an RMA operation (T8). Not called without RMA.
     fn completed(&mut self, _completed: Completed) {}
-    /// Whether it has what it waited for: the poll should end now. Saves a copy of what is not
-    /// expected yet; no frame is lost or passed over for it (T4, T6).
+    /// Returns whether it has what it waited for, so that the poll should end now. This saves
+    /// copies of unexpected messages; no frame is lost or passed over (T4, T6).
     #[inline(always)]
     fn satisfied(&self) -> bool {
         false
     }
 }
 
-/// The contract; see the module's text.
+/// The contract; see the module's documentation.
 pub trait Transport {
-    /// Its name, as in configuration.
+    /// Returns its name, as in configuration.
     fn name(&self) -> &'static str;
-    /// Time since some fixed moment; virtual in the simulated network.
+    /// Returns the time since some fixed moment; virtual in the simulated network.
     fn now(&self) -> Duration;
     /// Sends a frame.
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
-    /// Delivers what has arrived; how many frames and changes that was.
+    /// Delivers what has arrived; returns the number of frames and changes.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
-    /// Announces a peer of another node that this process asks for, or its loss (T13).
+    /// Announces a peer on another node that this process asks for, or its loss (T13).
     fn announce<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
-    /// Announces that this process will sleep, and looks once more, also whether what the caller
-    /// waits for is there; `None` if something is. The sleep itself needs no access to the
+    /// Announces that this process will sleep, then looks again, also for what the caller waits
+    /// for; returns `None` if something has arrived. The sleep itself needs no access to the
     /// transport (T5).
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep>;
-    /// What wakes a peer of this node that waits for a word, where it is not its doorbell.
+    /// Returns what wakes a peer on this node that waits for a word, if it is not its doorbell.
     fn waker(&self, _peer: PeerId) -> Option<sim::Waker> {
         None
     }
-    /// Lets others run for a moment.
+    /// Yields the processor to others.
     fn yield_now(&mut self);
-    /// Whether spinning would take the processor from whom we wait for.
+    /// Returns whether spinning would take the processor from the process that is waited for.
     fn oversubscribed(&self) -> bool;
-    /// Registers a range of this process's memory for RMA of peers, which use the key; `None`
-    /// without RMA.
+    /// Registers a range of this process's memory for RMA by peers that have the key; returns
+    /// `None` without RMA.
     fn register(&mut self, _bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         None
     }
     /// Ends a registration (T11).
     fn deregister(&mut self, _registration: Registration) {}
-    /// Starts an operation of RMA towards a peer; its end comes by `id` (T8). An id is used again
+    /// Starts an RMA operation to a peer; its end is reported with `id` (T8). An id may be reused
     /// only after that.
     ///
     /// # Errors
-    /// [`Push::Full`] for now, or [`Push::Gone`], with the operation as it was (T9).
+    /// [`Push::Full`] for now, or [`Push::Gone`], with the operation unchanged (T9).
     fn start(&mut self, _to: PeerId, _id: u64, verb: RmaVerb) -> Result<(), NotStarted> {
         Err(Box::new((Push::Gone, verb)))
     }
@@ -259,14 +261,14 @@ pub trait Transport {
 /// A sleep that was announced.
 #[derive(Debug)]
 pub enum Sleep {
-    /// Until the doorbell is rung.
+    /// Until the doorbell rings.
     Bell(Doorbell<SharedBytes>),
     /// In virtual time.
     Virtual(sim::Turn),
 }
 
 impl Sleep {
-    /// Sleeps until something may have arrived, or until the time is over.
+    /// Sleeps until something may have arrived, at most for the given time.
     pub fn sleep(self, at_most: Duration) {
         match self {
             Sleep::Bell(bell) => bell.sleep(at_most.min(shm::LONGEST_SLEEP)),
@@ -275,7 +277,7 @@ impl Sleep {
     }
 }
 
-/// The transports that exist.
+/// All transports.
 #[derive(Debug)]
 pub(crate) enum AnyTransport {
     Shm(Box<shm::Shm>),
@@ -285,7 +287,7 @@ pub(crate) enum AnyTransport {
     Tampered(Box<tampered::Tampered>),
 }
 
-/// One forwarding per verb, written by hand: the match disappears where the variant is known.
+/// Forwards a verb, by hand: the match disappears where the variant is known.
 macro_rules! forward {
     ($self:ident . $verb:ident ( $($arg:expr),* )) => {
         match $self {

@@ -1,11 +1,11 @@
-//! Order, where an engine does not keep it: frames are numbered per peer, class and life, and
-//! delivered by number.
+//! Order, for a transport that does not keep it: frames are numbered per peer, class and
+//! incarnation, and delivered by number.
 //!
-//! It stands between such a transport and the fabric, and numbers the frames to peers whose
-//! [`Caps::is_ordered`] is false; those of other peers pass as they are. A frame that arrives
-//! before its turn is kept, at most [`KEPT_MAX`] bytes of a peer. A peer that sends more before the
-//! missing frame has broken the rules (T1), and is shut out. What is kept when a peer is lost was
-//! sent after a frame that was lost with it, and goes too (T4).
+//! It wraps such a transport, and numbers the frames to peers whose [`Caps::is_ordered`] is false;
+//! frames of other peers pass unchanged. A frame that arrives early is kept, at most [`KEPT_MAX`]
+//! bytes per peer. A peer that sends more before the missing frame has broken the rules (T1), and
+//! is shut out. What is kept when a peer is lost was sent after a frame that was lost with it, so
+//! it is dropped (T4).
 
 use super::{
     AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame,
@@ -17,16 +17,16 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// Bytes of frames of one peer that wait for one that is missing.
+/// Bytes of frames of one peer that may wait for a missing frame.
 pub(crate) const KEPT_MAX: u64 = 16 << 20;
-/// What a frame takes beside its bytes.
+/// What a frame takes besides its bytes.
 const ENTRY: u64 = 128;
-/// Number and class, and the lives of both.
+/// The prefix: number and class, and both incarnations.
 const PREFIX: usize = 16;
-/// The bit of the number that says the class.
+/// The bit of the number that holds the class.
 const IS_REPLY: u64 = 1 << 63;
 
-/// See the module's text.
+/// A transport that keeps order; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Ordered {
     inner: Box<AnyTransport>,
@@ -38,15 +38,15 @@ pub(crate) struct Ordered {
 struct Numbering {
     incarnation: u32,
     peers: HashMap<PeerId, Lanes>,
-    /// Where the last frame was delivered: those behind it that were kept come next.
+    /// Where the last frame was delivered: kept frames that follow it come next.
     current: Option<(PeerId, usize)>,
 }
 
-/// The numbers of one life of a peer: of requests and of replies.
+/// The numbers of one incarnation of a peer: of requests and of replies.
 #[derive(Debug, Default)]
 struct Lanes {
     incarnation: u32,
-    /// It broke the rules: nothing is taken or kept any more.
+    /// Whether it broke the rules: nothing is accepted or kept any more.
     is_shut: bool,
     sent: [u64; 2],
     arrived: [Lane; 2],
@@ -60,7 +60,7 @@ struct Lane {
 }
 
 impl Ordered {
-    /// In front of a transport of this life of this process.
+    /// Wraps the transport of this incarnation of this process.
     pub(crate) fn new(inner: AnyTransport, incarnation: u32) -> Ordered {
         Ordered {
             inner: Box::new(inner),
@@ -110,7 +110,7 @@ impl Transport for Ordered {
 
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize {
         let (inner, mut ordering) = self.ordering(sink);
-        // A handler may have panicked, and so ended the last poll, in the midst of them.
+        // A panicking handler may have ended the last poll among the kept frames.
         ordering.go_on() + inner.poll(&mut ordering)
     }
 
@@ -148,7 +148,7 @@ impl Transport for Ordered {
     }
 }
 
-/// Puts what arrives in order.
+/// A sink that puts frames in order.
 struct Ordering<'a> {
     sink: &'a mut dyn Sink,
     numbering: &'a mut Numbering,
@@ -169,7 +169,7 @@ impl Ordering<'_> {
         self.sink.change(Change::Joined(info, caps));
     }
 
-    /// Delivers the kept frames whose turn it is; how many there were.
+    /// Delivers the kept frames that are next; returns their number.
     fn go_on(&mut self) -> usize {
         let mut count = 0;
         while let Some((from, lane)) = self.numbering.current {
@@ -229,8 +229,8 @@ impl Sink for Ordering<'_> {
 }
 
 impl Lanes {
-    /// Takes a frame. Returns it without its number, and its lane, if it is the next one there;
-    /// `None` if it is kept, of another life, or of a peer that is shut out.
+    /// Takes a frame. Returns it without its number, with its lane, if it is the next one there;
+    /// `None` if it is kept, from another incarnation, or from a peer that is shut out.
     fn take<'a>(
         &mut self,
         frame: Incoming<'a>,
@@ -245,6 +245,7 @@ impl Lanes {
             return broken("a frame without a number", frame.inline.len() as u64);
         };
         let (number, lives) = (u64::from_le_bytes(number), u64::from_le_bytes(lives));
+        // A late frame of a former process, of either side.
         if lives != u64::from(self.incarnation) | u64::from(own) << 32 {
             return Ok(None);
         }
@@ -262,6 +263,7 @@ impl Lanes {
         if number < lane.next || lane.kept.contains_key(&number) {
             return broken("a number of a frame that was there", number);
         }
+        // Early frames are kept up to a limit, so that a peer cannot exhaust memory (T1).
         let bytes = self.kept_bytes + ENTRY + frame.inline.len() as u64 + frame.body.len();
         if bytes > KEPT_MAX {
             let missing = lane.next;
@@ -272,7 +274,7 @@ impl Lanes {
         Ok(None)
     }
 
-    /// The next frame of a lane, if it was kept.
+    /// Returns the next frame of a lane, if it was kept.
     fn next_of(&mut self, lane: usize) -> Option<RawFrame> {
         let lane = &mut self.arrived[lane];
         let kept = lane.kept.remove(&lane.next)?;
@@ -317,8 +319,8 @@ mod tests {
         }
     }
 
-    /// Every order in which six frames arrive gives the order in which they were sent; replies have
-    /// one of their own.
+    /// Any order of arrival of six frames yields the order in which they were sent; replies are
+    /// ordered separately.
     #[test]
     fn every_order_becomes_that_of_the_sender() {
         let mut random = fastrand::Rng::with_seed(1);
@@ -341,7 +343,7 @@ mod tests {
         }
     }
 
-    /// A frame of another life of either side is no frame of this one, and takes no number.
+    /// A frame of another incarnation of either side is dropped, and uses no number.
     #[test]
     fn another_life_has_other_numbers() {
         let mut lanes = lanes();
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(take(&mut lanes, &frame(0, LIVES, b"x")), Ok(Some(0)));
     }
 
-    /// What waits for a missing frame is bounded in bytes, and a number comes once.
+    /// What waits for a missing frame is bounded in bytes, and each number is accepted once.
     #[test]
     fn a_gap_that_is_not_filled_is_the_end_of_it() {
         let mut lanes = lanes();
@@ -364,7 +366,7 @@ mod tests {
         assert!(take(&mut lanes, &(vec![0; 9], Vec::new())).is_err());
     }
 
-    /// Counts how often it hears that a peer broke the rules.
+    /// Counts the reports that a peer broke the rules.
     #[derive(Default)]
     struct Heard(usize);
 
@@ -377,7 +379,7 @@ mod tests {
         }
     }
 
-    /// A peer that broke the rules is reported once, and nothing of it is kept.
+    /// A peer that broke the rules is reported once, and nothing from it is kept.
     #[test]
     fn a_peer_is_shut_out_once() {
         let mut heard = Heard::default();

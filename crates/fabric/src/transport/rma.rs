@@ -1,24 +1,29 @@
-//! RMA of a transport: a peer's memory is read and written by its remote key.
+//! RMA of a transport: reads and writes of a peer's memory by its remote key.
 //!
-//! # What a transport that can do it promises
-//! T7 Operations are in no order: neither with each other nor with frames, also towards one peer. A
-//!    flush is the only means of order: it completes when every operation that was started before
-//!    it towards that peer has completed, and what those wrote is visible there, to the processors
-//!    of the peer's node, too.
-//! T8 An operation that was taken ([`Push::Done`]) completes once, by its id
-//!    ([`super::Sink::completed`]), which hands its buffer back: a put when its bytes have left the
-//!    buffer and the peer's memory takes them, a get when its bytes are in the buffer, an atomic
-//!    when its old value is here. Until then the buffer is the transport's.
+//! # What a transport with RMA promises
+//! T7 Operations are unordered, with each other and with frames, even to one peer. Only a flush
+//!    orders them: it completes when every operation that was started before it to that peer has
+//!    completed, and what those wrote is visible there, also to the processors of the peer's node.
+//! T8 An accepted operation ([`Push::Done`]) completes once, by its id
+//!    ([`super::Sink::completed`]), which returns its buffer: a put when its bytes have left the
+//!    buffer and the peer's memory accepts them, a get when its bytes are in the buffer, an atomic
+//!    when its old value has arrived. Until then the transport owns the buffer.
 //! T9 A refused start ([`Push::Full`], [`Push::Gone`]) has no effect; the operation keeps its
 //!    buffer.
-//! T10 When a peer is lost, every operation towards it that has not completed does so with
+//! T10 When a peer is lost, every operation to it that has not completed does so with
+//!     [`RmaError::Lost`], before the loss is reported. Whether it took effect is unknown.
 //!    [`RmaError::Lost`], before the loss is reported. Whether it took effect is not known.
 //! T11 When `deregister` returns, nothing reads or writes the range through its key any more. Puts
+//!     that completed before are in place. Later operations are refused ([`RmaError::Refused`]), or
+//!     their sender loses the connection; they never reach memory. (`ucp_mem_unmap` and
+//!     `ibv_dereg_mr` invalidate the key in the adapter before they return.) The transport keeps
+//!     the range until then, with the lease that it holds.
 //!    that had completed by then are in place. What comes later is refused ([`RmaError::Refused`]),
 //!    or its sender loses the connection; it never reaches memory. (`ucp_mem_unmap` and
 //!    `ibv_dereg_mr` invalidate the key in the adapter before they return.) The transport keeps the
 //!    range until then, with the lease that is in it.
-//! T12 With [`Rma::Bypasses`] an operation needs nothing of its target; with [`Rma::NeedsProgress`]
+//! T12 With [`Rma::Bypasses`] an operation needs nothing from its target; with
+//!     [`Rma::NeedsProgress`] it waits for a poll of the target, and wakes a sleeping target.
 //!    it waits for a poll of the target, and wakes a target that sleeps.
 //!
 //! Source: the common part of UCX (`ucp_put_nbx`, `ucp_get_nbx`, `ucp_atomic_op_nbx`,
@@ -29,13 +34,13 @@ use crate::{Atomic, Width};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use smallvec::SmallVec;
 
-/// Whether a transport reads and writes a peer's memory, and what the peer has to do for it.
+/// Whether a transport reads and writes a peer's memory, and what the peer must do for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rma {
-    /// It does not.
+    /// No RMA.
     #[default]
     None,
-    /// The peer has to poll.
+    /// The peer must poll.
     NeedsProgress,
     /// The peer does nothing.
     Bypasses,
@@ -49,19 +54,19 @@ impl RemoteKey {
     /// Longest key in bytes.
     pub const MAX: usize = 64;
 
-    /// A key out of the bytes that its owner sent; `None` if there are none, or too many.
+    /// Returns a key from the bytes that its owner sent; `None` if there are none, or too many.
     pub fn of(bytes: &[u8]) -> Option<RemoteKey> {
         let fits = (1..=RemoteKey::MAX).contains(&bytes.len());
         fits.then(|| RemoteKey(SmallVec::from_slice(bytes)))
     }
 
-    /// What travels.
+    /// Returns the bytes that are sent.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// A range that is registered, as its owner knows it.
+/// A registered range, as its owner names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Registration(pub u64);
 
@@ -70,11 +75,11 @@ pub struct Registration(pub u64);
 pub struct RmaAddress {
     /// The range.
     pub key: RemoteKey,
-    /// Where in it, in bytes. The operation lies inside the range.
+    /// The offset in bytes. The operation lies inside the range.
     pub offset: u64,
 }
 
-/// What is to be done at a peer.
+/// An operation on a peer's memory.
 #[derive(Debug)]
 pub enum RmaVerb {
     /// Writes the buffer.
@@ -83,14 +88,14 @@ pub enum RmaVerb {
     Get(RmaAddress, WriteBuf),
     /// An operation on an aligned word, with two operands.
     Atomic(RmaAddress, (Atomic, Width), (u64, u64)),
-    /// Waits for the effects of what was started before.
+    /// Waits for the effects of earlier operations.
     Flush,
 }
 
-/// Why an operation has failed.
+/// Why an operation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RmaError {
-    /// The key names nothing any more.
+    /// The key is no longer valid.
     Refused,
     /// The peer is lost.
     Lost,
@@ -99,13 +104,13 @@ pub enum RmaError {
 /// The end of an operation.
 #[derive(Debug)]
 pub struct Completed {
-    /// Which.
+    /// The operation's id.
     pub id: u64,
-    /// What it was, with its buffer.
+    /// The operation, with its buffer.
     pub verb: RmaVerb,
     /// The old value of an atomic; 0 for the others.
     pub result: Result<u64, RmaError>,
 }
 
-/// An operation that was not taken, and why.
+/// An operation that was not accepted, and why.
 pub type NotStarted = Box<(Push, RmaVerb)>;

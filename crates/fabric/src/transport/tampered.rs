@@ -1,4 +1,4 @@
-//! A transport in front of another one that sends what a hostile peer might. Only with the feature
+//! A transport that wraps another one and sends what a hostile peer might. Only with the feature
 //! `testing`.
 
 use super::{
@@ -11,23 +11,23 @@ use samite_mem::ring::{Body, INLINE_BYTES};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Decides what a process sends in place of what its fabric wants to send.
+/// Decides what a process sends instead of its fabric's frames.
 pub trait Tamper: Send {
-    /// `frame` is to go to `to`: calls `send` for each frame that goes out instead.
+    /// Called for a `frame` to `to`: calls `send` for each frame to send instead.
     fn outgoing(&mut self, to: PeerId, frame: RawFrame, send: &mut dyn FnMut(PeerId, RawFrame));
 
-    /// A frame has arrived. Returns whether the process is to see it.
+    /// Called for a frame that has arrived. Returns whether the process should see it.
     fn incoming(&mut self, _from: PeerId, _frame: &RawFrame) -> bool {
         true
     }
 }
 
-/// A transport in front of another one; see [`Tamper`].
+/// A transport that wraps another one; see [`Tamper`].
 pub(crate) struct Tampered {
     /// `None` only inside [`Tampered::put_before`].
     inner: Option<AnyTransport>,
     tamper: Box<dyn Tamper>,
-    /// What found no room yet.
+    /// Frames that found no room yet.
     waiting: VecDeque<(PeerId, RawFrame)>,
 }
 
@@ -37,11 +37,11 @@ impl std::fmt::Debug for Tampered {
     }
 }
 
-/// So many frames wait; those before them are lost.
+/// The most frames that wait; older ones are dropped.
 const WAITING_MAX: usize = 64;
 
 pub(crate) fn push(transport: &mut AnyTransport, to: PeerId, frame: &RawFrame) -> Push {
-    // What does not fit into a ring at all cannot be sent: the ends that lie beyond are cut.
+    // What exceeds a ring cannot be sent: the excess is cut off.
     let inline = &frame.inline[..frame.inline.len().min(INLINE_BYTES - 16)];
     let body = &frame.body[..frame.body.len().min(super::shm::BODY_MAX as usize)];
     let outgoing = Outgoing {
@@ -55,7 +55,7 @@ pub(crate) fn push(transport: &mut AnyTransport, to: PeerId, frame: &RawFrame) -
 }
 
 impl Tampered {
-    /// From now on `transport` is a tampered one in front of what it was.
+    /// Wraps `transport` in a tampered one.
     pub(crate) fn put_before(transport: &mut AnyTransport, tamper: Box<dyn Tamper>) {
         let tampered = AnyTransport::Tampered(Box::new(Tampered {
             inner: None,
@@ -76,7 +76,7 @@ impl Tampered {
         self.inner.as_mut().expect("it is there after `put_before`")
     }
 
-    /// Sends what waits, in order; a peer that is gone or full does not delay the others.
+    /// Sends waiting frames in order; a peer that is gone or full does not delay the others.
     fn flush(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.retain(|(to, frame)| push(self.inner_mut(), *to, frame) == Push::Full);
@@ -106,7 +106,7 @@ impl Transport for Tampered {
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
         self.flush();
         if self.waiting.len() >= WAITING_MAX {
-            // Somebody takes nothing any more: that is no reason for this process to wait.
+            // A peer that accepts nothing must not make this process wait.
             self.waiting.pop_front();
         }
         let frame = RawFrame::of(frame);
@@ -136,7 +136,7 @@ impl Transport for Tampered {
         if self.waiting.is_empty() {
             return Some(sleep);
         }
-        // Nobody rings when a full ring has room again.
+        // No bell rings when a full ring has room again.
         sleep.sleep(Duration::from_millis(1));
         None
     }
@@ -165,7 +165,7 @@ impl Transport for Tampered {
     }
 }
 
-/// Shows what arrives to the one who tampers.
+/// Shows what arrives to the [`Tamper`].
 struct Listening<'a> {
     sink: &'a mut dyn Sink,
     tamper: &'a mut dyn Tamper,

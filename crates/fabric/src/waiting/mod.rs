@@ -1,18 +1,17 @@
-//! Waiting: the one loop in which a thread makes progress until what it waits for is there.
+//! Waiting: the single loop in which a thread makes progress until its condition holds.
 //!
 //! Any number of threads may wait on a fabric. One of them drives: it takes turns of the engine,
-//! spins, yields and finally sleeps on the doorbell, as [`Backoff`] says. The others are parked,
-//! and woken when a turn has ended the operation that they wait for, or, where they wait for
-//! something else, when a turn has brought anything. Who drives when the driver has what it waited
-//! for is decided by [`Waiters`], with the invariants E1 to E4.
+//! spins, yields and finally sleeps on the doorbell, as [`Backoff`] says. The others are parked. A
+//! parked thread is woken when a turn has ended its operation or, if it waits for something else,
+//! when a turn has brought anything. [`Waiters`] decides who drives next when the driver's wait
+//! ends, with the invariants E1 to E4.
 //!
 //! # Invariants
-//! C1 A thread that takes a turn which brings something, driver or not, tells the others
-//!    ([`Core::turn`]), also if a handler panics in it. So no frame is taken whose receiver goes on
-//!    sleeping.
+//! C1 A thread whose turn brings something, driver or not, tells the others ([`Core::turn`]), even
+//!    if a handler panics in it. So no receiver of a frame that was taken stays asleep.
 //! C2 While threads are parked, one drives, has been woken to do so, or is in a step of
-//!    [`Fabric::wait_stepping`], after which it drives again: steps are short. [`PARK`] is a net,
-//!    which no wake-up relies on.
+//!    [`Fabric::wait_stepping`], after which it drives again: steps are short. [`PARK`] is a safety
+//!    net on which no wake-up relies.
 //! C3 The driver sleeps without the lock. A thread that leaves it work meanwhile rings the doorbell
 //!    ([`Core::leave`]).
 
@@ -25,28 +24,28 @@ use crate::{Error, PeerId, Result, Whom};
 use samite_mem::{Guard, Waiter};
 use std::time::Duration;
 
-/// How long a thread is parked at most. Not in unit tests: a wake-up that is lost ends at the
-/// deadline there.
+/// The longest time for which a thread is parked. Not in unit tests, where a lost wake-up ends at
+/// the deadline.
 const PARK: Duration = if cfg!(test) {
     Duration::MAX
 } else {
     Duration::from_millis(100)
 };
-/// The same for one that waits for a word of memory: nobody tells of such a store while the driver
-/// is awake.
+/// The same for a thread that waits for a word of memory: nothing announces such a store while the
+/// driver is awake.
 const PARK_FOR_WORD: Duration = Duration::from_micros(200);
-/// How often a word is looked at between two turns of the engine: a neighbour's store comes back
-/// from its line in less time than a turn takes.
+/// How often a word is read between two turns of the engine: a neighbour's store arrives in less
+/// time than a turn takes.
 const LOOKS: u32 = 16;
 
-/// A wait of one thread, from its beginning to its end.
+/// A wait of one thread, from beginning to end.
 pub(crate) struct Waiting<'a> {
     fabric: &'a Shared,
     backoff: Backoff,
     deadline: Duration,
-    /// The operation whose end ends the wait; `None`: the thread looks at everything that comes.
+    /// The operation whose end ends the wait; `None`: the thread looks at everything that arrives.
     key: Option<Key>,
-    /// How long it may be parked.
+    /// The longest time for which it is parked.
     park: Duration,
     waiter: Waiter,
 }
@@ -63,17 +62,17 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// How long it has been waiting, as last looked at.
+    /// Returns how long it had waited when it last read the clock.
     pub(crate) fn waited(&self) -> Duration {
         self.backoff.waited()
     }
 
-    /// There is no deadline any more.
+    /// Removes the deadline.
     pub(crate) fn without_deadline(&mut self) {
         self.deadline = Duration::MAX;
     }
 
-    /// One turn of the engine. What it brought is to be looked at next.
+    /// Takes one turn of the engine. The caller then checks what it brought.
     #[inline]
     pub(crate) fn turn(&mut self, core: &mut Core) {
         if core.turn() > 0 {
@@ -82,8 +81,9 @@ impl<'a> Waiting<'a> {
         core.waiters.look(&mut self.waiter);
     }
 
-    /// After a turn: spins, yields or sleeps as driver, or is parked. Returns whether the deadline
-    /// is over. `there` is asked once more before a sleep: what other units store without a frame.
+    /// Called after a turn: spins, yields or sleeps as driver, or is parked. Returns whether the
+    /// deadline is over. `there` is called once before a sleep, to check for stores of other units
+    /// that come without a frame.
     #[inline]
     pub(crate) fn rest(
         &mut self,
@@ -106,11 +106,11 @@ impl<'a> Waiting<'a> {
             Rest::Over => return true,
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => transport.yield_now(),
-            // Another thread may have taken what this one waits for.
+            // Another thread's turn may have brought what this one waits for.
             Rest::Sleep { .. } if inner.waiters.has_news(&self.waiter) => {}
             Rest::Sleep { from, at_most } => {
                 if !inner.engine.deferred.is_empty() {
-                    inner.sweep(); // Nobody rings when the last user of a segment leaves.
+                    inner.sweep(); // No bell rings when the last user of a segment leaves.
                 }
                 if let Some(sleep) = inner.transport.announce_sleep(there) {
                     core.waiters.sleep();
@@ -124,8 +124,7 @@ impl<'a> Waiting<'a> {
         false
     }
 
-    /// Does something that may take long, while other threads use the fabric, and another one
-    /// drives.
+    /// Runs `f`, which may take long, while other threads use the fabric, and another one drives.
     pub(crate) fn unlocked<R>(&mut self, core: &mut Guard<'_, Core>, f: impl FnOnce() -> R) -> R {
         core.waiters.end(&mut self.waiter);
         core.unlocked(f)
@@ -161,40 +160,40 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// What a wait is for, and whom it depends on.
+/// What a wait is for, and on whom it depends.
 pub(crate) struct Wait<'a> {
     deadline: Duration,
-    /// For messages.
+    /// For error messages.
     what: &'static str,
-    /// Whom a timeout names.
+    /// The peer that a timeout names.
     whom: Whom,
-    /// If one of them is lost, the wait ends; `None`: the condition itself looks at that.
+    /// The peers whose loss ends the wait; `None`: the condition itself checks that.
     members: Option<&'a [PeerId]>,
     /// As in [`Waiting`].
     key: Option<Key>,
     park: Duration,
 }
 
-/// What ends a wait.
+/// The condition that ends a wait.
 trait Condition {
     type Value;
-    /// Looks whether it is fulfilled, with the lock.
+    /// Checks, with the lock, whether it holds.
     fn look(
         &mut self,
         core: &mut Guard<'_, Core>,
         waiting: &mut Waiting<'_>,
     ) -> Option<Self::Value>;
-    /// Looks once more before a sleep.
+    /// Checks again before a sleep.
     fn is_there(&mut self) -> bool {
         false
     }
-    /// What that has found, for the caller before anything else happens.
+    /// Returns what that check found, for the caller before anything else happens.
     fn found(&mut self) -> Option<Self::Value> {
         None
     }
 }
 
-/// Of the engine's state.
+/// A condition on the engine's state.
 impl<T, F: FnMut(&mut Engine) -> Option<T>> Condition for F {
     type Value = T;
     #[inline(always)]
@@ -203,7 +202,7 @@ impl<T, F: FnMut(&mut Engine) -> Option<T>> Condition for F {
     }
 }
 
-/// Of words that others store into without a frame.
+/// A condition on words that others store without a frame.
 struct OfWords<'a, T> {
     done: &'a mut dyn FnMut() -> Option<T>,
     found: Option<T>,
@@ -235,7 +234,7 @@ impl<T> Condition for OfWords<'_, T> {
     }
 }
 
-/// Of something that the caller moves on itself, without the lock.
+/// A condition that the caller advances itself, without the lock.
 struct OfSteps<S, T>(S, T);
 
 impl<V, S: FnMut() -> Option<V>, T: FnMut() -> bool> Condition for OfSteps<S, T> {
@@ -250,7 +249,7 @@ impl<V, S: FnMut() -> Option<V>, T: FnMut() -> bool> Condition for OfSteps<S, T>
 }
 
 impl Fabric {
-    /// Waits until `done` answers. Progress is made here, by whoever waits.
+    /// Waits until `done` returns a value. The waiting thread makes progress.
     #[inline]
     pub(crate) fn wait<T>(
         &self,
@@ -261,7 +260,7 @@ impl Fabric {
         self.wait_within(self.deadline(), what, whom, done)
     }
 
-    /// As [`Fabric::wait`], with another deadline than the fabric's.
+    /// As [`Fabric::wait`], with a deadline other than the fabric's.
     #[inline]
     pub(crate) fn wait_within<T>(
         &self,
@@ -291,9 +290,9 @@ impl Fabric {
         self.wait_for(&wait, |engine: &mut Engine| engine.ops.take(key))?
     }
 
-    /// Waits until `done` answers. It depends on `whom`: when one of them is lost, and `done` still
-    /// has no answer then, the wait ends with [`Error::PeerLost`]. `done` must not use the fabric,
-    /// nor wait for a thread that does: no other one can meanwhile ([`Fabric::on`]).
+    /// Waits until `done` returns a value. It depends on `whom`: when one of them is lost, and
+    /// `done` still returns none, the wait ends with [`Error::PeerLost`]. `done` must not use the
+    /// fabric, nor wait for a thread that does: no other thread can meanwhile ([`Fabric::on`]).
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first of `whom`.
@@ -320,11 +319,11 @@ impl Fabric {
         self.wait_for(&Wait::of_words(self.deadline(), what, whom), words)
     }
 
-    /// As [`Fabric::wait_until`], for a caller that has operations of its own to move on meanwhile:
-    /// `step` is called once per turn, and once more when one of `whom` is lost, and may use the
-    /// fabric. It is short: other threads that wait may have to wait for its end. `there` is asked
-    /// once more before a sleep, where news come without a frame; it must not use the fabric, as
-    /// the condition of [`Fabric::wait_until`].
+    /// As [`Fabric::wait_until`], for a caller that advances operations of its own meanwhile:
+    /// `step` is called once per turn, and again when one of `whom` is lost, and may use the
+    /// fabric. It must be short: other waiting threads may have to wait for its end. `there` is
+    /// called once before a sleep, for news that comes without a frame; like the condition of
+    /// [`Fabric::wait_until`], it must not use the fabric.
     pub fn wait_stepping<T>(
         &self,
         what: &'static str,
@@ -335,7 +334,7 @@ impl Fabric {
         self.wait_stepping_within(self.deadline(), what, whom, step, there)
     }
 
-    /// As [`Fabric::wait_stepping`], with another deadline than the fabric's.
+    /// As [`Fabric::wait_stepping`], with a deadline other than the fabric's.
     pub fn wait_stepping_within<T>(
         &self,
         deadline: Duration,
@@ -368,7 +367,7 @@ impl Fabric {
             if changes != Some(core.engine.changes) {
                 changes = Some(core.engine.changes);
                 if let Some(error) = self.ends(wait, core) {
-                    // What they did before they were lost counts.
+                    // What they did before they were lost still counts.
                     return condition.look(core, &mut waiting).ok_or(error);
                 }
             }
@@ -385,7 +384,7 @@ impl Fabric {
         }
     }
 
-    /// Why a wait is in vain, if so.
+    /// Returns why a wait is futile, if so.
     fn ends(&self, wait: &Wait<'_>, core: &mut Core) -> Option<Error> {
         if let Some(members) = wait.members {
             return members.iter().find_map(|peer| core.gone(*peer));

@@ -1,5 +1,5 @@
-//! Threads that wait beside each other. Nothing ends a park by time here ([`PARK`]): a wake-up that
-//! is lost is a deadline that is over.
+//! Threads that wait concurrently. No park ends by time here ([`PARK`]), so a lost wake-up shows as
+//! an expired deadline.
 
 use super::*;
 use crate::node::ClaimWord;
@@ -19,7 +19,7 @@ fn alone() -> Fabric {
     Fabric::alone(Identity::by_hand("waiting"), Config::default()).unwrap()
 }
 
-/// Waits until so many threads are parked, and the one that drives sleeps.
+/// Waits until so many threads are parked and the driver sleeps.
 fn until_asleep(fabric: &Fabric, parked: usize) {
     let begin = Instant::now();
     while begin.elapsed() < fabric.deadline() {
@@ -33,7 +33,7 @@ fn until_asleep(fabric: &Fabric, parked: usize) {
     panic!("no thread sleeps beside {parked} parked ones");
 }
 
-/// One thread steps and goes away; the other one, parked beside it, is called to drive.
+/// One thread steps and leaves; the other one, parked beside it, is woken to drive.
 #[test]
 fn a_thread_that_stepped_leaves_nobody_parked() {
     let fabric = &alone();
@@ -45,7 +45,7 @@ fn a_thread_that_stepped_leaves_nobody_parked() {
                 let step = || {
                     turns += 1;
                     if turns == 2 {
-                        start.wait(); // It has driven before the other one comes.
+                        start.wait(); // It drove before the other one came.
                     }
                     let others = fabric.0.core().unwrap().waiters.parked();
                     (others > 0 || turns > 100).then_some(())
@@ -63,7 +63,7 @@ fn a_thread_that_stepped_leaves_nobody_parked() {
     }
 }
 
-/// Threads whose messages come in another order than they have begun to wait.
+/// Threads whose messages arrive in another order than their waits began.
 #[test]
 fn each_thread_gets_its_message() {
     let fabric = &alone();
@@ -80,8 +80,8 @@ fn each_thread_gets_its_message() {
     }
 }
 
-/// A handler panics in a turn that has ended the receives of two parked threads: that of a short
-/// message, and that of one which this process copies after it has taken what arrived.
+/// A handler panics in a turn that has ended the receives of two parked threads: one of a short
+/// message, and one of a message that this process copies after taking what arrived.
 #[test]
 fn what_came_before_a_panic_is_told() {
     what_came_is_told(|core| {
@@ -129,7 +129,7 @@ fn what_came_is_told(panics: impl FnOnce(&mut Core)) {
         let mut guard = fabric.0.core().unwrap();
         let core = &mut *guard;
         let me = core.engine.me;
-        // All in one turn, of this thread.
+        // All in one turn of this thread.
         for tag in [1, 2] {
             push_eager(&mut core.transport, me, tag, &Body::Slice(&[1]), 16);
         }
@@ -145,8 +145,8 @@ fn what_came_is_told(panics: impl FnOnce(&mut Core)) {
     });
 }
 
-/// A receive that finds its message here leaves the copy to the thread that drives, which is rung
-/// for it.
+/// A receive whose message has already arrived leaves the copy to the driving thread, whose
+/// doorbell it rings.
 #[test]
 fn a_sleeping_driver_is_rung_for_what_is_left_to_it() {
     let fabric = &alone();
@@ -170,8 +170,8 @@ fn a_sleeping_driver_is_rung_for_what_is_left_to_it() {
     });
 }
 
-/// The deadline of a receive is over while another thread's turn brings its message: this receive
-/// has it, or the next one.
+/// The deadline of a receive expires while another thread's turn brings its message: either this
+/// receive gets it, or the next one.
 #[test]
 fn a_deadline_loses_no_message() {
     const MESSAGES: u64 = 20_000;
@@ -194,7 +194,7 @@ fn a_deadline_loses_no_message() {
             let core = &mut *fabric.0.core().unwrap();
             push_eager(&mut core.transport, fabric.me(), 1, &Body::Slice(&[1]), 16);
             core.turn();
-            // At another moment of that thread's turns each time.
+            // At a different point of that thread's turns each time.
             (0..message * 7919 % 1009).for_each(|_| std::hint::spin_loop());
         }
         // ORDERING: Release pairs with the Acquire above.
@@ -203,8 +203,8 @@ fn a_deadline_loses_no_message() {
     });
 }
 
-/// A thread waits with a buffer in its frame while another one forks. In the fork a new thread has
-/// its stack, and what was waited for ends there without a trace in that.
+/// A thread waits with a buffer in its stack frame while another one forks. In the fork a new
+/// thread has that stack, and the wait's operation ends without touching it.
 #[test]
 fn a_fork_leaves_the_stacks_of_other_threads_alone() {
     const MARK: u8 = 0xa5;

@@ -104,7 +104,8 @@ impl World {
         });
     }
 
-    /// Whether nothing is taken from the first peer any more, and everything from the second.
+    /// Returns whether nothing is taken from the first peer any more, and everything from the
+    /// second.
     fn is_turned_away(&mut self) -> bool {
         let other = self.peer(2);
         assert!(

@@ -105,7 +105,7 @@ fn who_broke_the_rules_may_still_be_copying() {
     assert!(world.engine.ops.take(key).is_none(), "its buffer was freed");
 }
 
-/// Whether memory is mapped at an address of this process.
+/// Returns whether memory is mapped at an address of this process.
 fn is_mapped(address: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| {

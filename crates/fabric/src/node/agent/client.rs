@@ -252,7 +252,7 @@ pub fn unit_ended(
     }
 }
 
-/// Whether all of whom `asker` wants have joined.
+/// Returns whether all of whom `asker` wants have joined.
 pub(crate) fn roster(
     domain: &str,
     asker: &Identity,

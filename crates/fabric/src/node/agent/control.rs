@@ -241,7 +241,8 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     Ok((value, fds))
 }
 
-/// Whether the other end of a socket runs as the same user, and can be named here; its process id.
+/// Returns whether the other end of a socket runs as the same user, and can be named here; its
+/// process id.
 pub(crate) fn check_credentials(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let theirs = samite_mem::peer_credentials(socket).map_err(|e| e.to_string())?;
     let ours = rustix::process::getuid().as_raw();

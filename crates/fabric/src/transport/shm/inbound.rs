@@ -1,4 +1,4 @@
-//! Rings that others write into for this process.
+//! Rings that others write for this process.
 
 use super::outbound::Outbound;
 use super::{BODY_MAX, Shm};
@@ -10,39 +10,39 @@ use samite_mem::ring::{Body, CELLS, Consumer, RING_BYTES, SharedRing, bulk_bytes
 use samite_mem::sync::Ordering;
 use samite_mem::{Corrupt, NEWS_WORDS, SharedBytes};
 
-/// The reading end from one peer.
+/// The reading end of the ring from one peer.
 #[derive(Debug)]
 pub(super) struct Inbound {
     consumer: Consumer<SharedRing>,
     idle: u32,
-    /// A frame is being delivered. It was delivered, too, if a handler panicked in it.
+    /// A frame is being delivered. It counts as delivered even if a handler panicked in it.
     in_hand: bool,
 }
 
-/// Frames taken from one ring before the next one gets its turn.
+/// Frames taken from one ring before the next ring gets its turn.
 pub(super) const TURN: u32 = 32;
-/// Frames taken in one poll; the next one goes on with the next ring.
+/// Frames taken in one poll; the next poll continues with the next ring.
 const POLL_MAX: usize = 256;
 /// A ring that was empty this often is no longer polled; its next frame sets the news bit again.
 const IDLE_MAX: u32 = 4096;
-/// With so few rings polling them all costs nothing, and nobody is forgotten.
+/// With so few rings, polling them all costs nothing, so none is dropped.
 const ALWAYS: usize = 4;
 /// Polls between two looks at the news bits.
 const LOOK: u32 = 16;
-/// Polls between two looks at the clock while nothing arrives: one takes as long as some polls, and
-/// what arrives meanwhile waits for it. After a sleep it is looked at in any case.
+/// Polls between two looks at the clock while nothing arrives: reading it takes as long as several
+/// polls, and delays what arrives. After a sleep it is read in any case.
 const LOOK_IDLE: u32 = 16 * LOOK;
 /// Polls between two looks at the clock while frames arrive.
 const LOOK_BUSY: u32 = 64 * LOOK;
 
 impl Shm {
-    /// Serves the rings by turns. However early a poll ends, the next one begins with the next ring
+    /// Serves the rings in turn. However early a poll ends, the next one begins with the next ring
     /// (T6).
     #[inline]
     pub(super) fn poll_rings<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
         for _ in 0..self.polled.len() {
-            // A ring that broke its rules is gone from the list.
+            // A ring that broke its rules has left the list.
             if self.turn >= self.polled.len() {
                 self.turn = 0;
             }
@@ -61,7 +61,7 @@ impl Shm {
                 break;
             }
         }
-        // Counted also while something arrives: a peer that talks all the time hides no newcomer.
+        // Counted also while frames arrive: a peer that sends all the time does not hide new ones.
         self.polls = self.polls.wrapping_add(1);
         if self.polls.is_multiple_of(LOOK) || self.polled.is_empty() {
             arrived += self.look(arrived > 0, sink);
@@ -70,7 +70,7 @@ impl Shm {
     }
 
     /// Looks for peers that have begun to send. If nothing arrives, and now and then if something
-    /// does, also for what no news bit tells.
+    /// does, also for what no news bit tells of.
     #[inline(never)]
     fn look<S: Sink>(&mut self, is_busy: bool, sink: &mut S) -> usize {
         let arrived = self.look_for_news(sink);
@@ -81,7 +81,7 @@ impl Shm {
         }
     }
 
-    /// Delivers what a peer has in its ring, until its turn is over or the sink has what it waited
+    /// Delivers the frames of a peer's ring, until its turn is over or the sink has what it waited
     /// for.
     #[inline]
     fn drain<S: Sink>(&mut self, from: Slot, sink: &mut S) -> usize {
@@ -93,6 +93,7 @@ impl Shm {
             return 0;
         }
         inbound.idle = 0;
+        // A frame from the peer ends a burst towards it.
         if let Some(Some(outbound)) = self.outbound.get_mut(from.index()) {
             outbound.answered();
         }
@@ -128,11 +129,10 @@ impl Shm {
         taken as usize
     }
 
-    /// Delivers everything that a lost peer had in its ring, whatever the sink waits for: this is
-    /// the last look at it (T4). A ring never holds more frames than cells, and nobody fills it any
-    /// more.
+    /// Delivers everything in the ring of a lost peer, whatever the sink waits for: this is the
+    /// last look at it (T4). A ring never holds more frames than cells, and no more are added.
     pub(super) fn last_words<S: Sink>(&mut self, from: Slot, sink: &mut S) {
-        // Once more for the bulk area.
+        // One extra round for the bulk area.
         for _ in 0..=CELLS {
             let Some(Some(inbound)) = self.inbound.get_mut(from.index()) else {
                 return;
@@ -168,7 +168,7 @@ impl Shm {
         true
     }
 
-    /// Begins to poll the rings whose news bits were set since the last look.
+    /// Starts polling the rings whose news bits were set since the last look.
     pub(super) fn look_for_news<S: Sink>(&mut self, sink: &mut S) -> usize {
         let mut arrived = 0;
         for word in 0..NEWS_WORDS {
@@ -177,15 +177,15 @@ impl Shm {
                 let peer = Slot(word as u32 * 64 + fresh.trailing_zeros());
                 fresh &= fresh - 1;
                 if self.known.get(peer.index()).is_none_or(Option::is_none) {
-                    // It joined before it sent: its join is heard before its first frame.
+                    // It joined before it sent: its join is reported before its first frame.
                     arrived += self.membership(sink);
                 }
                 let is_known = self.known.get(peer.index()).is_some_and(Option::is_some);
                 if is_known && !self.look_for_ring(peer) && !self.dismiss(peer) {
                     continue;
                 }
-                // Also of a number that nobody has: whoever joins with it is looked for anew
-                // (`membership`).
+                // Also for a number without a process: a process that joins with it is looked for
+                // again (`membership`).
                 self.news_seen[word] |= 1 << (peer.index() % 64);
                 if is_known {
                     self.poll_from_now(peer);
@@ -196,9 +196,9 @@ impl Shm {
         arrived
     }
 
-    /// A news bit of a peer that has no ring: anybody can set one, and whoever was turned away
-    /// does. It is cleared, because only a bit that it finds clear is set by the first frame of a
-    /// ring to come. Returns whether that ring has come meanwhile (D2).
+    /// Clears the news bit of a peer that has no ring: anybody can set one, and a peer that was
+    /// shut out does. It must be cleared, because the first frame of a future ring only sets a bit
+    /// that is clear. Returns whether that ring was published meanwhile (D2).
     #[cold]
     fn dismiss(&mut self, peer: Slot) -> bool {
         self.bell.forget(peer.index());
@@ -215,7 +215,7 @@ impl Shm {
         }
     }
 
-    /// Begins to poll the rings that have something although no news bit says so: others can clear
+    /// Starts polling the rings that have frames although no news bit says so: others can clear
     /// these bits, too.
     pub(super) fn look_at_all_rings(&mut self) {
         for peer in (0..self.known.len() as u32).map(Slot) {
@@ -234,7 +234,7 @@ impl Shm {
         }
     }
 
-    /// Views the ring of a peer that has published one.
+    /// Opens the ring of a peer that has published one.
     pub(super) fn look_for_ring(&mut self, from: Slot) -> bool {
         if self.inbound.len() <= from.index() {
             self.inbound.resize_with(from.index() + 1, || None);
@@ -248,7 +248,7 @@ impl Shm {
             return false;
         }
         let bytes = match self.outbound.get(from.index()) {
-            // Its own blocks are reached in no other way.
+            // This process's own blocks can be reached in no other way.
             Some(Some(own)) if from == self.me => Some(own.ring_bytes()),
             _ => self.layout.arena().bytes(offset, RING_BYTES).ok(),
         };
@@ -269,12 +269,12 @@ impl Shm {
         }
         self.layout.inbox(self.me, from).store(0, Ordering::Relaxed);
         self.polled.retain(|peer| *peer != from.0);
-        // Clearing the bit without a second look: nothing of this life will be taken any more.
+        // Cleared without a second look: nothing from this incarnation will be accepted any more.
         self.bell.forget(from.index());
         self.news_seen[from.index() / 64] &= !(1 << (from.index() % 64));
     }
 
-    /// As if a ring had been found empty so often.
+    /// Pretends that a ring was found empty so often.
     #[cfg(test)]
     pub(super) fn let_idle(&mut self, peer: Slot, idle: u32) {
         if let Some(Some(inbound)) = self.inbound.get_mut(peer.index()) {
@@ -282,7 +282,7 @@ impl Shm {
         }
     }
 
-    /// As if a ring had been found empty for so long that it is not polled any more.
+    /// Pretends that a ring was empty for so long that it is no longer polled.
     #[cfg(test)]
     pub(super) fn stop_polling(&mut self, peer: Slot) {
         self.bell.forget(peer.index());
@@ -290,7 +290,7 @@ impl Shm {
         self.polled.retain(|polled| *polled != peer.0);
     }
 
-    /// Before sleeping: whether anything is there that nobody will ring for again.
+    /// Returns whether, before a sleep, anything is pending for which the bell will not ring again.
     pub(super) fn something_there(&self) -> bool {
         let ready = |peer: &u32| {
             let inbound = self.inbound.get(*peer as usize);
@@ -302,11 +302,11 @@ impl Shm {
     }
 }
 
-/// Where the bulk area of a ring is found.
+/// Where the bulk area of a ring is.
 enum Bulk<'a> {
-    /// Where its producer, another process, says.
+    /// Where its producer, another process, says that it is.
     Told(&'a Layout),
-    /// Its producer is this process, whose own blocks are reached in no other way.
+    /// Its producer is this process, whose own blocks can be reached in no other way.
     Own(SharedBytes),
 }
 
@@ -318,9 +318,9 @@ impl<'a> Bulk<'a> {
 }
 
 impl Inbound {
-    /// Views the bulk area, which was published before the frame that has the first body; whether
-    /// there is such a frame. Called whenever the ring runs empty: where the area is, is asked only
-    /// if it is needed.
+    /// Opens the bulk area, which was published before the frame with the first body; returns
+    /// whether there is such a frame. Called whenever the ring runs empty; `bulk` is called only if
+    /// needed.
     #[cold]
     fn attach_bulk<'a>(&mut self, bulk: impl FnOnce() -> Bulk<'a>) -> Result<bool, Corrupt> {
         if self.consumer.bulk_bytes() > 0 || self.consumer.next_has_body() != Some(true) {
@@ -350,7 +350,7 @@ impl Inbound {
         self.consumer.advance();
     }
 
-    /// Delivers one frame, or attaches the bulk area that it needs; whether there was one.
+    /// Delivers one frame, or attaches the bulk area that it needs; returns whether there was one.
     #[inline(always)]
     fn take<'a, S: Sink>(
         &mut self,

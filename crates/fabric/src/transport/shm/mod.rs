@@ -1,4 +1,4 @@
-//! Frames through shared memory, on one node.
+//! Frames through shared memory on one node.
 //!
 //! ```text
 //!   push(to)                                      poll()
@@ -6,18 +6,18 @@
 //!     doorbell of the receiver: one load              one load of the line of the next frame
 //! ```
 //!
-//! A ring is made by the sender when it first sends to somebody and published in the receiver's
-//! inbox; memory follows the pairs that talk. A body makes the ring's bulk area on first use.
+//! A ring is created by the sender at its first frame and published in the receiver's inbox, so
+//! memory grows with the pairs that talk. The first body creates the ring's bulk area.
 //!
 //! # Invariants
-//! H1 A ring belongs to one pair of incarnations. The agent does not reuse what a dead peer had
+//! H1 A ring belongs to one pair of incarnations. The agent does not reuse a dead peer's memory
 //!    before every survivor has drained and dropped its rings (`Layout::set_seen_epoch`).
-//! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the others go
-//!    on.
-//! H3 The news bit of a ring is cleared only after it was idle, and the ring is looked at once more
+//! H2 A ring that breaks its rules is dropped and its peer reported as corrupt, once; the other
+//!    rings continue.
+//! H3 The news bit of a ring is cleared only after the ring was idle, and the ring is checked once
 //!    afterwards (D2 of `samite_mem`'s doorbell).
-//! H4 A fork of the process uses no ring, bell or table: it has copies of their ends and none of
-//!    their memory (A5 of `samite_mem`'s arena), so each operation says that this is a fork.
+//! H4 A fork of the process uses no ring, bell or table: it has copies of their handles but none of
+//!    their memory (A5 of `samite_mem`'s arena), so each operation reports the fork.
 //!
 //! # Files
 //! `mod` (the transport) · `inbound` (rings that others write) · `outbound` (rings that we write)
@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 /// Longest body of a frame: the piece of a streamed message.
 pub(crate) const BODY_MAX: u64 = 64 << 10;
 
-/// What can be done between any two processes of a node.
+/// The capabilities between any two processes of a node.
 const CAPS: Caps = Caps {
     inline_max: samite_mem::ring::INLINE_BYTES as u64,
     body_max: BODY_MAX,
@@ -51,17 +51,17 @@ const CAPS: Caps = Caps {
     reports_loss: true,
 };
 
-/// How often a process looks for what it is not told of.
+/// How often a process looks for what it is not notified of.
 const LOOK_AROUND: Duration = Duration::from_millis(50);
-/// A sleeper does so this often; everything else wakes it at once. Not in unit tests: a wake-up
-/// that is lost is missed there.
+/// The longest sleep before such a look; everything else wakes a sleeper at once. Not in unit
+/// tests, where a lost wake-up should be noticed.
 pub(super) const LONGEST_SLEEP: Duration = if cfg!(test) {
     Duration::MAX
 } else {
     Duration::from_millis(100)
 };
 
-/// The transport; see the module's text.
+/// The transport; see the module's documentation.
 #[derive(Debug)]
 pub struct Shm {
     me: Slot,
@@ -71,9 +71,9 @@ pub struct Shm {
     heap: Heap,
     bell: Doorbell<SharedBytes>,
     inbound: Vec<Option<Inbound>>,
-    /// Peers whose rings are polled, in the order in which they began to talk; each once.
+    /// Peers whose rings are polled, in the order of their first frames; each once.
     polled: Vec<u32>,
-    /// Index in `polled` of the ring that the next poll begins with.
+    /// Index in `polled` of the ring with which the next poll begins.
     turn: usize,
     news_seen: [u64; NEWS_WORDS],
     outbound: Vec<Option<Outbound>>,
@@ -83,14 +83,14 @@ pub struct Shm {
     epoch_seen: u64,
     oversubscribed: bool,
     start: Instant,
-    /// When it last looked around.
+    /// When it last looked for what it is not notified of.
     looked: Duration,
     agent: Option<AgentWatch>,
     polls: u32,
 }
 
 impl Shm {
-    /// A transport of a process that has become peer `me` of the node behind `layout`.
+    /// Returns the transport of a process that has become peer `me` of the node behind `layout`.
     pub(crate) fn new(membership: &Membership, agent: Option<AgentWatch>) -> Shm {
         let Membership {
             me,
@@ -122,7 +122,7 @@ impl Shm {
         }
     }
 
-    /// Looks at the table of peers after the epoch changed.
+    /// Reads the table of peers after the epoch changed.
     pub(super) fn membership<S: Sink>(&mut self, sink: &mut S) -> usize {
         let epoch = self.layout.peers.epoch();
         let mut changes = 0;
@@ -137,13 +137,14 @@ impl Shm {
                 changes += 1;
                 self.lose(peer, sink);
             }
-            // One that came, sent and died between two looks still has its say (T4).
+            // A peer that joined, sent and died between two looks still has its frames delivered
+            // (T4).
             let had_its_say = state == State::Dead && self.look_for_ring(peer);
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
                 let info = self.layout.peers.info(peer);
                 if self.layout.peers.state(peer) != (state, incarnation) {
-                    // Another life has the number by now. What was seen of the two is not mixed:
-                    // the next poll looks again.
+                    // The number has been reassigned meanwhile. The two incarnations must not be
+                    // mixed: the next poll looks again.
                     if let Some(slot) = self.inbound.get_mut(peer.index()) {
                         *slot = None;
                     }
@@ -155,7 +156,7 @@ impl Shm {
                 };
                 self.known[peer.index()] = Some(incarnation);
                 changes += 1;
-                // A bit that was seen of an earlier life is looked at again.
+                // A bit that was seen for an earlier incarnation is checked again.
                 self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
                 sink.change(Change::Joined(info, CAPS));
             }
@@ -170,13 +171,13 @@ impl Shm {
             return changes;
         }
         self.epoch_seen = epoch;
-        // H1. What is still used of segments of the dead has a lease, which the agent sees.
+        // H1. Segments of the dead that are still in use have a lease, which the agent sees.
         self.layout.set_seen_epoch(self.me, epoch);
         changes
     }
 
-    /// Whether more processes of the domain want our processors than there are. One that may run on
-    /// n processors counts as 1/n on each: pinned pairs do not crowd each other.
+    /// Returns whether more processes of the domain want our processors than there are. A process
+    /// that may run on n processors counts as 1/n on each: pinned pairs do not crowd each other.
     fn count_crowd(&self) -> bool {
         let ours = self.layout.peers.cpus(self.me);
         let count = |cpus: &[u64]| cpus.iter().map(|word| word.count_ones()).sum::<u32>() as f64;
@@ -191,14 +192,14 @@ impl Shm {
         demand > count(&ours)
     }
 
-    /// Delivers the last frames of a dead peer, then reports its loss (T4). It is known until that
-    /// has been said: after a handler that panicked in one of these frames the next look goes on
-    /// with the others.
+    /// Delivers the last frames of a dead peer, then reports its loss (T4). The peer is forgotten
+    /// only after that: if a handler panics in one of these frames, the next look continues with
+    /// the others.
     fn lose<S: Sink>(&mut self, peer: Slot, sink: &mut S) {
         let Some(incarnation) = self.known[peer.index()] else {
             return;
         };
-        // It may have died before the news of its first frame was looked at.
+        // It may have died before the news bit of its first frame was seen.
         self.look_for_ring(peer);
         self.last_words(peer, sink);
         self.drop_inbound(peer);
@@ -212,8 +213,8 @@ impl Shm {
         });
     }
 
-    /// What nobody rings for, now and then: whether the agent lives, and whether rings have
-    /// something of which no news bit tells. Bits are words that every process can write.
+    /// Checks now and then for what rings no bell: whether the agent is alive, and whether rings
+    /// have frames that no news bit tells of. Every process can write the news bits.
     fn look_around<S: Sink>(&mut self, sink: &mut S) -> usize {
         let now = self.start.elapsed();
         if now - self.looked < LOOK_AROUND {
@@ -224,7 +225,8 @@ impl Shm {
         self.heap.tend();
         let lost = self.agent.as_ref().is_some_and(AgentWatch::sees_death);
         if lost {
-            // Who lived in its process is gone with it, and nobody is left to say so.
+            // Processes inside the agent's own process ended with it, and nothing else reports
+            // them.
             let agent = self.layout.peers.agent_pid();
             let peers = (0..self.known.len()).map(|peer| Slot(peer as u32));
             let with_it: Vec<Slot> = peers
@@ -240,7 +242,7 @@ impl Shm {
                 self.lose(peer, sink);
             }
             sink.change(Change::AgentLost);
-            // Not before: a handler may panic in the last words of those.
+            // Only now: a handler may panic in the last frames of those.
             self.agent = None;
         }
         lost as usize

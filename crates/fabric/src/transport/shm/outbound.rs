@@ -10,18 +10,18 @@ use samite_mem::sync::Ordering;
 use samite_mem::{Block, Doorbell, Heap, SharedBytes};
 use std::time::{Duration, Instant};
 
-/// More frames than this one way are a burst: the next ones are prepared for.
+/// More frames than this in one direction are a burst: the next ones are prepared for.
 const BURST: u32 = 4;
 
-/// After a refusal of memory the agent is left in peace for so long.
+/// After a refusal of memory the agent is not asked again for so long.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Whether memory was refused so lately that the agent is not asked again.
+/// Returns whether memory was refused so recently that the agent is not asked again.
 fn in_pause(refused: Option<Instant>) -> bool {
     refused.is_some_and(|at| at.elapsed() < PAUSE)
 }
 
-/// That the agent has not answered yet is nothing to worry about.
+/// Warns of an error, unless the agent has merely not answered yet.
 fn warn_of(error: &samite_mem::Error, what: &str) {
     match error {
         samite_mem::Error::NoGrant(why) => tracing::debug!(why, "{what}"),
@@ -29,42 +29,43 @@ fn warn_of(error: &samite_mem::Error, what: &str) {
     }
 }
 
-/// Larger bodies are fetched by the hardware while they are written.
+/// Larger bodies are prefetched by the hardware while they are written.
 const WARM_MAX: u64 = 8 << 10;
 
-/// The writing end to one peer.
+/// The writing end of the ring to one peer.
 #[derive(Debug)]
 pub(super) struct Outbound {
     producer: Producer<SharedRing>,
     bell: Doorbell<SharedBytes>,
-    /// What the ring and its bulk area lie in; given back when the peer is gone.
+    /// The memory of the ring and its bulk area; returned when the peer is gone.
     _ring: Block,
     _bulk: Option<Block>,
-    /// Frames sent since one came back.
+    /// Frames sent since the last one from the peer.
     burst: u32,
     /// When memory for the bulk area was last refused.
     refused: Option<Instant>,
 }
 
 impl Outbound {
-    /// A frame came back from this peer.
+    /// Notes a frame from this peer.
     #[inline(always)]
     pub(super) fn answered(&mut self) {
         self.burst = 0;
     }
 
-    /// The ring, for a process that writes to itself.
+    /// Returns the ring, for a process that writes to itself.
     pub(super) fn ring_bytes(&self) -> SharedBytes {
         self._ring.bytes().clone()
     }
 
-    /// Its bulk area, if it was made.
+    /// Returns its bulk area, if it was created.
     pub(super) fn bulk_bytes(&self) -> Option<SharedBytes> {
         self._bulk.as_ref().map(|bulk| bulk.bytes().clone())
     }
 
     #[inline(always)]
     pub(super) fn push(&mut self, frame: &Outgoing<'_>, me: Slot, heap: &Heap) -> Push {
+        // Requests leave cells free, so that replies always find room (T3).
         let reserve = match frame.class {
             Class::Request => REPLY_CELLS,
             Class::Reply => 0,
@@ -97,9 +98,8 @@ impl Outbound {
         }
     }
 
-    /// Takes the lines that a next body of this size will be written to, now that this one is on
-    /// its way: the receiver has them from the last lap, and getting them back costs a trip per
-    /// line.
+    /// Prefetches the cache lines of a next body of this size while this one is on its way: the
+    /// receiver has them from the last lap, and fetching them back costs a round trip per line.
     #[inline]
     fn warm(&self, bytes: u64) {
         if bytes == 0 || bytes > WARM_MAX {
@@ -110,8 +110,8 @@ impl Outbound {
         }
     }
 
-    /// The bulk area, when a body first needs it. Without memory for it the frame waits: that is
-    /// back-pressure, and ends when somebody frees memory or the deadline of the operation is over.
+    /// Creates the bulk area when a body first needs it. Without memory for it the frame waits:
+    /// that is back-pressure, which ends when memory is freed or the operation's deadline is over.
     fn make_bulk(&mut self, heap: &Heap) -> bool {
         if in_pause(self.refused) {
             return false;
@@ -135,7 +135,7 @@ impl Outbound {
 }
 
 impl Shm {
-    /// The first frame to a peer makes the ring to it.
+    /// Pushes the first frame to a peer, which creates the ring.
     #[cold]
     pub(super) fn push_first(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {
         if to.node() != self.node {
@@ -147,7 +147,7 @@ impl Shm {
         }
     }
 
-    /// Makes the ring to a peer. Without memory for it the frame waits, as for a bulk area.
+    /// Creates the ring to a peer. Without memory for it the frame waits, as for a bulk area.
     fn open(&mut self, to: Slot) -> Push {
         if to.index() >= samite_mem::PEERS_MAX || self.layout.peers.state(to).0 != State::Alive {
             return Push::Gone;
@@ -199,7 +199,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// An agent without memory, which counts how often it is asked.
+    /// An agent without memory that counts how often it is asked.
     struct Poor(Arc<AtomicU32>);
 
     impl ExtentSource for Poor {
@@ -247,7 +247,7 @@ mod tests {
             assert_eq!(shm.push(other.of(0), &frame), Push::Full);
             pushes += 1;
         }
-        // Once, and once more after each pause; not once per push.
+        // Once, and again after each pause; not once per push.
         let pauses = start.elapsed().as_millis() / PAUSE.as_millis() + 1;
         let asked = asked.load(Ordering::Relaxed);
         assert!(

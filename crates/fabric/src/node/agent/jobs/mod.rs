@@ -81,7 +81,8 @@ pub(crate) enum Roster {
 }
 
 impl Jobs {
-    /// Whether a process can be what it says of itself, and one more unit can be remembered.
+    /// Returns whether a process can be what it says of itself, and one more unit can be
+    /// remembered.
     pub(crate) fn check(&mut self, identity: &Identity) -> Result<(), String> {
         let Identity {
             rank,
@@ -258,7 +259,7 @@ impl Jobs {
         numbers.collect()
     }
 
-    /// Whether they have joined of whom `asker` wants to know.
+    /// Returns whether they have joined of whom `asker` wants to know.
     pub(crate) fn roster(&self, asker: &Identity, wanted: &Wanted) -> Roster {
         let none = Job::new(0);
         let own = self.jobs.get(&asker.job).unwrap_or(&none);
@@ -310,8 +311,8 @@ impl Job {
         }
     }
 
-    /// Whether a process is believed when it tells of the end of a unit: it is an ancestor of the
-    /// first unit that joined. As long as none has, the first one that tells of any.
+    /// Returns whether a process is believed when it tells of the end of a unit: it is an ancestor
+    /// of the first unit that joined. As long as none has, the first one that tells of any.
     fn is_told_by(&self, process: i32) -> bool {
         match (&self.starters, self.told_by) {
             (Some(starters), _) => starters.contains(&process),

@@ -68,7 +68,7 @@ struct Dying {
 }
 
 impl Dying {
-    /// Whether its process has ended.
+    /// Returns whether its process has ended.
     fn has_ended(&mut self) -> bool {
         let now = rustix::event::Timespec {
             tv_sec: 0,
@@ -123,7 +123,7 @@ impl Node {
         &self.members
     }
 
-    /// Whether some of what the dead had was not given back yet.
+    /// Returns whether some of what the dead had was not given back yet.
     pub(in crate::node::agent) fn is_reclaiming(&self) -> bool {
         !self.dying.is_empty()
     }
@@ -160,7 +160,7 @@ impl Node {
             .map_err(|error| error.to_string())
     }
 
-    /// Whether a process can be a member, as far as jobs say.
+    /// Returns whether a process can be a member, as far as jobs say.
     pub(in crate::node::agent) fn check(&mut self, identity: &Identity) -> Result<(), String> {
         self.jobs.check(identity)
     }

@@ -87,8 +87,8 @@ pub trait Service: Send {
     /// for at once.
     fn next(&mut self) -> Duration;
 
-    /// Whether something has come that [`Service::poll`] takes, asked before the host sleeps. It
-    /// must not use the fabric.
+    /// Returns whether something has come that [`Service::poll`] takes, asked before the host
+    /// sleeps. It must not use the fabric.
     fn has_news(&self) -> bool;
 
     /// Peers were lost, with a node perhaps, which is the loss of all peers on it. Whatever they
@@ -104,7 +104,7 @@ pub trait Service: Send {
 pub struct Lost<'a>(&'a Fabric);
 
 impl Lost<'_> {
-    /// Whether this life of a peer is over.
+    /// Returns whether this life of a peer is over.
     pub fn has(&self, life: Life) -> bool {
         self.0.lost_life(life.peer, life.incarnation).is_some()
     }
