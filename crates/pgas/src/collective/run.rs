@@ -167,6 +167,7 @@ impl<'b> Run<'b> {
                 };
                 self.next += 1;
                 self.taken += 1;
+                // After a fence or a meeting, the link decides when the next steps may be taken.
                 if self.take(step, combiner)? {
                     break;
                 }

@@ -1,16 +1,16 @@
-//! Who gives which bytes to whom: what a collective means, said once for both links.
+//! Who gives which bytes to whom: the meaning of a collective, defined once for both links.
 
-/// How the bytes of a buffer belong to the ranks of a team.
+/// How the bytes of a buffer are divided among the ranks of a team.
 #[derive(Clone, Debug)]
 pub(crate) enum Blocks {
-    /// So many bytes for each.
+    /// This many bytes for each.
     Equal(u64),
-    /// Where the block of each begins, and its length.
+    /// The start and the length of each block.
     Listed(Vec<(u64, u64)>),
 }
 
 impl Blocks {
-    /// The block of a rank: where it begins and how long it is, in bytes.
+    /// Returns the start and the length of the block of a rank, in bytes.
     pub(crate) fn at(&self, rank: u32) -> (u64, u64) {
         match self {
             Blocks::Equal(bytes) => (u64::from(rank) * bytes, *bytes),
@@ -18,7 +18,7 @@ impl Blocks {
         }
     }
 
-    /// The longest block.
+    /// Returns the length of the longest block.
     pub(crate) fn longest(&self) -> u64 {
         match self {
             Blocks::Equal(bytes) => *bytes,
@@ -31,18 +31,18 @@ impl Blocks {
 #[derive(Clone, Debug)]
 pub(crate) enum Shape {
     Barrier,
-    /// The root's bytes to everybody else.
+    /// The root's bytes go to all other members.
     Broadcast {
         root: u32,
         bytes: u64,
     },
-    /// A block of the root's bytes to each. Only the root knows the blocks.
+    /// A block of the root's bytes goes to each member. Only the root knows the blocks.
     Scatter {
         root: u32,
         from: Blocks,
         mine: u64,
     },
-    /// A block of each to the root. Only the root knows the blocks.
+    /// A block of each member goes to the root. Only the root knows the blocks.
     Gather {
         root: u32,
         into: Blocks,
@@ -69,7 +69,7 @@ pub(crate) enum Combine {
 }
 
 impl Combine {
-    /// Whether the member `rank` gets a result.
+    /// Returns true if the member `rank` gets a result.
     pub(crate) fn gives_to(self, rank: u32) -> bool {
         match self {
             Combine::Reduce { root } => root == rank,
@@ -79,12 +79,13 @@ impl Combine {
     }
 }
 
-/// What is combined.
+/// The elements that are combined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Elements {
-    /// Bytes of the vector of each member; of a reduce-scatter, of its block for each member.
+    /// The length of each member's vector in bytes; in a reduce-scatter, of its block for each
+    /// member.
     pub(crate) bytes: u64,
-    /// Bytes of an element.
+    /// The size of an element in bytes.
     pub(crate) size: u64,
     pub(crate) commute: bool,
 }
@@ -97,7 +98,7 @@ pub(crate) struct Take {
 }
 
 impl Shape {
-    /// Whether a giver has another block for each taker; else all take the same.
+    /// Returns true if a giver has a separate block for each taker; otherwise all take the same.
     pub(crate) fn apart(&self) -> bool {
         match self {
             Shape::Combines(combine, _) => *combine == Combine::ReduceScatter,
@@ -105,7 +106,7 @@ impl Shape {
         }
     }
 
-    /// What the member `me` gives to `to`: offset and length.
+    /// Returns the offset and the length of what the member `me` gives to `to`.
     #[inline]
     pub(crate) fn gives(&self, me: u32, to: u32) -> (u64, u64) {
         match self {
@@ -122,7 +123,7 @@ impl Shape {
         }
     }
 
-    /// What the member `me` gets from `from`, before it is combined.
+    /// Returns what the member `me` gets from `from`, before it is combined.
     #[inline]
     pub(crate) fn takes(&self, me: u32, from: u32) -> Take {
         let (at, len) = match self {
@@ -137,7 +138,8 @@ impl Shape {
         Take { at, len }
     }
 
-    /// Length of the longest block, if every member knows it: then all can tell a small call.
+    /// Returns the length of the longest block, if every member knows it: then all recognise a
+    /// small call.
     #[inline]
     pub(crate) fn known_longest(&self) -> Option<u64> {
         match self {

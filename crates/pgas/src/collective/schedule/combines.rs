@@ -7,14 +7,14 @@
 //! | reduce-scatter | pairwise: each gets its block of all and combines them by rank | the same |
 //! | scan, exscan | doubling distances, log P rounds (Hillis, Steele 1986) | the same |
 //!
-//! The order of the ranks is kept everywhere but in the tree of an operator that commutes, whose
-//! root may be any rank. Where two members compute the same thing they do it in the same order, so
-//! that all of them get the same bits.
+//! The order of the ranks is kept everywhere except in the tree of a commutative operator, whose
+//! root may be any rank. Members that compute the same result combine in the same order, so all get
+//! the same bits.
 
 use super::{Builder, INPUT, Memory, OUTPUT, Term, shares, span};
 use crate::collective::shape::{Combine, Elements};
 
-/// From here on the time of a message is that of its bytes.
+/// From this size on, bandwidth dominates the time of a message.
 const MANY: u64 = 32 << 10;
 
 impl Builder {
@@ -23,6 +23,7 @@ impl Builder {
         let many = bytes >= MANY && size > 2;
         let share = shares(bytes, elements.size, size);
         match combine {
+            // Long vectors: every member combines its share, then the root gathers the shares.
             Combine::Reduce { root } if many => {
                 let parts = self.scratch(share(rank).1);
                 self.reduce_scatter(&share, (parts, 0));
@@ -54,7 +55,7 @@ impl Builder {
     }
 
     fn reduce_tree(&mut self, root: u32, bytes: u64, commutes: bool) {
-        // Strictly by rank only the rank 0 can be the root of the tree.
+        // If the order of the ranks matters, only rank 0 can be the root of the tree.
         let top = if commutes { root } else { 0 };
         let place = self.down(top);
         let (sum, more) = (self.scratch(bytes), self.scratch(bytes));
@@ -84,12 +85,14 @@ impl Builder {
         self.fence();
     }
 
-    /// Recursive doubling. Of the first ranks, as many as a power of two is exceeded by, each
-    /// second one gives what it has to its neighbour and gets the result in the end.
+    /// Recursive doubling. If the size exceeds a power of two by `extra`, the first `2 * extra`
+    /// ranks form pairs. One of each pair gives its vector to the other and gets the result at the
+    /// end.
     fn double(&mut self, bytes: u64) {
         let (sum, more) = (span(OUTPUT, 0, bytes), self.scratch(bytes));
         let more = span(more, 0, bytes);
         self.copy(span(INPUT, 0, bytes), sum);
+        // Fold the ranks beyond a power of two into their partners.
         let power = 1 << self.size.ilog2();
         let extra = self.size - power;
         let paired = self.rank < 2 * extra;
@@ -130,8 +133,8 @@ impl Builder {
         }
     }
 
-    /// Each member gets its block of everybody and combines them by rank, into the memory and
-    /// offset `into`.
+    /// Each member receives its block from every member and combines them by rank, into the memory
+    /// and offset `into`.
     fn reduce_scatter(&mut self, block: &impl Fn(u32) -> (u64, u64), into: (Memory, u64)) {
         let (at, len) = block(self.rank);
         let blocks = self.scratch(u64::from(self.size) * len);

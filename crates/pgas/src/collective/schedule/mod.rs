@@ -1,16 +1,16 @@
-//! What one member does in a collective: lists of steps that name memory, made without looking at a
-//! byte.
+//! What one member does in a collective: lists of steps that name memory, made without reading any
+//! data.
 //!
 //! ```text
 //!   messages:  Recv Send | Combine Send Recv | Copy
-//!                        ^ Fence             ^ Fence: what was started has ended
+//!                        ^ Fence             ^ Fence: all operations started so far have ended
 //!   flags:     Copy | Copy Copy | Combine |
-//!                   ^ Meet      ^ Meet    ^ Meet: all members have come so far
+//!                   ^ Meet      ^ Meet    ^ Meet: all members have reached this point
 //! ```
 //! In the spirit of LibNBC (Hoefler et al., 2007): a schedule is data, so that one executor
 //! ([`super::run`]) runs blocking and non-blocking calls on both links, and the simulator beside
-//! this file runs all members of a team in one loop, for any size, root and place of the buffers,
-//! and looks for what is missing, left over or touched while it is in flight.
+//! this file runs all members of a team in one loop, for any size, root and placement of the
+//! buffers. It detects bytes that are missing, left over or accessed while in flight.
 //!
 //! # Files
 //! `mod` (steps) · `moves` (messages: broadcast, scatter, gather, all-gather, all-to-all, barrier)
@@ -19,9 +19,9 @@
 //! # Rules
 //! * Messages of a pair are matched in order: the k-th send of a member to another is its k-th
 //!   receive.
-//! * Empty blocks are sent as well: a member with other counts is then found out.
-//! * Between its start and the next fence nobody else touches what a receive writes, and nobody
-//!   writes what a send reads.
+//! * Empty blocks are sent as well, so that a member with other counts is detected.
+//! * Between its start and the next fence, no other access touches the bytes that a receive writes,
+//!   and none writes those that a send reads.
 //! * Between two meetings no two members touch the same byte, unless both read it.
 
 mod combines;
@@ -34,19 +34,19 @@ pub(crate) use plan::{Announcement, Own, Plan};
 
 use super::shape::Shape;
 
-/// Which memory a step names.
+/// The memory that a step names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Memory {
-    /// What this member gives.
+    /// The source of this member.
     Input,
-    /// What it gets.
+    /// The target of this member.
     Output,
-    /// Its own besides, by number. On flags number 0 is its staging memory.
+    /// Further memory of this member, by number. On flags, number 0 is its staging memory.
     Scratch(u8),
-    /// Where the member with this rank can be read: its input, if it lies in place, else its
-    /// staging memory.
+    /// The memory in which the member with this rank is read: its input if accessible in place,
+    /// else its staging memory.
     From(u32),
-    /// Where it can be written: its output, or its staging memory.
+    /// The memory in which that member is written: its output, or its staging memory.
     Into(u32),
     /// The input of the member with this rank, in its private memory.
     Private(u32),
@@ -56,7 +56,7 @@ pub(crate) const INPUT: Memory = Memory::Input;
 pub(crate) const OUTPUT: Memory = Memory::Output;
 pub(crate) const STAGING: Memory = Memory::Scratch(0);
 
-/// Bytes of one of the memories.
+/// A range of bytes of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) memory: Memory,
@@ -64,7 +64,7 @@ pub(crate) struct Span {
     pub(crate) len: u64,
 }
 
-/// Bytes of a memory.
+/// Returns a range of bytes of a memory.
 fn span(memory: Memory, offset: u64, len: u64) -> Span {
     Span {
         memory,
@@ -75,19 +75,19 @@ fn span(memory: Memory, offset: u64, len: u64) -> Span {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Starts to send.
+    /// Starts a send.
     Send {
         to: u32,
         from: Span,
     },
-    /// Starts to receive.
+    /// Starts a receive.
     Recv {
         from: u32,
         into: Span,
     },
     /// Waits for everything that was started.
     Fence,
-    /// Waits for all members. `touching`: after it members touch each other's memory.
+    /// Waits for all members. `touching`: after it, members access each other's memory.
     Meet {
         touching: bool,
     },
@@ -95,32 +95,32 @@ pub(crate) enum Step {
         from: Span,
         into: Span,
     },
-    /// Combines so many of the schedule's terms, from this one on.
+    /// Combines this many terms of the schedule, starting at this one.
     Combine {
         first: usize,
         terms: usize,
     },
 }
 
-/// Part of a combination, which goes block by block: all terms of one step are equally long.
+/// A term of a combination, which runs block by block. All terms of one step have the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
-    /// Combines what has been taken before with this.
+    /// Combines what was taken so far with this.
     Take(Span),
-    /// Writes what has been taken so far.
+    /// Writes what was taken so far.
     Give(Span),
 }
 
-/// See the module's text.
+/// A schedule; see the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Schedule {
-    /// Bytes of each scratch memory.
+    /// The length of each scratch memory in bytes.
     pub(crate) scratch: Vec<u64>,
     pub(crate) steps: Vec<Step>,
     pub(crate) terms: Vec<Term>,
 }
 
-/// What the member `rank` of `size` does over messages.
+/// Returns the schedule of the member `rank` of `size` over messages.
 pub(crate) fn messages(shape: &Shape, rank: u32, size: u32) -> Schedule {
     let mut builder = Builder::new(rank, size);
     builder.moves(shape);
@@ -144,18 +144,18 @@ impl Builder {
         }
     }
 
-    /// More memory.
+    /// Adds a scratch memory.
     fn scratch(&mut self, bytes: u64) -> Memory {
         self.schedule.scratch.push(bytes);
         Memory::Scratch(self.schedule.scratch.len() as u8 - 1)
     }
 
-    /// The rank so many places further on, around the ring.
+    /// Returns the rank `by` places further, around the ring.
     fn up(&self, by: u32) -> u32 {
         ((u64::from(self.rank) + u64::from(by)) % u64::from(self.size)) as u32
     }
 
-    /// The rank so many places back.
+    /// Returns the rank `by` places back, around the ring.
     fn down(&self, by: u32) -> u32 {
         self.up(self.size - by % self.size)
     }
@@ -186,7 +186,7 @@ impl Builder {
         }
     }
 
-    /// Combines `terms`, if there are bytes.
+    /// Combines `terms`, unless they are empty.
     fn combine(&mut self, terms: impl IntoIterator<Item = Term>) {
         let first = self.schedule.terms.len();
         self.schedule.terms.extend(terms);
@@ -197,22 +197,23 @@ impl Builder {
         }
     }
 
-    /// `into` becomes `into` and then `with`.
+    /// Sets `into` to `into` combined with `with`.
     fn append(&mut self, with: Span, into: Span) {
         self.combine([Term::Take(into), Term::Take(with), Term::Give(into)]);
     }
 
-    /// `into` becomes `with`, which is of lower ranks, and then `into`.
+    /// Sets `into` to `with`, which is of lower ranks, combined with `into`.
     fn prepend(&mut self, with: Span, into: Span) {
         self.combine([Term::Take(with), Term::Take(into), Term::Give(into)]);
     }
 }
 
-/// Parts of a vector of `bytes` for `parts` members, in whole elements, nearly equal.
+/// Divides a vector of `bytes` into nearly equal `parts` of whole elements. The result maps a part
+/// to its start and length.
 pub(crate) fn shares(bytes: u64, element: u64, parts: u32) -> impl Fn(u32) -> (u64, u64) {
     let count = bytes / element.max(1);
     let parts = u64::from(parts);
-    // A product of two 64-bit numbers may not fit; quotient and rest do.
+    // The product of two 64-bit numbers may overflow; quotient and remainder do not.
     let (each, rest) = (count / parts, count % parts);
     let start = move |part: u64| (part * each + part.min(rest)) * element;
     move |part| {

@@ -8,14 +8,14 @@
 //! | all-gather | Bruck, log P rounds | ring |
 //! | all-to-all | each to each, at once | |
 //!
-//! The choices are those of Thakur, Rabenseifner and Gropp (2005). Where only two members know the
-//! length of what goes from the one to the other, a barrier comes last: if they do not agree,
-//! nobody has ended by then, and all members hear of it.
+//! The choices are those of Thakur, Rabenseifner and Gropp (2005). If only the two members involved
+//! know the length of a block, a barrier comes last: if they disagree, no member has ended by then,
+//! and all learn of it.
 
 use super::{Builder, INPUT, OUTPUT, Span, Step, span};
 use crate::collective::shape::{Blocks, Shape};
 
-/// From here on the time of a message is that of its bytes.
+/// From this size on, bandwidth dominates the time of a message.
 const MANY: u64 = 32 << 10;
 
 impl Builder {
@@ -70,7 +70,7 @@ impl Builder {
         if bytes < MANY || self.size == 2 {
             return self.broadcast_tree(root, place, span(memory, 0, bytes));
         }
-        // Parts by place; the root has all of them.
+        // Parts are numbered by place. The root has all of them.
         let part = super::shares(bytes, 1, self.size);
         let here = |place: u32| {
             let (at, len) = part(place);
@@ -87,7 +87,7 @@ impl Builder {
         for round in 0..self.size - 1 {
             let size = self.size;
             let behind = |by: u32| (place + size - by % size) % size;
-            // Nobody sends to the root.
+            // The root receives nothing.
             if place != 0 {
                 self.recv(self.down(1), here(behind(round + 1)));
             }
@@ -116,7 +116,8 @@ impl Builder {
         self.fence();
     }
 
-    /// Blocks of all places below `place` in the tree travel together, ordered by place.
+    /// Binomial scatter. The blocks of all places below `place` in the tree travel together,
+    /// ordered by place.
     fn scatter_tree(&mut self, root: u32, bytes: u64) {
         let place = self.down(root);
         let mut mask = 1;
@@ -126,7 +127,7 @@ impl Builder {
         let count = u64::from(mask.min(self.size - place));
         let tree = self.scratch(count * bytes);
         if place == 0 {
-            // The root's blocks are ordered by rank: rotate.
+            // The root's blocks are ordered by rank, so rotate them.
             let (before, after) = (u64::from(root) * bytes, u64::from(self.size - root) * bytes);
             self.copy(span(INPUT, before, after), span(tree, 0, after));
             self.copy(span(INPUT, 0, before), span(tree, after, before));
@@ -166,7 +167,7 @@ impl Builder {
         self.fence();
     }
 
-    /// What was built so far backwards, in time and direction: a scatter becomes a gather.
+    /// Reverses the steps built so far in order and direction: a scatter becomes a gather.
     fn mirror(&mut self) {
         let end = |span: Span| match span.memory {
             INPUT => Span {
@@ -197,7 +198,7 @@ impl Builder {
         self.schedule.steps = steps.chain([Step::Fence]).collect();
     }
 
-    /// Every round doubles what everybody has, in the order of the ring from itself on.
+    /// Each round doubles the blocks of every member, ordered along the ring from itself on.
     fn all_gather_bruck(&mut self, bytes: u64) {
         let all = self.scratch(u64::from(self.size) * bytes);
         self.copy(span(INPUT, 0, bytes), span(all, 0, bytes));
@@ -217,7 +218,8 @@ impl Builder {
         self.copy(span(all, after, before), span(OUTPUT, 0, before));
     }
 
-    /// Everybody has its own block of the output; in the end everybody has all.
+    /// Passes blocks around the ring. Each member starts with its own block of the output and ends
+    /// with all.
     pub(super) fn ring(&mut self, block: impl Fn(u32) -> (u64, u64)) {
         let here = |rank: u32| {
             let (at, len) = block(rank);

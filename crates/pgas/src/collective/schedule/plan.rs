@@ -1,77 +1,76 @@
-//! Schedules of members that map each other's memory, for more bytes than a slot holds.
+//! Schedules of members that map each other's memory, for data larger than a slot.
 //!
 //! ```text
-//!   stage the first piece | Meet: what everybody has, and where ([`Announcement`]) | steps, a Meet per piece | Meet
+//!   stage a piece | Meet: who has what, where ([`Announcement`]) | steps, a Meet per piece | Meet
 //! ```
 //! # Bytes that move
-//! A block is copied once where one of its ends is in symmetric memory: by the taker, out of where
-//! it lies; else by the giver, to where it belongs. Where both ends are, whoever has less to do
-//! copies it (a broadcast is shared with the root, what is gathered is put by its givers). Between
-//! two slices it goes through the staging memory of the giver, twice copied, by both at the same
-//! time; of two members that are alone the kernel copies it once for the taker, where it may and
-//! that is fastest ([`samite_fabric::CostModel`]). In a reduce-scatter everybody takes its block of
-//! everybody and combines them.
+//! A block is copied once if one of its ends is in symmetric memory: by the taker if the source is,
+//! else by the giver, straight to the target. If both ends are, the member with less work copies it
+//! (the root shares the copying of a broadcast; givers put what is gathered). Between two slices,
+//! it goes through the staging memory of the giver: two copies, which both members make at the same
+//! time. In a team of two, the kernel copies it once for the taker if that is allowed and fastest
+//! ([`samite_fabric::CostModel`]). In a reduce-scatter, each member takes its block from every
+//! member and combines them.
 //!
 //! ```text
 //!   giver   fill half 0 | meet | (take) | fill half 1 | meet | (take) | fill half 0 | meet ...
 //!   taker               | meet | take 0 |             | meet | take 1 |
 //! ```
-//! With a giver and a taker on a core each, one fills a piece while the other one takes the piece
-//! before. Before a half is filled for the second time its member has met everybody, who met after
-//! reading.
+//! If giver and taker have a core each, one fills a piece while the other takes the previous one. A
+//! half is refilled only after a meeting to which all members came after they had read it.
 //!
 //! # Vectors that are combined
-//! Everybody combines its share of the vector for all who get a result, reading from where the
-//! vectors lie and writing to where the results belong, or through the staging memory.
+//! Each member combines its share of the vector for all members that get a result. It reads the
+//! vectors and writes the results in place, or through the staging memory.
 //!
 //! ```text
 //!            rank 0  rank 1  rank 2          staging memory: two halves in, two halves out
 //!   input    ======  ======  ======
 //!   share of rank 1:  |##|  reads all three, writes all three results
 //! ```
-//! Each vector is read once by one member in all, and each result written once: with P members on P
-//! cores each moves 2 vectors, whatever P is. A piece needs one meeting: while the results of a
-//! piece are still being made, everybody fetches those of the piece before.
+//! Each byte of a vector is read once, and each result is written once: with P members on P cores,
+//! each moves 2 vectors, whatever P is. A piece needs one meeting: while the results of a piece are
+//! being computed, members fetch those of the previous piece.
 
 use super::{Builder, INPUT, Memory, OUTPUT, STAGING, Schedule, Span, Term, shares, span};
 use crate::collective::call::Failure;
 use crate::collective::shape::{Combine, Elements, Shape};
 
-/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache. In
-/// tests a few bytes have many pieces.
+/// Bytes of the staging memory, unless elements are larger: it stays in the second-level cache.
+/// Smaller in tests, so that few bytes make many pieces.
 pub(crate) const STAGING_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 
-/// What a member tells another one in the first meeting.
+/// What a member announces to another one in the first meeting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub(crate) struct Announcement {
-    /// Where it is read, see [`Memory::From`]: the words of a pointer.
+    /// Where the member is read, see [`Memory::From`]: the words of a pointer.
     pub(crate) from: [u64; 2],
-    /// Where it is written, see [`Memory::Into`].
+    /// Where the member is written, see [`Memory::Into`].
     pub(crate) into: [u64; 2],
-    /// Where what it gives is in its process.
+    /// The address of its source in its process.
     pub(crate) address: u64,
-    /// Which part of what it gives is for the other one.
+    /// The part of its source that is for the other member.
     pub(crate) offset: u64,
     len: u64,
     /// Where in its target the part from the other one goes.
     at: u64,
-    /// How long it expects that part to be.
+    /// The expected length of that part.
     expected: u64,
-    /// The longest block that it gives to another member.
+    /// The length of the longest block that it gives to another member.
     longest: u64,
     flags: u64,
 }
 
-/// What it gives can be read in place.
+/// Flag: its source can be read in place.
 const INPUT_IN_PLACE: u64 = 1;
-/// Its target can be written in place.
+/// Flag: its target can be written in place.
 const OUTPUT_IN_PLACE: u64 = 2;
-/// It gets something.
+/// Flag: it receives something.
 const TAKES: u64 = 4;
-/// Its first piece is in its staging memory.
+/// Flag: its first piece is in its staging memory.
 const STAGED: u64 = 8;
-/// It reads what others give out of their private memory.
+/// Flag: it reads from the private memory of others.
 const READS: u64 = 16;
 
 impl Announcement {
@@ -79,8 +78,8 @@ impl Announcement {
         self.flags & flag != 0
     }
 
-    /// Whether it takes slices from staging memory: it reaches them in no other way, nor is it
-    /// reached.
+    /// Returns true if it takes slices from staging memory, because neither side can reach the
+    /// other's memory directly.
     fn wants_pieces(&self) -> bool {
         self.has(TAKES) && !self.has(OUTPUT_IN_PLACE) && !self.has(READS)
     }
@@ -91,7 +90,7 @@ impl Announcement {
 pub(crate) struct Own {
     pub(crate) rank: u32,
     pub(crate) size: u32,
-    /// Whether the others reach what it gives, and its target.
+    /// Whether the others can access its source, and its target, in place.
     pub(crate) input_in_place: bool,
     pub(crate) output_in_place: bool,
 }
@@ -102,36 +101,38 @@ enum ReadPath {
     InPlace,
     Private,
     Staged,
-    /// It gives nothing, or puts it.
+    /// Not at all: it gives nothing, or puts it.
     Not,
 }
 
-/// What one member does.
+/// The plan of one member.
 #[derive(Debug)]
 pub(crate) struct Plan {
     shape: Shape,
     own: Own,
-    /// Whether it reads what others give out of their private memory, and they what it gives.
+    /// Whether it reads from the private memory of others, and they from its own.
     reads: bool,
     is_read: bool,
-    /// By rank, once all have met.
+    /// By rank, known once all have met.
     told: Vec<Announcement>,
     builder: Builder,
-    /// A half of the staging memory, or a quarter where results go through it, too.
+    /// The length of a half of the staging memory, or of a quarter if results go through it as
+    /// well.
     part: u64,
     /// Bytes of a block that go through it at a time.
     piece: u64,
     round: u64,
-    /// How many pieces the longest block has.
+    /// The number of pieces of the longest block.
     rounds: u64,
 }
 
 impl Plan {
-    /// `reads_private`: whether members should read so many bytes out of private memory.
+    /// Plans a collective. `reads_private(n)`: whether members should read `n` bytes from private
+    /// memory.
     pub(crate) fn new(shape: Shape, mut own: Own, reads_private: impl Fn(u64) -> bool) -> Plan {
         let (part, piece) = match &shape {
             Shape::Combines(Combine::ReduceScatter, elements) => {
-                // Nobody else writes its target.
+                // The other member does not write its target.
                 own.output_in_place = false;
                 pieces(own.size, elements.size)
             }
@@ -155,13 +156,13 @@ impl Plan {
         };
         if !matches!(plan.shape, Shape::Combines(..)) {
             plan.reads = reads_private(plan.wanted());
-            // What this member would read of another one, that one probably reads of this one.
+            // If this member would read from another one, that one probably reads from this one.
             plan.is_read = reads_private(plan.longest());
         }
         plan
     }
 
-    /// What everybody combines its share of, for all.
+    /// Returns what members combine in shares, if this collective does so.
     fn columns(&self) -> Option<(Combine, Elements)> {
         match self.shape {
             Shape::Combines(combine, elements) if combine != Combine::ReduceScatter => {
@@ -173,23 +174,23 @@ impl Plan {
 
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
         let Own { rank, size, .. } = self.own;
-        // Not all begin with the same one.
+        // Members start with different ones.
         (1..size).map(move |by| (rank + by) % size)
     }
 
-    /// The longest block that it gives to another member.
+    /// The length of the longest block that it gives to another member.
     fn longest(&self) -> u64 {
         let gives = |to| self.shape.gives(self.own.rank, to).1;
         self.others().map(gives).max().unwrap_or(0)
     }
 
-    /// The longest block that it takes of another one.
+    /// Returns the longest block that it takes from another member.
     pub(crate) fn wanted(&self) -> u64 {
         let takes = |from| self.shape.takes(self.own.rank, from).len;
         self.others().map(takes).max().unwrap_or(0)
     }
 
-    /// How much staging memory it needs, if any.
+    /// Returns the length of the staging memory that it needs, if any.
     pub(crate) fn staging(&self) -> Option<u64> {
         match self.columns() {
             Some((combine, _)) => {
@@ -200,10 +201,10 @@ impl Plan {
         }
     }
 
-    /// Whether its first piece is staged before anybody is known to want it.
+    /// Returns true if its first piece is staged before it is known that anyone wants it.
     fn is_eager(&self) -> bool {
         let is_eager = match &self.shape {
-            // One target takes all that is gathered: it decides.
+            // There is only one target, so the root decides.
             Shape::Gather { .. } => false,
             Shape::Combines(..) => true,
             _ => !self.own.output_in_place && !self.is_read,
@@ -211,7 +212,7 @@ impl Plan {
         is_eager && !self.own.input_in_place && self.staging().is_some()
     }
 
-    /// The steps before the first meeting.
+    /// Returns the steps before the first meeting.
     pub(crate) fn begin(&mut self) -> Schedule {
         if self.is_eager() {
             self.stage(0, |_| true);
@@ -219,7 +220,7 @@ impl Plan {
         std::mem::take(&mut self.builder.schedule)
     }
 
-    /// What is for a rank in the first meeting, but for where the memory is.
+    /// Returns the announcement to a rank in the first meeting, without the locations of memory.
     pub(crate) fn tell(&self, to: u32) -> Announcement {
         let (offset, len) = self.shape.gives(self.own.rank, to);
         let take = self.shape.takes(self.own.rank, to);
@@ -243,9 +244,9 @@ impl Plan {
         }
     }
 
-    /// What everybody has told, by rank. An error before anything is written anywhere if this
-    /// member and another one do not agree on what goes from the one to the other. Only the two
-    /// know it.
+    /// Takes the announcements of all members, by rank. Fails, before anything is written, if this
+    /// member and another one disagree on the length of their block. Only these two can detect
+    /// that.
     pub(crate) fn learn(&mut self, told: Vec<Announcement>) -> Result<(), Failure> {
         self.told = told;
         if let Some((combine, elements)) = self.columns() {
@@ -275,7 +276,8 @@ impl Plan {
         Ok(())
     }
 
-    /// How many bytes of [`Memory::From`] and [`Memory::Into`] of another member the steps touch.
+    /// Returns how many bytes of [`Memory::From`] and [`Memory::Into`] of another member the steps
+    /// access.
     pub(crate) fn reach(&self, rank: u32) -> (Option<u64>, Option<u64>) {
         let told = &self.told[rank as usize];
         if let Some((combine, elements)) = self.columns() {
@@ -296,7 +298,7 @@ impl Plan {
         (from, puts.then(|| told.at.saturating_add(gives)))
     }
 
-    /// The next steps; `None` after the last ones, which end with a meeting.
+    /// Returns the next steps, or `None` after the last ones, which end with a meeting.
     pub(crate) fn next(&mut self) -> Option<Schedule> {
         if self.round == self.rounds.max(1) {
             return None;
@@ -323,7 +325,8 @@ impl Plan {
         }
     }
 
-    /// Whether others take from the staging memory of a member. Everybody has the same answer.
+    /// Returns true if others take from the staging memory of a member. All members get the same
+    /// answer.
     fn is_staged(&self, giver: u32) -> bool {
         let mut takers = (0..).zip(&self.told).filter(|(rank, _)| *rank != giver);
         !self.told[giver as usize].has(INPUT_IN_PLACE) && takers.any(|(_, to)| to.wants_pieces())
@@ -353,7 +356,7 @@ impl Plan {
         }
     }
 
-    /// Of a block with both ends in place: how much the taker copies, from the beginning.
+    /// Returns how much of a block with both ends in place the taker copies, from its start.
     fn cut(&self, len: u64) -> u64 {
         match &self.shape {
             Shape::Gather { .. } => 0,
@@ -362,8 +365,8 @@ impl Plan {
         }
     }
 
-    /// Puts this member's part of the blocks whose targets it reaches: all, where nobody reads them
-    /// here.
+    /// Puts this member's part of the blocks whose targets it can access: all of it if the takers
+    /// cannot read it here.
     fn put(&mut self) {
         for to in self.others() {
             let (told, (offset, len)) =
@@ -380,8 +383,8 @@ impl Plan {
         }
     }
 
-    /// Takes what lies in place, or in private memory, and what is one's own last; or, after all
-    /// have staged it, a piece of what is staged.
+    /// Takes what is accessible in place or in private memory, its own block last; or, if `staged`,
+    /// a piece that all members have staged.
     fn take(&mut self, staged: bool) {
         let me = self.own.rank;
         for from in self.others().chain([me]) {
@@ -409,13 +412,13 @@ impl Plan {
         }
     }
 
-    /// The bytes of a block of `len` that are staged in a round: from, to.
+    /// Returns the bytes of a block of `len` that are staged in a round: from, to.
     fn range(&self, round: u64, len: u64) -> (u64, u64) {
         let start = round * self.piece;
         (start.min(len), (start + self.piece).min(len))
     }
 
-    /// Where the piece for a rank is in the staging memory of its giver.
+    /// Returns the offset of the piece for a rank in the staging memory of its giver.
     fn lane(&self, round: u64, rank: u32) -> u64 {
         let lane = if self.shape.apart() {
             u64::from(rank)
@@ -434,7 +437,7 @@ impl Plan {
         for to in self.others() {
             let (offset, len) = self.shape.gives(self.own.rank, to);
             let place = self.lane(round, to);
-            // All take the same one, if not each its own.
+            // Without blocks of their own, all members take the same piece.
             if filled == Some(place) || !self.told.get(to as usize).is_none_or(&want) {
                 continue;
             }
@@ -445,7 +448,7 @@ impl Plan {
         }
     }
 
-    /// Combines the block of this member, or the piece of it.
+    /// Combines the block of this member, or a piece of it.
     fn combine_block(&mut self, bytes: u64) {
         let (start, end) = match self.rounds {
             0 => (0, bytes),
@@ -466,7 +469,7 @@ impl Plan {
     }
 }
 
-/// Vectors of which everybody combines a share.
+/// Vectors of which each member combines a share.
 impl Plan {
     fn combine_shares(&mut self, combine: Combine, elements: Elements) {
         let round = self.round;
@@ -501,11 +504,12 @@ impl Plan {
         }
     }
 
-    /// The share of a rank in the piece of a round: where it begins in the vector, and its length.
+    /// Returns the share of a rank in the piece of a round: its start in the vector, and its
+    /// length.
     fn share(&self, elements: Elements, round: u64, rank: u32) -> (u64, u64) {
         let (start, end) = self.range(round, elements.bytes);
         let len = end - start;
-        // Whole lines, so that two members do not write into one.
+        // Whole cache lines, so that no two members write into the same line.
         let grain = match elements.size < 64 && 64 % elements.size == 0 {
             true => 64,
             false => elements.size,
@@ -515,7 +519,7 @@ impl Plan {
         (start + at, share.min(len - at))
     }
 
-    /// Where the vector of a rank is read.
+    /// Returns the memory in which the vector of a rank is read.
     fn vector(&self, rank: u32, start: u64, len: u64) -> Span {
         let staged = (self.round & 1) * self.part + start - self.round * self.piece;
         match &self.told[rank as usize] {
@@ -525,7 +529,7 @@ impl Plan {
         }
     }
 
-    /// Where the result of a rank is written.
+    /// Returns the memory in which the result of a rank is written.
     fn result(&self, rank: u32, start: u64, len: u64) -> Span {
         match &self.told[rank as usize] {
             _ if rank == self.own.rank => span(OUTPUT, start, len),
@@ -534,12 +538,12 @@ impl Plan {
         }
     }
 
-    /// Where results of a round are in the staging memory.
+    /// Returns the offset of the results of a round in the staging memory.
     fn out(&self, round: u64, start: u64) -> u64 {
         (2 + (round & 1)) * self.part + start - round * self.piece
     }
 
-    /// Fetches what the others have made for this member.
+    /// Fetches the results that the others have computed for this member.
     fn fetch(&mut self, combine: Combine, elements: Elements, round: u64) {
         if !combine.gives_to(self.own.rank) || self.own.output_in_place {
             return;
@@ -552,8 +556,8 @@ impl Plan {
     }
 }
 
-/// A half of the staging memory for `lanes` blocks at a time, in multiples of `grain` bytes, and a
-/// piece of a block.
+/// Returns the length of a half of the staging memory for `lanes` blocks at a time, in multiples of
+/// `grain` bytes, and that of a piece of a block.
 fn pieces(lanes: u32, grain: u64) -> (u64, u64) {
     let lanes = u64::from(lanes);
     let half = (STAGING_BYTES / 2).max(lanes * grain);

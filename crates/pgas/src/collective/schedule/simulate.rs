@@ -1,6 +1,6 @@
-//! All members of a team in one loop: schedules are data, so a model can run them for any size,
-//! root, place of the buffers and order of execution, on both links, and look for what is missing,
-//! left over or touched by two at the same time.
+//! Runs all members of a team in one loop. Schedules are data, so a model can run them for any
+//! size, root, placement of the buffers and order of execution, on both links, and detect bytes
+//! that are missing, left over or accessed by two members at the same time.
 
 use super::plan::{Announcement, Own, Plan};
 use super::{INPUT, Memory, Schedule, Span, Step, Term, messages};
@@ -12,19 +12,19 @@ use samite_mem::SharedBytes;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
-/// Combines bytes in an order that matters.
+/// A combination that depends on the order.
 type Combiner = fn(&[u8], &[u8]) -> Vec<u8>;
 
-/// Bytes of a member's memory: whose, which, and where.
+/// Bytes of a member's memory: rank, memory and range.
 type Location = (u32, Memory, Range<u64>);
 
-/// One member, and on flags what it plans.
+/// One member, and its plan on flags.
 struct Member {
     rank: u32,
     schedule: Schedule,
     next: usize,
     plan: Option<Plan>,
-    /// In a meeting, after which members may touch each other's memory.
+    /// Set in a meeting; the value says whether members may access each other's memory after it.
     meeting: Option<bool>,
     touching: bool,
     sending: Vec<Span>,
@@ -34,14 +34,14 @@ struct Member {
 struct World {
     /// By rank.
     memory: Vec<HashMap<Memory, Vec<u8>>>,
-    /// By rank: whether input and output are reached by the others.
+    /// By rank: whether the others can access input and output.
     in_place: Vec<(bool, bool)>,
     messages: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
-    /// By rank: how many meetings it has come to.
+    /// By rank: the number of meetings that it has come to.
     meetings: Vec<usize>,
-    /// By rank, what it has told to each.
+    /// By rank, what it has announced to each.
     told: Vec<Vec<Announcement>>,
-    /// What was touched since each meeting: by whom, and whether it wrote.
+    /// The accesses since each meeting: location, rank, and whether it wrote.
     touched: Vec<Vec<(Location, u32, bool)>>,
     combiner: Combiner,
 }
@@ -59,7 +59,8 @@ impl World {
         (whose, memory, span.offset..span.offset + span.len)
     }
 
-    /// No two touch the same byte between two meetings, unless both read.
+    /// Records an access. Fails if two members access the same byte between two meetings, unless
+    /// both read.
     fn touch(&mut self, member: &Member, span: Span, writes: bool) -> Location {
         let by = member.rank;
         let (whose, memory, range) = self.place(by, span);
@@ -132,7 +133,7 @@ impl Member {
         self.next == self.schedule.steps.len() && self.meeting.is_none() && !in_flight
     }
 
-    /// Takes a step, unless it has to wait.
+    /// Takes a step, unless the member has to wait.
     fn step(&mut self, world: &mut World) -> bool {
         if let Some(touching) = self.meeting {
             return self.exchange(world, touching);
@@ -186,7 +187,7 @@ impl Member {
         true
     }
 
-    /// Messages of a pair come in order, of different ones in any order.
+    /// Delivers messages: in order within a pair, in any order between pairs.
     fn fence(&mut self, world: &mut World) -> bool {
         let mut at = 0;
         while let Some((from, into)) = self.receiving.get(at).copied() {
@@ -207,7 +208,7 @@ impl Member {
         has_all
     }
 
-    /// Leaves a meeting, if all are there.
+    /// Leaves a meeting if all members have come.
     fn exchange(&mut self, world: &World, touching: bool) -> bool {
         let meetings = world.meetings[self.rank as usize];
         if world.meetings.iter().any(|other| *other < meetings) {
@@ -221,7 +222,7 @@ impl Member {
         true
     }
 
-    /// The next steps of a plan.
+    /// Fetches the next steps of a plan.
     fn go_on(&mut self, world: &World) -> bool {
         let has_met = world.meetings[self.rank as usize] > 0;
         let next = self.plan.as_mut().filter(|_| has_met).and_then(Plan::next);
@@ -237,9 +238,9 @@ impl Member {
 #[derive(Clone, Copy, Debug)]
 enum Link {
     Messages,
-    /// Flags; the bytes are in the slots of one meeting.
+    /// Flags, with the bytes in the slots of one meeting.
     Slots,
-    /// A bit for each buffer that is in place, and whether the kernel copies.
+    /// Flags, with a bit for each buffer that is in place, and whether the kernel copies.
     Flags {
         in_place: u64,
         private: bool,
@@ -259,7 +260,7 @@ fn links() -> impl Strategy<Value = Link> {
     ]
 }
 
-/// What the others have given to a member, by rank.
+/// The bytes that the others have given to a member, by rank.
 struct Given(Vec<SharedBytes>);
 
 impl few::Slots for Given {
@@ -278,7 +279,7 @@ impl combining::Combiner for Combiner {
     }
 }
 
-/// One meeting of few bytes; the outputs.
+/// Runs one meeting of few bytes and returns the outputs.
 fn meet(
     shapes: &[Shape],
     inputs: &[Vec<u8>],
@@ -303,7 +304,7 @@ fn meet(
     outputs
 }
 
-/// Runs everybody to the end, in an order that `seed` chooses; the outputs.
+/// Runs all members to the end, in an order that `seed` chooses, and returns the outputs.
 fn run(
     link: Link,
     shapes: &[Shape],
@@ -343,7 +344,7 @@ fn run(
             world.in_place.push((false, false));
             continue;
         };
-        // A broadcast has one buffer at each.
+        // A broadcast has one buffer at each member.
         let has = |gives| match shape {
             Shape::Broadcast { root, .. } => (*root == rank) == gives,
             _ => true,
@@ -386,7 +387,7 @@ fn run(
     world.memory.into_iter().filter_map(output).collect()
 }
 
-/// Bytes that tell whose they are and where.
+/// Returns bytes that identify their owner and position.
 fn own(rank: u32, len: u64) -> Vec<u8> {
     let byte = |at: u64| (u64::from(rank) * 131 + at * 7 + at / 251) as u8;
     (0..len).map(byte).collect()
@@ -428,7 +429,7 @@ fn check_moves(
     );
 }
 
-/// Maps `x -> a x + b`, one after the other: associative, and the order matters.
+/// Composes maps `x -> a x + b`: associative, but not commutative.
 fn compose(first: &[u8], then: &[u8]) -> Vec<u8> {
     let pairs = first.chunks_exact(2).zip(then.chunks_exact(2));
     let compose = |(f, g): (&[u8], &[u8])| {
@@ -481,7 +482,7 @@ fn check_combine((link, seed): (Link, u64), size: u32, combine: Combine, element
     }
 }
 
-/// Blocks of so many bytes, with gaps between them.
+/// Returns blocks of these lengths, with gaps between them.
 fn listed(counts: &[u64], gap: u64) -> Blocks {
     let mut next = 0;
     let block = |len: &u64| {
@@ -491,7 +492,7 @@ fn listed(counts: &[u64], gap: u64) -> Blocks {
     Blocks::Listed(counts.iter().map(block).collect())
 }
 
-/// Few bytes and many, with a rest.
+/// Generates small and large lengths, also uneven ones.
 fn lengths() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), 1u64..40, 200u64..300, 33_000u64..70_000]
 }
@@ -550,7 +551,7 @@ proptest! {
                 check_moves((link, seed), size, moves, |rank| (mine(rank), all));
             }
             _ => {
-                // From `i` to `j` go the bytes of a matrix that both know.
+                // Both members know the matrix of lengths from `i` to `j`.
                 let len = |i: u32, j: u32| counts[((i + j) % size) as usize] * (shift + u64::from(i)) % 999;
                 let blocks = |counts: &[u64]| super::simulate::listed(counts, gap);
                 let moves = |rank| {
@@ -579,7 +580,7 @@ proptest! {
             3 => Combine::Scan,
             _ => Combine::ExScan,
         };
-        // On flags there are more bytes than a slot holds.
+        // On flags, a call has more bytes than a slot holds.
         let count = if matches!(link, Link::Flags { .. }) { count.max(1) } else { count };
         let elements = Elements { bytes: count * 2, size: 2, commute };
         check_combine((link, seed), size, combine, elements);
@@ -595,7 +596,7 @@ fn a_barrier_is_one() {
         run(Link::Messages, &shapes, nothing(), nothing(), (never, 7));
         let schedule = |rank| messages(&shapes[0], rank, size);
         let schedules: Vec<Schedule> = (0..size).map(schedule).collect();
-        // Everybody hears, over some way, of everybody.
+        // Each member hears of every other, directly or indirectly.
         let mut heard: Vec<u64> = (0..size).map(|rank| 1 << rank).collect();
         let rounds = schedules[0].steps.len() / 3;
         for round in 0..rounds {
@@ -615,8 +616,8 @@ fn a_barrier_is_one() {
     }
 }
 
-/// What is sent, received and copied stays inside of its memory, and both sides of a message agree
-/// on its length, also where no memory would hold it.
+/// Checks that sends, receives and copies stay inside their memory, and that both sides of a
+/// message agree on its length, also for lengths beyond any real memory.
 fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
     let mut sent: HashMap<(u32, u32), VecDeque<u64>> = HashMap::new();
     let inside = |rank: u32, schedule: &Schedule, span: Span| {

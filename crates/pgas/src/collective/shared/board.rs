@@ -1,50 +1,51 @@
-//! Flags and few bytes between the members of a team that map each other's memory.
+//! Exchanges flags and small payloads between the members of a team that map each other's memory.
 //!
 //! ```text
 //!   block of a member:  slot[from][parity], 128 bytes to 4 KiB each; only `from` writes there
 //!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload
-//!                       then a word: somebody gave up | gone[from], a word each: `from` gave up
+//!                       then a word: some member gave up | gone[from], a word each: `from` gave up
 //! ```
-//! The one operation is a *meeting*: everybody writes its slot at everybody else, the sequence last
-//! ([`Board::post`]), and looks until all slots of its own block have the sequence
-//! ([`Board::look`]). All collectives on shared memory are meetings with copies between them. One
-//! call after another meets: a non-blocking one begins when those before it have ended at this
+//! The one operation is a *meeting*: each member writes its slot at every other member, the
+//! sequence last ([`Board::post`]), and looks until all slots of its own block have the sequence
+//! ([`Board::look`]). All collectives on shared memory are meetings with copies between them. Calls
+//! meet one after another: a non-blocking one begins when those before it have ended at this
 //! member.
 //!
 //! # Why two parities are enough
-//! A member writes for meeting `n + 2` into the place of meeting `n`. It has left meeting `n + 1`
-//! by then, so it has seen everybody's sequence `n + 1`, and everybody wrote that after it had left
-//! meeting `n` and read what it wanted of it.
+//! For meeting `n + 2`, a member overwrites the slots of meeting `n`. It has left meeting `n + 1`
+//! by then, so it has seen sequence `n + 1` of every member. Each member wrote that after it had
+//! left meeting `n` and read what it needed.
 //!
 //! # Why a block can be freed at once
-//! When a member leaves a meeting everybody has written into its slots, and nobody writes there
-//! again before the next one. So it can drop the team without asking. But somebody who is still in
-//! the meeting may give it up, and say so there: the block is used again for boards only, and what
-//! is said bears the mark of its team. (A board that was given up is not used again at all.)
+//! When a member leaves a meeting, all members have written into its slots, and none writes there
+//! again before the next one. So it can drop the team without synchronising. But a member that is
+//! still in the meeting may give up and write that there. So the block is reused for boards only,
+//! and such a word carries the mark of its team. (A board that was given up is not reused at all.)
 //!
-//! # Who is lost, and who is late
-//! A member waits for those whose sequence is missing, and for no others: who left in order, after
-//! the last meeting, is not missed. It gives a meeting up when one of those is lost, at the
-//! deadline, or when somebody else has given up; the board is broken from then on. Whoever gives up
-//! says so to everybody.
+//! # Lost and late members
+//! A member waits only for those whose sequence is missing: a member that left in order, after the
+//! last meeting, is not waited for. It gives up a meeting when one of those is lost, at the
+//! deadline, or when another member has given up. The board is broken from then on. A member that
+//! gives up tells all others.
 //!
-//! After some meetings members *touch* each other's memory, until the next one. So a member that
-//! gives up must know who is at its memory, or may come to it:
-//! * Who comes later finds that it gave up, and gives up too. Of the one that gives up (it says so,
-//!   then looks who has come) and the one that comes (it writes its slot, then looks whether
-//!   somebody gave up) one sees the other: a fence on both sides.
-//! * Who had come may have gone on: it is waited for until it comes to the next meeting, or has
-//!   given up. So is who has not come yet from the meeting before.
-//! * Who does not do so within the deadline is stopped in the middle, and may go on at any time:
-//!   the staging memory is then not used again ([`super::Staging`]), nor the heap after this life.
+//! After some meetings members *touch* (access) each other's memory, until the next one. So a
+//! member that gives up must know which members access its memory, or may do so later:
+//! * A member that comes later finds that it gave up, and gives up too. The one that gives up
+//!   writes its word, then looks who has come. The one that comes writes its slot, then looks
+//!   whether any member gave up. With a fence on both sides, at least one sees the other.
+//! * A member that had come may have continued: it is waited for until it comes to the next
+//!   meeting, or gives up. The same holds for one that has not come yet from the previous meeting.
+//! * A member that does neither within the deadline is stopped in the middle, and may continue at
+//!   any time: the staging memory is then not reused ([`super::Staging`]), nor is the heap after
+//!   this life.
 //!
 //! # What it costs
 //! Two members: each writes one line and reads one line that the other one has just written. That
 //! is one line exchange; 0.17 us were measured where a bare exchange takes 0.14 us. `n` members on
 //! `k` cores: every member writes and reads `n - 1` lines, and each runs once per meeting, so there
-//! are `n / k` switches per core, which is the least; 6 us with 8 members on 2 cores, where a
-//! switch takes 1.2 us. A dissemination has fewer lines but `log n` rounds, each of which costs all
-//! switches anew.
+//! are `n / k` switches per core, which is the minimum; 6 us with 8 members on 2 cores, where a
+//! switch takes 1.2 us. A dissemination barrier has fewer lines but `log n` rounds, and each round
+//! repeats all switches.
 
 use super::memory::Pool;
 use crate::GlobalPtr;
@@ -58,37 +59,37 @@ use samite_mem::sync::{Ordering, fence};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
-/// What the adjacent-line prefetcher fetches at once.
+/// The unit of the adjacent-line prefetcher.
 const LINES: u64 = 128;
 const SLOT_MAX: u64 = 4096;
-/// A block of small teams, about; large ones have the smallest slots.
+/// The approximate size of a block of a small team. Large teams have the smallest slots.
 const BLOCK: u64 = 64 << 10;
 
 const SEQUENCE: u64 = 0;
 const CALL: u64 = 8;
 const DATA: u64 = 32;
 
-/// The longest payload of a meeting, in bytes, of the largest teams; others have more
+/// The maximum payload of a meeting, in bytes, in the largest teams. It is larger in others
 /// ([`Board::payload`]).
 pub(super) const PAYLOAD_MIN: usize = (LINES - DATA) as usize;
 
 /// Teams beyond this size use messages: the blocks of all members together grow with the square.
 const MEMBERS_MAX: usize = 256;
 
-/// Of what a member says that gives up.
+/// The size of the word of a member that gives up.
 const WORD: u64 = 8;
 
-/// The rank in it: whom the member lost; all ones for nobody.
+/// The bits of that word with the rank that the member lost; all ones for none.
 const RANK: u64 = 0xffff_ffff;
 
-/// What a member waits for that gives up.
+/// What a member waits for when it gives up, for errors.
 const LETTING_GO: &str = "the end of a collective that was given up";
 
-/// Looks at a slot before the fabric is asked to wait: about a microsecond, as long as a meeting of
-/// members that come together takes on distant processors. A wait looks less often than that.
+/// Looks at a slot before calling the fabric's wait: about a microsecond, as long as a meeting of
+/// members on distant processors takes if they arrive together. A wait looks less often.
 const LOOKS: u32 = 600;
 
-/// What a team has of it; see the module's text.
+/// A team's board; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(super) rank: u32,
@@ -98,30 +99,32 @@ pub(crate) struct Board {
     block: Block,
     /// Written by the others.
     mine: SharedBytes,
-    /// By rank: the slots of this member there.
+    /// By rank: the slots of this member at the other member.
     theirs: Vec<SharedBytes>,
-    /// What this member is told by those who give up, behind its slots.
+    /// The words of members that give up, behind this member's slots.
     given_up: SharedBytes,
-    /// By rank: the same there.
+    /// By rank: those words at the other member.
     tell: Vec<SharedBytes>,
-    /// Bytes of a slot.
+    /// The size of a slot in bytes.
     slot: u64,
-    /// Tells what is said here from what is said of another team whose block this was.
+    /// Distinguishes words for this team from those for another team that had this block.
     mark: u64,
-    /// Calls that wait for their turn here, or have it: how many have come, and have ended.
+    /// The numbers of calls that have queued for their turn, and that have ended.
     come: AtomicU64,
     ended: AtomicU64,
-    /// Of the last meeting. This and what follows is changed by the call that has its turn.
+    /// The sequence of the last meeting. This and the following fields are changed by the call that
+    /// has its turn.
     sequence: AtomicU64,
-    /// How often this member looks at a slot before it asks the fabric to wait: not at all where it
-    /// would keep whom it waits for from running.
+    /// How often this member looks at a slot before it calls the fabric's wait: zero if spinning
+    /// would keep the awaited member from running.
     looks: AtomicU32,
-    /// Whether members touch each other's memory since the meeting before, and after the last one.
+    /// Whether members touch each other's memory since the previous meeting, and after the last
+    /// one.
     touching: AtomicBool,
     will_touch: AtomicBool,
     broken: OnceLock<Failure>,
-    /// Members were stopped in the middle of a call: what memory they may still touch is not used
-    /// again.
+    /// Members were stopped in the middle of a call. Memory that they may still touch is not
+    /// reused.
     left_late: AtomicBool,
     /// Members may come to a meeting that this one has not left.
     is_abandoned: AtomicBool,
@@ -132,7 +135,7 @@ pub(crate) struct Board {
 pub(super) struct Exchange {
     pub(super) sequence: u64,
     touching: bool,
-    /// Changes of membership that were looked at.
+    /// The membership changes that were checked.
     changes: Option<u64>,
 }
 
@@ -140,16 +143,16 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 pub(crate) struct Block {
     pool: Arc<Pool>,
-    /// `None`: there is no board, since not all members map each other's memory.
+    /// `None` if there is no board because not all members map each other's memory.
     at: Option<GlobalPtr<u8>>,
-    /// Bytes of a slot, of all slots, and of the words behind them.
+    /// Bytes of a slot; of all slots and of the words behind them.
     slot: u64,
     slots: u64,
     words: u64,
 }
 
 impl Block {
-    /// For a team of these members.
+    /// Allocates a block for a team of these members.
     pub(crate) fn new(job: &Job, peers: &[PeerId]) -> Block {
         let maps = |peer: &PeerId| job.fabric.caps_to(*peer).map;
         let can = (2..=MEMBERS_MAX).contains(&peers.len()) && peers.iter().all(maps);
@@ -163,7 +166,7 @@ impl Block {
             words: WORD * (1 + size),
         };
         if can {
-            // Without memory there is no board, as all will know.
+            // If allocation fails there is no board, and all members will learn that.
             block.at = block.pool.take(job, block.len()).ok();
         }
         block
@@ -173,18 +176,18 @@ impl Block {
         self.slots + self.words + LINES
     }
 
-    /// What the other members are told.
+    /// Returns the words that are sent to the other members.
     pub(crate) fn words(&self) -> [u64; 2] {
-        // Slots begin with a pair of lines.
+        // Slots are aligned to a pair of lines.
         let aligned = |at: GlobalPtr<u8>| at.at_offset(at.offset().next_multiple_of(LINES));
         self.at.map_or(GlobalPtr::NULL, aligned).to_words()
     }
 
-    /// The blocks of all members, if they can be mapped.
+    /// Returns the blocks of all members, if they can be mapped.
     pub(crate) fn map(&self, job: &Job, all: &[[u64; 2]]) -> Option<Vec<SharedBytes>> {
         let map = |at: &[u64; 2]| {
             let at = GlobalPtr::<u8>::from_words(*at);
-            // Its words are reached as words.
+            // Words need their alignment.
             let is_block = at.offset().is_multiple_of(LINES) && self.at.is_some();
             let bytes = self.slots + self.words;
             is_block.then(|| job.mapped(at, bytes).ok().flatten())?
@@ -192,7 +195,7 @@ impl Block {
         all.iter().map(map).collect()
     }
 
-    /// Others may write there: it is not used for anything else.
+    /// Leaks the block, because others may still write there.
     pub(crate) fn leave_behind(mut self) {
         if self.at.take().is_some() {
             self.pool.leave_behind();
@@ -209,14 +212,14 @@ impl Drop for Block {
 }
 
 impl Board {
-    /// Of a team whose members have mapped `blocks`, by rank.
+    /// Returns the board of a team whose members have mapped `blocks`, by rank.
     pub(crate) fn new(team: &Inner, block: Block, blocks: &[SharedBytes]) -> Board {
         let Block {
             slot, slots, words, ..
         } = block;
         let (own, pair) = (team.rank as usize, 2 * slot);
         let first = u64::from(team.rank) * pair;
-        // Not 0, which is in every new block.
+        // Never 0, the value in every new block.
         let mark = team.id.mixed() & !RANK | 1 << 63;
         let bells = team.peers.iter().map(|peer| team.job.fabric.bell(*peer));
         Board {
@@ -232,8 +235,8 @@ impl Board {
             mark,
             come: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            // Teams have no number in common: one may come to a team that others have dropped,
-            // whose block another one has.
+            // Teams share no sequence numbers: a member may come to a team that others have dropped
+            // and whose block another team has.
             sequence: AtomicU64::new(mark),
             looks: AtomicU32::new(LOOKS),
             touching: AtomicBool::new(false),
@@ -253,20 +256,19 @@ impl Board {
         (0..self.size()).filter(move |rank| *rank != me)
     }
 
-    /// Whether no call is in line. The caller has the turn of the team.
+    /// Returns true if no call is queued. The caller has the turn of the team.
     #[inline]
     pub(crate) fn is_free(&self) -> bool {
         self.has_turn(self.come.load(Ordering::Relaxed))
     }
 
-    /// The place in line of a call. The caller has the turn of the team.
+    /// Queues a call and returns its place. The caller has the turn of the team.
     pub(super) fn come(&self) -> u64 {
-        // ORDERING: Relaxed, as all that belongs to the turn: its lock orders one thread after
-        // another.
+        // ORDERING: Relaxed, as for all data of the turn: its lock orders one thread after another.
         self.come.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether the calls before this one in line have ended.
+    /// Returns true if the calls queued before this one have ended.
     #[inline]
     pub(super) fn has_turn(&self, place: u64) -> bool {
         // ORDERING: Acquire pairs with the Release of `end`: the call before may have run in
@@ -279,8 +281,8 @@ impl Board {
         self.ended.store(place + 1, Ordering::Release);
     }
 
-    /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it
-    /// members touch each other's memory. A failure is that of the board, which has been given up.
+    /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it,
+    /// members touch each other's memory. Fails if the board has been given up.
     #[inline]
     pub(super) fn post(
         &self,
@@ -301,7 +303,7 @@ impl Board {
         }
         if touching {
             // ORDERING: SeqCst, with the fence of `give_up`: the slots above are seen there, or
-            // `look` sees that somebody gave up.
+            // `look` sees that a member gave up.
             fence(Ordering::SeqCst);
         }
         Ok(Exchange {
@@ -311,7 +313,7 @@ impl Board {
         })
     }
 
-    /// Looks for all members a while, if it pays.
+    /// Looks for all members for a short time, if spinning pays.
     #[inline]
     pub(super) fn spin(&self, meeting: &Exchange) -> bool {
         let all_here = || self.all_here(meeting.sequence);
@@ -319,8 +321,8 @@ impl Board {
         all_here() || (0..looks).any(|_| all_here())
     }
 
-    /// Whether all members have come to the meeting. A failure to meet breaks the board; any other
-    /// one is of the call: all members see it in the same meeting.
+    /// Returns true if all members have come to the meeting. A failure to meet breaks the board.
+    /// Any other failure belongs to the call, and all members see it in the same meeting.
     #[inline]
     pub(super) fn look(
         &self,
@@ -346,7 +348,7 @@ impl Board {
         alike.map(|()| true)
     }
 
-    /// Waits until all members have come to a meeting that nobody touches memory after. A handler
+    /// Waits until all members have come to a meeting after which none touches memory. A handler
     /// that panics meanwhile ends the wait, and the board is abandoned.
     #[cold]
     pub(super) fn wait(
@@ -355,7 +357,7 @@ impl Board {
         call: &Call,
         meeting: &mut Exchange,
     ) -> Result<(), Failure> {
-        // Asked here, where it costs nothing that anybody waits for.
+        // Checked here, off the critical path.
         let looks = if job.fabric.is_oversubscribed() {
             0
         } else {
@@ -376,7 +378,7 @@ impl Board {
         })
     }
 
-    /// Whether a look would find something new.
+    /// Returns true if a look would find something new.
     pub(super) fn is_ready(&self, meeting: &Exchange) -> bool {
         self.all_here(meeting.sequence) || self.somebody_gave_up()
     }
@@ -386,7 +388,7 @@ impl Board {
         self.others().all(|from| self.arrived(from, sequence))
     }
 
-    /// Why not all will come, if so.
+    /// Returns why not all members will come, if that is known.
     #[cold]
     fn in_vain(&self, job: &Job, meeting: &mut Exchange) -> Option<Failure> {
         let gave_up = self.heard();
@@ -394,7 +396,7 @@ impl Board {
         let has_changed = std::mem::replace(&mut meeting.changes, changes) != changes;
         let is_lost = |rank: &u32| job.lost(self.peers[*rank as usize]).is_some();
         let is_missing = |rank: &u32| !self.arrived(*rank, meeting.sequence);
-        // Who is gone and not missed had its say: that is looked at last.
+        // A lost member may have come before its death, so slots are checked after losses.
         let mut missing = self.others().filter(is_missing);
         let lost = missing.find(|rank| has_changed && is_lost(rank) && is_missing(rank));
         match lost {
@@ -403,7 +405,7 @@ impl Board {
         }
     }
 
-    /// The first of whom a meeting waits for.
+    /// Returns the first member that a meeting waits for.
     pub(super) fn awaited(&self, meeting: &Exchange) -> Option<PeerId> {
         let mut others = self.others();
         let missing = others.find(|rank| !self.arrived(*rank, meeting.sequence));
@@ -420,7 +422,7 @@ impl Board {
             there.u64(slot + at).store(word, Ordering::Relaxed);
         }
         // ORDERING: Release pairs with the Acquire of `arrived`: the rest of the slot, and what
-        // this member wrote before the meeting, is visible to whoever sees the sequence.
+        // this member wrote before the meeting, is visible to a member that sees the sequence.
         there
             .u64(slot + SEQUENCE)
             .store(sequence, Ordering::Release);
@@ -432,7 +434,7 @@ impl Board {
         (u64::from(from) * 2 + (sequence & 1)) * self.slot
     }
 
-    /// How many bytes a member can give to another one in a meeting.
+    /// Returns how many bytes a member can give to another one in a meeting.
     pub(super) fn payload(&self) -> u64 {
         self.slot - DATA
     }
@@ -450,13 +452,13 @@ impl Board {
         [0, 8, 16].map(|word| self.mine.u64(at + word).load(Ordering::Relaxed))
     }
 
-    /// The payload of a member, from its beginning.
+    /// Reads the payload of a member, from its beginning.
     #[inline]
     pub(super) fn read(&self, sequence: u64, from: u32, into: &mut [u8]) {
         self.mine.read(self.slot(from, sequence) + DATA, into);
     }
 
-    /// The payload of a member, into an output.
+    /// Copies the payload of a member into an output.
     pub(super) fn deliver(
         &self,
         (sequence, from): (u64, u32),
@@ -466,12 +468,12 @@ impl Board {
         output.copy_from(at, &self.mine, self.slot(from, sequence) + DATA, len);
     }
 
-    /// Others may come to a meeting that this member does not come to, or has not left.
+    /// Marks that others may come to a meeting that this member does not come to, or has not left.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
 
-    /// A call that has not ended is dropped; if it had its turn, in the middle.
+    /// Records that an unfinished call is dropped, in the middle if it had its turn.
     pub(super) fn leave_behind(&self, place: u64) {
         self.block.pool.leave_behind();
         if self.has_turn(place) {
@@ -480,7 +482,7 @@ impl Board {
         }
     }
 
-    /// Whether members that were stopped in the middle may still write into staging memory.
+    /// Returns true if members that were stopped in the middle may still write into staging memory.
     pub(super) fn has_left_late(&self) -> bool {
         self.left_late.load(Ordering::Relaxed)
     }
@@ -490,7 +492,7 @@ impl Board {
         self.given_up.u64(0).load(Ordering::Acquire) == self.mark
     }
 
-    /// What a member said when it gave up, if it did: whom it lost, perhaps.
+    /// Returns the word of a member if it gave up: the rank that it lost, if any.
     fn gave_up(&self, rank: u32) -> Option<u32> {
         let at = WORD * (1 + u64::from(rank));
         // ORDERING: Acquire pairs with the Release of `give_up`: what it did to memory of this
@@ -499,7 +501,7 @@ impl Board {
         (said & !RANK == self.mark).then_some((said & RANK) as u32)
     }
 
-    /// Why somebody gave up, if anybody did.
+    /// Returns why a member gave up, if one did.
     fn heard(&self) -> Option<Failure> {
         if !self.somebody_gave_up() {
             return None;
@@ -512,13 +514,13 @@ impl Board {
         })
     }
 
-    /// This member leaves the meeting that it is in, and the board, before everybody has come. When
-    /// it returns nobody is at its memory, or what they are at is not used again.
+    /// Leaves the current meeting, and the board, before all members have come. When it returns, no
+    /// other member accesses this member's memory, or that memory is not reused.
     #[cold]
     pub(super) fn give_up(&self, job: &Job, failure: Failure) -> Failure {
-        // It is not set twice: a member whose board is broken meets nobody.
+        // Never set twice: a member whose board is broken enters no meeting.
         let _ = self.broken.set(match &failure {
-            // Later calls have not been waited for.
+            // Later calls have not waited themselves.
             Failure::Own(_) => Failure::Refused(self.rank),
             other => other.clone(),
         });
@@ -548,7 +550,7 @@ impl Board {
             };
             !is_concerned || self.arrived(*rank, next) || self.gave_up(*rank).is_some()
         };
-        // Who was waited for up to the deadline is not waited for once more.
+        // Members that were awaited up to the deadline are not awaited again.
         let timed_out = matches!(failure, Failure::Own(_));
         let (mut late, mut wanted): (Vec<u32>, Vec<u32>) = self
             .others()
@@ -560,7 +562,7 @@ impl Board {
             let peers: Vec<PeerId> = wanted.iter().map(peer).collect();
             let all_settled = || all_settled().then_some(());
             match job.wait_until(LETTING_GO, &peers, all_settled) {
-                // The dead touch nothing.
+                // A dead member touches nothing.
                 Err(samite_fabric::Error::PeerLost { peer: lost, .. }) => {
                     wanted.retain(|rank| peer(rank) != lost);
                 }
@@ -582,7 +584,7 @@ impl Board {
     }
 }
 
-/// Abandons a board when it is dropped.
+/// Abandons a board when dropped.
 struct Abandons<'b>(&'b Board);
 
 impl Drop for Abandons<'_> {
@@ -592,7 +594,7 @@ impl Drop for Abandons<'_> {
 }
 
 impl Drop for Board {
-    /// Its block is used again, unless somebody may still come to it.
+    /// Returns the block for reuse, unless a member may still come to it.
     fn drop(&mut self) {
         let is_left = self.broken.get().is_some() || *self.is_abandoned.get_mut();
         if is_left && self.block.at.take().is_some() {
@@ -613,7 +615,7 @@ mod tests {
     const PANICS: u16 = 7;
 
     /// A member may come later to a meeting that this one has left by a panic, or by an error of
-    /// `destroy`: the block is not that of another team then.
+    /// `destroy`. The block is not given to another team then.
     #[test]
     fn the_block_of_a_meeting_that_others_come_to_is_left_behind() {
         let name = "collective::shared::board::tests::the_block_of_a_meeting_that_others_come_to_is_left_behind";
@@ -653,7 +655,7 @@ mod tests {
         });
     }
 
-    /// A member comes to a team that another one has dropped, whose block is that of another team.
+    /// A member comes to a team that another one has dropped, and whose block another team has.
     #[test]
     fn what_comes_for_a_dropped_team_is_not_taken() {
         let name = "collective::shared::board::tests::what_comes_for_a_dropped_team_is_not_taken";

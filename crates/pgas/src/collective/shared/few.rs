@@ -1,4 +1,4 @@
-//! Few bytes: one meeting, and they are in the slots.
+//! Collectives of few bytes: a single meeting, with the bytes in the slots.
 
 use super::board::Board;
 use crate::collective::combining::Combiner;
@@ -6,7 +6,7 @@ use crate::collective::shape::{Combine, Shape};
 use crate::collective::{Input, Output};
 use samite_mem::SharedBytes;
 
-/// Whether a collective is one: all members decide alike.
+/// Returns true if a collective is one of these. All members decide alike.
 #[inline]
 pub(super) fn fits(shape: &Shape, board: &Board) -> bool {
     shape
@@ -23,10 +23,10 @@ pub(crate) fn give(shape: &Shape, rank: u32, input: &Input<'_>) -> impl Fn(u32, 
     }
 }
 
-/// What the others have given, after the exchange.
+/// The bytes that the others have given, after the exchange.
 pub(crate) trait Slots {
     fn read(&self, from: u32, into: &mut [u8]);
-    /// Into so many bytes of an output, from an offset on.
+    /// Copies the bytes of a rank into an output. `place`: offset and length.
     fn deliver(&self, from: u32, output: &mut Output<'_>, place: (u64, u64));
 }
 
@@ -43,7 +43,7 @@ impl Slots for (&Board, u64) {
     }
 }
 
-/// After the exchange: the result.
+/// Computes the result after the exchange.
 #[inline]
 pub(crate) fn finish<C: Combiner + ?Sized>(
     shape: &Shape,
@@ -69,7 +69,7 @@ pub(crate) fn finish<C: Combiner + ?Sized>(
         Combine::ExScan => 0..me,
         _ => 0..size,
     };
-    // On the stack, unless they are many.
+    // On the stack, unless it is too long.
     let (bytes, mut few, mut many) = (elements.bytes as usize, [0; 256], Vec::new());
     if 2 * bytes > few.len() {
         many.resize(2 * bytes, 0);

@@ -1,4 +1,4 @@
-//! A call on flags: what it knows of the others' memory, and what becomes of its meetings.
+//! A call on flags: what it knows of the others' memory, and how it handles its meetings.
 
 use super::board::{Board, Exchange, PAYLOAD_MIN};
 use super::few;
@@ -13,45 +13,45 @@ use crate::{Error, GlobalPtr};
 use samite_mem::SharedBytes;
 use std::sync::Arc;
 
-/// What a member tells fits into every slot.
+/// An announcement fits into every slot.
 const _: () = assert!(size_of::<Announcement>() <= PAYLOAD_MIN);
 
-/// A system call costs more than copying fewer bytes twice.
+/// Below this size, a system call costs more than a second copy.
 const PRIVATE_MIN: u64 = 16 << 10;
 
 /// The link of one call.
 #[derive(Debug)]
 pub(crate) struct Flags {
     board: Arc<Board>,
-    /// Of this call, in the line of calls.
+    /// The place of this call in the queue.
     place: u64,
-    /// Once this call has its turn.
+    /// Set once this call has its turn.
     meeting: Option<Exchange>,
     phase: Phase,
     staging: Option<Staging>,
-    /// By rank: where it is read, and where it is written.
+    /// By rank: the memory that is read, and the memory that is written.
     there: Vec<[SharedBytes; 2]>,
-    /// By rank: addresses of private memory; and whose.
+    /// The process that owns the private memory, and addresses by rank.
     private: Option<(i32, Vec<u64>)>,
     has_ended: bool,
 }
 
-/// What comes of the next meeting.
+/// What happens at the next meeting.
 #[derive(Debug)]
 enum Phase {
     /// This member tells the others that it cannot go on.
     Refusing(Failure),
-    /// What was given is in the slots.
+    /// The data are in the slots.
     Few(Shape),
-    /// All learn where everybody's memory is.
+    /// All members learn where the memory of the others is.
     Entering(Plan),
-    /// Others have done what the next steps need.
+    /// The others have finished what the next steps need.
     Working(Plan),
     Over,
 }
 
 impl Flags {
-    /// Comes into the line of calls. The caller has the turn of the team.
+    /// Queues a call. The caller has the turn of the team.
     pub(crate) fn new(board: &Arc<Board>, shape: Result<Shape, Failure>) -> Flags {
         Flags {
             place: board.come(),
@@ -68,7 +68,7 @@ impl Flags {
         }
     }
 
-    /// Whether a step would move the call on.
+    /// Returns true if a step would advance the call.
     pub(crate) fn is_ready(&self) -> bool {
         match &self.meeting {
             None => self.board.has_turn(self.place),
@@ -76,12 +76,12 @@ impl Flags {
         }
     }
 
-    /// Whether its steps have been begun.
+    /// Returns true if its steps have begun.
     pub(crate) fn has_begun(&self) -> bool {
         self.meeting.is_some()
     }
 
-    /// The steps up to the first meeting; `None` while other calls have the turn.
+    /// Returns the steps up to the first meeting, or `None` while other calls have the turn.
     pub(crate) fn begin(
         &mut self,
         job: &Job,
@@ -117,8 +117,8 @@ impl Flags {
         Ok(Some(schedule))
     }
 
-    /// The process out of whose private memory this member should read so many bytes. Of several
-    /// members, which read the same pages at the same time, the kernel lets one in after the other.
+    /// Returns the process from whose private memory this member should read `bytes` bytes, if any.
+    /// Only in a team of two: the kernel serialises several members that read the same pages.
     fn reads(&self, job: &Job, bytes: u64) -> Option<i32> {
         let other = *self.board.peers.get(1 - self.board.rank as usize % 2)?;
         let alone = self.board.size() == 2 && bytes >= PRIVATE_MIN;
@@ -155,13 +155,13 @@ impl Flags {
         Ok(())
     }
 
-    /// A failure that all members see.
+    /// Ends the call with a failure that all members see.
     fn over(&mut self, failure: Failure) -> Failure {
         self.phase = Phase::Over;
         failure
     }
 
-    /// Whether all have met; then it takes what they brought.
+    /// Returns true if all have met, after taking what they gave.
     pub(crate) fn exchanged(
         &mut self,
         job: &Job,
@@ -178,7 +178,7 @@ impl Flags {
         };
         match (self.board.look(job, &said, meeting), &self.phase) {
             (Ok(false), _) => return Ok(false),
-            // Somebody is lost: that is why.
+            // The loss of a member is the cause to report.
             (Ok(_) | Err(Failure::Mismatch { .. } | Failure::Refused(_)), Phase::Refusing(own)) => {
                 let own = own.clone();
                 return Err(self.over(own));
@@ -204,7 +204,7 @@ impl Flags {
         Ok(true)
     }
 
-    /// Takes what everybody has told, and maps what the steps touch.
+    /// Takes the announcements of all members, and maps the memory that the steps access.
     fn learn(&mut self, job: &Job, plan: &mut Plan, sequence: u64) -> Result<(), Failure> {
         let (me, size) = (self.board.rank, self.board.size());
         let mut told: Vec<Announcement> = (0..size).map(|rank| plan.tell(rank)).collect();
@@ -233,14 +233,14 @@ impl Flags {
         }
         let at = GlobalPtr::<u8>::from_words(at);
         let mapped = match job.mapped(at, bytes) {
-            // It has died since it told where its memory is.
+            // The member has died since its announcement.
             Err(Error::Fabric(error)) => return Err(Failure::of(error, &self.board.peers)),
             mapped => mapped?,
         };
         mapped.ok_or_else(|| crate::job::bad(at).into())
     }
 
-    /// The next steps; `None`: the call has ended.
+    /// Returns the next steps, or `None` if the call has ended.
     pub(crate) fn next(&mut self) -> Option<Schedule> {
         match &mut self.phase {
             Phase::Working(plan) => plan.next(),
@@ -248,7 +248,7 @@ impl Flags {
         }
     }
 
-    /// Memory of a step.
+    /// Returns the memory that a step names.
     pub(crate) fn memory(&self, memory: Memory) -> Option<&SharedBytes> {
         match memory {
             Memory::From(rank) => Some(&self.there[rank as usize][0]),
@@ -258,14 +258,14 @@ impl Flags {
         }
     }
 
-    /// A process, and where what a member gives is in its private memory.
+    /// Returns the process of a member, and the address of its source there.
     pub(crate) fn private(&self, rank: u32) -> Option<(i32, u64)> {
         let (pid, addresses) = self.private.as_ref()?;
         Some((*pid, addresses[rank as usize]))
     }
 
-    /// Tells the others, in the next meeting, that this member cannot go on. An error if there is
-    /// none.
+    /// Tells the others, in the next meeting, that this member cannot continue. Fails if there is
+    /// no next meeting.
     pub(crate) fn refuse(&mut self, call: &Call, failure: Failure) -> Result<(), Failure> {
         if let Phase::Over = self.phase {
             return Err(failure);
@@ -276,8 +276,8 @@ impl Flags {
         Ok(())
     }
 
-    /// Ends as a wait that was too long. Before its turn it stays in line, to refuse the call then,
-    /// and this returns `false`.
+    /// Ends the call at its deadline. A call before its turn stays queued, to be refused then, and
+    /// this returns `false`.
     pub(crate) fn give_up(&mut self, job: &Job, failure: Failure) -> bool {
         match self.meeting {
             None => self.phase = Phase::Refusing(failure),
@@ -286,12 +286,12 @@ impl Flags {
         self.meeting.is_some()
     }
 
-    /// Whom a wait is for.
+    /// Returns the peer that a wait is for.
     pub(crate) fn awaited(&self) -> Option<samite_fabric::PeerId> {
         self.board.awaited(self.meeting.as_ref()?)
     }
 
-    /// The call has ended: nobody is at its memory, unless the board knows of somebody.
+    /// Ends the call: no member accesses its memory any more, except those that the board knows.
     pub(crate) fn end(&mut self, job: &Job) {
         if let Some(staging) = self.staging.take()
             && !self.board.has_left_late()

@@ -1,5 +1,5 @@
-//! Memory of collectives that outlives a call. Blocks of dropped boards are used again for boards
-//! only: a member of the old board may still write into them.
+//! Memory of collectives that outlives a call. Blocks of dropped boards are reused for boards only,
+//! because a member of the old board may still write into them.
 
 use crate::job::Job;
 use crate::{GlobalPtr, Result};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use samite_mem::SharedBytes;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What a job has of it, for all its teams.
+/// The pool of a job, for all its teams.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     /// Blocks of boards that were dropped, with their lengths.
@@ -17,8 +17,8 @@ pub(crate) struct Pool {
     left_behind: AtomicBool,
 }
 
-/// Memory that slices go through, piece by piece. One call uses it at a time, and a call ends when
-/// nobody is at it any more.
+/// Memory through which slices pass, piece by piece. One call uses it at a time, and a call ends
+/// only when no member accesses it any more.
 #[derive(Debug)]
 pub(super) struct Staging {
     pub(super) pointer: GlobalPtr<u8>,
@@ -26,7 +26,7 @@ pub(super) struct Staging {
 }
 
 impl Pool {
-    /// A block of zeros.
+    /// Takes a block of zeros.
     pub(super) fn take(&self, job: &Job, bytes: u64) -> Result<GlobalPtr<u8>> {
         match self.pop(bytes) {
             None => job.allocate::<u8>(bytes),
@@ -52,7 +52,7 @@ impl Pool {
         self.blocks.lock().push((bytes, block));
     }
 
-    /// Staging memory of at least so many bytes.
+    /// Takes staging memory of at least `bytes` bytes.
     pub(super) fn stage(&self, job: &Job, bytes: u64) -> Result<Staging> {
         let kept = self.staging.lock().pop();
         match kept {
@@ -69,15 +69,15 @@ impl Pool {
         self.staging.lock().push(staging);
     }
 
-    /// A collective was given up: others may still write into memory of this job.
+    /// Records that a collective was given up: others may still write into memory of this job.
     pub(super) fn leave_behind(&self) {
-        // ORDERING: Relaxed, here and below: it is asked when the job is dropped, after all that
-        // its threads did.
+        // ORDERING: Relaxed, here and below: it is read when the job is dropped, after all actions
+        // of its threads.
         self.left_behind.store(true, Ordering::Relaxed);
     }
 }
 
-/// Own memory, which is mapped, or there is no board.
+/// Returns own memory, which is mapped if there is a board.
 fn mapped(job: &Job, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes> {
     let mapped = job.mapped(pointer, bytes)?;
     mapped.ok_or_else(|| crate::job::bad(pointer))
@@ -85,11 +85,10 @@ fn mapped(job: &Job, pointer: GlobalPtr<u8>, bytes: u64) -> Result<SharedBytes> 
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Calls that have not ended leave their memory behind.
+        // Dropping unfinished calls records whether others may still use their memory.
         self.collectives.in_flight.get_mut().clear();
         if self.collectives.pool.left_behind.load(Ordering::Relaxed) {
-            // Others may still write into a board of this unit: its memory is not used for anything
-            // else.
+            // Others may still write into a board of this unit, so its memory is leaked.
             std::mem::forget(std::mem::take(self.heap.get_mut()));
         }
     }

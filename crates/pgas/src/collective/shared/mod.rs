@@ -3,16 +3,16 @@
 //! | bytes per member | how |
 //! |---|---|
 //! | up to 4064, in large teams fewer, at least 96 | one meeting: the bytes are in the slots |
-//! | more, of which one end is in symmetric memory | a meeting tells where; one copy, by whoever reaches the other end; a meeting ends it |
-//! | more, to be combined | the same: everybody combines its share for all |
+//! | more, of which one end is in symmetric memory | a meeting tells where; one copy, by the member that can access the other end; a meeting ends it |
+//! | more, to be combined | the same: each member combines its share for all |
 //! | more, between slices | piece by piece through staging memory, a meeting per piece |
 //!
 //! In bytes, per member of a team of P, for a vector or block of n bytes: an all-reduce in place
 //! reads n and writes n; an all-to-all in place reads and writes P n; slices are copied once more
 //! on each side. Measured with two members on two cores that copy 30 GB/s each (the best MPI
 //! library beside them): all-reduce of 1 MiB 55 us (180), broadcast 13 us (59), all-to-all of 64
-//! KiB 3.7 us (6.4). An all-to-all of 1 MiB takes 140 us (150): with 4 MiB per core the
-//! second-level cache is left, and a plain memcpy is no faster.
+//! KiB 3.7 us (6.4). An all-to-all of 1 MiB takes 140 us (150): 4 MiB per core exceed the
+//! second-level cache, and a plain memcpy is no faster.
 //!
 //! # Files
 //! `board` (meetings) · `memory` (what outlives a call) · `few` (bytes in slots) · `flags` (a call
@@ -33,8 +33,7 @@ use super::combining::Combiner;
 use super::shape::Shape;
 use crate::job::Job;
 
-/// A blocking call of few bytes, if it is one: nothing is allocated for it. No other one is in
-/// line.
+/// Runs a blocking call if it has few bytes, without allocating. No other call is queued.
 #[inline(always)]
 pub(super) fn at_once<C: Combiner + ?Sized>(
     (job, board): (&Job, &Board),
