@@ -1,10 +1,10 @@
 //! Atomic operations on elements in global memory.
 //!
-//! All of them are atomic with each other on the same element, whoever does them and however they
-//! travel, and they are in one order that every unit sees (sequentially consistent). Integers of 32
-//! and 64 bits have most operations natively: on mapped memory one instruction, else one message
-//! and its answer. The rest (products, floats, signed minima, 8 and 16 bits) exchange the word that
-//! the element lies in until nobody came between.
+//! All are atomic with respect to each other on the same element, whichever unit issues them and by
+//! whichever path. All units see them in one order (sequentially consistent). Integers of 32 and 64
+//! bits have most operations natively: on mapped memory one instruction, else one message and its
+//! answer. The rest (products, floats, signed minima, 8 and 16 bits) retry a compare-exchange of
+//! the word that contains the element.
 
 use crate::waited::Attempts;
 use crate::{Elem, Result};
@@ -12,9 +12,9 @@ use samite_fabric::{Atomic, Error as Below, Fabric, Remote, Whom, Width};
 
 /// What an update does to an element: `new = old op value`.
 ///
-/// Of memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The
-/// exceptions are [`Update::Prod`], and the smallest and largest of integers with a sign: these ask
-/// for the element first, and so do the updates of floats but [`Update::Replace`].
+/// In memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The
+/// exceptions are [`Update::Prod`], and minimum and maximum of signed integers: these read the
+/// element first, and so do updates of floats except [`Update::Replace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `old + value`; integers wrap.
@@ -44,12 +44,12 @@ pub(crate) mod sealed {
     use samite_fabric::Atomic;
 
     pub trait Word: Copy {
-        /// As the low bits of a word.
+        /// Returns the element as the low bits of a word.
         fn to_word(self) -> u64;
         fn from_word(word: u64) -> Self;
-        /// The operation of the fabric that does the same on the whole word, if there is one.
+        /// Returns the equivalent operation of the fabric on the whole word, if there is one.
         fn native(update: Update) -> Option<Atomic>;
-        /// `None` where the type has no such operation.
+        /// Returns the updated element, or `None` if the type has no such operation.
         fn apply(self, update: Update, value: Self) -> Option<Self>;
     }
 }
@@ -134,7 +134,7 @@ macro_rules! floats {
 
 floats! { f32; f64; }
 
-/// `old op value` at a byte offset of a segment; the old value.
+/// Stores `old op value` at a byte offset of a segment. Returns the old value.
 #[inline]
 pub(crate) fn fetch_op<T: AtomicElem>(
     fabric: &Fabric,
@@ -150,7 +150,7 @@ pub(crate) fn fetch_op<T: AtomicElem>(
     exchange(fabric, remote, offset, |old: T| old.apply(update, value))
 }
 
-/// Replaces an element that is bitwise `expected`; the old value.
+/// Replaces the element if it is bitwise equal to `expected`. Returns the old value.
 #[inline]
 pub(crate) fn compare_swap<T: AtomicElem>(
     fabric: &Fabric,
@@ -174,7 +174,7 @@ pub(crate) fn compare_swap<T: AtomicElem>(
     })
 }
 
-/// The element, as one value that was there at some time.
+/// Returns the element, as one value that it had at some time.
 #[inline]
 pub(crate) fn load<T: AtomicElem>(remote: &Remote, offset: u64) -> Result<T> {
     let (at, shift) = place::<T>(offset)?;
@@ -182,8 +182,9 @@ pub(crate) fn load<T: AtomicElem>(remote: &Remote, offset: u64) -> Result<T> {
     Ok(T::from_word(word >> shift))
 }
 
-/// Replaces the element by what `change` makes of it, until nobody came between; the old value.
-/// Errors: the deadline, as others that are nearer may come between each time.
+/// Replaces the element by the result of `change`, and retries if another access interfered.
+/// Returns the old value. Errors: the deadline, because units closer to the memory may interfere
+/// every time.
 fn exchange<T: AtomicElem>(
     fabric: &Fabric,
     remote: &Remote,
@@ -209,7 +210,7 @@ fn exchange<T: AtomicElem>(
     }
 }
 
-/// Where the word of an element begins, and how far up the element lies in it.
+/// Returns the offset of the word that contains an element, and the element's shift in it.
 #[inline(always)]
 fn place<T>(offset: u64) -> Result<(u64, u64)> {
     if !offset.is_multiple_of(size_of::<T>() as u64) {
@@ -217,11 +218,11 @@ fn place<T>(offset: u64) -> Result<(u64, u64)> {
     }
     let word = (size_of::<T>() as u64).max(4);
     let at = offset / word * word;
-    // Numbers in memory are little endian, here and in what travels.
+    // Numbers are little endian, in memory and in messages.
     Ok((at, (offset - at) * 8))
 }
 
-/// The word that an element lies in.
+/// Loads the word that contains an element.
 #[inline(always)]
 pub(crate) fn width<T>() -> Width {
     if size_of::<T>() == 8 {
@@ -239,7 +240,7 @@ mod tests {
     use samite_testkit::{check, simulate};
     use std::time::Duration;
 
-    /// The element is another one at each look.
+    /// The element changes at each read.
     #[test]
     fn an_element_that_changes_all_the_time() {
         let lies = &Lies::new();

@@ -1,4 +1,4 @@
-//! The end of global memory: a unit does not leave while others may still be at its memory.
+//! The end of global memory: a unit does not leave while others may still access its memory.
 
 use crate::Result;
 use crate::job::Job;
@@ -6,15 +6,15 @@ use parking_lot::Mutex;
 use samite_fabric::PeerId;
 use std::sync::Arc;
 
-/// The active message of a unit that ends: the life.
+/// The active message of a unit that ends. It carries the life.
 const ENDED: u16 = 0xd501;
 
-/// Units that have ended, as far as this one has been told.
+/// The units that have reported their end to this one.
 #[derive(Debug, Default)]
 pub(crate) struct Ended(Arc<Mutex<Vec<PeerId>>>);
 
 impl Ended {
-    /// Listens to who ends in this life.
+    /// Starts to receive reports of units that end in this life.
     pub(crate) fn listen(job: &Job) -> Ended {
         let (ended, life) = (Ended::default(), job.layer.life());
         let kept = ended.0.clone();
@@ -28,18 +28,19 @@ impl Ended {
         ended
     }
 
-    /// Where the units do not end together, since some are lost: tells those that this one shares
-    /// memory with, and waits until each has told the same, or is lost.
+    /// Ends without a collective, if some units are lost: tells the peers that share memory with
+    /// this unit, and waits until each has reported its own end or is lost.
     pub(crate) fn leave_one_by_one(&self, job: &Job) -> Result<()> {
         let mut others = job.left.peers();
         others.retain(|peer| *peer != job.fabric.me());
         let life = job.layer.life().to_le_bytes();
         for peer in &others {
-            // Who is gone need not hear it.
+            // A peer that is gone does not need the message.
             let _ = job.fabric.tell(*peer, ENDED, &life);
         }
         let still_there = |peer: &PeerId| {
-            // Handlers run with the engine's lock, and take this one: not the other way round.
+            // Lock order: handlers run under the engine's lock and take this one, so release it
+            // before using the fabric.
             let has_ended = self.0.lock().contains(peer);
             !has_ended && job.lost(*peer).is_none()
         };

@@ -1,36 +1,36 @@
-//! Operations that were started without a handle, until they are flushed.
+//! Tracks operations that were started without a handle until they are flushed.
 
 use parking_lot::Mutex;
 use samite_fabric::{Error, Fabric, Handle, PeerId, Whom};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-/// As many are kept before those that have ended are sorted out.
+/// Number of tracked operations, besides those in flight, at which completed ones are removed.
 const SWEEP: usize = 256;
 
 thread_local! {
-    /// Names the thread as long as it lives.
+    /// Identifies the thread as long as it lives.
     static THREAD: Arc<()> = Arc::default();
 }
 
 fn this_thread() -> Weak<()> {
-    // A thread that is ending has no name any more.
+    // A thread that is ending has no identity any more.
     THREAD.try_with(Arc::downgrade).unwrap_or_default()
 }
 
-/// See the module's text. The fabric bounds how many operations a peer has unanswered, so what is
-/// kept here is bounded, too, however long nobody flushes.
+/// See the module documentation. The fabric bounds the unanswered operations per peer, so this list
+/// is bounded as well, even without a flush.
 ///
-/// A flush of one thread waits for the operations that all have started before it, and returns the
-/// failures of its own.
+/// A flush waits for the operations that all threads have started before it, and returns the
+/// failures of its own thread.
 #[derive(Debug, Default)]
 pub(crate) struct Implicit {
     kept: Mutex<Tracked>,
-    /// Something is kept.
+    /// Set if anything is tracked.
     is_used: AtomicBool,
 }
 
-/// An operation.
+/// A tracked operation.
 #[derive(Debug)]
 struct Pending {
     /// The thread that started it.
@@ -45,15 +45,15 @@ struct Tracked {
     /// The number of the next operation.
     next: u64,
     pending: Vec<Pending>,
-    /// The first failure of each living thread's operations to each peer: its next flush returns
-    /// it.
+    /// The first failure of each living thread's operations to each peer. The thread's next flush
+    /// returns it.
     failed: Vec<(Weak<()>, PeerId, Error)>,
-    /// How many operations the last sweep found in flight.
+    /// The number of operations that the last sweep found in flight.
     in_flight: usize,
 }
 
 impl Implicit {
-    /// Keeps an operation of this thread that may be in flight.
+    /// Tracks an operation of this thread that may be in flight.
     pub(crate) fn track(&self, to: PeerId, handle: Handle<u64>) {
         let mut kept = self.kept.lock();
         let number = kept.next;
@@ -64,8 +64,8 @@ impl Implicit {
             number,
             handle,
         });
-        // ORDERING: Relaxed: this thread sees it, and so does every thread that learns from it what
-        // it did.
+        // ORDERING: Relaxed: this thread sees it, and so does every thread that synchronises with
+        // it.
         self.is_used.store(true, Ordering::Relaxed);
         if kept.pending.len() >= SWEEP + 2 * kept.in_flight {
             kept.take_results(|op| op.handle.is_over());
@@ -74,25 +74,24 @@ impl Implicit {
         }
     }
 
-    /// Whether a flush has nothing to do.
+    /// Returns true if a flush has nothing to do.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.is_used.load(Ordering::Relaxed)
     }
 
     /// Waits for all operations, or those to one peer, that were started before. Errors: the first
-    /// failure of this thread's; the deadline.
+    /// failure of this thread's operations; the deadline.
     pub(crate) fn flush(&self, fabric: &Fabric, to: Option<PeerId>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
         let is_for = |peer| to.is_none_or(|to| to == peer);
-        // Without those that other threads start from now on: they may start them faster than they
+        // Excludes operations that other threads start from now on: they may start faster than they
         // end.
         let next = self.kept.lock().next;
         let is_wanted = |op: &Pending| op.number < next && is_for(op.to);
-        // Whatever runs while this thread waits, and may panic, finds the operations where they
-        // are.
+        // The operations stay in the list, because a handler that runs during the wait may panic.
         let step = || {
             let mut kept = self.kept.lock();
             let mut all_over = true;
@@ -123,8 +122,8 @@ impl Implicit {
 }
 
 impl Tracked {
-    /// Gives up what this thread and those that have ended have started: the others flush
-    /// themselves, perhaps with a longer deadline. Errors: `error`, with the peer.
+    /// Gives up the operations of this thread and of threads that have ended. Other threads flush
+    /// their own, perhaps with a longer deadline. Errors: `error`, with the peer.
     #[cold]
     fn give_up(&mut self, is_wanted: impl Fn(&Pending) -> bool, error: Error) -> Result<(), Error> {
         let first = self.pending.iter().find(|op| is_wanted(op));
@@ -145,7 +144,7 @@ impl Tracked {
         })
     }
 
-    /// Forgets the failures of threads that have ended: nobody asks for them.
+    /// Forgets the failures of threads that have ended, which cannot flush any more.
     fn forget_the_ended(&mut self) {
         self.failed.retain(|(thread, ..)| thread.strong_count() > 0);
     }
@@ -181,8 +180,8 @@ mod tests {
     use std::thread::ScopedJoinHandle;
     use std::time::Duration;
 
-    /// A fabric, and a segment of it that is reached by messages: a put ends with the next turn of
-    /// the engine.
+    /// Returns a fabric, and a segment of it that is accessed by messages: a put ends with the next
+    /// turn of the engine.
     fn alone() -> Outcome<(Fabric, Segment, Remote)> {
         let fabric = Fabric::alone(Identity::by_hand("implicit"), Config::default())?;
         let segment = fabric.allocate(64)?;
@@ -192,9 +191,8 @@ mod tests {
 
     const HANDLER: u16 = 7;
 
-    /// A flush that is ended by a panic of a handler has not taken the operations of other threads
-    /// with it. A handler that flushes while its thread does is told so by a panic, too, and waits
-    /// for nobody.
+    /// A flush that ends by a panic of a handler keeps the operations of other threads. A handler
+    /// that flushes while its thread does panics, too, instead of waiting.
     #[test]
     fn a_panic_of_one_flush_leaves_the_operations_to_the_next() -> Outcome {
         let (fabric, segment, remote) = alone()?;
@@ -220,8 +218,8 @@ mod tests {
         Ok(())
     }
 
-    /// Each thread hears of the failures of its own, whichever flush has found them; those of a
-    /// thread that has ended are forgotten.
+    /// Each thread gets the failures of its own operations, whichever flush found them. Failures of
+    /// a thread that has ended are forgotten.
     #[test]
     fn failures_are_told_to_whom_they_belong() -> Outcome {
         let (fabric, segment, remote) = alone()?;
@@ -244,8 +242,8 @@ mod tests {
         Ok(())
     }
 
-    /// A flush does not return before what its thread has started is there, also if a flush of
-    /// another one waits for it.
+    /// A flush does not return before the operations of its thread are complete, even if a flush of
+    /// another thread waits for them.
     #[test]
     fn each_thread_flushes_what_it_started() {
         let name = "implicit::tests::each_thread_flushes_what_it_started";
@@ -275,8 +273,8 @@ mod tests {
         });
     }
 
-    /// A flush does not wait for what is started during it, and gives up what its own thread has
-    /// started, or one that has ended.
+    /// A flush does not wait for operations that start during it. At its deadline, it gives up
+    /// those of its own thread and of threads that have ended.
     #[test]
     fn a_flush_is_of_what_was_started_before() {
         let name = "implicit::tests::a_flush_is_of_what_was_started_before";
@@ -325,7 +323,7 @@ mod tests {
         });
     }
 
-    /// Over messages every signal is an operation; nobody flushes.
+    /// Over messages, every signal is an operation, and none is flushed here.
     #[test]
     fn signals_do_not_pile_up() {
         simulate(

@@ -1,5 +1,4 @@
-//! For tests: an owner of words whose answers are others than they should be, and a unit whose
-//! operation is late.
+//! For tests: an owner of words that returns wrong answers, and a unit whose operation is late.
 
 use samite_fabric::testing::{RawFrame, Tamper, tamper};
 use samite_fabric::transport::Class;
@@ -9,7 +8,7 @@ use samite_testkit::Outcome;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Runs so many units over messages in the checking mode.
+/// Runs this many units over messages in the checking mode.
 pub(crate) fn simulate_checked(units: u32, body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync) {
     for seed in 0..8 {
         let mut scenario = Scenario::new(seed, units);
@@ -19,32 +18,32 @@ pub(crate) fn simulate_checked(units: u32, body: impl Fn(&Fabric, &[PeerId]) -> 
     }
 }
 
-/// Lies are told up to this one. Whoever asks for so many has no deadline.
+/// The maximum number of lies. A unit that asks for more ignores its deadline.
 pub(crate) const LIES: u64 = 20_000;
 
-/// How many lies were told; the tests switch them on. Units of a simulated network are threads, one
-/// of which runs at a time.
+/// Counts the lies told, which the tests switch on. Units of a simulated network are threads that
+/// run one at a time.
 #[derive(Clone, Debug)]
 pub(crate) struct Lies(Arc<AtomicU64>);
 
 impl Lies {
-    /// None yet.
+    /// Tells no lies yet.
     pub(crate) fn new() -> Lies {
         Lies(Arc::new(AtomicU64::new(u64::MAX)))
     }
 
-    /// From now on.
+    /// Starts telling lies.
     pub(crate) fn begin(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// No more; whether they ended before.
+    /// Stops telling lies. Returns true if they had already ended.
     pub(crate) fn end(&self) -> bool {
         self.0.swap(u64::MAX, Relaxed) >= LIES
     }
 
-    /// `fabric` answers every atomic by `lie`, which gets how many answers there were before, and
-    /// the right word.
+    /// Makes `fabric` answer every atomic with `lie`, which gets the number of earlier answers and
+    /// the correct word.
     pub(crate) fn tell(&self, fabric: &Fabric, lie: impl FnMut(u64, u64) -> u64 + Send + 'static) {
         let lies = self.clone();
         tamper(fabric, Box::new(Lying { lies, lie }));
@@ -76,8 +75,8 @@ impl<F: FnMut(u64, u64) -> u64 + Send> Tamper for Lying<F> {
     }
 }
 
-/// What the checking mode asks behind the next compare-exchange of `fabric`, or before it gives
-/// back what that took, is lost.
+/// Loses the query of the checking mode that follows the next compare-exchange of `fabric`, or the
+/// one before the lock taken by it is released.
 pub(crate) struct Losing {
     /// 0: nothing; 1: what an element has seen; 2: whether it may be updated.
     pub(crate) what: Arc<AtomicU64>,
@@ -102,13 +101,13 @@ impl Tamper for Losing {
     }
 }
 
-/// A compare-exchange of `fabric` leaves only before the next frame, when its caller has given up:
-/// the first one after `armed` is set.
+/// Delays the first compare-exchange of `fabric` after `armed` is set: it leaves only before the
+/// next frame, when its caller has given up.
 pub(crate) fn delay_an_exchange(fabric: &Fabric, armed: &Arc<AtomicU64>) {
     delay(fabric, armed, COMPARE_EXCHANGE);
 }
 
-/// As [`delay_an_exchange`], an addition.
+/// As [`delay_an_exchange`], for an addition.
 pub(crate) fn delay_an_addition(fabric: &Fabric, armed: &Arc<AtomicU64>) {
     delay(fabric, armed, ADD);
 }
@@ -124,7 +123,7 @@ struct Delaying {
     late: Option<(PeerId, RawFrame)>,
 }
 
-/// What an atomic has in its frame: a place of three words, the operation, two operands.
+/// The bytes of an atomic in its frame: an address of three words, the operation, two operands.
 const ATOMIC_BYTES: usize = 48;
 const ADD: u8 = 1;
 const COMPARE_EXCHANGE: u8 = 8;
@@ -147,25 +146,25 @@ impl Tamper for Delaying {
     }
 }
 
-/// What becomes of the puts of a unit: see [`starve`].
+/// The states of the puts of a unit: see [`starve`].
 pub(crate) mod starving {
     /// Nothing yet.
     pub(crate) const IDLE: u64 = 0;
-    /// They are kept back, and so is the credit that they take.
+    /// They are held back, and so is their credit.
     pub(crate) const KEEPS: u64 = 1;
-    /// One with a long body leaves; it is not answered.
+    /// One with a long body is sent, and is not answered.
     pub(crate) const SENDS_ONE: u64 = 2;
     /// The answer is lost when it comes.
     pub(crate) const IS_DEAF: u64 = 3;
-    /// The unit has no credit more.
+    /// The unit has no credit left.
     pub(crate) const STARVES: u64 = 4;
 }
 
-/// Puts that take as much credit, and are kept back, leave that of one frame.
+/// Puts that take this much credit leave credit for one frame.
 pub(crate) const ALMOST_ALL: u64 = 255;
 
-/// `fabric` has no credit for the second frame of a put. What was kept back before leaves with the
-/// first frame to somebody else, once it [starves](starving::STARVES).
+/// Leaves `fabric` no credit for the second frame of a put. Frames that were held back are sent
+/// with the first frame to another peer, once it [starves](starving::STARVES).
 pub(crate) fn starve(fabric: &Fabric, state: &Arc<AtomicU64>) {
     let (state, kept) = (state.clone(), Vec::new());
     tamper(fabric, Box::new(Starving { state, kept }));
@@ -207,7 +206,7 @@ impl Tamper for Starving {
     }
 }
 
-/// Frames of `fabric` that are of this kind are lost.
+/// Loses the frames of `fabric` that are of this kind.
 pub(crate) fn lose(fabric: &Fabric, kind: &Arc<AtomicU64>) {
     let kind = kind.clone();
     tamper(fabric, Box::new(LosingAll { kind }));

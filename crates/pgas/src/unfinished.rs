@@ -1,10 +1,9 @@
-//! What a call has left in the middle when it ended at its deadline, and others depend on: this
-//! unit brings it to its end in what it does later. That is a collective, a wait for a signal or
-//! for the holder of a lock, one for an answer of the home of a lock, the taking of a slot of a map
-//! and a wait for a busy one, `progress`, a flush, and the beginning of a put or a get of
-//! consecutive elements, or of an update that is one message ([`crate::Update`] says which are), by
-//! rank, of memory that is not mapped here. It is none of the waits of the fabric (a receive, a
-//! handle), no access by a pointer, and no `load`.
+//! Work that a call left incomplete at its deadline, and that other units depend on. This unit
+//! finishes it during later calls: a collective, a wait for a signal, for the holder or the home of
+//! a lock, taking a slot of a map or waiting for a busy one, `progress`, a flush, and, for memory
+//! that is not mapped here, the start of a put or get of consecutive elements by rank, or of an
+//! update by rank that is a single message (see [`crate::Update`]). It does not continue in waits
+//! of the fabric (a receive, a handle), in accesses by pointer, or in `load`.
 
 use parking_lot::Mutex;
 use samite_fabric::Fabric;
@@ -13,18 +12,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Something left in the middle.
+/// Work that was left incomplete.
 pub(crate) trait Finish: Debug + Send {
-    /// Goes on as far as that takes no waiting: the deadline of this thread is zero meanwhile.
-    /// Returns whether nothing is left to do.
+    /// Continues as far as possible without waiting: the deadline of this thread is zero meanwhile.
+    /// Returns true if nothing is left to do.
     fn go_on(&mut self) -> bool;
 }
 
-/// All of it, of one unit.
+/// All incomplete work of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct Unfinished {
     pending: Mutex<Pending>,
-    /// How much there is, with what a thread has taken out to go on with it.
+    /// The number of items, including those that a thread has taken out to continue.
     count: AtomicUsize,
 }
 
@@ -40,7 +39,7 @@ impl Unfinished {
         let mut all = self.pending.lock();
         if !all.is_over {
             all.pending.push(Box::new(left));
-            // ORDERING: Relaxed, as all of it: a thread that misses it looks again after its next
+            // ORDERING: Relaxed, here and below: a thread that misses it looks again after its next
             // turn.
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -51,7 +50,7 @@ impl Unfinished {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Goes on with all of it, but for what another thread goes on with.
+    /// Continues all items, except those that another thread is continuing.
     #[inline]
     pub(crate) fn step(&self, fabric: &Fabric) {
         if !self.is_empty() {
@@ -61,15 +60,15 @@ impl Unfinished {
 
     #[cold]
     fn go_on(&self, fabric: &Fabric) {
-        // A handler that runs meanwhile may panic; what waits below comes here again.
+        // A handler that runs meanwhile may panic, and waits below re-enter this function.
         let mut turn = Turn::new(self);
         fabric.within(Duration::ZERO, || {
             turn.pending.retain_mut(|left| !left.go_on())
         });
     }
 
-    /// Goes on with all of it until nothing is left, or the deadline is over: a panic leaves global
-    /// memory, and nobody comes back for it.
+    /// Continues all items until nothing is left or the deadline has passed. Used when a panic
+    /// leaves global memory, since there will be no later call.
     pub(crate) fn finish(&self, fabric: &Fabric) {
         let is_done = || {
             self.step(fabric);
@@ -81,19 +80,19 @@ impl Unfinished {
         }
     }
 
-    /// Forgets it: nobody depends on it any more.
+    /// Forgets all items: no unit depends on them any more.
     pub(crate) fn end(&self) {
         let mut all = self.pending.lock();
         all.is_over = true;
         let left = std::mem::take(&mut all.pending);
         self.count.fetch_sub(left.len(), Ordering::Relaxed);
-        // What it has may come here once more when it is dropped.
+        // Dropping the items may re-enter this object, so the lock is released first.
         drop(all);
         drop(left);
     }
 }
 
-/// What is being gone on with; at its end all is as before.
+/// The items that a thread is continuing. When it is dropped, the unfinished ones are put back.
 struct Turn<'u> {
     pending: Vec<Box<dyn Finish>>,
     taken: usize,
@@ -123,8 +122,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What a destructor does while its thread unwinds: if a handler that runs meanwhile panics, too,
-/// that panic ends here. Outside of the destructor it would end the process.
+/// Runs the work of a destructor while its thread unwinds. Catches the panic of a handler that runs
+/// meanwhile: if it left the destructor, it would abort the process.
 #[cold]
 pub(crate) fn while_unwinding(what: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(what)).is_err() {
@@ -132,7 +131,7 @@ pub(crate) fn while_unwinding(what: impl FnOnce()) {
     }
 }
 
-/// As [`while_unwinding`], for what this unit can go on with later: nothing is waited for.
+/// As [`while_unwinding`], but without waiting, for work that this unit can continue later.
 #[cold]
 pub(crate) fn at_once_while_unwinding(fabric: &Fabric, what: impl FnOnce()) {
     while_unwinding(|| fabric.within(Duration::ZERO, what));

@@ -1,10 +1,10 @@
-//! How long something takes that is not one wait of the fabric.
+//! Measures how long an operation takes that is not a single wait of the fabric.
 
 use crate::Result;
 use samite_fabric::{Error, Fabric, Whom};
 use std::time::{Duration, Instant};
 
-/// The time from the first look on, as far as the process ran.
+/// The time since the first look, without time during which the process was stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Waited {
     begun: Option<Instant>,
@@ -12,7 +12,7 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// Looks at the clock; how long it was.
+    /// Reads the clock and returns the time waited.
     #[cold]
     pub(crate) fn look(&mut self, deadline: Duration) -> Duration {
         let begun = *self.begun.get_or_insert_with(Instant::now);
@@ -20,24 +20,24 @@ impl Waited {
         self.waited.so_far()
     }
 
-    /// Looks at the clock; whether it was as long as that.
+    /// Reads the clock and returns true if the deadline has passed.
     pub(crate) fn is_over(&mut self, deadline: Duration) -> bool {
         self.look(deadline) >= deadline
     }
 }
 
-/// Attempts at words that others may be changing all the time: of those there is no end.
+/// Retries on words that others may change all the time. Without a deadline they might never end.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     count: u32,
     waited: Waited,
 }
 
-/// So many are nothing to speak of: nobody looks at the clock.
+/// Up to this many retries, the clock is not read.
 const FEW: u32 = 64;
 
 impl Attempts {
-    /// One more, after one that was in vain. Errors: the deadline.
+    /// Counts a retry after a failed attempt. Errors: the deadline.
     #[inline(always)]
     pub(crate) fn again(
         &mut self,
@@ -54,7 +54,7 @@ impl Attempts {
 
     #[cold]
     fn look(&mut self, fabric: &Fabric, what: &'static str, whom: Whom) -> Result<()> {
-        // Perhaps the unit that is in the way needs this core.
+        // The conflicting unit may need this core.
         std::thread::yield_now();
         let after = fabric.deadline();
         match self.waited.is_over(after) {

@@ -3,10 +3,10 @@
 use crate::{Elem, bytes_of, bytes_of_mut};
 use smallvec::{SmallVec, smallvec};
 
-/// Words of a value, or of a few.
+/// The words of one or a few values.
 pub(crate) type Words = SmallVec<[u64; 14]>;
 
-/// The bytes of a value in whole words; the rest is zero.
+/// Returns the bytes of a value in whole words, padded with zeros.
 pub(crate) fn to_words<T: Elem>(value: &T) -> Words {
     let bytes = bytes_of(std::slice::from_ref(value));
     let mut words: Words = smallvec![0; bytes.len().div_ceil(8)];
@@ -14,7 +14,7 @@ pub(crate) fn to_words<T: Elem>(value: &T) -> Words {
     words
 }
 
-/// The value whose words these are.
+/// Returns the value that these words hold.
 pub(crate) fn from_words<T: Elem>(words: &[u64]) -> T {
     let mut value = T::zeroed();
     let bytes = bytes_of_mut(std::slice::from_mut(&mut value));

@@ -1,5 +1,5 @@
-//! What all that a unit has of global memory stands on: the peers, what this unit has of their
-//! memory, and waiting. `pointers` resolves global pointers. It knows neither teams nor their
+//! The base of a unit's global memory: the peers, the parts of their memory that this unit has
+//! attached, and waiting. `pointers` resolves global pointers. It knows neither teams nor their
 //! segments.
 
 mod deferred;
@@ -26,38 +26,38 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What teams and segments share.
+/// The state that teams and segments share.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) me: Unit,
-    /// No second one on this fabric meanwhile; tells messages of this life from those of earlier
-    /// ones.
+    /// Prevents a second `Pgas` on this fabric, and distinguishes messages of this life from those
+    /// of earlier ones.
     pub(crate) layer: Layer,
     /// By unit.
     pub(crate) peers: Vec<PeerId>,
-    /// Which life of a peer is the unit: numbers are used again.
+    /// Which life of a peer is the unit: peer numbers are reused.
     lives: HashMap<PeerId, u32>,
     /// By unit.
     pub(crate) bells: Vec<Bell>,
     pub(crate) heap: Mutex<LocalHeap>,
-    /// This unit's registered memory, by the pointer that was given out.
+    /// This unit's registered memory, by the pointer that was returned for it.
     pub(crate) registered: Mutex<HashMap<GlobalPtr<u8>, Segment>>,
-    /// Segments that pointers lead to.
+    /// Segments that global pointers refer to.
     attached: Attached,
     pub(crate) implicit: Implicit,
     pub(crate) collectives: crate::collective::State,
     /// Parts that this unit has dropped.
     pub(crate) left: Arc<DeferredFrees>,
-    /// What calls have left in the middle.
+    /// What calls left incomplete.
     pub(crate) unfinished: Unfinished,
-    /// Where it is switched off (usually) a check costs one predictable branch.
+    /// If checking is off (the usual case), a check costs one predictable branch.
     pub(crate) check: Option<Checker>,
     /// Dropped last.
     pub(crate) fabric: Fabric,
 }
 
 impl Job {
-    /// Agrees with nobody yet.
+    /// Creates the job without communicating.
     pub(crate) fn new(fabric: &Fabric) -> Result<Job> {
         let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let units = fabric.job_lives()?;
@@ -86,7 +86,7 @@ impl Job {
         peer.copied().ok_or(Error::NotAMember(unit))
     }
 
-    /// Why nothing is to be expected of the peer that is, or was, a unit.
+    /// Returns why the peer that is, or was, a unit is lost, if it is.
     pub(crate) fn lost(&self, peer: PeerId) -> Option<samite_fabric::Error> {
         match self.lives.get(&peer) {
             Some(life) => self.fabric.lost_life(peer, *life),
@@ -105,9 +105,9 @@ impl Job {
         was_one.then_some(()).ok_or_else(|| bad(pointer))
     }
 
-    /// As the fabric's wait. What this unit has in flight meanwhile goes on, if there is any:
-    /// perhaps it is what the others wait for. Where another thread starts something during the
-    /// wait, the deadline begins anew.
+    /// As the fabric's wait, but advances what this unit has in flight, because the others may be
+    /// waiting for it. If another thread starts something during the wait, the deadline starts
+    /// again.
     #[inline]
     pub(crate) fn wait_until<V>(
         &self,
@@ -134,8 +134,8 @@ impl Job {
         self.wait_stepping(what, whom, take, look)
     }
 
-    /// As the fabric's: waits until `step` answers, which may use the fabric; what this unit has in
-    /// flight goes on.
+    /// As the fabric's: waits until `step`, which may use the fabric, returns a value, and advances
+    /// what this unit has in flight.
     pub(crate) fn wait_stepping<V>(
         &self,
         what: &'static str,
@@ -151,21 +151,21 @@ impl Job {
         self.fabric.wait_stepping(what, whom, step, there)
     }
 
-    /// Moves on what this unit does for others while it waits.
+    /// Advances what this unit does for others while it waits.
     pub(crate) fn step(&self) {
         self.collectives.step(self);
         self.let_go();
         self.unfinished.step(&self.fabric);
     }
 
-    /// Whether [`Job::step`] would do nothing.
+    /// Returns true if [`Job::step`] would do nothing.
     fn has_nothing_to_step(&self) -> bool {
         self.collectives.is_idle() && self.has_found_none() && self.unfinished.is_empty()
     }
 
-    /// Waits until `take` has something of this unit for it alone: those who use it still let go of
-    /// it when they make progress. Half of the deadline: others may be waiting for this unit
-    /// meanwhile.
+    /// Waits until `take` gets exclusive access to something of this unit: its other users release
+    /// it when they make progress. Waits for half of the deadline at most, because others may be
+    /// waiting for this unit.
     pub(crate) fn wait_alone<V, R>(
         &self,
         value: V,
@@ -193,7 +193,8 @@ impl Job {
         })
     }
 
-    /// Whether the use of a segment that stands in the way is one that ends without this unit.
+    /// Returns true if the segment is in use by others only, so that the use can end without this
+    /// unit.
     fn may_end(&self, error: &samite_fabric::Error) -> bool {
         match error {
             samite_fabric::Error::InUse { users, .. } => !users.contains(&self.fabric.me()),
@@ -209,7 +210,7 @@ impl Job {
         })
     }
 
-    /// The checking mode, of an access through a pointer.
+    /// Reports an access through a pointer to the checking mode.
     #[inline(always)]
     #[track_caller]
     pub(crate) fn watch<T>(&self, at: GlobalPtr<T>, count: usize, kind: AccessKind) -> Result<()> {
@@ -223,7 +224,7 @@ impl Job {
         }
     }
 
-    /// The checking mode, of an atomic access through a pointer that has happened.
+    /// Reports a completed atomic access through a pointer to the checking mode.
     #[inline(always)]
     pub(crate) fn seen<T>(&self, at: GlobalPtr<T>) -> Result<()> {
         match &self.check {
@@ -241,8 +242,8 @@ impl Job {
         }
     }
 
-    /// Completes what was started without a handle, to a unit or at all, if there is any. An order
-    /// by an atomic needs no fence.
+    /// Completes operations without a handle, to one unit or to all, if there are any. Ordering by
+    /// an atomic needs no fence.
     #[inline]
     pub(crate) fn complete_implicit(&self, to: Option<Unit>) -> Result<()> {
         if self.implicit.is_empty() && self.check.is_none() {
@@ -251,7 +252,7 @@ impl Job {
         self.flush(to)
     }
 
-    /// The checking mode: what a unit that sees a signal finds complete.
+    /// Tells the checking mode which puts are complete for a unit that sees a signal.
     #[cold]
     pub(crate) fn complete_for_signal(&self, unit: Unit) -> Result<()> {
         match &self.check {
@@ -261,11 +262,11 @@ impl Job {
     }
 
     pub(crate) fn flush(&self, to: Option<Unit>) -> Result<()> {
-        // ORDERING: SeqCst: what was stored before is visible to everybody before what comes after.
+        // ORDERING: SeqCst: earlier stores are visible to all units before later accesses.
         samite_mem::sync::fence(samite_mem::sync::Ordering::SeqCst);
         self.let_go();
         self.unfinished.step(&self.fabric);
-        // Nothing goes to a unit that is not there.
+        // A unit that does not exist has no pending operations.
         if let Ok(peer) = to.map(|unit| self.peer(unit)).transpose() {
             self.implicit.flush(&self.fabric, peer)?;
         }
@@ -276,8 +277,8 @@ impl Job {
     }
 }
 
-/// What a pointer names, for the checking mode, and the element. The pieces of a unit's own heap
-/// have no use of a number of their own.
+/// Returns the memory and the element that a pointer names, for the checking mode. Pieces of a
+/// unit's own heap have no generation of their own.
 #[cold]
 fn watched<T>(at: GlobalPtr<T>) -> (Memory, u64) {
     let generation = match at.flags().origin() {

@@ -2,7 +2,7 @@
 
 use samite_fabric::{Phased, Segment, SegmentKey};
 
-/// See the module's text.
+/// See the module documentation.
 #[derive(Debug)]
 pub(crate) enum Own {
     Phased(Phased),

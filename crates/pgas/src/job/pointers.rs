@@ -1,10 +1,10 @@
-//! Resolves global pointers: through the segments that earlier pointers led to, or by attaching to
-//! another one.
+//! Resolves global pointers: through segments that are already attached, or by attaching to another
+//! one.
 //!
-//! Each thread has a table of its own, which it looks into without writing anything that another
-//! thread uses. What no other thread has led to yet is found in the table of all, or attached to. A
-//! remote is a lease, so it goes from all tables at once: when this unit drops its segment, or when
-//! the owner withdraws it.
+//! Each thread has its own table, which it reads without writing anything that other threads use. A
+//! segment that is not in it is looked up in the table of all threads, or attached. A remote is a
+//! lease, so it is removed from all tables at once: when this unit drops its segment, or when the
+//! owner withdraws it.
 
 use super::Job;
 use crate::pointer::Origin;
@@ -18,12 +18,12 @@ use thread_local::ThreadLocal;
 /// What a pointer names: a unit and the number of a segment there.
 type SegmentName = (Unit, u16);
 
-/// See the module's text. The lock of `all` is taken before that of a thread.
+/// See the module documentation. The lock of `all` is taken before that of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     of_threads: ThreadLocal<Biased<OfThread>>,
     all: Biased<All>,
-    /// Something was found.
+    /// Set once a segment was attached for a pointer.
     has_found: AtomicBool,
 }
 
@@ -34,16 +34,15 @@ struct OfThread(Vec<Vec<Option<Remote>>>);
 #[derive(Debug, Default)]
 struct All {
     known: HashMap<SegmentName, Known>,
-    /// Those of them that are no part of a segment that this unit has: each is let go of when the
-    /// owner no longer offers the segment. They are looked at in every wait, so without a look into
-    /// `known`.
+    /// Those that are not parts of this unit's segments. Each is released when its owner no longer
+    /// offers the segment. Every wait checks them, so they are listed apart from `known`.
     found: Vec<(SegmentName, Remote)>,
 }
 
 #[derive(Debug)]
 struct Known {
     remote: Remote,
-    /// Threads have it in their tables.
+    /// Threads may have it in their tables.
     is_copied: bool,
 }
 
@@ -71,7 +70,7 @@ impl Attached {
         self.of_threads.get_or(|| Biased::new(OfThread::default()))
     }
 
-    /// Keeps a segment for pointers into it.
+    /// Adds a segment for pointers into it.
     fn add(&self, place: SegmentName, remote: Remote) {
         let mut all = self.all.lock();
         self.remove(&mut all, place);
@@ -79,7 +78,7 @@ impl Attached {
         all.known.insert(place, Known { remote, is_copied });
     }
 
-    /// As [`Attached::add`], of one that is no part of a segment that this unit has.
+    /// As [`Attached::add`], for one that is not a part of this unit's segments.
     fn find(&self, place: SegmentName, remote: Remote) {
         let mut all = self.all.lock();
         self.remove(&mut all, place);
@@ -87,11 +86,12 @@ impl Attached {
         self.of_thread().lock().set(place, Some(remote.clone()));
         all.found.push((place, remote.clone()));
         all.known.insert(place, Known { remote, is_copied });
-        // ORDERING: Relaxed, as all of it: a thread that misses it lets go a little later.
+        // ORDERING: Relaxed, here and below: a thread that misses it releases the segment a little
+        // later.
         self.has_found.store(true, Ordering::Relaxed);
     }
 
-    /// What another thread, or a segment of this unit, has led to; this thread has it from now on.
+    /// Copies a segment from the table of all threads to this thread's table.
     #[cold]
     fn copy(&self, place: SegmentName, is_right: impl Fn(&Remote) -> bool) -> Option<Remote> {
         let mut all = self.all.lock();
@@ -121,7 +121,7 @@ impl Attached {
 
     #[cold]
     fn let_go_of_found(&self) {
-        // Another thread that has it lets go, too.
+        // The thread that has the lock releases segments, too.
         let Some(mut all) = self.all.try_lock() else {
             return;
         };
@@ -140,8 +140,8 @@ impl Attached {
 }
 
 impl Job {
-    /// Runs `access` on the segment that a pointer names. Attaches to it when that was not done
-    /// yet, and once more when the number has a new meaning since.
+    /// Runs `access` on the segment that a pointer names. Attaches to it on first use, and again if
+    /// the number has been reused since.
     #[inline]
     pub(crate) fn with_remote<T, R, E: Into<Error>>(
         &self,
@@ -159,7 +159,7 @@ impl Job {
             check(remote, pointer, bytes)?;
             return access(remote).map_err(|error| clarify(error, pointer));
         }
-        // It may wait: without the table.
+        // `access` may wait, so the table is not borrowed meanwhile.
         let known = known.cloned();
         drop(of_thread);
         if let Some(remote) = known.or_else(|| self.attached.copy(place, is_right)) {
@@ -174,7 +174,7 @@ impl Job {
         result
     }
 
-    /// Lets go of the segments that pointers led to and that their owners no longer offer: they
+    /// Releases the segments that pointers led to and that their owners no longer offer. Owners
     /// wait for that before a phase changes, and keep the memory and its number until then.
     #[inline]
     pub(crate) fn let_go(&self) {
@@ -183,18 +183,18 @@ impl Job {
         }
     }
 
-    /// Whether there is nothing that [`Job::let_go`] would look at.
+    /// Returns true if [`Job::let_go`] has nothing to check.
     #[inline]
     pub(super) fn has_found_none(&self) -> bool {
         !self.attached.has_found.load(Ordering::Relaxed)
     }
 
-    /// Keeps a part of a segment of this unit for pointers into it.
+    /// Adds a part of a segment of this unit for pointers into it.
     pub(crate) fn remember(&self, unit: Unit, segment: u16, remote: &Remote) {
         self.attached.add((unit, segment), remote.clone());
     }
 
-    /// Lets go of a segment that pointers may have led to.
+    /// Releases a segment that pointers may have led to.
     pub(crate) fn forget(&self, unit: Unit, segment: u16) {
         let mut all = self.attached.all.lock();
         self.attached.remove(&mut all, (unit, segment));
@@ -213,7 +213,7 @@ impl Job {
         remote.ok_or_else(|| bad(pointer))
     }
 
-    /// The bytes at a pointer, if they are mapped here.
+    /// Returns the bytes at a pointer, if they are mapped here.
     pub(crate) fn mapped<T>(
         &self,
         pointer: GlobalPtr<T>,
@@ -227,14 +227,14 @@ impl Job {
     }
 }
 
-/// Whether a segment is the one that a pointer was made for: numbers are used again.
+/// Returns true if a segment is the one that a pointer was made for: numbers are reused.
 #[inline]
 fn is_of<T>(remote: &Remote, pointer: GlobalPtr<T>) -> bool {
     pointer.flags().is_of(remote.key().generation)
 }
 
-/// Whether a piece of a unit's own heap is still that of the pointer's allocation. That is
-/// looked at in debug builds only: it is one more access.
+/// Returns true if a piece of a unit's own heap still belongs to the pointer's allocation. Checked
+/// in debug builds only, because it is one more access.
 #[inline]
 fn check<T>(remote: &Remote, pointer: GlobalPtr<T>, bytes: u64) -> Result<()> {
     let (key, offset) = (remote.key(), pointer.offset());

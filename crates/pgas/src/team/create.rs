@@ -1,4 +1,4 @@
-//! How teams begin and end.
+//! Creates and ends teams.
 
 use super::{Inner, Team, TeamId, Teams};
 use crate::collective::{Block, Board};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Team {
-    /// The team of all units. Collective over the job.
+    /// Creates the team of all units. Collective over the job.
     pub(crate) fn world(job: &Arc<Job>) -> Result<Team> {
         let units = Group::first(job.peers.len() as u32);
         let team = Team::assemble(job, &Arc::default(), TeamId(0), units);
@@ -21,21 +21,21 @@ impl Team {
         Ok(team)
     }
 
-    /// Gives the team a board, if all its members map each other's memory. `words`: what they have
-    /// said of their blocks. Collective over `parent`.
+    /// Gives the team a board, if all its members map each other's memory. `words`: what they
+    /// announced about their blocks. Collective over `parent`.
     fn share(&self, block: Block, words: &[[u64; 2]], parent: &Team) -> Result<()> {
         let blocks = block.map(&self.0.job, words);
         let mut mapped = vec![0; parent.size() as usize];
         let told = parent.all_gather(&[u8::from(blocks.is_some())], &mut mapped);
         if let Err(error) = told {
-            // Others may have heard of it.
+            // Other members may already know it.
             block.leave_behind();
             return Err(error);
         }
         let ranks = self.0.group.into_iter().map(|unit| parent.rank_of(unit));
         let everybody = ranks.flatten().all(|rank| mapped[rank as usize] == 1);
         if let Some(blocks) = blocks.filter(|_| everybody) {
-            // It is not set twice.
+            // Never set twice.
             let _ = self
                 .0
                 .board
@@ -63,9 +63,9 @@ impl Team {
         Team(inner)
     }
 
-    /// A team of the units in `group`. Collective over this team, also for those that are not in
-    /// `group` (they get `None`). Members may call with different groups, as long as those are
-    /// disjoint and each is called by exactly its members.
+    /// Creates a team of the units in `group`. Collective over this team: units that are not in
+    /// `group` call it as well and get `None`. Members may pass different groups, if these are
+    /// disjoint and each is passed by exactly its members.
     ///
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
@@ -76,9 +76,9 @@ impl Team {
         if let Some(stranger) = stranger {
             return Err(self.0.refuse_next(Error::NotAMember(stranger)));
         }
-        // Each leader proposes the next of its own numbers: no two leaders have a number in common.
+        // Each leader proposes the next of its own numbers. Leaders have no numbers in common.
         let leads = group.members().first() == Some(&job.me);
-        // ORDERING: Relaxed: that all numbers differ is enough.
+        // ORDERING: Relaxed: the numbers only have to differ.
         let number = match leads {
             true => teams.named.fetch_add(1, Ordering::Relaxed) + 1,
             false => 0,
@@ -105,13 +105,13 @@ impl Team {
         Ok(Some(team))
     }
 
-    /// Another team of the same members. Collective.
+    /// Creates another team of the same members. Collective.
     pub fn duplicate(&self) -> Result<Team> {
         let team = self.create(&self.0.group)?;
         team.ok_or(Error::NotAMember(self.0.job.me))
     }
 
-    /// Teams of the members that call with an equal `color`. Collective.
+    /// Creates one team for each `color`, of the members that pass it. Collective.
     pub fn split_by(&self, color: u64) -> Result<Team> {
         let _turn = self.0.long_turn()?;
         let mut colors = vec![0; self.size() as usize];
@@ -122,12 +122,12 @@ impl Team {
         team.ok_or(Error::NotAMember(self.0.job.me))
     }
 
-    /// Ends the team. Collective: when it returns nobody uses it any more. Dropping the last clone
-    /// frees what it has here without asking the others, and so does an error, [`Error::TeamInUse`]
-    /// included.
+    /// Ends the team. Collective: when it returns, no member uses the team any more. Dropping the
+    /// last clone frees its local resources without synchronising with the others, and so does an
+    /// error, including [`Error::TeamInUse`].
     pub fn destroy(self) -> Result<()> {
         if let Err(error) = self.barrier() {
-            // Others may come to it later.
+            // Others may come to the board later.
             self.0.board.get().inspect(|board| board.abandon());
             return Err(error);
         }

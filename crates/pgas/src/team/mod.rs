@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 pub(crate) use turn::stepping;
 
-/// Names a team: the unit that led its creation and how many it had led before. Never used again,
-/// and the same at all members.
+/// Names a team: the unit that led its creation and how many it had led before. Never reused, and
+/// the same at all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TeamId(pub u64);
 
 impl TeamId {
-    /// Differs in all bits between teams, and most in the high ones.
+    /// Returns a hash of the id, whose high bits are mixed best.
     pub(crate) fn mixed(self) -> u64 {
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -30,8 +30,8 @@ impl TeamId {
 /// same team ([`Team::duplicate`] makes another one of the same members).
 ///
 /// One thread of a unit at a time calls collectives of a team. A second one gets
-/// [`Error::TeamInUse`] and takes no part. Threads that are to do so at the same time have a team
-/// each.
+/// [`Error::TeamInUse`] and does not take part. Give each thread a team of its own if several call
+/// collectives at the same time.
 #[derive(Clone, Debug)]
 pub struct Team(pub(crate) Arc<Inner>);
 
@@ -39,7 +39,7 @@ pub struct Team(pub(crate) Arc<Inner>);
 #[derive(Debug, Default)]
 struct Teams {
     known: Mutex<HashMap<TeamId, Weak<Inner>>>,
-    /// How many this unit gave a number.
+    /// How many teams this unit has numbered.
     named: AtomicU32,
 }
 
@@ -54,42 +54,42 @@ pub(crate) struct Inner {
     pub(crate) peers: Arc<[PeerId]>,
     /// Held by the thread that calls a collective.
     turns: Biased<()>,
-    /// Collectives that were called: their messages are told apart by it. Changed by whoever has
-    /// the turn.
+    /// The number of collectives called, which distinguishes their messages. Changed by the thread
+    /// that has the turn.
     pub(crate) calls: AtomicU64,
-    /// What its members share in memory, if they map each other's.
+    /// The board that its members share, if they map each other's memory.
     pub(crate) board: OnceLock<Arc<Board>>,
     pub(crate) locks: Mutex<crate::lock::Table>,
 }
 
 impl Team {
-    /// What names it.
+    /// Returns the team's id.
     pub fn id(&self) -> TeamId {
         self.0.id
     }
 
-    /// The team of this unit with that id, if there is a clone of it.
+    /// Returns this unit's team with that id, if a clone of it exists.
     pub(crate) fn of_this_unit(&self, id: TeamId) -> Option<Team> {
         let known = self.0.teams.known.lock();
         known.get(&id).and_then(Weak::upgrade).map(Team)
     }
 
-    /// This unit's rank, `0..size`.
+    /// Returns this unit's rank, `0..size`.
     pub fn rank(&self) -> u32 {
         self.0.rank
     }
 
-    /// How many members.
+    /// Returns the number of members.
     pub fn size(&self) -> u32 {
         self.0.peers.len() as u32
     }
 
-    /// Its members.
+    /// Returns the members.
     pub fn group(&self) -> &Group {
         &self.0.group
     }
 
-    /// The unit with a rank. O(1).
+    /// Returns the unit with a rank. O(1).
     pub fn unit(&self, rank: u32) -> Result<Unit> {
         let unit = self.0.group.members().get(rank as usize);
         unit.copied().ok_or(Error::NoSuchRank {
@@ -98,17 +98,17 @@ impl Team {
         })
     }
 
-    /// The rank of a unit; `None` if it is not a member. O(log n).
+    /// Returns the rank of a unit, or `None` if it is not a member. O(log n).
     pub fn rank_of(&self, unit: Unit) -> Option<u32> {
         self.0.group.position(unit)
     }
 
-    /// The fabric below.
+    /// Returns the fabric below.
     pub fn fabric(&self) -> &Fabric {
         &self.0.job.fabric
     }
 
-    /// The fabric's number of a member.
+    /// Returns the fabric's peer number of a member.
     pub fn peer(&self, rank: u32) -> Result<PeerId> {
         let peer = self.0.peers.get(rank as usize);
         peer.copied().ok_or(Error::NoSuchRank {
@@ -117,21 +117,21 @@ impl Team {
         })
     }
 
-    /// The fabric's numbers of all members, by rank.
+    /// Returns the fabric's peer numbers of all members, by rank.
     pub fn peers(&self) -> &[PeerId] {
         &self.0.peers
     }
 }
 
 impl Inner {
-    /// What names the team, and its members, for the checking mode.
+    /// Returns the team's id and its members, for the checking mode.
     pub(crate) fn members(&self) -> (u64, &[PeerId]) {
         (self.id.0, &self.peers)
     }
 }
 
 impl std::fmt::Debug for Inner {
-    /// Without `turns`, which would be held meanwhile: another thread would be turned away.
+    /// Omits `turns`: formatting would hold it, and another thread would be refused.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut team = f.debug_struct("Team");
         team.field("id", &self.id).field("rank", &self.rank);
@@ -140,7 +140,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl PartialEq for Team {
-    /// The same team, not merely the same members.
+    /// Returns true for the same team, not merely for the same members.
     fn eq(&self, other: &Self) -> bool {
         self.0.id == other.0.id
     }

@@ -1,8 +1,8 @@
-//! Which thread of this unit calls a collective of a team.
+//! Decides which thread of this unit may call collectives of a team.
 //!
-//! The members call the collectives of a team in one order. Two threads of a unit that call them at
-//! the same time have none, so the second one is turned away before it has called. An operator of a
-//! collective is inside of a call, and is turned away like another thread.
+//! All members call the collectives of a team in the same order. Calls of two threads of a unit at
+//! the same time have no order, so the second one is refused before it has called. An operator of a
+//! collective runs inside a call, and is refused like another thread.
 
 use super::Inner;
 use crate::{Error, Result};
@@ -10,29 +10,29 @@ use samite_mem::Guard;
 use std::cell::RefCell;
 
 thread_local! {
-    /// The teams that this thread has the turn of for several calls, by their addresses.
+    /// The addresses of the teams whose turn this thread has for several calls.
     static TURNS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The right to call collectives of a team; it ends when it is dropped.
+/// The right to call collectives of a team, until it is dropped.
 #[must_use]
 pub(crate) struct Turn<'t> {
-    /// `None`: the thread has a turn for several calls, and this is one of them.
+    /// `None` if the thread has a turn for several calls, and this is one of them.
     _held: Option<Guard<'t, ()>>,
 }
 
-/// The right to call several collectives of a team, without those of other threads between them.
+/// The right to call several collectives of a team without interleaved calls of other threads.
 #[must_use]
 pub(crate) struct LongTurn<'t> {
     _turn: Turn<'t>,
 }
 
 impl Inner {
-    /// The turn, for one collective.
+    /// Takes the turn for one collective.
     ///
     /// # Errors
-    /// [`Error::TeamInUse`]: another thread has it, or an operator of a collective that is being
-    /// called wants it.
+    /// [`Error::TeamInUse`]: another thread has it, or an operator of a running collective asks for
+    /// it.
     #[inline(always)]
     pub(crate) fn turn(&self) -> Result<Turn<'_>> {
         match self.turns.try_lock() {
@@ -46,7 +46,7 @@ impl Inner {
         TURNS.with_borrow(|teams| teams.contains(&self.address()))
     }
 
-    /// The turn, for what takes several collectives. Errors as for [`Inner::turn`].
+    /// Takes the turn for several collectives. Errors as for [`Inner::turn`].
     pub(crate) fn long_turn(&self) -> Result<LongTurn<'_>> {
         let _turn = self.turn()?;
         TURNS.with_borrow_mut(|teams| teams.push(self.address()));
@@ -64,7 +64,7 @@ impl Drop for LongTurn<'_> {
     }
 }
 
-/// Moves on a collective in flight. Its operator has no part in the turns of this thread.
+/// Advances a collective in flight. Its operator does not share the turns of this thread.
 pub(crate) fn stepping<R>(step: impl FnOnce() -> R) -> R {
     struct Before(Vec<usize>);
     impl Drop for Before {
@@ -85,7 +85,7 @@ mod tests {
     use std::fmt::Write;
     use std::sync::Arc;
 
-    /// A team that is being printed can be used meanwhile.
+    /// A team can be used while it is being printed.
     #[test]
     fn printing_takes_no_turn() -> Outcome {
         struct Printer<'t>(&'t Team, bool);
@@ -103,7 +103,7 @@ mod tests {
         Ok(())
     }
 
-    /// An operator is not a part of what its thread has the turn for.
+    /// An operator does not share its thread's turn.
     #[test]
     fn an_operator_has_no_turn() {
         let name = "team::turn::tests::an_operator_has_no_turn";
@@ -129,15 +129,14 @@ mod tests {
         });
     }
 
-    /// A lock that is freed by a call that is turned away is counted all the same: the pages end
-    /// alike at all members.
+    /// A lock whose `free` is refused is still counted, so the pages end alike at all members.
     #[test]
     fn a_lock_is_counted_also_without_the_turn() {
         let name = "team::turn::tests::a_lock_is_counted_also_without_the_turn";
         simulate(name, 2, 0..2, |fabric, _| {
             let pgas = Pgas::new(fabric)?;
             let world = pgas.world();
-            // The last one of the first page.
+            // The last lock of the first page.
             for _ in 0..63 {
                 world.lock()?.free()?;
             }
@@ -150,7 +149,7 @@ mod tests {
             } else {
                 lock.free()?;
             }
-            // The next page is the same one at all members.
+            // The next page is the same at all members.
             world.lock()?.free()?;
             Ok(world.barrier()?)
         });

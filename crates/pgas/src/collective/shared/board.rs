@@ -145,7 +145,7 @@ pub(crate) struct Block {
     pool: Arc<Pool>,
     /// `None` if there is no board because not all members map each other's memory.
     at: Option<GlobalPtr<u8>>,
-    /// Bytes of a slot; of all slots and of the words behind them.
+    /// Bytes of a slot, of all slots, and of the words behind them.
     slot: u64,
     slots: u64,
     words: u64,
@@ -396,7 +396,7 @@ impl Board {
         let has_changed = std::mem::replace(&mut meeting.changes, changes) != changes;
         let is_lost = |rank: &u32| job.lost(self.peers[*rank as usize]).is_some();
         let is_missing = |rank: &u32| !self.arrived(*rank, meeting.sequence);
-        // A lost member may have come before its death, so slots are checked after losses.
+        // A lost member may have come before its death, so slots are checked again after losses.
         let mut missing = self.others().filter(is_missing);
         let lost = missing.find(|rank| has_changed && is_lost(rank) && is_missing(rank));
         match lost {
