@@ -1,5 +1,5 @@
-//! How the bytes of a segment are reached. An [`AccessPath`] is decided once, when somebody attaches
-//! to the segment, and kept by the [`Remote`](crate::Remote).
+//! How the bytes of a segment are accessed. An [`AccessPath`] is chosen once, when a process
+//! attaches to the segment, and kept by the [`Remote`](crate::Remote).
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -11,20 +11,20 @@ use samite_mem::SharedBytes;
 use samite_mem::lease::{Lease, Readable, Shared};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// How the bytes of a remote segment are reached. What is reached without its owner has a lease.
+/// How the bytes of a remote segment are accessed. A path that bypasses the owner holds a lease.
 #[derive(Debug, Clone)]
 pub(crate) enum AccessPath {
-    /// Mapped here. The word of the owner's directory says whether it is still offered.
+    /// Mapped here. A word in the owner's directory says whether it is still offered.
     Mapped {
         bytes: SharedBytes,
         offered: SharedBytes,
     },
-    /// Mapped here, and nobody writes it.
+    /// Mapped here, and no process writes it.
     Reading {
         bytes: Readable,
         offered: SharedBytes,
     },
-    /// Private memory of the process in this slot, at this address: the kernel copies.
+    /// Private memory of the process in this slot, at this address; the kernel copies.
     Kernel {
         owner: Slot,
         pid: i32,
@@ -32,13 +32,14 @@ pub(crate) enum AccessPath {
         offered: SharedBytes,
         _lease: Arc<Lease>,
     },
-    /// By the RMA of the transport, once the key is here, and by messages before.
+    /// By the RMA of the transport, once the key has arrived; by messages before.
     Rma(Arc<ByRma>),
     Messages,
 }
 
 impl AccessPath {
-    /// The path to a segment; the key is checked against the owner's directory where that is here.
+    /// Returns the path to a segment; the key is checked against the owner's directory if that is
+    /// on this node.
     pub(crate) fn new(engine: &mut Engine, key: SegmentKey) -> Result<AccessPath> {
         let Route { to, caps, .. } = engine.route(key.peer);
         let Reach::Node(owner) = to else {
@@ -60,7 +61,7 @@ impl AccessPath {
         let shared = holder.share(&entry, key.generation, id);
         let offered = entry.state();
         Ok(match shared.map_err(&of_memory)? {
-            // Registered memory may begin anywhere, and atomics look at the offset alone.
+            // Registered memory may begin at any address, and atomics check only the offset.
             Some(Shared::Mapped(bytes)) if !bytes.address().is_multiple_of(8) => {
                 AccessPath::Messages
             }
@@ -79,7 +80,7 @@ impl AccessPath {
                 _lease: Arc::new(lease),
             },
             Some(_) => return Err(refused(key)),
-            // In another mode than open: its owner answers.
+            // In a mode other than open, its owner answers.
             None if seen.private && !own && entry.offers(key.generation) => AccessPath::Messages,
             None => {
                 let read = holder.read(&entry, key.generation, id);
@@ -92,7 +93,7 @@ impl AccessPath {
     }
 }
 
-/// The remote key of a segment, which its owner is asked for with the first operation.
+/// The remote key of a segment, requested from its owner at the first operation.
 #[derive(Debug, Default)]
 pub(crate) struct ByRma {
     /// `None`: the owner wants messages.
@@ -101,7 +102,7 @@ pub(crate) struct ByRma {
 }
 
 impl ByRma {
-    /// The key, if it is here.
+    /// Returns the key, if it has arrived.
     pub(crate) fn key(&self, fabric: &Fabric, of: SegmentKey) -> Option<&RemoteKey> {
         if self.key.get().is_none() {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -120,7 +120,7 @@ impl Fabric {
             let has_left = |engine: &mut Engine, to: PeerId| {
                 engine.gone(to).is_some() || engine.peer(to).outbox.is_empty()
             };
-            // All have arrived: how this ends does not depend on the members.
+            // All have arrived, so the result of this wait is ignored.
             let whom = Whom::Peer(*first);
             let _ = self.wait("room for the end of a barrier", whom, |engine| {
                 let have_left = others.iter().all(|other| has_left(engine, *other));

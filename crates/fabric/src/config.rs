@@ -1,21 +1,21 @@
-//! The fabric's settings. A rule beats a knob: there are few.
+//! The fabric's settings. There are few, because rules are preferred to knobs.
 
 use std::time::Duration;
 
-/// How this process takes part. Defaults work for 2 and for 400 units.
+/// How this process takes part. The defaults work for 2 and for 400 units.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Every wait that has no deadline of its own ends after this time with
+    /// Every wait without a deadline of its own ends after this time with
     /// [`crate::Error::Timeout`].
     pub deadline: Duration,
     /// How long a wait spins before it yields; `None`: by rule (not at all when more units than
     /// cores are on the node).
     pub spin: Option<Duration>,
-    /// Messages up to this size travel at once, without asking the receiver; `None`: calibrated.
+    /// Messages up to this size are sent eagerly, without asking the receiver; `None`: calibrated.
     pub eager_max: Option<u64>,
-    /// What this process must not use although it could.
+    /// Capabilities that this process must not use.
     pub mask: Mask,
-    /// Whom the kernel lets copy from this process where only ancestors may do that. Without effect
+    /// Which processes the kernel lets copy from this process where only ancestors may. No effect
     /// if the kernel copy is masked.
     pub ptracer: Ptracer,
     /// Ask the kernel for huge pages under large segments.
@@ -24,14 +24,14 @@ pub struct Config {
     pub budget: Option<u64>,
     /// Costs of the copy engines on this host.
     pub costs: crate::CostModel,
-    /// This process only answers others: it does not count as one that wants a processor, and
+    /// This process only answers others: it does not count as one that needs a processor, and
     /// sleeps instead of spinning.
     pub background: bool,
-    /// The layers above check what a program does with memory: slow, for tests.
+    /// The layers above check the program's use of memory: slow, for tests.
     pub check: bool,
 }
 
-/// Capabilities that are switched off, so that the path of units that share less can be taken (and
+/// Capabilities that are switched off, so that the paths of units that share less can be used (and
 /// tested) on one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask {
@@ -43,19 +43,19 @@ pub struct Mask {
     pub cooperative: bool,
     /// No RMA of the transport: put, get and atomics between nodes go over messages.
     pub rma: bool,
-    /// The units of a job behave as if they were on so many nodes, by turns: unit 0 on the first,
-    /// unit 1 on the second. Between two of these nothing is mapped and nothing is looked up in
-    /// shared memory. 0 and 1: as they are.
+    /// The units of a job behave as if they were on so many nodes, round robin: unit 0 on the
+    /// first, unit 1 on the second. Between two of these nodes nothing is mapped and nothing is
+    /// looked up in shared memory. 0 and 1: as they are.
     pub nodes: u32,
 }
 
-/// Whom the kernel lets copy from and to a process, and so debug it, beside its ancestors, where
-/// the security module Yama restricts that (`kernel.yama.ptrace_scope = 1`). It stays so for as
-/// long as the process lives. Elsewhere the kernel asks only whether both belong to the same user,
-/// and this changes nothing.
+/// Which processes, besides its ancestors, the kernel lets copy from and to a process, and so debug
+/// it, where the security module Yama restricts that (`kernel.yama.ptrace_scope = 1`). This holds
+/// for the lifetime of the process. Elsewhere the kernel only checks that both belong to the same
+/// user, and this has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ptracer {
-    /// Nobody else: messages of peers that the kernel refuses take the ring.
+    /// No others: messages of peers that the kernel refuses go through the ring.
     #[default]
     Unchanged,
     /// The process with this id and its descendants: the launcher of a job, and so the units of the
@@ -66,7 +66,7 @@ pub enum Ptracer {
 }
 
 impl Ptracer {
-    /// Tells the kernel, for the calling process. Where there is no Yama, nothing is to be told.
+    /// Tells the kernel, for the calling process. Does nothing without Yama.
     pub fn allow(self) {
         use rustix::process::{PTracer, Pid, set_ptracer};
         let tracer = match self {
@@ -84,7 +84,7 @@ impl Ptracer {
 }
 
 impl Mask {
-    /// Only messages are left.
+    /// Leaves only messages.
     pub const MESSAGES_ONLY: Mask = Mask {
         map: true,
         kernel_copy: true,
@@ -93,7 +93,7 @@ impl Mask {
         nodes: 0,
     };
 
-    /// Which of so many nodes a unit behaves as if it were on.
+    /// Returns on which of these nodes a unit behaves as if it were.
     pub(crate) fn node_of(&self, unit: u32) -> u32 {
         unit % self.nodes.max(1)
     }

@@ -1,13 +1,11 @@
-//! A blocking receive whose message is the next thing to arrive: no operation, no queue, one copy
-//! from the ring into the caller's buffer. Whatever else arrives meanwhile goes to the engine as
-//! usual.
+//! A blocking receive whose message arrives next: no operation, no queue, one copy from the ring
+//! into the caller's buffer. Whatever else arrives meanwhile goes to the engine as usual.
 //!
-//! It is used only while no other thread waits: what arrives may be for that one.
+//! It is used only while no other thread waits, since what arrives may be for that thread.
 //!
-//! It matches nothing that the [`Matcher`](crate::Matcher) could match otherwise: it is used only
-//! while no receive is posted and no message is kept: then the next message that is wanted is the
-//! right one. What it saves is the larger part of a short receive: the operation, the queue and,
-//! for a message that is not expected yet, a copy.
+//! It never competes with the [`Matcher`](crate::Matcher): it is used only while no receive is
+//! posted and no message is kept, so the next wanted message is the right one. It saves most of a
+//! short receive: the operation, the queue and, for an unexpected message, a copy.
 
 use crate::engine::{Engine, UNPOLLED};
 use crate::fabric::Core;
@@ -15,17 +13,18 @@ use crate::transport::{Change, Completed, Incoming, Sink, Transport};
 use crate::wire::kind;
 use crate::{Match, Status};
 
-/// Polls in which a blocking receive looks for its message before it is posted: some microseconds.
+/// Polls for which a blocking receive looks for its message before it is posted: a few
+/// microseconds.
 const DIRECT_POLLS: u32 = 2000;
 
-/// Takes frames for the engine, and the one message that a blocking receive is waiting for straight
-/// into its buffer: no operation, no queue.
+/// A sink that takes frames for the engine, and copies the one message for which a blocking receive
+/// waits straight into its buffer: no operation, no queue.
 struct Direct<'a> {
     engine: &'a mut Engine,
     wants: Match,
     buffer: &'a mut [u8],
     got: Option<Status>,
-    /// Something that may be the message is kept by the engine, or the world has changed.
+    /// The engine has kept something that may be the message, or membership has changed.
     look: bool,
 }
 
@@ -36,13 +35,13 @@ impl Sink for Direct<'_> {
             && self.got.is_none()
             && !self.look
             && self.wants.accepts(frame.from, frame.arg)
-            // Receives posted before this one go first.
+            // Receives posted earlier go first.
             && !self.engine.matcher.has_posted();
         if !ours {
             self.look |= frame.kind != kind::EAGER || self.wants.accepts(frame.from, frame.arg);
             self.engine.frame(frame);
-            // What the engine has to say of it leaves in a turn; of one that broke the rules here
-            // nothing more is taken.
+            // The engine's answers leave in a turn; a peer that broke the rules is not read here
+            // any more.
             self.look |= self.engine.is_busy() || self.engine.shut;
             return;
         }
@@ -74,8 +73,8 @@ impl Sink for Direct<'_> {
 }
 
 impl Core {
-    /// A blocking receive whose message is the next thing to arrive; of one that is longer than the
-    /// buffer it is the beginning. `None`: post it and wait.
+    /// Receives a message that arrives next; if it is longer than the buffer, its beginning.
+    /// `None`: post the receive and wait.
     #[inline]
     pub(crate) fn recv_now(&mut self, wants: Match, buffer: &mut [u8]) -> Option<Status> {
         if !self.engine.may_bypass() || !self.waiters.is_empty() {

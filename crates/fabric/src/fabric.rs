@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     identity: Identity,
     /// Its place in a domain with an agent.
     seat: Option<Seat>,
-    /// Returns the deadline of waits in this thread.
+    /// The deadline of waits, in nanoseconds.
     deadline: AtomicU64,
     /// How long this process waits for a peer that still copies into the buffer of a message that
     /// was given up, in nanoseconds.
@@ -225,6 +225,7 @@ impl Fabric {
         seat: Option<Seat>,
         config: Config,
     ) -> Fabric {
+        // Peers read the cookie to test whether the kernel copies between us.
         let cookie = Box::new((std::process::id() as u64 ^ 0x5a31_7e5a_0000_0000).to_le_bytes());
         node.layout
             .set_cookie(node.me, cookie.as_ptr() as u64, u64::from_le_bytes(*cookie));
@@ -276,7 +277,7 @@ impl Fabric {
         core.map_or(Duration::ZERO, |core| core.transport.now())
     }
 
-    /// The deadline of waits, in this thread.
+    /// Returns the deadline of waits in this thread.
     pub fn deadline(&self) -> Duration {
         // ORDERING: Relaxed: a number by itself, here and in `set_deadline`.
         let usual = || Duration::from_nanos(self.0.deadline.load(Ordering::Relaxed));

@@ -1,10 +1,10 @@
-//! One-sided operations on a segment that is not mapped: this side of
+//! One-sided operations on a segment that is not mapped: the requester's side of
 //! [`crate::proto::rma_over_am`], [`crate::proto::batch`] and [`crate::proto::rma`].
 //!
-//! Every frame or piece takes a credit, and waits for one where too many are unanswered or too many
-//! bytes wait to be sent: a put of any length holds a bounded number of bytes here. Every operation
-//! is refused when the life of the owner that its key is of has ended, also if another process has
-//! the owner's number by now.
+//! Every frame or piece takes a credit, and waits for one while too many are unanswered or too many
+//! bytes are queued: a put of any length holds a bounded number of bytes here. Every operation is
+//! refused once the owner's incarnation that its key names has ended, even if its number has been
+//! reassigned.
 
 use crate::engine::Engine;
 use crate::fabric::Fabric;
@@ -41,8 +41,8 @@ fn piece_of(key: SegmentKey, op: Key, at: u64, bytes: u64) -> Piece {
     }
 }
 
-/// An operation whose frames are being posted. If that ends early, by an error or a panic in a
-/// handler, nobody waits for it: what was asked for already is answered to nobody.
+/// An operation whose frames are being posted. If that ends early, by an error or by a panicking
+/// handler, the operation is abandoned: answers to what was already requested are dropped.
 struct Posting<'a> {
     fabric: &'a Fabric,
     request: Option<Key>,
@@ -57,8 +57,8 @@ impl Drop for Posting<'_> {
 }
 
 impl Fabric {
-    /// Waits until one more active message may be on its way to a peer, which fetches it if it is
-    /// long; posts it then.
+    /// Waits until one more active message may be in flight to a peer, which fetches it if it is
+    /// long; then posts it.
     pub(crate) fn post_active(
         &self,
         to: PeerId,
@@ -75,8 +75,8 @@ impl Fabric {
         })
     }
 
-    /// Waits until one more request or note may be on its way to a service of one life of a peer;
-    /// posts it then, for that operation, or for none.
+    /// Waits until one more request or note may be in flight to a service of one incarnation of a
+    /// peer; then posts it, for that operation, or for none.
     pub(crate) fn post_to_service(
         &self,
         service: Service,
@@ -103,13 +103,13 @@ impl Fabric {
             }
         })?;
         if is_own {
-            // A thread that serves may sleep.
+            // A serving thread may be asleep.
             self.bell(peer).nudge();
         }
         Ok(())
     }
 
-    /// Waits for credit and posts a request in one step: other threads post, too.
+    /// Waits for credit and posts a request in one step, because other threads post, too.
     fn with_credit<T>(
         &self,
         deadline: Duration,
@@ -163,6 +163,8 @@ impl Fabric {
                 engine.lives(key)?;
                 Ok(has_credit(engine, key.peer))
             };
+            // The operation is added with its first frame, so that none exists while nothing was
+            // posted.
             let is_open = self.with_credit(self.deadline(), key.peer, may, |engine| {
                 let ops = &mut engine.ops;
                 let request = *asking.request.get_or_insert_with(|| {
@@ -181,7 +183,7 @@ impl Fabric {
         asking.request.take().ok_or(Error::Cancelled)
     }
 
-    /// Puts bytes into a range that was checked. They are copied, or have left, when it returns.
+    /// Puts bytes into a checked range. They have been copied or sent when it returns.
     pub(crate) fn put_far(&self, key: SegmentKey, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         let limit = self.caps_to(key.peer).body_max.max(1) as usize;
         let frames = from.len().div_ceil(limit).max(1);
@@ -196,7 +198,7 @@ impl Fabric {
         Ok(Handle::new(self.clone(), request))
     }
 
-    /// Asks the owner for bytes of a range that was checked; the operation.
+    /// Requests bytes of a checked range from the owner; returns the operation.
     pub(crate) fn request_get(&self, key: SegmentKey, offset: u64, into: WriteBuf) -> Result<Key> {
         let len = into.len();
         let work = Work::Get { buf: into, got: 0 };
@@ -205,8 +207,7 @@ impl Fabric {
         })
     }
 
-    /// Asks the owner of a segment for its remote key; `None` where there is no credit for that
-    /// now.
+    /// Requests a segment's remote key from its owner; `None` if there is no credit for that now.
     pub(crate) fn request_remote_key(&self, key: SegmentKey) -> Option<Handle<Vec<u8>>> {
         let core = &mut *self.0.lock().ok()?;
         let engine = &mut core.engine;
@@ -214,8 +215,7 @@ impl Fabric {
             return None;
         }
         let request = engine.ops.add(Some(key.peer), "remote key", Work::Reply);
-        // The owner refuses a key of more bytes than there are: operations by RMA lie inside the
-        // segment.
+        // The owner refuses a key with too many bytes: operations by RMA stay inside the segment.
         let inline = Words(place(key, key.bytes).words()).bytes();
         engine.post_request(key.peer, kind::REMOTE_KEY, request, &inline, None);
         core.flush();
@@ -268,7 +268,7 @@ impl Fabric {
         })
     }
 
-    /// As [`Fabric::atomic_far`], by RMA; `None` where that is not to do it.
+    /// As [`Fabric::atomic_far`], by RMA; `None` if RMA should not do it.
     pub(crate) fn atomic_rma(
         &self,
         key: SegmentKey,
@@ -291,7 +291,7 @@ impl Fabric {
         Ok(Some(Handle::new(self.clone(), request)))
     }
 
-    /// One atomic on a place that was checked.
+    /// Performs one atomic on a checked place.
     pub(crate) fn atomic_far(
         &self,
         key: SegmentKey,
@@ -306,7 +306,7 @@ impl Fabric {
         Ok(Handle::new(self.clone(), request))
     }
 
-    /// Updates of words at places that were checked; at least one.
+    /// Updates words at checked places; at least one.
     pub(crate) fn updates_far(
         &self,
         key: SegmentKey,
@@ -327,7 +327,7 @@ impl Fabric {
         Ok(Handle::new(self.clone(), request))
     }
 
-    /// Gets elements of `size` bytes at places that were checked; at least one byte of one.
+    /// Gets elements of `size` bytes at checked places; at least one byte of one.
     pub(crate) fn gather_far<T: Outcome>(
         &self,
         key: SegmentKey,

@@ -6,12 +6,12 @@ use crate::{Error, Result};
 use samite_mem::Guard;
 use std::marker::PhantomData;
 
-/// A send has ended; the buffer, if the operation owned it.
+/// The result of a send: the buffer, if the operation owned it.
 pub type Sent = Option<Vec<u8>>;
-/// A receive has ended; its status and the buffer, if the operation owned it.
+/// The result of a receive: its status, and the buffer, if the operation owned it.
 pub type Received = (Status, Option<Vec<u8>>);
 
-/// How the end of an operation becomes a value.
+/// How the end of an operation is converted to a value.
 pub trait Outcome: Sized + sealed::From {}
 impl<T: sealed::From> Outcome for T {}
 
@@ -26,7 +26,7 @@ mod sealed {
         fn from(ended: Ended) -> Self;
     }
 
-    /// How an operation ends that never had a place in the table.
+    /// The end of an operation that never had a slot in the table.
     pub(super) const AT_ONCE: Ended = Ended::Word(0);
 
     impl From for super::Sent {
@@ -67,13 +67,13 @@ mod sealed {
     }
 }
 
-/// An operation in flight: 16 bytes. Dropping it detaches: the operation goes on, its result is not
-/// asked for. Wait, test, or `.await`; in any thread.
+/// An operation in flight: 16 bytes. Dropping it detaches: the operation continues, and its result
+/// is discarded. Wait, test, or `.await`; in any thread.
 ///
 /// `F` is the fabric, or in a [`Scope`](crate::Scope) a reference to it.
 #[derive(Debug)]
 pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
-    /// `None`: it had ended when this was made, and has no place in the table.
+    /// `None`: it had ended when this was created, and has no slot in the table.
     fabric: Option<F>,
     key: Key,
     kind: PhantomData<fn() -> T>,
@@ -81,12 +81,12 @@ pub struct Handle<T, F: AsRef<Fabric> = Fabric> {
 
 const _: () = assert!(size_of::<Handle<Sent>>() == 16);
 
-/// An operation that a [`Scope`](crate::Scope) has started. If it is dropped the scope waits for
-/// its end and returns its error; else whoever waits for it or tests it learns that.
+/// An operation that a [`Scope`](crate::Scope) has started. If it is dropped, the scope waits for
+/// its end and returns its error; otherwise waiting for it or testing it returns the error.
 pub type Scoped<'s, T> = Handle<T, &'s Fabric>;
 
 impl<F: AsRef<Fabric>> Handle<u64, F> {
-    /// A one-sided operation that has ended already; its word is 0.
+    /// Returns a one-sided operation that has ended already; its word is 0.
     #[inline]
     pub fn ended() -> Self {
         Handle::at_once()
@@ -102,7 +102,7 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
         }
     }
 
-    /// A send or a one-sided operation that has ended already.
+    /// Returns a send or a one-sided operation that has ended already.
     #[inline]
     pub(crate) fn at_once() -> Self {
         Handle {
@@ -112,7 +112,7 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
         }
     }
 
-    /// `None` also in a fork that cannot have it: the operation is its parent's.
+    /// Locks the core. `None` also in a fork without access to it: the operation is its parent's.
     #[inline(always)]
     fn core(&self) -> Option<Guard<'_, Core>> {
         self.fabric.as_ref()?.as_ref().0.core()
@@ -120,10 +120,10 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
 }
 
 impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
-    /// Waits for the end. An operation whose deadline is over is given up.
+    /// Waits for the end. An operation that exceeds its deadline is given up.
     #[inline(always)]
     pub fn wait(self) -> Result<T> {
-        // A mapped put ends here: this much is part of it.
+        // A mapped put ends here: this check is part of its cost.
         match self.fabric.is_none() {
             true => Ok(sealed::From::from(sealed::AT_ONCE)),
             false => self.wait_for_end(),
@@ -148,8 +148,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         self.is_over()
     }
 
-    /// Returns whether it has ended, as far as is known: makes no progress, for callers that look
-    /// at many.
+    /// Returns whether it has ended, as far as is known: makes no progress, for callers that check
+    /// many.
     pub fn is_over(&self) -> bool {
         let has_ended = |mut core: Guard<'_, Core>| {
             let op = core.engine.ops.get(self.key);
@@ -164,8 +164,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         self.fabric.is_none()
     }
 
-    /// The result, if it has ended; makes some progress. The result is there once: after that it is
-    /// [`Error::Cancelled`], unless nothing was in flight ([`Handle::is_complete`]).
+    /// Returns the result, if it has ended; makes some progress. The result is returned once; after
+    /// that it is [`Error::Cancelled`], unless nothing was in flight ([`Handle::is_complete`]).
     pub fn test(&mut self) -> Option<Result<T>> {
         let Some(fabric) = &self.fabric else {
             return Some(Ok(sealed::From::from(sealed::AT_ONCE)));
@@ -182,10 +182,10 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         Some(ended.map(sealed::From::from))
     }
 
-    /// Gives the operation up. A receive that was not matched ends with [`Error::Cancelled`]; one
-    /// that is being copied ends as soon as the other side is quiet, and its message is consumed:
-    /// its send ends with [`Error::NotReceived`], unless all of it had left. Wait for the handle to
-    /// learn which.
+    /// Gives the operation up. An unmatched receive ends with [`Error::Cancelled`]; one that is
+    /// being copied ends as soon as the other side is quiet, and its message is consumed: its send
+    /// ends with [`Error::NotReceived`], unless all of it had left. Wait for the handle to learn
+    /// which.
     pub fn cancel(&mut self) {
         let key = self.key;
         let Some(mut core) = self.core() else {
@@ -197,14 +197,15 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         }
         core.engine.give_up(key, Error::Cancelled);
         core.flush();
-        // Its peer answers each withdrawal: a program that only cancels takes these answers, too.
+        // The peer answers each withdrawal, so a program that only cancels must take these answers,
+        // too.
         if core.engine.must_poll() {
             core.turn();
         }
     }
 }
 
-/// Waits for all; the first error, after all have ended.
+/// Waits for all operations; returns the first error, after all have ended.
 pub fn wait_all<T: Outcome, F: AsRef<Fabric>>(
     handles: impl IntoIterator<Item = Handle<T, F>>,
 ) -> Result<Vec<T>> {
@@ -229,7 +230,7 @@ impl<T, F: AsRef<Fabric>> Drop for Handle<T, F> {
 impl<T: Outcome, F: AsRef<Fabric> + Unpin> std::future::Future for Handle<T, F> {
     type Output = Result<T>;
 
-    /// Makes progress itself and asks to be polled again: there is no hidden thread to wake it.
+    /// Makes progress itself and asks to be polled again: no hidden thread would wake it.
     fn poll(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,

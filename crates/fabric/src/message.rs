@@ -1,4 +1,4 @@
-//! Messages: blocking, owned, in place, active. Those whose buffers are borrowed in a scope are in
+//! Messages: blocking, owned, in place, active. Those with buffers borrowed in a scope are in
 //! `scope`.
 
 use crate::engine::{Arrived, weight};
@@ -16,11 +16,11 @@ use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 
 impl Fabric {
-    /// Sends `bytes` to a peer. Completion: local; small messages are on their way, large ones have
-    /// been taken by the receiver (or have left for one that had begun to take them), and so have
-    /// small ones once it has 1 MiB of this peer that it has not asked for. Errors:
-    /// [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the receive that had
-    /// matched it was given up meanwhile.
+    /// Sends `bytes` to a peer. Completion: local. Small messages have been sent; large ones have
+    /// been taken by the receiver (or have left for a receiver that had begun to take them), and so
+    /// have small ones once the receiver holds 1 MiB of unexpected messages from this process.
+    /// Errors: [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the matching
+    /// receive was given up meanwhile.
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
         if self.send_now(to, tag, bytes)? {
@@ -32,7 +32,7 @@ impl Fabric {
         })
     }
 
-    /// Sends a message that fits into one frame, if nothing waits before it and there is room.
+    /// Sends a message that fits into one frame, if nothing is queued before it and there is room.
     #[inline]
     pub(crate) fn send_now(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<bool> {
         let core = &mut *self.0.lock()?;
@@ -49,11 +49,10 @@ impl Fabric {
         Ok(true)
     }
 
-    /// Receives a message into `buffer`. Completion: the bytes are there. Errors:
+    /// Receives a message into `buffer`. Completion: the bytes have arrived. Errors:
     /// [`Error::Truncated`] (the message is consumed), [`Error::PeerLost`] for a directed receive,
     /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send
-    /// ends with
-    /// [`Error::NotReceived`], unless all of it had left.
+    /// ends with [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
         if let Some(status) = self.0.lock()?.recv_now(wants, buffer) {
@@ -72,8 +71,8 @@ impl Fabric {
     }
 
     /// Receives a message of any length. If a handler panics meanwhile ([`Fabric::on`]), a message
-    /// that this receive had got is there for the next one; behind those that its sender sent
-    /// later, under other tags.
+    /// that this receive had taken is kept for the next one, behind those that its sender sent
+    /// later under other tags.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
         match self.finish_here(key, &wants)? {
@@ -83,12 +82,12 @@ impl Fabric {
         }
     }
 
-    /// Receives a message where it lies: if the sender sent it from a segment and it is mapped
-    /// here, nothing is copied, and the sender's operation ends when the view is dropped; one that
+    /// Receives a message in place: if the sender sent it from a segment that is mapped here,
+    /// nothing is copied, and the sender's operation ends when the view is dropped; a sender that
     /// did not wait so long may have changed the bytes ([`View::is_withdrawn`]). Otherwise the view
-    /// holds a private copy. If a handler panics meanwhile, a message that this receive had got is
-    /// there for the next one, as [`Fabric::recv_vec`] says, and as a copy; without memory for that
-    /// its sender gets [`Error::NotReceived`].
+    /// holds a private copy. If a handler panics meanwhile, a message that this receive had taken
+    /// is kept for the next one, as [`Fabric::recv_vec`] says, and as a copy; without memory for
+    /// that its sender gets [`Error::NotReceived`].
     pub fn recv_view(&self, wants: Match) -> Result<View> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
@@ -101,14 +100,14 @@ impl Fabric {
         Ok(View::new(self.clone(), status, bytes, view))
     }
 
-    /// Starts to send a buffer that the operation owns; [`Handle::wait`] gives it back.
+    /// Starts to send a buffer that the operation owns; [`Handle::wait`] returns it.
     pub fn isend(&self, to: PeerId, tag: u64, bytes: Vec<u8>) -> Result<Handle<Sent>> {
         self.start_send(to, tag, ReadBuf::owned(bytes), NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
     }
 
     /// Starts to send bytes of shared memory (a segment): a peer that maps them copies them once,
-    /// straight out of it, or views them. They must not change before the operation ends.
+    /// directly, or views them. They must not change before the operation ends.
     pub fn isend_shared(&self, to: PeerId, tag: u64, bytes: SharedBytes) -> Result<Handle<Sent>> {
         self.start_send(to, tag, ReadBuf::shared(bytes), NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
@@ -132,7 +131,8 @@ impl Fabric {
             .map(|key| Handle::new(self.clone(), key))
     }
 
-    /// The oldest message that a receive would take, if one is there. Does not consume it.
+    /// Returns the oldest message that a receive would take, if one has arrived. Does not consume
+    /// it.
     pub fn probe(&self, wants: Match) -> Option<Status> {
         self.progress();
         let core = self.0.lock().ok()?;
@@ -181,7 +181,8 @@ impl Fabric {
         Ok(key)
     }
 
-    /// Inlined: the work is written where it stays, instead of being moved three times.
+    /// Starts a receive. Inlined, so that the work is written in place instead of moved three
+    /// times.
     #[inline(always)]
     pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
         let core = &mut *self.0.lock()?;
@@ -193,6 +194,7 @@ impl Fabric {
         if scope != NO_SCOPE {
             engine.ops.belong(key, scope);
         }
+        // A message that has already arrived goes first; otherwise the receive is posted.
         match engine.matcher.take_unexpected(wants) {
             Some((from, tag, arrived)) => {
                 engine.unkeep(from, &arrived);
@@ -219,13 +221,13 @@ impl Fabric {
         Ok(key)
     }
 
-    /// Waits for an operation; one that timed out is given up before the error is returned.
+    /// Waits for an operation; if it times out, it is given up before the error is returned.
     #[inline]
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
             let mut core = self.0.lock()?;
-            // The turn of another thread may have ended it since the wait looked last.
+            // Another thread's turn may have ended it since the last check.
             if let Some(ended) = core.engine.ops.take(key) {
                 return ended;
             }
@@ -234,9 +236,9 @@ impl Fabric {
         result
     }
 
-    /// As [`Fabric::finish`], of a receive that nobody has a handle of and that has no buffer of
-    /// the caller: if a handler panics meanwhile, it is given up, too. It would take the next
-    /// message, which nobody could ask for.
+    /// As [`Fabric::finish`], for a receive without a handle or a buffer of the caller: if a
+    /// handler panics meanwhile, it is given up, too. Otherwise it would take the next message,
+    /// which nobody could ask for.
     fn finish_here(&self, key: Key, wants: &Match) -> Result<Ended> {
         let unwinding = Unwinding {
             fabric: self,
@@ -251,15 +253,15 @@ impl Fabric {
     /// Registers a handler of active messages. It runs inside the progress of this process, gets
     /// the sender and the bytes, and may return a reply; it cannot wait. If it panics, so does the
     /// call in which it ran. A message that this call was receiving stays for the next receive,
-    /// except where it was already in the buffer of a [`Fabric::recv`], or of a handle that the
-    /// panic drops: then it is lost.
+    /// unless it was already in the buffer of a [`Fabric::recv`], or of a handle that the panic
+    /// drops: then it is lost.
     ///
     /// A handler must not own a clone of this fabric: the process would then never leave its
-    /// domain. It runs while no other thread of this process can use the fabric: a handler that
-    /// waits for a mutex waits for ever if the thread that has it uses the fabric.
+    /// domain. While it runs, no other thread of this process can use the fabric: a handler that
+    /// waits for a mutex waits forever if the thread that holds it uses the fabric.
     ///
     /// # Panics
-    /// From [`KEPT`] on numbers are Samite's own.
+    /// Numbers from [`KEPT`] on are reserved for Samite.
     pub fn on(
         &self,
         handler: u16,
@@ -271,7 +273,7 @@ impl Fabric {
         );
         let insert = |core: &mut Core| core.engine.handlers.insert(handler, Box::new(run));
         let replaced = self.0.with(insert);
-        drop(replaced); // Without the lock: it may own what uses the fabric.
+        drop(replaced); // Without the lock: it may own something that uses the fabric.
     }
 
     /// Sends an active message without a reply. Completion: local.
@@ -280,7 +282,7 @@ impl Fabric {
         self.post_active(to, handler, bytes, false).map(|_| ())
     }
 
-    /// Sends an active message whose handler answers. [`Handle::wait`] gives the reply.
+    /// Sends an active message whose handler replies. [`Handle::wait`] returns the reply.
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
         of_users(to, handler)?;
         let key = self.post_active(to, handler, bytes, true)?;
@@ -288,7 +290,7 @@ impl Fabric {
     }
 }
 
-/// Returns whether users may name this handler.
+/// Checks that users may use this handler number.
 fn of_users(peer: PeerId, handler: u16) -> Result<()> {
     match handler < KEPT {
         true => Ok(()),
@@ -296,7 +298,7 @@ fn of_users(peer: PeerId, handler: u16) -> Result<()> {
     }
 }
 
-/// A receive whose caller is left by a panic.
+/// A receive whose caller is unwound by a panic.
 struct Unwinding<'a> {
     fabric: &'a Fabric,
     key: Key,
@@ -313,8 +315,8 @@ impl Drop for Unwinding<'_> {
 }
 
 impl Core {
-    /// What a receive got in the turn in which a handler panicked stays for the next one that wants
-    /// it.
+    /// Keeps what a receive took in the turn in which a handler panicked for the next matching
+    /// receive.
     #[cold]
     fn put_back(&mut self, key: Key, wants: Match) {
         let engine = &mut self.engine;
@@ -324,8 +326,8 @@ impl Core {
                     bytes.read(0, &mut copy);
                     copy
                 });
-                drop(bytes); // With its lease, before the sender hears of it.
-                // Without memory for it nobody receives it, and its sender is told so.
+                drop(bytes); // Drops the lease, before the sender is told.
+                // Without memory for it, it is not received, and its sender is told so.
                 let was_taken = copy.is_some();
                 if let Some(copy) = copy
                     && !engine.views.is_withdrawn(view)
@@ -341,8 +343,8 @@ impl Core {
         }
     }
 
-    /// Gives up an operation whose end nobody will ask for, its scope included: its caller hears
-    /// something else.
+    /// Gives up an operation, and its scope, whose result nobody will ask for: its caller gets a
+    /// panic instead.
     #[cold]
     fn abandon(&mut self, key: Key) {
         self.engine.ops.belong(key, NO_SCOPE);
@@ -363,7 +365,7 @@ impl crate::engine::Engine {
         self.deliver_of(key, from, tag, &Body::Slice(bytes));
     }
 
-    /// Ends an operation because its owner no longer wants it, or cannot wait longer.
+    /// Ends an operation because its owner no longer wants it, or cannot wait any longer.
     pub(crate) fn give_up(&mut self, key: Key, why: Error) {
         self.matcher.cancel(|posted| *posted == key);
         let Some(op) = self.ops.get(key) else { return };

@@ -6,13 +6,13 @@ use crate::{Error, PeerId};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::{Block, SharedBytes};
 
-/// What a message was like when it arrived.
+/// What is known of a message that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Its sender.
     pub from: PeerId,
-    /// Which life of that number the sender was. Another process may have the number by now: the
-    /// last messages of a process stay for receives of any source.
+    /// The sender's incarnation. Its number may have been reassigned: the last messages of a
+    /// process stay for receives of any source.
     pub incarnation: u32,
     /// Its tag.
     pub tag: u64,
@@ -21,7 +21,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// This of a message that a buffer of so many bytes got.
+    /// Returns this status for a buffer of so many bytes.
     #[inline(always)]
     pub(crate) fn within(self, buffer: u64) -> crate::Result<Status> {
         if self.len > buffer {
@@ -35,25 +35,25 @@ impl Status {
     }
 }
 
-/// How an operation ended well.
+/// The result of an operation that succeeded.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The buffer of a send may be used again.
+    /// The buffer of a send may be reused.
     Sent(Option<Vec<u8>>),
     /// A message is in the buffer of the receive.
     Received(Status, Option<Vec<u8>>),
-    /// A message that stays where it is until the view is dropped.
+    /// A message that stays in place until the view is dropped.
     Viewed(Status, Viewed),
-    /// Bytes that came back (a reply, a get).
+    /// Returned bytes (a reply, a get).
     Bytes(Vec<u8>),
-    /// A word that came back (an atomic); 0 for a put.
+    /// A returned word (an atomic); 0 for a put.
     Word(u64),
 }
 
 /// Where a viewed message lies.
 #[derive(Debug)]
 pub(crate) enum Viewed {
-    /// In a segment that is mapped here; which view it is.
+    /// In a segment that is mapped here; `view` is the view's id.
     InPlace { bytes: SharedBytes, view: u64 },
     /// In a private copy.
     Copied(Vec<u8>),
@@ -78,15 +78,15 @@ pub(crate) enum Work {
     Assist { buf: ReadBuf, word: u32, help: Help },
     /// Waits for a message.
     Receive { buf: WriteBuf },
-    /// Waits for a message of any length; `view` leaves it where it is if that can be.
+    /// Waits for a message of any length; `view`: leaves it in place if possible.
     ReceiveAny { view: bool },
     /// Copies a matched message out of the sender's memory.
     Pull(Box<Pull>),
-    /// Takes fragments of a matched message.
+    /// Collects fragments of a matched message.
     Collect(Box<Collect>),
     /// Waits for a reply to an active message.
     Reply,
-    /// A request to a service that was not taken: too much waits there, or nobody serves yet.
+    /// A request that a service refused: its inbox is full, or there is no server yet.
     Refused { is_busy: bool },
     /// Waits for the rest of a long reply: so many bytes.
     ReplyParts { bytes: Vec<u8>, left: u64 },
@@ -94,15 +94,15 @@ pub(crate) enum Work {
     Get { buf: WriteBuf, got: u64 },
     /// Waits for the answers to a put (one per fragment) or an atomic.
     Answer { left: u64 },
-    /// A send that was given up; waits until the receiver has let go of its claim word.
+    /// A send that was given up; waits until the receiver no longer uses its claim word.
     Withdrawn { word: u32, send: Key },
     /// Nothing: its parts have moved on.
     None,
-    /// It has ended; nobody has asked how yet.
+    /// It has ended; its result was not fetched yet.
     Done(Result<Outcome, Error>),
 }
 
-/// A message that comes in fragments.
+/// A message that arrives in fragments.
 #[derive(Debug)]
 pub(crate) struct Collect {
     pub(crate) buf: WriteBuf,
@@ -163,24 +163,24 @@ pub(crate) enum Then {
 #[derive(Debug)]
 pub(crate) struct Op {
     pub(crate) order: u32,
-    /// The one peer it depends on.
+    /// The peer on which it depends.
     pub(crate) peer: Option<PeerId>,
-    /// Nobody holds a handle: free it when it is done.
+    /// Nobody holds a handle: it is freed when it is done.
     pub(crate) detached: bool,
-    /// The scope that started it, and gets its error when it ends detached; [`NO_SCOPE`] for none.
+    /// The scope that started it, and gets its error if it ends detached; [`NO_SCOPE`] for none.
     pub(crate) scope: u16,
-    /// What it is, for messages about waits.
+    /// Its name, for messages about waits.
     pub(crate) what: &'static str,
     pub(crate) work: Work,
 }
 
-// Operations are moved into and out of the table on the way of every posted receive.
+// Operations are moved into and out of the table for every posted receive.
 const _: () = assert!(size_of::<Op>() <= 112);
 
 /// An operation that no scope started.
 pub(crate) const NO_SCOPE: u16 = 0;
 
-/// Index and order of an operation; what travels as "send" or "request".
+/// Index and order of an operation; sent as "send" or "request".
 pub(crate) type Key = u64;
 
 impl Op {
@@ -197,16 +197,16 @@ struct Scope {
     error: Option<Error>,
 }
 
-/// The operations of a process: a table of slots that are used again.
+/// The operations of a process: a table of reusable slots.
 ///
-/// Not a general-purpose slab: an operation is written into its slot field by field and ends in it.
+/// Not a general-purpose slab: an operation is written into its slot field by field and ends there.
 /// Moving one as a whole, twice per message, took a quarter of the time of a posted receive.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
     slots: Vec<Op>,
     free: Vec<u32>,
     order: u32,
-    /// The scopes that are open; the first error of each. A scope is its place here, from 1.
+    /// The open scopes, with the first error of each. A scope's number is its place here, from 1.
     scopes: Vec<Scope>,
 }
 
@@ -247,8 +247,8 @@ impl Ops {
     #[inline(always)]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Op> {
         let op = self.slots.get_mut((key & 0xffff_ffff) as usize)?;
-        // A free slot has the order 0, and so may a key: of a handle that had ended when it was
-        // made, or in a frame of a peer that makes keys up.
+        // A free slot has the order 0, and so may a key: that of a handle that had ended when it
+        // was created, or one that a hostile peer made up.
         (op.order == (key >> 32) as u32 && op.order != 0).then_some(op)
     }
 
@@ -274,7 +274,7 @@ impl Ops {
         self.free.push((key & 0xffff_ffff) as u32);
     }
 
-    /// Takes the result of an operation that is done; frees it.
+    /// Takes the result of an operation that is done, and frees it.
     #[inline]
     pub(crate) fn take(&mut self, key: Key) -> Option<Result<Outcome, Error>> {
         let op = self.get(key).filter(|op| op.has_ended())?;
@@ -286,7 +286,7 @@ impl Ops {
         }
     }
 
-    /// Nobody will ask for the result any more.
+    /// Detaches an operation: its result will not be fetched.
     #[inline]
     pub(crate) fn detach(&mut self, key: Key) {
         let Some(op) = self.get(key) else { return };
@@ -298,10 +298,10 @@ impl Ops {
         }
     }
 
-    /// Opens a scope; its number.
+    /// Opens a scope; returns its number.
     ///
     /// # Panics
-    /// 65,535 scopes are open.
+    /// If 65,535 scopes are open.
     #[inline]
     pub(crate) fn begin_scope(&mut self) -> u16 {
         let free = self.scopes.iter().position(|scope| !scope.is_open);
@@ -314,7 +314,8 @@ impl Ops {
         number
     }
 
-    /// Closes a scope: the first error of an operation that nobody else has asked.
+    /// Closes a scope; returns the first error of an operation whose result was not fetched
+    /// otherwise.
     #[inline]
     pub(crate) fn end_scope(&mut self, scope: u16) -> Option<Error> {
         std::mem::take(self.scope(scope)?).error
@@ -324,7 +325,7 @@ impl Ops {
         self.scopes.get_mut(usize::from(scope).checked_sub(1)?)
     }
 
-    /// The end of an operation is its scope's concern from now on, or (with [`NO_SCOPE`]) nobody's.
+    /// Gives the result of an operation to a scope from now on, or (with [`NO_SCOPE`]) to nobody.
     pub(crate) fn belong(&mut self, key: Key, scope: u16) {
         if let Some(op) = self.get(key) {
             op.scope = scope;
@@ -341,14 +342,14 @@ impl Ops {
         }
     }
 
-    /// Operations that are not done, in no order.
+    /// Returns the operations that are not done, unordered.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Op> {
         self.slots
             .iter()
             .filter(|op| op.order != 0 && !op.has_ended())
     }
 
-    /// Operations that are not done, oldest first, which `which` wants.
+    /// Returns the operations that are not done and that `which` selects, oldest first.
     pub(crate) fn pending(&self, which: impl Fn(&Op) -> bool) -> Vec<Key> {
         let mut keys: Vec<(u32, Key)> = self
             .slots
@@ -364,7 +365,7 @@ impl Ops {
     }
 }
 
-/// Words of shared memory that divide and revoke large messages: one line each, from blocks of 64.
+/// Claim words, which divide and revoke large messages: one cache line each, from blocks of 64.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimWords {
     blocks: Vec<Block>,
@@ -374,7 +375,7 @@ pub(crate) struct ClaimWords {
 impl ClaimWords {
     const PER_BLOCK: u32 = 64;
 
-    /// A zeroed word; `None` without memory for it (the message then travels as data).
+    /// Takes a zeroed word; `None` without memory for it (the message is then streamed).
     pub(crate) fn take(&mut self, heap: &samite_mem::Heap) -> Option<u32> {
         if self.free.is_empty() {
             let block = heap
@@ -406,7 +407,7 @@ impl ClaimWords {
         block.span().offset + at
     }
 
-    /// The word at an offset, if it is one of these.
+    /// Returns the word at an offset, if it is one of these.
     pub(crate) fn at(&self, offset: u64) -> Option<ClaimWord> {
         let block = self.blocks.iter().find(|block| {
             let span = block.span();
@@ -426,8 +427,8 @@ impl ClaimWords {
 mod tests {
     use super::*;
 
-    /// The key 0 is that of an operation which had ended when its handle was made; nothing that is
-    /// done with it reaches a slot.
+    /// Key 0 belongs to an operation that had ended when its handle was created; using it never
+    /// reaches a slot.
     #[test]
     fn the_key_of_no_operation_frees_no_slot() {
         let mut ops = Ops::default();

@@ -1,4 +1,4 @@
-//! Segments that their owner sometimes has for itself: they are leased in a mode.
+//! Segments to which their owner sometimes has exclusive access: they are leased in a mode.
 //!
 //! ```text
 //!   open      attached by anybody: put, get, atomics
@@ -6,14 +6,15 @@
 //!   closed    nobody is attached; the owner has `&mut [T]`
 //!   exclusive one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
-//! The mode turns only when nobody is attached: those who use a segment agree on when they detach
-//! (drop their [`crate::Remote`]s), and then the owner turns it. If somebody did not, that is
-//! [`Error::InUse`], which names them, and nothing has changed. Over messages the owner itself
-//! answers, so there it is the engine of the owner that lets nobody in.
+//! The mode changes only when nobody is attached: the users of a segment agree on when they detach
+//! (drop their [`crate::Remote`]s), and then the owner changes it. If a user did not, the result is
+//! [`Error::InUse`], which names it, and nothing has changed. Over messages the owner itself
+//! answers, so there the owner's engine keeps others out.
 //!
-//! A segment that is dropped while somebody is still attached keeps its memory and its number until
-//! that has ended: an access through a lease needs no check. The lease of a process that dies ends
-//! with it. Nobody tells the owner: it looks whenever it allocates, and before it sleeps in a wait.
+//! A segment that is dropped while a process is still attached keeps its memory and its number
+//! until the last one detaches: an access through a lease needs no check. The lease of a dying
+//! process ends with it. Nobody tells the owner: it checks whenever it allocates, and before it
+//! sleeps in a wait.
 
 use crate::engine::{Access, Deferred, Offered};
 use crate::fabric::{Core, Fabric};
@@ -36,21 +37,21 @@ pub struct Phased {
     block: Option<LeasedBlock>,
 }
 
-/// A phased segment to come, whose memory is allocated part by part; given back when dropped.
+/// A future phased segment, whose memory is allocated part by part; given back when dropped.
 #[derive(Debug)]
 pub struct Growing {
     fabric: Fabric,
     memory: samite_mem::Growing,
 }
 
-/// A phased segment that this process has for itself.
+/// A phased segment to which this process has exclusive access.
 #[derive(Debug)]
 pub struct Owned {
     exclusive: Exclusive,
     phased: Phased,
 }
 
-/// A segment of a peer that this process has for itself; its owner gets it back when it is
+/// A segment of a peer to which this process has exclusive access; returned to its owner when
 /// dropped.
 #[derive(Debug)]
 pub struct Borrowed {
@@ -58,21 +59,21 @@ pub struct Borrowed {
 }
 
 impl Borrowed {
-    /// The memory.
+    /// Returns the memory.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         self.lease.as_slice()
     }
 
-    /// The memory, to be changed.
+    /// Returns the memory for writing.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         self.lease.as_mut_slice()
     }
 
-    /// Puts `from` at byte `offset`, large blocks past the caches ([`copy_aside`]): they are for
-    /// somebody else.
+    /// Copies `from` to byte `offset`, large blocks past the caches ([`copy_aside`]), since others
+    /// will read them.
     ///
     /// # Panics
-    /// The memory ends before them.
+    /// `from` does not fit into the memory.
     pub fn put(&mut self, offset: u64, from: &[u8]) {
         let to = &mut self.as_mut_slice::<u8>()[offset as usize..];
         copy_aside(&mut to[..from.len()], from);
@@ -92,12 +93,12 @@ impl Core {
 }
 
 impl Fabric {
-    /// Has a segment that its owner lends ([`Phased::lend`]). `None` where it is not mapped here.
+    /// Borrows a segment that its owner lends ([`Phased::lend`]). `None` if it is not mapped here.
     /// Local.
     ///
     /// # Errors
-    /// A key of another use of the number; a lost owner; [`Error::WrongPhase`] when it is not
-    /// exclusive, or somebody else has it.
+    /// A key of another generation; a lost owner; [`Error::WrongPhase`] if it is not exclusive, or
+    /// another process has borrowed it.
     pub fn borrow(&self, key: SegmentKey) -> Result<Option<Borrowed>> {
         let core = self.0.lock()?;
         let Route { to, caps, .. } = core.engine.route(key.peer);
@@ -115,7 +116,7 @@ impl Fabric {
         }))
     }
 
-    /// Allocates a zeroed segment, open, whose mode can be turned. `segment`: a number that is not
+    /// Allocates a zeroed, open segment, whose mode can be changed. `segment`: a number that is not
     /// in use. Local.
     pub fn allocate_phased(&self, segment: u32, bytes: u64) -> Result<Phased> {
         self.grow_phased(bytes)?.publish(Some(segment))
@@ -130,7 +131,7 @@ impl Fabric {
         })
     }
 
-    /// Lets the engine know of a block that is offered.
+    /// Registers a block with the engine, as an offered segment.
     pub(crate) fn offer(&self, segment: u32, block: LeasedBlock) -> Result<Phased> {
         let generation = block.generation();
         let phased = Phased {
@@ -144,14 +145,14 @@ impl Fabric {
 }
 
 impl Growing {
-    /// Allocates the pages of the next part; whether all are there. A part takes some ten
+    /// Allocates the pages of the next part; returns whether it is complete. A part takes some ten
     /// milliseconds.
     pub fn step(&mut self) -> Result<bool> {
         Ok(self.memory.step()?)
     }
 
-    /// The segment, open, with all of its memory. `segment`: a number that is not in use; `None`:
-    /// any such number.
+    /// Returns the segment, open, with all of its memory. `segment`: a number that is not in use;
+    /// `None`: any such number.
     pub fn publish(self, segment: Option<u32>) -> Result<Phased> {
         let number = self.fabric.take_number(segment)?;
         self.publish_as(number)
@@ -163,24 +164,24 @@ impl Growing {
 }
 
 impl Phased {
-    /// What names it to others.
+    /// Returns its key.
     pub fn key(&self) -> SegmentKey {
         self.key
     }
 
-    /// Returns whether it may be read, and nothing else.
+    /// Returns whether it may only be read.
     pub fn is_reading(&self) -> bool {
         let mode = self.block.as_ref().map(LeasedBlock::mode);
         mode == Some(Mode::Reading)
     }
 
-    /// Its bytes, while it is open. Whoever has them uses it.
+    /// Returns its bytes, while it is open. Holding them is a use of the segment.
     pub fn bytes(&self) -> Result<SharedBytes> {
         let block = self.block.as_ref().ok_or_else(|| self.wrong_phase())?;
         block.share()?.ok_or_else(|| self.wrong_phase())
     }
 
-    /// As a segment whose mode is not turned. It is open.
+    /// Converts it, if open, to a segment whose mode does not change.
     pub fn into_segment(self) -> Result<Segment> {
         Segment::of(self)
     }
@@ -192,7 +193,7 @@ impl Phased {
         }
     }
 
-    /// Lets the engine answer those who reach it by messages.
+    /// Lets the engine answer accesses by messages.
     fn let_in(&self) -> Result<()> {
         let block = self.block.as_ref().ok_or_else(|| self.wrong_phase())?;
         let access = match block.read()? {
@@ -216,8 +217,8 @@ impl Phased {
             .with(|core| core.offer(segment, Some(offered)));
     }
 
-    /// Takes it out of the directory and out of the hands of the engine: nobody attaches from now
-    /// on. Those who are attached still are. The first step of a turn.
+    /// Removes it from the directory and from the engine: nobody can attach from now on. Processes
+    /// that are attached stay so. The first step of a change of mode.
     pub fn shut(&self) {
         self.set_access(Access::Withdrawn(self.key.bytes));
         if let Some(block) = &self.block {
@@ -225,7 +226,8 @@ impl Phased {
         }
     }
 
-    /// Has it for this process alone. After [`Phased::shut`], and when everybody has detached.
+    /// Gives this process exclusive access. After [`Phased::shut`], and when everybody has
+    /// detached.
     ///
     /// # Errors
     /// [`Error::InUse`], with the segment shut as before.
@@ -247,8 +249,8 @@ impl Phased {
         }
     }
 
-    /// From open (or exclusive) to reading or back, without having it in between. Conditions and
-    /// errors as [`Phased::own`].
+    /// Changes from open (or exclusive) to reading or back, without owning it in between.
+    /// Conditions and errors as for [`Phased::own`].
     pub fn turn(&mut self, reading: bool) -> Result<()> {
         self.turn_to(if reading { Mode::Reading } else { Mode::Open })?;
         self.offer_again()
@@ -261,17 +263,17 @@ impl Phased {
         }
     }
 
-    /// Lends it to whoever is the first to [`Fabric::borrow`] it. After it was open and nobody is
-    /// attached. [`Phased::turn`] takes it back when the borrower has dropped it.
+    /// Lends it to the first process that [borrows](Fabric::borrow) it. Requires that it was open
+    /// and nobody is attached. [`Phased::turn`] takes it back when the borrower has dropped it.
     ///
     /// # Errors
-    /// [`Error::InUse`], with the segment as it was.
+    /// [`Error::InUse`], with the segment unchanged.
     pub fn lend(&mut self) -> Result<()> {
-        // The engine itself is attached for those who come by messages.
+        // The engine itself is attached, for accesses by messages.
         self.set_access(Access::Withdrawn(self.key.bytes));
         let lent = self.turn_to(Mode::Exclusive);
         if lent.is_err() {
-            // As before: those who come by messages get in, too.
+            // As before: accesses by messages work again, too.
             let _ = self.let_in();
         }
         lent
@@ -290,7 +292,7 @@ impl Phased {
         }
     }
 
-    /// Lets others attach again, after [`Phased::shut`], in the mode that it has.
+    /// Lets others attach again after [`Phased::shut`], in its current mode.
     pub fn offer_again(&self) -> Result<()> {
         self.let_in()?;
         if let Some(block) = &self.block {
@@ -307,7 +309,7 @@ impl Drop for Phased {
         };
         self.set_access(Access::Withdrawn(self.key.bytes));
         let segment = self.key.segment;
-        // Without the lock: it takes its time to free much private memory.
+        // Without the lock: freeing much private memory takes long.
         match block.end() {
             Ok(()) => self.fabric.withdraw(segment),
             Err(block) => {
@@ -321,29 +323,29 @@ impl Drop for Phased {
 }
 
 impl Owned {
-    /// What names it to others.
+    /// Returns its key.
     pub fn key(&self) -> SegmentKey {
         self.phased.key
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&self) -> &Exclusive {
         &self.exclusive
     }
 
-    /// The memory, to be changed.
+    /// Returns the memory for writing.
     pub fn memory_mut(&mut self) -> &mut Exclusive {
         &mut self.exclusive
     }
 
-    /// A segment of another generation in the same memory, open, with the bytes as they are: keys
-    /// of the last one do not fit any more.
+    /// Returns a segment of a new generation in the same memory, open, with its bytes unchanged:
+    /// keys of the old generation no longer match.
     pub fn renew(self) -> Result<Phased> {
         let Owned {
             exclusive,
             mut phased,
         } = self;
-        // The number stays this segment's all the time: another thread may be looking for one.
+        // The number stays reserved for this segment: another thread may be looking for one.
         let block = exclusive.renew();
         phased.key.generation = block.generation();
         phased.block = Some(block);
@@ -351,7 +353,7 @@ impl Owned {
         Ok(phased)
     }
 
-    /// Lets others in again, to write or only to read.
+    /// Lets others attach again, to write or only to read.
     pub fn give(self, reading: bool) -> Result<Phased> {
         let mode = if reading { Mode::Reading } else { Mode::Open };
         let mut phased = self.phased;
@@ -412,7 +414,7 @@ mod tests {
         assert_eq!(found, [1]);
     }
 
-    /// No other thread gets the number while there are none of the two segments.
+    /// No other thread gets the number while neither of the two segments exists.
     #[test]
     fn a_number_is_kept_while_its_memory_is_used_again() {
         let fabric = Fabric::alone(Identity::by_hand("kept"), Config::default()).unwrap();
@@ -423,7 +425,7 @@ mod tests {
                     phased.shut();
                     phased = phased.own().unwrap().renew().unwrap();
                 }
-                phased // Not dropped before the others have stopped asking for a number.
+                phased // Dropped only after the others have stopped asking for a number.
             });
             while !renews.is_finished() {
                 let other = fabric.allocate(4096).unwrap();
@@ -433,7 +435,7 @@ mod tests {
         });
     }
 
-    /// Nothing but the end of the last use frees it, and nobody tells of that.
+    /// Only the end of the last use frees it, and nothing announces that.
     #[test]
     fn a_wait_frees_what_was_dropped() {
         let fabric = Fabric::alone(Identity::by_hand("freed"), Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! One-sided operations on a segment, whoever's it is.
+//! One-sided operations on a segment of any process.
 
 use crate::access_path::AccessPath;
 use crate::atomic::apply;
@@ -15,10 +15,10 @@ use samite_mem::lend::WriteBuf;
 
 /// A segment of a peer, or of this process, as a target of one-sided operations.
 ///
-/// A fork of the process has a copy of it that reaches nothing: operations end with
-/// [`Error::Forked`], and the bytes that [`Remote::mapped`] and [`Remote::readable`] gave before
-/// are private zeroes there. Where the system promises no memory beyond what it has
-/// (`vm.overcommit_memory=2`) a fork that writes to them may be ended by SIGSEGV.
+/// A fork of the process has a copy of it without access: operations end with [`Error::Forked`],
+/// and the bytes that [`Remote::mapped`] and [`Remote::readable`] returned before are private
+/// zeroes there. If the system does not overcommit memory (`vm.overcommit_memory=2`), a fork that
+/// writes to them may be killed by SIGSEGV.
 #[derive(Debug, Clone)]
 pub struct Remote {
     fabric: Fabric,
@@ -31,12 +31,13 @@ impl Remote {
         Remote { fabric, key, path }
     }
 
-    /// What names it.
+    /// Returns its key.
     pub fn key(&self) -> SegmentKey {
         self.key
     }
 
-    /// The bytes, if they are mapped here: reads and writes of them are one-sided operations.
+    /// Returns the bytes, if they are mapped here: reads and writes of them are one-sided
+    /// operations.
     pub fn mapped(&self) -> Option<&SharedBytes> {
         match &self.path {
             AccessPath::Mapped { bytes, .. } => Some(bytes),
@@ -44,7 +45,7 @@ impl Remote {
         }
     }
 
-    /// Returns whether its owner still offers it, as far as that can be seen from here.
+    /// Returns whether its owner still offers it, as far as this process can tell.
     #[inline]
     pub fn is_offered(&self) -> bool {
         match &self.path {
@@ -60,7 +61,7 @@ impl Remote {
         is_offered(offered.u64(0), self.key.generation)
     }
 
-    /// The bytes, if they are mapped here and nobody writes them.
+    /// Returns the bytes, if they are mapped here and no process writes them.
     pub fn readable(&self) -> Option<&Readable> {
         match &self.path {
             AccessPath::Reading { bytes, .. } => Some(bytes),
@@ -80,7 +81,7 @@ impl Remote {
         }
     }
 
-    /// Returns whether a word lies inside, and where atomics may reach it.
+    /// Checks that a word lies inside, and where atomics may access it.
     #[inline(always)]
     fn check_word(&self, offset: u64, width: Width) -> Result<()> {
         self.check(offset, width.bytes())?;
@@ -90,9 +91,9 @@ impl Remote {
         }
     }
 
-    /// The bytes, if they are mapped here and may be written. One load of a line that changes only
-    /// when the owner withdraws the segment. That it did is an error, and no danger: the memory is
-    /// not used for anything else as long as this value has its lease.
+    /// Returns the bytes, if they are mapped here and may be written. One load of a line that
+    /// changes only when the owner withdraws the segment. A withdrawn segment is an error, but no
+    /// danger: the memory is not reused while this value holds its lease.
     #[inline(always)]
     fn writable(&self) -> Result<Option<&SharedBytes>> {
         match &self.path {
@@ -103,9 +104,9 @@ impl Remote {
         }
     }
 
-    /// The process and the address at which the kernel reaches the bytes. One that was killed
-    /// withdraws nothing, and its id may be another process's by now: the agent's table says which
-    /// life there is.
+    /// Returns the process and address at which the kernel accesses the bytes. A killed process
+    /// withdraws nothing, and its id may have been reused: the agent's table has the present
+    /// incarnation.
     fn by_kernel(&self) -> Result<Option<(i32, u64)>> {
         let AccessPath::Kernel {
             owner,
@@ -128,7 +129,8 @@ impl Remote {
         }
     }
 
-    /// Why it is not offered. In a fork the word that says so is wiped, as all of the arena.
+    /// Returns why it is not offered. In a fork the word that says so is zeroed, like all of the
+    /// arena.
     #[cold]
     fn withdrawn(&self) -> Error {
         if self.fabric.0.is_of_parent() {
@@ -175,7 +177,7 @@ impl Remote {
         }
     }
 
-    /// An operation that has ended with this, and which is asked later.
+    /// Returns a handle of an operation that has ended with `value`.
     fn ended<T>(&self, what: &'static str, value: Ended) -> Result<Handle<T>> {
         let ops = &mut self.fabric.0.lock()?.engine.ops;
         let key = ops.add(None, what, Work::Done(Ok(value)));
@@ -189,7 +191,7 @@ impl Remote {
         }
     }
 
-    /// Starts to fill a buffer from a range that was checked; the operation.
+    /// Starts to fill a buffer from a checked range; returns the operation.
     pub(crate) fn request_get(&self, offset: u64, into: WriteBuf) -> Result<Key> {
         match self.remote_key() {
             Some(remote) => self.fabric.get_rma(self.key, remote, offset, into),
@@ -197,7 +199,7 @@ impl Remote {
         }
     }
 
-    /// Copies from the segment into `into`. One-sided. Completion: the bytes are here.
+    /// Copies from the segment into `into`. One-sided. Completion: the bytes have arrived.
     #[inline]
     pub fn get(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         if !self.get_at_once(offset, into)? {
@@ -207,7 +209,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Starts to copy `len` bytes out of the segment; the handle gives them.
+    /// Starts to copy `len` bytes out of the segment; the handle returns them.
     pub fn get_nb(&self, offset: u64, len: u64) -> Result<Handle<Vec<u8>>> {
         self.check(offset, len)?;
         let mut bytes = memory_for(len)?;
@@ -218,13 +220,14 @@ impl Remote {
         Ok(Handle::new(self.fabric.clone(), key))
     }
 
-    /// Copies what can be had without its owner; `false` if the owner must be asked.
+    /// Copies the bytes if that is possible without the owner; returns `false` if the owner must be
+    /// asked.
     #[inline]
     pub(crate) fn get_at_once(&self, offset: u64, into: &mut [u8]) -> Result<bool> {
         self.check(offset, into.len() as u64)?;
         match &self.path {
             AccessPath::Reading { bytes, .. } => {
-                // Not the word: a lease outlives the offer.
+                // The directory's word is not checked: a lease outlives the offer.
                 if self.fabric.0.is_of_parent() {
                     return Err(Error::Forked);
                 }
@@ -244,7 +247,8 @@ impl Remote {
         }
     }
 
-    /// One atomic operation on a word of the segment; the old value. One-sided. Completion: remote.
+    /// Performs one atomic operation on a word of the segment; returns the old value. One-sided.
+    /// Completion: remote.
     #[inline]
     pub fn atomic(&self, offset: u64, op: Atomic, width: Width, a: u64, b: u64) -> Result<u64> {
         self.check_word(offset, width)?;
@@ -273,9 +277,9 @@ impl Remote {
         }
     }
 
-    /// Many atomic updates of words, in no order among them; no old values. One-sided. Where the
-    /// memory is mapped they are done when this returns, else the handle tells. Every place is
-    /// checked first.
+    /// Performs many atomic updates of words, unordered, without old values. One-sided. On mapped
+    /// memory they are done when this returns; otherwise the handle tells. Every place is checked
+    /// first.
     #[inline]
     pub fn update_batch(
         &self,
@@ -298,8 +302,8 @@ impl Remote {
         }
     }
 
-    /// Copies elements of `size` bytes at `offsets`, one behind the other; the handle gives them.
-    /// One-sided. For memory that is not mapped here: they travel together.
+    /// Copies elements of `size` bytes at `offsets`; the handle returns them one after the other.
+    /// One-sided. If the memory is not mapped here, they are sent together.
     pub fn get_batch(&self, size: u64, offsets: &[u64]) -> Result<Handle<Vec<u8>>> {
         for offset in offsets {
             self.check(*offset, size)?;
@@ -312,7 +316,8 @@ impl Remote {
         self.fabric.gather_far(self.key, size, offsets, into)
     }
 
-    /// The kernel has no atomics on the memory of others: the owner does it (see `proto/rma`).
+    /// The kernel has no atomics on other processes' memory: the owner performs them (see
+    /// `proto/rma`).
     fn atomic_far(
         &self,
         offset: u64,
@@ -332,20 +337,20 @@ impl Remote {
         self.fabric.atomic_far(self.key, offset, op, (a, b))
     }
 
-    /// Adds to a 64-bit word; the old value.
+    /// Adds to a 64-bit word; returns the old value.
     #[inline]
     pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64> {
         self.atomic(offset, Atomic::Add, Width::W64, value, 0)
     }
 
-    /// Replaces a 64-bit word if it is `expected`; the old value.
+    /// Replaces a 64-bit word if it is `expected`; returns the old value.
     #[inline]
     pub fn compare_exchange(&self, offset: u64, expected: u64, new: u64) -> Result<u64> {
         self.atomic(offset, Atomic::CompareExchange, Width::W64, expected, new)
     }
 }
 
-/// Private memory for what a get will bring. Errors: [`Error::Memory`] where there is not so much.
+/// Allocates private memory for a get. Errors: [`Error::Memory`] if there is not enough.
 fn memory_for(bytes: u64) -> Result<Vec<u8>> {
     let memory = crate::proto::rendezvous::zeroed(bytes);
     memory.ok_or_else(|| Error::Memory(format!("no memory for a get of {bytes} bytes")))

@@ -1,10 +1,10 @@
-//! How each peer is reached; how each segment of it is, says [`crate::access_path`].
+//! How each peer is reached. For its segments, see [`crate::access_path`].
 //!
-//! A [`Route`] is made when the peer is announced: from where the peer is, what the transport can
-//! do, and what the [`Mask`] of this process leaves of that. Only a route says in which slot of
-//! this node a peer is: no code looks for a peer of another node, or for one that is masked, in the
-//! tables of this node. A process has one transport; with several, [`Reach::Remote`] would say
-//! which one carries frames to the peer.
+//! A [`Route`] is created when the peer is announced, from the peer's place, what the transport can
+//! do, and what the [`Mask`] of this process leaves of that. Only a route gives the slot of a peer
+//! on this node, so no code looks for a peer of another node, or for a masked one, in the tables of
+//! this node. A process has one transport; with several, [`Reach::Remote`] would name the one that
+//! carries frames to the peer.
 
 use crate::engine::Engine;
 use crate::node::{Entry, Slot};
@@ -15,27 +15,27 @@ use samite_mem::lease::Seen;
 /// Where a peer is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// In a slot of this node, whose tables it shares: directories of segments, doorbells.
+    /// In a slot of this node, with which it shares tables: directories of segments, doorbells.
     Node(Slot),
-    /// Elsewhere: the transport reaches it, and nothing else does.
+    /// On another node: only the transport reaches it.
     #[default]
     Remote,
 }
 
-/// How a peer is reached; by default not at all.
+/// How a peer is reached; by default it is unreachable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Route {
     pub(crate) to: Reach,
-    /// What can be done between it and this process.
+    /// The capabilities between it and this process.
     pub(crate) caps: Caps,
-    /// Up to which length messages to it travel at once.
+    /// The length up to which messages to it are sent eagerly.
     pub(crate) eager_max: u64,
-    /// Whether the kernel copies between us; found out when first needed.
+    /// Whether the kernel copies between us; determined when first needed.
     pub(crate) kernel: Option<bool>,
 }
 
 impl Engine {
-    /// The route to a peer that is announced. To itself a process masks nothing.
+    /// Returns the route to an announced peer. A process masks nothing towards itself.
     pub(crate) fn new_route(&self, info: &PeerInfo, caps: Caps) -> Route {
         let own = info.peer == self.me;
         let mask = if own { Mask::default() } else { self.mask };
@@ -55,17 +55,17 @@ impl Engine {
         }
     }
 
-    /// The route to a peer; nothing can be done on it if the peer was never heard of.
+    /// Returns the route to a peer; an unknown peer has no capabilities.
     #[inline]
     pub(crate) fn route(&self, peer: PeerId) -> Route {
         let peer = self.peers.get(peer);
         peer.map(|peer| peer.route).unwrap_or_default()
     }
 
-    /// Returns whether the kernel copies between a peer and this process; asked once, by doing it.
+    /// Returns whether the kernel copies between a peer and this process; tested once, by copying.
     pub(crate) fn kernel_works(&mut self, peer: PeerId) -> bool {
         let route = self.route(peer);
-        // To itself a process sends through its ring: the kernel must not write behind borrows.
+        // A process sends to itself through its ring: the kernel must not write behind borrows.
         let may = route.caps.kernel_copy && peer != self.me;
         let (Reach::Node(slot), true) = (route.to, may) else {
             return false;
@@ -82,16 +82,16 @@ impl Engine {
         works
     }
 
-    /// Returns whether the owner lives, and still the life that the key is of.
+    /// Checks that the owner is alive, and still the incarnation that the key names.
     pub(crate) fn lives(&self, key: SegmentKey) -> Result<()> {
         self.lost_life(key.peer, key.incarnation)
             .map_or(Ok(()), Err)
     }
 
-    /// The entry of a segment in its owner's directory, and what it says.
+    /// Returns the entry of a segment in its owner's directory, and its contents.
     ///
     /// # Errors
-    /// It is not, or not any more, what the key names.
+    /// The segment is not, or no longer, the one that the key names.
     pub(crate) fn entry(&self, owner: Slot, key: SegmentKey) -> Result<(Entry, Seen)> {
         let entry = self.node.layout.entry(owner, key.segment);
         let found = entry.and_then(|entry| entry.look().map(|seen| (entry, seen)));
@@ -113,7 +113,7 @@ pub(crate) fn wrong_phase(key: SegmentKey) -> Error {
     Error::WrongPhase { peer, segment }
 }
 
-/// Why a lease was not given.
+/// Returns why a lease was refused.
 pub(crate) fn not_now(key: SegmentKey, entry: &Entry) -> Error {
     match entry.offers(key.generation) {
         true => wrong_phase(key),

@@ -1,14 +1,15 @@
-//! Memory registered for remote access: who offers what, and how another process reaches it.
+//! Memory registered for remote access: which process offers what, and how another process accesses
+//! it.
 //!
 //! Peers on one node map each other's segments: put, get and atomics ([`crate::Remote`]) are then a
 //! bounds check and a load, a store or a memcpy, with no lock, no allocation and no system call.
 //! Otherwise they go by the kernel (registered private memory), by the RMA of the transport or over
 //! messages. The result is the same.
 //!
-//! Whoever reaches a segment without its owner has a lease on it (`samite_mem::lease`), as has the
-//! owner itself where it uses its ranges. A segment that is dropped while a lease is out keeps its
-//! memory and its number until the last one ends: a late put is then an error, or goes nowhere, and
-//! never into memory that is used for something else.
+//! A process that accesses a segment without its owner holds a lease on it (`samite_mem::lease`),
+//! as does the owner itself while it uses its ranges. A segment that is dropped while a lease is
+//! out keeps its memory and its number until the last one ends: a late put then is an error or has
+//! no effect, and never writes to memory that has been reused.
 
 use crate::access_path::AccessPath;
 use crate::engine::{Access, Offered};
@@ -27,21 +28,21 @@ use samite_mem::lease::{LeasedBlock, OwnEntry};
 #[derive(Debug)]
 pub struct Segment {
     bytes: SharedBytes,
-    /// Dropped last: its own range has ended then.
+    /// Dropped last: the lease of its own range has ended by then.
     phased: Phased,
 }
 
-/// The number of a segment to come: no other thread gets it. Given back when dropped.
+/// A number reserved for a future segment: no other thread gets it. Given back when dropped.
 #[derive(Debug)]
 pub struct Reserved {
-    /// `None`: the segment has the number.
+    /// `None`: the number has passed to the segment.
     fabric: Option<Fabric>,
     segment: u32,
     entry: OwnEntry,
 }
 
 impl Reserved {
-    /// Allocates the segment, zeroed and open. Local.
+    /// Allocates the segment with this number, zeroed and open. Local.
     pub fn allocate(self, bytes: u64) -> Result<Phased> {
         let memory = self.fabric.as_ref().map(|fabric| fabric.grow_phased(bytes));
         memory.ok_or_else(no_number)??.publish_as(self)
@@ -53,7 +54,7 @@ impl Reserved {
         self.offer(adopt)?.into_segment()
     }
 
-    /// The segment, with its memory.
+    /// Returns the segment with its memory.
     pub(crate) fn offer(
         mut self,
         block: impl FnOnce(OwnEntry) -> Result<LeasedBlock>,
@@ -73,27 +74,27 @@ impl Drop for Reserved {
 }
 
 impl Fabric {
-    /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`] with
-    /// everything else untouched.
+    /// Allocates a zeroed segment of shared memory. Local. Errors: [`Error::Budget`], with
+    /// everything else unchanged.
     pub fn allocate(&self, bytes: u64) -> Result<Segment> {
         let memory = self.grow_phased(bytes)?;
         memory.publish_as(self.take_number(None)?)?.into_segment()
     }
 
-    /// Reserves a number for a segment to come, so that several peers can agree on it. `None` if it
+    /// Reserves a number for a future segment, so that several peers can agree on it. `None` if it
     /// is in use here.
     pub fn reserve(&self, segment: u32) -> Option<Reserved> {
         self.take_number(Some(segment)).ok()
     }
 
-    /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]):
-    /// several peers can so agree on one.
+    /// As [`Fabric::allocate`], with a number that is not in use ([`Fabric::free_segments`]), so
+    /// that several peers can agree on one.
     pub fn allocate_as(&self, segment: u32, bytes: u64) -> Result<Segment> {
         self.allocate_phased(segment, bytes)?.into_segment()
     }
 
-    /// Makes private memory of this process a segment: peers reach it through the kernel or by
-    /// messages. From now on it is read and written through the segment.
+    /// Turns private memory of this process into a segment: peers access it through the kernel or
+    /// by messages. From now on it is read and written through the segment.
     pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment> {
         self.take_number(None)?.register(elements)
     }
@@ -103,7 +104,7 @@ impl Fabric {
         self.take_number(Some(segment))?.register(elements)
     }
 
-    /// Which numbers of segments are not in use here: one bit each, the lowest first.
+    /// Returns which segment numbers are not in use here: one bit each, the lowest first.
     pub fn free_segments(&self) -> Vec<u64> {
         let free = self.0.with(|core| {
             core.sweep();
@@ -116,8 +117,8 @@ impl Fabric {
         free.unwrap_or_else(|| vec![0; SEGMENTS_MAX as usize / 64])
     }
 
-    /// The key of a peer's segment; `None` where there is no such segment. Local on one node, where
-    /// it is in the owner's directory; else the owner is asked.
+    /// Returns the key of a peer's segment; `None` if there is no such segment. Local on one node,
+    /// where the owner's directory has it; otherwise the owner is asked.
     pub fn look_up(&self, peer: PeerId, segment: u32) -> Result<Option<SegmentKey>> {
         let mut core = self.0.lock()?;
         if let Some(error) = core.gone(peer) {
@@ -141,7 +142,7 @@ impl Fabric {
         }))
     }
 
-    /// Takes a number that is not in use, this one or any, with its entry.
+    /// Reserves a number that is not in use, this one or any, with its entry.
     pub(crate) fn take_number(&self, segment: Option<u32>) -> Result<Reserved> {
         let core = &mut *self.0.lock()?;
         core.sweep();
@@ -169,7 +170,7 @@ impl Fabric {
         })
     }
 
-    /// Takes a number back.
+    /// Frees a number.
     pub(crate) fn withdraw(&self, segment: u32) {
         self.0.with(|core| core.offer(segment, None));
     }
@@ -185,8 +186,8 @@ impl Fabric {
     }
 
     /// Prepares one-sided operations on a segment. Local on one node; the key is checked against
-    /// the owner's directory. What is reached without the owner is used from now on, until the last
-    /// clone of this is dropped, and of the ranges that it gave.
+    /// the owner's directory. On a path that bypasses the owner, the segment is in use from now on,
+    /// until the last clone of this, and of the ranges that it returned, is dropped.
     pub fn attach(&self, key: SegmentKey) -> Result<Remote> {
         let mut core = self.0.lock()?;
         let _looked_up = core.known(key.peer);
@@ -195,9 +196,8 @@ impl Fabric {
         Ok(Remote::new(self.clone(), key, path))
     }
 
-    /// As [`Fabric::attach`] where that is refused: whoever owns it is asked with each operation,
-    /// and none is looked for before. So operations on a segment of a lost peer end with an error
-    /// that says so.
+    /// As [`Fabric::attach`], but never refused: the owner is asked with each operation, and not
+    /// before. So operations on a segment of a lost peer end with an error that says so.
     pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
         Remote::new(self.clone(), key, AccessPath::Messages)
     }
@@ -215,18 +215,19 @@ impl Segment {
         Ok(Segment { bytes, phased })
     }
 
-    /// What names it to others.
+    /// Returns its key.
     pub fn key(&self) -> SegmentKey {
         self.phased.key()
     }
 
-    /// Its bytes. A clone of them is a use of the segment: the memory is not used for anything else
-    /// before it is dropped.
+    /// Returns its bytes. A clone of them is a use of the segment: the memory is not reused before
+    /// it is dropped.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
 
-    /// As a segment whose mode can be turned: to have it for this process alone, if nobody uses it.
+    /// Converts it to a segment whose mode can be changed: to get exclusive access, if nobody uses
+    /// it.
     pub fn into_phased(self) -> Phased {
         self.phased
     }
@@ -239,8 +240,8 @@ mod tests {
     use crate::transport::Rma;
     use crate::transport::sim::Scenario;
 
-    /// Units on two nodes, with RMA: a key that says more bytes than there are reaches none outside
-    /// of the segment.
+    /// Units on two nodes, with RMA: a key that claims too many bytes gives no access outside the
+    /// segment.
     #[test]
     fn a_key_of_too_many_bytes() {
         let ended = Scenario::new(1, 2).with_rma(Rma::Bypasses).run(|fabric| {
@@ -254,7 +255,7 @@ mod tests {
                 ..key.expect("it is offered")
             };
             let remote = fabric.attach(key)?;
-            // The answer to the request for the remote key is here after the second one.
+            // The remote key has arrived after the second one.
             (0..2).try_for_each(|_| remote.get(0, &mut [0; 8]))?;
             let outside = remote.put(4096, &[1; 8]);
             fabric.barrier(&members)?;
@@ -267,8 +268,7 @@ mod tests {
         }
     }
 
-    /// A number that is reserved for a segment to come names none: on its own node, and on another
-    /// one.
+    /// A number that is reserved for a future segment names none: on its own node, and on another.
     #[test]
     fn a_reserved_number_is_not_found() {
         let ended = Scenario::new(1, 4).on_nodes(2).run(|fabric| -> Result<_> {

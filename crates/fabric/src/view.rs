@@ -1,4 +1,4 @@
-//! A message in place, as its receiver holds it.
+//! A message in place, on the receiver's side.
 
 use crate::fabric::Fabric;
 use crate::ops::Status;
@@ -8,21 +8,21 @@ use samite_mem::SharedBytes;
 #[derive(Debug)]
 pub struct View {
     status: Status,
-    /// With a lease on the sender's segment, if they lie there.
+    /// The bytes, with a lease if they lie in the sender's segment.
     bytes: SharedBytes,
-    /// Dropped last: the sender hears of the end of a view that has let go of its memory.
+    /// Dropped last: the sender is told that the view has ended after its memory was released.
     end: ViewEnd,
 }
 
 #[derive(Debug)]
 struct ViewEnd {
     fabric: Fabric,
-    /// Which one it is, if the bytes are the sender's.
+    /// The id of the view, if the bytes are the sender's.
     view: Option<u64>,
 }
 
 impl View {
-    /// `view`: which one it is, if the bytes are the sender's.
+    /// `view`: the id of the view, if the bytes are the sender's.
     pub(crate) fn new(
         fabric: Fabric,
         status: Status,
@@ -33,12 +33,12 @@ impl View {
         View { status, bytes, end }
     }
 
-    /// Sender, tag and length.
+    /// Returns sender, tag and length.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The bytes, where they lie.
+    /// Returns the bytes in place.
     pub fn bytes(&self) -> &SharedBytes {
         &self.bytes
     }
@@ -49,9 +49,9 @@ impl View {
     }
 
     /// Returns whether the sender has given the message up (its deadline was over) while it was
-    /// viewed: then the bytes may be others than those that it sent. Their memory stays as long as
-    /// the view. `false` says that what was read before is right. Never of a private copy. Always
-    /// in a fork, where the bytes are zeroes.
+    /// viewed: then the bytes may differ from those that it sent. Their memory stays valid as long
+    /// as the view exists. `false` means that everything read before is correct. Always false for a
+    /// private copy. Always true in a fork, where the bytes are zeroes.
     pub fn is_withdrawn(&self) -> bool {
         let Some(view) = self.end.view else {
             return false;

@@ -1,11 +1,11 @@
-//! Waiting for a word that other units store into, without a frame: flags of collectives, queue
-//! locks, signals.
+//! Waiting for a word that other units store without a frame: flags of collectives, queue locks,
+//! signals.
 //!
-//! The storing side: store with Release, then [`Bell::nudge`]. The waiting side:
-//! [`Fabric::wait_until`], whose condition loads with Acquire. Where units share no memory the
-//! store is a put, and the owner's progress inside the wait brings it; `nudge` then has nothing to
-//! do. A put by RMA that bypasses the owner wakes nobody: a store that somebody may sleep for is an
-//! atomic, which the owner's progress does.
+//! The storing side stores with Release, then calls [`Bell::nudge`]. The waiting side calls
+//! [`Fabric::wait_until`], with a condition that loads with Acquire. Between units without shared
+//! memory the store is a put, which the owner's progress inside the wait brings; `nudge` then has
+//! nothing to do. A put by RMA that bypasses the owner wakes nobody: if a process may sleep until a
+//! store, the store must be an atomic, which the owner's progress does.
 
 use crate::fabric::{Core, Fabric};
 use crate::route::Reach;
@@ -26,7 +26,7 @@ enum Wakes {
 }
 
 impl Bell {
-    /// The bell of a peer; one that wakes nobody where it shares no memory with this process.
+    /// Returns the bell of a peer; it wakes nobody if the peer shares no memory with this process.
     pub(crate) fn of(core: &Core, peer: PeerId) -> Bell {
         let Reach::Node(slot) = core.engine.route(peer).to else {
             return Bell(Wakes::Nobody);
@@ -49,19 +49,19 @@ impl Bell {
 }
 
 impl Fabric {
-    /// The bell of a peer; one that wakes nobody for a number that no peer can have.
+    /// Returns the bell of a peer; it wakes nobody if no peer can have this number.
     pub fn bell(&self, peer: PeerId) -> Bell {
         let bell = self.0.with(|core| Bell::of(core, peer));
         bell.unwrap_or(Bell(Wakes::Nobody))
     }
 
-    /// Returns whether a peer is gone: then the error that operations to it end with.
+    /// Returns the error with which operations to a peer end, if the peer is gone.
     pub fn lost(&self, peer: PeerId) -> Option<Error> {
         self.0.lock().map_or_else(Some, |mut core| core.gone(peer))
     }
 
-    /// As [`Fabric::lost`], for one life of a peer: when another process has its number by now, it
-    /// is lost.
+    /// As [`Fabric::lost`], for one incarnation of a peer: it is lost when its number has been
+    /// reassigned.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
         let mut core = match self.0.lock() {
             Ok(core) => core,

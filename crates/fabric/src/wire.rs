@@ -1,22 +1,22 @@
-//! What frames say. Numbers are little-endian and of fixed width: units of different processors
-//! understand each other.
+//! The contents of frames. Numbers are little-endian and of fixed width, so that units with
+//! different processors understand each other.
 
 use crate::transport::Outgoing;
 use samite_mem::ring::Body;
 
-/// The table of the kinds of frames, handed to a macro that makes something of its rows: a name and
-/// a number, which never change their meaning; which credits the frame takes; and the method of the
-/// engine that takes it when it arrives.
+/// The table of the kinds of frames, passed to a macro that expands its rows: a name and a number,
+/// which never change their meaning; the credits that the frame takes; and the method of the engine
+/// that handles it on arrival.
 ///
-/// * `ASKS`: those of requests, in whose order it stays.
-/// * `TELLS`: those of replies, so that it passes requests.
-/// * `ANSWERS`: as `TELLS`, and it ends a request of the peer, or is a part of what does.
+/// * `ASKS`: the credits of requests; the frame stays in their order.
+/// * `TELLS`: the credits of replies, so that it overtakes requests.
+/// * `ANSWERS`: as `TELLS`, and it ends a request of the peer, or is a part of the frames that do.
 macro_rules! kinds {
     ($make:ident) => {
         $make! {
             /// A whole message: arg = tag, bytes inline or in the body.
             EAGER = 1, ASKS, eager_arrived;
-            /// Ready to send, a message is to be fetched: arg = tag, inline = [`super::Offer`].
+            /// Ready to send, a message to be fetched: arg = tag, inline = [`super::Offer`].
             RTS = 2, ASKS, offer_arrived;
             /// Send it as data: arg = send, inline = receive.
             STREAM = 3, TELLS, stream_wanted;
@@ -31,10 +31,10 @@ macro_rules! kinds {
             /// An active message: arg = request (0: no reply), inline = handler, bytes inline or in
             /// the body.
             ACTIVE = 8, ASKS, active_arrived;
-            /// A long active message is to be fetched: arg = request, inline = [`super::Offer`],
+            /// A long active message to be fetched: arg = request, inline = [`super::Offer`],
             /// handler.
             ACTIVE_RTS = 9, ASKS, active_offer_arrived;
-            /// Its reply, or a part of it: arg = request, inline = status, bytes that follow in
+            /// Its reply, or a part of it: arg = request, inline = status, bytes still to come in
             /// further frames; bytes inline or in the body.
             REPLY = 10, ANSWERS, reply_arrived;
             /// A put: arg = request, inline = [`super::RemoteAddress`], body = bytes.
@@ -43,14 +43,14 @@ macro_rules! kinds {
             /// request.
             GET = 12, ASKS, get_arrived;
             /// The reply to a get, or a part of it: arg = request, inline = offset in the request,
-            /// bytes that follow in further frames of this answer; body = bytes.
+            /// bytes still to come in further frames of this answer; body = bytes.
             GET_REPLY = 13, ANSWERS, got_arrived;
             /// An atomic: arg = request, inline = [`super::RemoteAddress`], operation, two
             /// operands.
             ATOMIC = 14, ASKS, atomic_arrived;
             /// Answer to a put or atomic: arg = request, inline = status, word.
             ANSWER = 15, ANSWERS, answer_arrived;
-            /// Something happened: arg = key.
+            /// A signal: arg = key.
             SIGNAL = 16, ASKS, signal_arrived;
             /// Updates of words: arg = request, inline = [`super::RemoteAddress`], operation, body
             /// = pairs of offset and operand.
@@ -58,12 +58,12 @@ macro_rules! kinds {
             /// Gets of elements: arg = request, inline = [`super::RemoteAddress`], size, offset in
             /// the request, body = offsets.
             GATHER = 18, ASKS, gather_arrived;
-            /// How many messages that nobody expects may come: arg = [`crate::engine::Pace`].
+            /// How many unexpected messages may be sent: arg = [`crate::engine::Pace`].
             PACE = 19, TELLS, pace_arrived;
-            /// The receive that had matched a message was given up before the message was whole:
-            /// arg = send.
+            /// The receive that matched a message was given up before the message was whole: arg =
+            /// send.
             REFUSED = 20, TELLS, taken(false);
-            /// The remote key of a segment is wanted: arg = request, inline =
+            /// A request for the remote key of a segment: arg = request, inline =
             /// [`super::RemoteAddress`].
             REMOTE_KEY = 21, ASKS, remote_key_wanted;
         }
@@ -89,26 +89,26 @@ macro_rules! numbers {
     };
 }
 
-/// The numbers of the kinds of frames, and what the table says of each.
+/// The numbers of the kinds of frames, and their properties from the table.
 pub(crate) mod kind {
     use crate::transport::Class;
 
     kinds!(numbers);
 
-    /// Which credits such a frame takes.
+    /// Returns which credits such a frame takes.
     #[inline(always)]
     pub(crate) const fn class(kind: u8) -> Class {
         row(kind).0
     }
 
-    /// Returns whether it ends a request, or is a part of what does: the requests of a peer, and
-    /// with them these answers, are bounded by its credits.
+    /// Returns whether it ends a request, or is a part of the frames that do: a peer's requests,
+    /// and so these answers, are bounded by its credits.
     pub(crate) const fn is_answer(kind: u8) -> bool {
         row(kind).1
     }
 }
 
-/// A frame of a kind of the table, on its way out.
+/// Returns a frame to send, of a kind from the table.
 #[inline(always)]
 pub(crate) fn frame<'a>(kind: u8, arg: u64, inline: &'a [u8], body: Body<'a>) -> Outgoing<'a> {
     Outgoing {
@@ -125,7 +125,7 @@ pub(crate) fn frame<'a>(kind: u8, arg: u64, inline: &'a [u8], body: Body<'a>) ->
 pub(crate) struct Words<const N: usize>(pub(crate) [u64; N]);
 
 impl<const N: usize> Words<N> {
-    /// The bytes that travel.
+    /// Returns the bytes to send.
     pub(crate) fn bytes(&self) -> Inline {
         const { assert!(N * 8 <= INLINE) };
         let mut inline = Inline {
@@ -150,7 +150,7 @@ impl<const N: usize> Words<N> {
 
 const INLINE: usize = 48;
 
-/// Few bytes on the way to a frame, without an allocation.
+/// A few bytes for a frame, without an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inline {
     bytes: [u8; INLINE],
@@ -164,7 +164,7 @@ impl std::ops::Deref for Inline {
     }
 }
 
-/// Where the bytes of a message are until they are taken.
+/// Where the bytes of a message are until they are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     /// The send.
@@ -173,16 +173,16 @@ pub(crate) struct Offer {
     pub(crate) len: u64,
     /// Address in the sender's memory.
     pub(crate) address: u64,
-    /// The segment that the bytes lie in ([`segment_word`]); 0: they are private.
+    /// The segment in which the bytes lie ([`segment_word`]); 0: they are private.
     pub(crate) place: u64,
-    /// Offset in the arena of the word that divides and revokes, plus one; 0: none.
+    /// Offset in the arena of the claim word, plus one; 0: none.
     pub(crate) claim: u64,
-    /// Where the bytes begin in that segment.
+    /// Offset of the bytes in that segment.
     pub(crate) offset: u64,
 }
 
-/// A segment of the sender's node ([`segment_id`](crate::node::segment_id)) and a generation of it,
-/// as a word that is not 0.
+/// Returns a segment of the sender's node ([`segment_id`](crate::node::segment_id)) and its
+/// generation as a word that is not 0.
 pub(crate) fn segment_word(id: u64, generation: u32) -> u64 {
     1 << 63 | id << 31 | generation as u64
 }
@@ -205,7 +205,7 @@ impl Offer {
     }
     pub(crate) fn read(bytes: &[u8]) -> Option<Offer> {
         let [send, len, address, place, claim, offset] = Words::<6>::read(bytes)?.0;
-        // Sums of a place and an offset inside the message are made without a further look.
+        // So later sums of a place and an offset inside the message cannot overflow.
         address.checked_add(len)?;
         Some(Offer {
             send,
@@ -251,19 +251,19 @@ impl Help {
 pub(crate) struct RemoteAddress {
     pub(crate) segment: u32,
     pub(crate) generation: u32,
-    /// Which life of the owner the segment is of: generations begin anew with each.
+    /// The owner's incarnation to which the segment belongs: generations restart with each.
     pub(crate) incarnation: u32,
     pub(crate) offset: u64,
 }
 
 impl RemoteAddress {
-    /// What travels, before the words of the frame's own.
+    /// Returns the words to send, before the frame's own words.
     pub(crate) fn words(&self) -> [u64; 3] {
         let segment = self.segment as u64 | (self.generation as u64) << 32;
         [segment, self.incarnation as u64, self.offset]
     }
 
-    /// A place, and the words behind it.
+    /// Reads a place, and the words behind it.
     pub(crate) fn read<const N: usize>(bytes: &[u8]) -> Option<(RemoteAddress, [u64; N])> {
         let Words([segment, incarnation, offset]) = Words::read(bytes)?;
         let Words(rest) = Words::read(bytes.get(24..)?)?;

@@ -1,4 +1,4 @@
-//! Becoming a member of a node: of a domain that an agent keeps, or of one's own.
+//! Becoming a member of a node: of a domain with an agent, or of a domain of one.
 
 use super::agent::{AgentExtents, Life, Node, Seat, client};
 use super::{Layout, Others, PeerTable, Slot, own_cpus};
@@ -11,14 +11,14 @@ use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a process is in its node: its slot, the arena, its heap. Cheap to clone.
+/// A process's membership of its node: its slot, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Membership {
-    /// This process.
+    /// The slot of this process.
     pub(crate) me: Slot,
     /// Which node of the domain this is.
     pub(crate) number: u32,
-    /// Which life of the slot.
+    /// Its incarnation.
     pub(crate) incarnation: u32,
     /// Its number among the units of its job.
     pub(crate) unit: u32,
@@ -26,14 +26,14 @@ pub(crate) struct Membership {
     pub(crate) layout: Layout,
     /// This process's blocks.
     pub(crate) heap: Heap,
-    /// What it uses of others' memory, and of its own.
+    /// The leases that it holds on others' memory and its own.
     pub(crate) holder: Holder,
-    /// Who is on other nodes.
+    /// The units of other nodes.
     pub(crate) others: Others,
 }
 
 impl Membership {
-    /// One life of a unit, whose heap grows by what `extents` grants.
+    /// Creates one incarnation of a unit, whose heap grows by what `extents` grants.
     pub(crate) fn new(
         (me, incarnation): Life,
         unit: u32,
@@ -53,7 +53,7 @@ impl Membership {
         }
     }
 
-    /// A member of a node that this process keeps itself, perhaps with others of it.
+    /// Creates a member of a node that this process keeps itself, perhaps with other members.
     pub(crate) fn of_own_node(
         node: &Arc<Mutex<Node>>,
         identity: &Identity,
@@ -71,13 +71,13 @@ impl Membership {
         Ok(Membership::new(life, unit, layout, extents, huge_pages))
     }
 
-    /// This process, as all of the domain know it.
+    /// Returns the number of this process, as the domain knows it.
     pub(crate) fn peer(&self) -> PeerId {
         self.me.of(self.number)
     }
 }
 
-/// Notices that the agent died, without a system call per poll.
+/// Detects the agent's death, without a system call per poll.
 #[derive(Debug)]
 pub(crate) struct AgentWatch(pub(crate) OwnedFd);
 
@@ -106,7 +106,7 @@ pub(crate) fn join_domain(
     if !config.mask.kernel_copy {
         config.ptracer.allow();
     }
-    // What can fail does so before this process is a member.
+    // Everything that can fail is done before this process is a member.
     let map = |arena: OwnedFd, table: OwnedFd| {
         let table = PeerTable::attach(table)?;
         let layout = Layout::new(Arena::attach(arena)?, table)?;
@@ -130,7 +130,7 @@ pub(crate) fn join_domain(
     Ok((seat, membership, watch))
 }
 
-/// A domain of one: this process keeps the node itself and nobody can join.
+/// Creates a domain of one: this process keeps the node itself and nobody can join.
 pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<Membership, Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
     let node = Node::create(NodeLife::HEAD, config.budget.unwrap_or_else(rule))?;
@@ -159,7 +159,7 @@ impl ExtentSource for OwnExtents {
     }
 }
 
-/// Extents of a process that has a node's memory for itself.
+/// Extents of a process that owns all memory of a node.
 #[cfg(test)]
 pub(crate) struct PrivateExtents(pub(crate) super::agent::Book, pub(crate) samite_mem::Arena);
 

@@ -1,5 +1,5 @@
-//! What lies where in the shared memory of a node: the words that every process may write. Those
-//! that the agent alone writes are in memory of their own (`peers`).
+//! The layout of a node's shared memory: the words that every process may write. Words that only
+//! the agent writes are in memory of their own (`peers`).
 //!
 //! ```text
 //!   0        words of each process, 128 bytes each               (it writes them)
@@ -9,8 +9,8 @@
 //!   256 MiB  extents: everything else
 //! ```
 //!
-//! All of it is sparse: a page exists once somebody wrote to it. Nothing here is trusted by a
-//! reader (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
+//! All of it is sparse: a page exists once it has been written. No reader trusts anything here
+//! (rule M5 of `samite_mem`): any process of the domain can write anywhere in it.
 
 use super::Slot;
 use super::table::{CPU_WORDS, Cpus, PeerTable};
@@ -24,9 +24,9 @@ const WORDS_BYTES: u64 = 128;
 const BELLS: u64 = (WORDS + PEERS_MAX as u64 * WORDS_BYTES).next_multiple_of(4096);
 const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
-/// Segments that one peer can offer at a time.
+/// The most segments that one peer can offer at a time.
 pub(crate) const SEGMENTS_MAX: u32 = 4096;
-/// Entries in a page of a directory: what the agent looks at as a whole.
+/// Entries in a page of a directory, which the agent reads as a whole.
 const ENTRIES_OF_PAGE: u64 = 4096 / ENTRY_BYTES;
 const _: () = assert!(SEGMENTS_MAX as u64 == 2 * 64 * ENTRIES_OF_PAGE);
 const DIRECTORY_END: u64 = DIRECTORY + PEERS_MAX as u64 * SEGMENTS_MAX as u64 * ENTRY_BYTES;
@@ -37,14 +37,14 @@ const _: () = assert!(DIRECTORY_END <= EXTENTS);
 const COOKIE_ADDRESS: u64 = 0;
 const COOKIE: u64 = 8;
 const SEEN_EPOCH: u64 = 16;
-/// Segments that the process has leases on.
+/// Number of segments on which the process holds leases.
 const LEASES: u64 = 24;
-/// Which pages of its directory it ever used, one bit each.
+/// The pages of its directory that it ever used, one bit each.
 const SEGMENTS: u64 = 32;
 const OWN_WORDS: u64 = SEGMENTS + 16;
 const _: () = assert!(OWN_WORDS <= WORDS_BYTES);
 
-/// The processors of the calling thread.
+/// Returns the processors on which the calling thread may run.
 pub(crate) fn own_cpus() -> Cpus {
     let mut cpus = [0; CPU_WORDS];
     if let Ok(set) = rustix::thread::sched_getaffinity(None) {
@@ -58,7 +58,7 @@ pub(crate) fn own_cpus() -> Cpus {
 /// An entry of a peer's directory of segments.
 pub(crate) type Entry = samite_mem::lease::Entry<SharedBytes>;
 
-/// A word that divides the pieces of a message, found by its offset.
+/// A claim word, found by its offset: it divides the pieces of a message.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimWord(pub(crate) SharedBytes);
 
@@ -69,7 +69,7 @@ impl std::ops::Deref for ClaimWord {
     }
 }
 
-/// A segment of a node in 32 bits: what a range that is leased says of where it comes from.
+/// Returns a segment of a node as 32 bits, by which a leased range names its segment.
 pub(crate) fn segment_id(peer: Slot, segment: u32) -> u64 {
     (peer.0 as u64) << 16 | segment as u64
 }
@@ -84,12 +84,12 @@ pub(crate) fn segment_of(id: u64) -> (Slot, u32) {
 pub(crate) struct Layout {
     arena: Arena,
     fixed: SharedBytes,
-    /// Who is there.
+    /// The table of peers.
     pub(crate) peers: PeerTable,
 }
 
 impl Layout {
-    /// The memory of a node: an arena that somebody created, and the table of its peers.
+    /// Returns the memory of a node: an existing arena, and the table of its peers.
     pub(crate) fn new(arena: Arena, peers: PeerTable) -> Result<Layout, Error> {
         let fixed = arena.bytes(0, EXTENTS)?;
         Ok(Layout {
@@ -99,7 +99,7 @@ impl Layout {
         })
     }
 
-    /// The arena.
+    /// Returns the arena.
     pub(crate) fn arena(&self) -> &Arena {
         &self.arena
     }
@@ -108,18 +108,18 @@ impl Layout {
         WORDS + peer.index() as u64 * WORDS_BYTES
     }
 
-    /// Agent: the words of a process that joins at `epoch`, as it finds them.
+    /// Agent: initializes the words of a process that joins at `epoch`, before it reads them.
     pub(crate) fn begin(&self, peer: Slot, epoch: u64) {
         for word in (0..OWN_WORDS).step_by(8) {
             let begun = if word == SEEN_EPOCH { epoch } else { 0 };
-            // ORDERING: Relaxed: the process hears of its number afterwards, by a message.
+            // ORDERING: Relaxed: the process gets its number afterwards, by a message.
             self.fixed
                 .u64(Self::words(peer) + word)
                 .store(begun, Ordering::Relaxed);
         }
     }
 
-    /// Owner: where its cookie for the probe of the kernel copy lies.
+    /// Owner: sets where its cookie for the probe of the kernel copy is.
     pub(crate) fn set_cookie(&self, me: Slot, address: u64, cookie: u64) {
         let at = Self::words(me);
         self.fixed.u64(at + COOKIE).store(cookie, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Layout {
             .store(address, Ordering::Release);
     }
 
-    /// Process id, address and value of a peer's cookie.
+    /// Returns process id, address and value of a peer's cookie.
     pub(crate) fn cookie(&self, peer: Slot) -> (i32, u64, u64) {
         let at = Self::words(peer);
         // ORDERING: Acquire pairs with the Release store in `set_cookie`.
@@ -138,7 +138,8 @@ impl Layout {
         (self.peers.pid(peer), address, cookie)
     }
 
-    /// Owner: has acted on all deaths up to this epoch; it will not touch what the dead had.
+    /// Owner: sets the epoch up to which it has acted on all deaths; it will not touch memory of
+    /// those dead.
     pub(crate) fn set_seen_epoch(&self, me: Slot, epoch: u64) {
         // ORDERING: Release pairs with the Acquire load in `seen_epoch`.
         self.fixed
@@ -146,7 +147,7 @@ impl Layout {
             .store(epoch, Ordering::Release);
     }
 
-    /// The epoch up to which a peer has acted.
+    /// Returns the epoch up to which a peer has acted.
     pub(crate) fn seen_epoch(&self, peer: Slot) -> u64 {
         // ORDERING: Acquire pairs with the Release store in `set_seen_epoch`.
         self.fixed
@@ -154,7 +155,7 @@ impl Layout {
             .load(Ordering::Acquire)
     }
 
-    /// A peer's doorbell.
+    /// Returns a peer's doorbell.
     pub(crate) fn doorbell(&self, peer: Slot) -> Doorbell<SharedBytes> {
         let at = BELLS + peer.index() as u64 * DOORBELL_BYTES;
         match Doorbell::new(self.fixed.slice(at, DOORBELL_BYTES)) {
@@ -163,7 +164,7 @@ impl Layout {
         }
     }
 
-    /// The word that says where the ring from one peer to another is; 0 while there is none.
+    /// Returns the word with the place of the ring from one peer to another; 0 while there is none.
     pub(crate) fn inbox(&self, to: Slot, from: Slot) -> &samite_mem::sync::AtomicU64 {
         self.fixed
             .u64(INBOX + (to.index() * PEERS_MAX + from.index()) as u64 * 8)
@@ -173,7 +174,7 @@ impl Layout {
         DIRECTORY + (peer.index() as u64 * SEGMENTS_MAX as u64 + segment as u64) * ENTRY_BYTES
     }
 
-    /// A peer's entry of a segment; `None` if there is no such number.
+    /// Returns a peer's entry of a segment; `None` if the number is invalid.
     pub(crate) fn entry(&self, peer: Slot, segment: u32) -> Option<Entry> {
         if segment >= SEGMENTS_MAX || peer.index() >= PEERS_MAX {
             return None;
@@ -182,13 +183,13 @@ impl Layout {
         Entry::new(words).ok()
     }
 
-    /// This process as one who has leases.
+    /// Returns this process as a holder of leases.
     pub(crate) fn holder(&self, me: Slot) -> Holder {
         let out = self.fixed.slice(Self::words(me) + LEASES, 8);
         Holder::new(self.arena.clone(), me.index(), out)
     }
 
-    /// Owner: the entry of a segment to come.
+    /// Owner: returns the entry of a future segment.
     pub(crate) fn own_entry(&self, me: Slot, segment: u32, holder: &Holder) -> Option<OwnEntry> {
         let entry = self.entry(me, segment)?;
         let page = segment as u64 / ENTRIES_OF_PAGE;
@@ -204,8 +205,8 @@ impl Layout {
         })
     }
 
-    /// Agent: the entries in the pages of a peer's directory that it ever used. A look at others
-    /// would allocate them.
+    /// Agent: returns the entries in the pages of a peer's directory that it ever used. Reading
+    /// other pages would allocate them.
     fn entries(&self, peer: Slot) -> impl Iterator<Item = Entry> {
         let at = Self::words(peer) + SEGMENTS;
         // ORDERING: Acquire pairs with the Release in `own_entry`.
@@ -219,7 +220,7 @@ impl Layout {
             .filter_map(move |segment| self.entry(peer, segment))
     }
 
-    /// Agent: ends the leases of a process that is dead, in the directories of the first `peers`.
+    /// Agent: ends the leases of a dead process in the directories of the first `peers` slots.
     pub(crate) fn end_leases_of(&self, dead: Slot, peers: u32) {
         for entry in (0..peers).map(Slot).flat_map(|peer| self.entries(peer)) {
             entry.clear(dead.index());
@@ -229,23 +230,23 @@ impl Layout {
             .store(0, Ordering::Relaxed);
     }
 
-    /// Agent: whether a process has leases.
+    /// Agent: returns whether a process holds leases.
     pub(crate) fn has_leases(&self, peer: Slot) -> bool {
-        // ORDERING: Acquire pairs with the Release of the holder, which counts after the end of
-        // each.
+        // ORDERING: Acquire pairs with the Release of the holder, which updates the count after
+        // each lease ends.
         self.fixed
             .u64(Self::words(peer) + LEASES)
             .load(Ordering::Acquire)
             != 0
     }
 
-    /// Agent: whether anybody has a lease on memory of this peer.
+    /// Agent: returns whether any process holds a lease on memory of this peer.
     pub(crate) fn is_leased(&self, peer: Slot) -> bool {
         self.entries(peer).any(|entry| !entry.who().is_empty())
     }
 
-    /// Agent: forgets the rings and segments of a dead peer before its slot is reused. Only the
-    /// first `peers` slots were ever used: looking at a page of the others would allocate it.
+    /// Agent: clears the rings and segments of a dead peer before its slot is reused. Only the
+    /// first `peers` slots were ever used: reading a page of the others would allocate it.
     pub(crate) fn wipe(&self, peer: Slot, peers: u32) -> Result<(), Error> {
         for other in (0..peers).map(Slot) {
             self.inbox(peer, other).store(0, Ordering::Relaxed);
@@ -261,8 +262,8 @@ impl Layout {
         Ok(())
     }
 
-    /// The claim word at an offset that another process told, in memory of its own; `None` if it
-    /// cannot be one.
+    /// Returns the claim word at an offset that another process sent, as memory of its own; `None`
+    /// if the offset is invalid.
     pub(crate) fn claim_word(&self, offset: u64) -> Option<ClaimWord> {
         let inside = offset >= EXTENTS && offset.is_multiple_of(samite_mem::LINE);
         inside
@@ -271,8 +272,8 @@ impl Layout {
             .map(ClaimWord)
     }
 
-    /// The tables as far as the first `peers` slots use them, and the memory of segments,
-    /// unchecked; what they hold, which peer writes them (none: everybody), and where they are.
+    /// Returns the tables, as far as the first `peers` slots use them, and the memory of segments,
+    /// unchecked: their contents, which peer writes them (`None`: all), and where they are.
     #[cfg(feature = "testing")]
     pub(crate) fn tables(&self, peers: u32) -> Vec<(&'static str, Option<Slot>, Span)> {
         let span = |offset, bytes| Span { offset, bytes };
@@ -303,7 +304,7 @@ impl Layout {
         tables
     }
 
-    /// The part of the arena that extents are cut from.
+    /// Returns the part of the arena from which extents are cut.
     pub(crate) fn extents(&self) -> Span {
         Span {
             offset: EXTENTS,

@@ -1,7 +1,8 @@
-//! One node: the memory that its processes share, who has joined it, and the agent that keeps both.
+//! One node: the memory that its processes share, its members, and the agent that manages both.
 //!
-//! Everything here but `others` knows slots, the numbers of the processes of this node, and nothing
-//! of other nodes. Where a [`PeerId`] goes in or comes out, it is that of a slot of this node.
+//! Everything here except `others` deals in slots, the numbers of the processes on this node, and
+//! knows nothing of other nodes. A [`PeerId`] in an argument or a result is that of a slot of this
+//! node.
 //!
 //! # Files
 //! `layout` (what lies where in shared memory) · `table` (who lives, as the agent publishes it) ·

@@ -1,8 +1,8 @@
 //! A node in one process: its members are units of the simulated network.
 //!
-//! Each maps the node's memory for itself, as processes do, so that leases and claims are those of
-//! production. One that dies is a thread that runs on until it notices: its leases end when it
-//! drops them, and not before.
+//! Each member maps the node's memory separately, as processes do, so that leases and claims are
+//! those of production. A member that dies is a thread that continues until it notices: its leases
+//! end only when it drops them.
 
 use super::agent::{Life, Node};
 use super::join::{Membership, OwnExtents};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use samite_mem::Arena;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// See the module's text.
+/// A node in one process; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct SimulatedNode {
     node: Arc<Mutex<Node>>,
@@ -22,7 +22,7 @@ pub(crate) struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// A life of a node in which nobody is.
+    /// Creates an incarnation of a node without members.
     pub(crate) fn create(life: NodeLife, budget: u64) -> Result<SimulatedNode, Error> {
         Ok(SimulatedNode {
             node: Arc::new(Mutex::new(Node::create(life, budget)?)),
@@ -35,7 +35,7 @@ impl SimulatedNode {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A unit in the next slot; its incarnation.
+    /// Admits a unit into the next slot; returns its incarnation.
     pub(crate) fn admit(&mut self, identity: &Identity) -> Result<u32, Error> {
         let lives = pidfd_open(getpid(), PidfdFlags::empty());
         let lives = lives.map_err(|error| Error::Memory(error.to_string()))?;
@@ -46,7 +46,7 @@ impl SimulatedNode {
         Ok(life.1)
     }
 
-    /// What the unit in a slot has of the node.
+    /// Returns the membership of the unit in a slot.
     pub(crate) fn join(&self, slot: Slot, unit: u32) -> Result<Membership, Error> {
         let copy = |fd: rustix::fd::BorrowedFd<'_>| {
             let copy = fd.try_clone_to_owned();
@@ -65,7 +65,7 @@ impl SimulatedNode {
         Ok(membership)
     }
 
-    /// A unit is gone.
+    /// Removes a unit.
     pub(crate) fn part(&self, slot: Slot) {
         let mut node = self.node();
         let life = self.members.get(slot.index());
@@ -74,8 +74,8 @@ impl SimulatedNode {
         }
     }
 
-    /// What other nodes are to see of the slots. `have_ended`: the dead use nothing of the node any
-    /// more.
+    /// Returns the slots as other nodes should see them. `have_ended`: the dead no longer use any
+    /// memory of the node.
     pub(crate) fn slots(&self, have_ended: bool) -> Vec<(Slot, State, u32)> {
         let mut node = self.node();
         if have_ended {
@@ -84,7 +84,7 @@ impl SimulatedNode {
         node.slots().published().collect()
     }
 
-    /// What is known of other nodes has changed.
+    /// Raises the epoch after a change on other nodes.
     pub(crate) fn raise_epoch(&self) {
         self.node().announce();
     }

@@ -1,4 +1,5 @@
-//! The table of peers: who lives, in which life, and what the agent knows of them.
+//! The table of peers: which processes are alive, their incarnations, and what the agent knows of
+//! them.
 //!
 //! ```text
 //!   0        header: magic, fences, agent
@@ -7,10 +8,9 @@
 //!   4 KiB    slots, 1 KiB each: state, incarnation, process id, processors, names
 //! ```
 //!
-//! The agent writes it, and the kernel lets everybody else only read it
-//! ([`samite_mem::Published`]): that somebody died makes others free what it was working on, so it
-//! has to be true, whatever the other processes of the domain do. A page of it exists once the
-//! agent wrote to it.
+//! Only the agent writes it; the kernel lets all others only read it ([`samite_mem::Published`]). A
+//! reported death makes others free what the dead process was using, so it must be true, whatever
+//! the other processes of the domain do. A page exists once the agent has written to it.
 
 use super::Slot;
 use crate::{Error, Identity, PeerInfo};
@@ -31,7 +31,7 @@ const NODE: u64 = 24;
 const AGENT_PID: u64 = 16;
 const EPOCH: u64 = 128;
 const ROSTER: u64 = 192;
-/// How many slots were ever used.
+/// Number of slots that were ever used.
 const USED: u64 = 200;
 
 const SLOTS: u64 = 4096;
@@ -46,14 +46,14 @@ const CPUS: u64 = 24;
 const IDENTITY: u64 = CPUS + size_of::<Cpus>() as u64;
 const IDENTITY_MAX: usize = (SLOT_BYTES - IDENTITY) as usize;
 
-/// State of a slot. Within a life it only goes on, in this order.
+/// State of a slot. Within one incarnation it only advances, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) enum State {
-    /// A process that joined and lives.
+    /// A process that joined and is alive.
     Alive = 1,
-    /// It died; what it had is given back when everybody has seen that.
+    /// It died; its memory is reclaimed when all others have seen that.
     Dead = 2,
-    /// Nobody, as where nothing was ever written.
+    /// No process; also the state of a slot that was never written.
     Free = 3,
 }
 
@@ -61,7 +61,7 @@ fn place(peer: Slot) -> u64 {
     SLOTS + peer.index() as u64 * SLOT_BYTES
 }
 
-/// The table, as everybody reads it.
+/// The table, as all processes read it.
 #[derive(Clone, Debug)]
 pub(crate) struct PeerTable(Published);
 
@@ -70,7 +70,7 @@ pub(crate) struct PeerTable(Published);
 pub(crate) struct PeerTableWriter(Publisher);
 
 impl PeerTable {
-    /// The table behind a descriptor that the agent sent.
+    /// Maps the table behind a descriptor that the agent sent.
     pub(crate) fn attach(fd: OwnedFd) -> Result<PeerTable, Error> {
         let table = Published::attach(fd)?;
         if table.len() != BYTES || table.u64(0) != MAGIC {
@@ -88,17 +88,17 @@ impl PeerTable {
         self.0.u64(FENCES) != 0
     }
 
-    /// Which node of the domain this is.
+    /// Returns the number of this node in the domain.
     pub(crate) fn node(&self) -> u32 {
         self.0.u64(NODE) as u32
     }
 
-    /// Process id of the agent; the process itself in a domain of one.
+    /// Returns the process id of the agent; that of the process itself in a domain of one.
     pub(crate) fn agent_pid(&self) -> i32 {
         self.0.u64(AGENT_PID) as i32
     }
 
-    /// Rises with every join, leave and death.
+    /// Returns the epoch, which rises with every join, leave and death.
     pub(crate) fn epoch(&self) -> u64 {
         let epoch = self.0.u64(EPOCH);
         // Pairs with the Release in `publish_epoch`.
@@ -113,19 +113,19 @@ impl PeerTable {
         self.0.u64(EPOCH) == epoch
     }
 
-    /// How many slots of the table were ever used.
+    /// Returns how many slots were ever used.
     pub(crate) fn used(&self) -> u32 {
         self.0.u64(USED).min(PEERS_MAX as u64) as u32
     }
 
-    /// Rises when a program has all of its units, and when one of them will never join: then it
-    /// pays to ask the agent. A hint: the agent's answer is what counts, and the epoch rises after
-    /// it.
+    /// Returns a counter that rises when a program has all of its units, and when one of them will
+    /// never join: then asking the agent is worthwhile. A hint: the agent's answer decides, and the
+    /// epoch rises after it.
     pub(crate) fn roster(&self) -> u64 {
         self.0.u64(ROSTER)
     }
 
-    /// State and incarnation of a slot.
+    /// Returns state and incarnation of a slot.
     pub(crate) fn state(&self, peer: Slot) -> (State, u32) {
         let at = place(peer);
         let state = match self.0.u32(at + STATE) {
@@ -138,8 +138,8 @@ impl PeerTable {
         (state, self.0.u32(at + INCARNATION))
     }
 
-    /// What a peer said of itself when it joined; `None` of a slot in which nobody is. If its state
-    /// afterwards is the one from before, all of it is of one life.
+    /// Returns what a peer said of itself when it joined; `None` for an empty slot. If the state is
+    /// unchanged afterwards, all of it is of one incarnation.
     pub(crate) fn info(&self, slot: Slot) -> Option<PeerInfo> {
         let (state, incarnation) = self.state(slot);
         if state == State::Free {
@@ -150,7 +150,7 @@ impl PeerTable {
         let mut text = vec![0; len as usize];
         self.0.read(at + IDENTITY, &mut text);
         let pid = self.pid(slot);
-        // A look at the state after this is a later one than these.
+        // Orders a later load of the state after these loads.
         self.0.acquire();
         Some(PeerInfo {
             peer: slot.of(self.node()),
@@ -160,12 +160,12 @@ impl PeerTable {
         })
     }
 
-    /// The process id of a peer.
+    /// Returns the process id of a peer.
     pub(crate) fn pid(&self, peer: Slot) -> i32 {
         self.0.u64(place(peer) + PID) as i32
     }
 
-    /// The processors that a peer may run on.
+    /// Returns the processors on which a peer may run.
     pub(crate) fn cpus(&self, peer: Slot) -> Cpus {
         let at = place(peer) + CPUS;
         std::array::from_fn(|index| self.0.u64(at + 8 * index as u64))
@@ -173,7 +173,7 @@ impl PeerTable {
 }
 
 impl PeerTableWriter {
-    /// A table of a node in which nobody is. `fences`: see [`PeerTable::fences`].
+    /// Creates the table of an empty node. `fences`: see [`PeerTable::fences`].
     pub(crate) fn create(node: u32, fences: bool) -> Result<PeerTableWriter, Error> {
         let table = PeerTableWriter(Publisher::create(BYTES)?);
         table.set(NODE, node.into());
@@ -184,12 +184,12 @@ impl PeerTableWriter {
         Ok(table)
     }
 
-    /// The descriptor that others map it by.
+    /// Returns the descriptor by which others map it.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 
-    /// The table as this process reads it.
+    /// Returns the table for reading.
     pub(crate) fn reader(&self) -> PeerTable {
         PeerTable(self.0.published())
     }
@@ -199,7 +199,7 @@ impl PeerTableWriter {
         self.0.bytes().u64(at).store(word, Ordering::Relaxed);
     }
 
-    /// Fills a free slot for a new process. Nobody sees it yet.
+    /// Fills a free slot for a new process, not visible to others yet.
     pub(crate) fn admit(
         &self,
         peer: Slot,
@@ -224,7 +224,7 @@ impl PeerTableWriter {
         Ok(())
     }
 
-    /// Shows the state and the incarnation of a slot.
+    /// Publishes the state and the incarnation of a slot.
     pub(crate) fn publish(&self, peer: Slot, state: State, incarnation: u32) {
         let (at, bytes) = (place(peer), self.0.bytes());
         bytes
@@ -234,7 +234,7 @@ impl PeerTableWriter {
         bytes.u32(at + STATE).store(state as u32, Ordering::Release);
     }
 
-    /// After the table changed.
+    /// Publishes the epoch after the table changed.
     pub(crate) fn publish_epoch(&self, epoch: u64) {
         // ORDERING: Release pairs with `acquire` in `epoch`.
         self.0.bytes().u64(EPOCH).store(epoch, Ordering::Release);
