@@ -5,7 +5,7 @@
 //!   0        words of each process, 128 bytes each               (it writes them)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
-//!   .        directory[peer][segment]: what it is (owner writes), who uses it (`samite_mem::lease`)
+//!   .        directory[peer][segment]: contents (owner writes), users (`samite_mem::lease`)
 //!   256 MiB  extents: everything else
 //! ```
 //!

@@ -4,11 +4,11 @@
 //!   sender                               receiver
 //!     RTS {send, len, address, place, claim}    -->  matched (or kept, 48 bytes, until it is)
 //!                                              place leased:  copy from the segment      (direct)
-//!                                              kernel:        process_vm_readv           (pull)
-//!     <-- HELP    both copy, divided by the claim word                                   (cooperative)
+//!                                              kernel:        process_vm_readv      (pull)
+//!     <-- HELP    both copy, divided by the claim word                              (cooperative)
 //!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
 //!     <-- ATS     the buffer is the sender's again
-//!     <-- REFUSED the receive was given up in the midst of it; so is the send
+//!     <-- REFUSED the receive was given up halfway; so is the send
 //!     WITHDRAW --> (deadline of the sender)
 //! ```
 //!

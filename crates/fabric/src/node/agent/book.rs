@@ -1,4 +1,4 @@
-//! Who has which extent of the arena, and how much is left. Pure: no IO.
+//! Which process has which extent of the arena, and how much is left. Pure: no IO.
 
 use super::Life;
 use range_alloc::RangeAllocator;
@@ -17,7 +17,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// All of `extents` is free; together they are the budget.
+    /// Creates a book in which all of `extents` is free; together they are the budget.
     pub(crate) fn new(extents: Span) -> Self {
         let free = RangeAllocator::new(extents.offset..extents.end());
         Book {
@@ -58,7 +58,7 @@ impl Book {
         Ok(span)
     }
 
-    /// Takes back one extent; `false` if that life of a peer does not have it.
+    /// Takes back one extent; returns `false` if that incarnation of a peer does not have it.
     pub(crate) fn give_back(&mut self, from: Life, span: Span) -> bool {
         let Some(index) = self.taken.iter().position(|entry| *entry == (from, span)) else {
             return false;
@@ -69,7 +69,7 @@ impl Book {
         true
     }
 
-    /// The extents of one life of a peer.
+    /// Returns the extents of one incarnation of a peer.
     pub(crate) fn of(&self, life: Life) -> Vec<Span> {
         self.taken
             .iter()
@@ -86,7 +86,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Extents never overlap, the budget is never passed, and what comes back can be had again.
+        /// Extents never overlap, the budget is never exceeded, and returned extents can be granted
+        /// again.
         #[test]
         fn the_book_balances(sizes in proptest::collection::vec((0u32..4, 1u64..9 << 20, any::<bool>()), 1..60)) {
             let mut book = Book::new(Span { offset: 32 << 20, bytes: 32 << 20 });

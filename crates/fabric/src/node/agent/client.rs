@@ -1,5 +1,5 @@
-//! How a process asks the agent: a connection for each request, again if this process was too slow
-//! to say it. How it asks for memory is in `extents`.
+//! How a process sends requests to the agent: one connection per request, and another try if this
+//! process was too slow to send it. Requests for memory are in `extents`.
 
 use super::control::{
     Answer, DomainFacts, Request, address, check_credentials, has_come, receive, send, set_timeout,
@@ -13,15 +13,15 @@ use rustix::io::retry_on_intr;
 use samite_mem::{OwnerProcess, PEERS_MAX};
 use std::time::{Duration, Instant};
 
-/// Who is to ask again does so after this time.
+/// The pause before a request is repeated.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
-/// Why the agent did not look at a request.
+/// Why the agent did not read a request.
 pub(super) const TOO_SLOW: &str =
     "this process was stopped or starved each time that it wanted to say its request";
 
-/// One request to the agent of `domain`, again if this process was too slow to say it (stopped, or
-/// starved).
+/// Sends one request to the agent of `domain`, and repeats it if this process was too slow to send
+/// it (stopped, or starved).
 pub(super) fn ask(
     domain: &str,
     request: &Request,
@@ -52,14 +52,14 @@ fn ask_once(
     speak(domain, socket.as_fd(), request)
 }
 
-/// One request and its answer on a connection.
+/// Sends one request on a connection and receives its answer.
 fn speak(
     domain: &str,
     socket: BorrowedFd<'_>,
     request: &Request,
 ) -> Result<(Answer, Vec<OwnedFd>), Error> {
     if let Err(error) = send(socket, request, &[]) {
-        // The agent may have said why it does not listen.
+        // The agent may have said why it refuses the connection.
         let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
         return said.flatten().ok_or_else(|| failed(domain)(error));
     }
@@ -91,8 +91,8 @@ fn refused(domain: &str, answer: Answer) -> Error {
     })
 }
 
-/// A place among the peers of a domain. Whoever drops it leaves, unless it is a fork of the process
-/// that joined.
+/// A seat among the peers of a domain. Dropping it leaves the domain, except in a fork of the
+/// process that joined.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) domain: String,
@@ -119,8 +119,8 @@ impl Drop for Seat {
     }
 }
 
-/// Asks for a seat; `map` makes of the descriptors of arena and table what the process will need.
-/// It is a member when this returns.
+/// Asks for a seat; `map` turns the descriptors of arena and table into what the process needs. The
+/// process is a member when this returns.
 pub(crate) fn join<T>(
     domain: &str,
     identity: &Identity,
@@ -148,12 +148,13 @@ pub(crate) fn join<T>(
             }
             (answer, _) => return Err(refused(domain, answer)),
         };
-        // Without a word the agent takes the seat back when the connection closes.
+        // If this process does not confirm, the agent takes the seat back when the connection
+        // closes.
         let Ok([arena, table]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(failed(domain)("the agent sent no memory to map".into()));
         };
         let mapped = map(arena, table)?;
-        // From here on it is this process that gives it up.
+        // From here on this process has to give the seat up itself.
         let seat = Seat {
             domain: domain.to_owned(),
             peer,
@@ -163,22 +164,22 @@ pub(crate) fn join<T>(
         match speak(domain, socket.as_fd(), &Request::Confirm) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(refused(domain, answer)),
-            // Stopped or starved for so long that the agent took the seat back.
+            // This process was stopped or starved for so long that the agent took the seat back.
             Err(_) if start.elapsed() < config.deadline => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// A piece of a message that its receiver gave up, in the hands of who does not end it.
+/// A piece of a message that its receiver gave up, held by a process that does not finish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimedPiece {
     pub(crate) holder: (Slot, u32),
-    /// Where the word is that divides the message.
+    /// Offset of the claim word of the message.
     pub(crate) claim: u64,
 }
 
-/// Has the agent end the process that holds a piece.
+/// Asks the agent to end the process that holds a piece.
 pub(crate) fn evict(
     domain: &str,
     (peer, incarnation): (Slot, u32),
@@ -197,7 +198,7 @@ pub(crate) fn evict(
     }
 }
 
-/// Asks for the state of a domain. With many peers it comes in parts, between which some may join
+/// Asks for the state of a domain. With many peers it comes in parts, between which peers may join
 /// or leave.
 pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
     let mut peers: Vec<PeerInfo> = Vec::new();
@@ -208,7 +209,7 @@ pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
             (answer, _) => return Err(refused(domain, answer)),
         };
         peers.extend_from_slice(&facts.peers);
-        // However often it says so, there are no more.
+        // There can be no more, whatever the agent says.
         if !more || facts.peers.is_empty() || peers.len() >= PEERS_MAX {
             return Ok(DomainFacts { peers, ..facts });
         }
@@ -227,9 +228,9 @@ pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Er
     }
 }
 
-/// Tells the agent of `domain` that the process of a unit has ended: if it never joined, those that
-/// wait for it hear at once that it will not. `name` is what people call the unit, `how` how it
-/// ended ("ended with exit code 3"). For whoever starts units.
+/// Tells the agent of `domain` that the process of a unit has ended: if it never joined, processes
+/// that wait for it learn at once that it will not. `name` is the unit's display name, `how` how it
+/// ended ("ended with exit code 3"). For programs that start units.
 ///
 /// # Errors
 /// The agent does not answer within `deadline`.
@@ -252,7 +253,7 @@ pub fn unit_ended(
     }
 }
 
-/// Returns whether all of whom `asker` wants have joined.
+/// Asks whether all units that `asker` wants have joined.
 pub(crate) fn roster(
     domain: &str,
     asker: &Identity,
@@ -276,7 +277,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// The agent does not listen the first time.
+    /// The agent does not accept the first request.
     #[test]
     fn who_was_too_slow_asks_again() {
         let domain = format!("too-slow-{}", std::process::id());

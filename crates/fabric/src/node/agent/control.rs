@@ -1,11 +1,11 @@
-//! What processes and the agent say to each other: one request, one answer, over a sequenced-packet
-//! Unix socket. How a process asks is in `client`, how the agent hears it in `server`.
+//! The protocol between processes and the agent: one request, one answer, over a sequenced-packet
+//! Unix socket. The process's side is in `client`, the agent's in `server`.
 //!
-//! The socket lives in the abstract namespace (`samite/<uid>/<domain>`): it has no file, so that
-//! nothing is left behind after `kill -9`. Both sides ask the kernel who the other one is
-//! (`SO_PEERCRED`) before the first byte and turn away other users, and what a member asks is done
-//! only for the process that joined. A connection lasts for one request (for two while a process
-//! joins): 32 units then cost the agent 32 pidfds and no sockets.
+//! The socket is in the abstract namespace (`samite/<uid>/<domain>`): it has no file, so nothing is
+//! left behind after `kill -9`. Before the first byte, both sides ask the kernel for the other's
+//! identity (`SO_PEERCRED`) and refuse other users. A member's request is carried out only for the
+//! process that joined. A connection lasts for one request (two while a process joins): 32 units
+//! then cost the agent 32 pidfds and no sockets.
 
 use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot};
@@ -23,14 +23,14 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// What a process asks.
+/// A request of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// To become a peer. Answered by `Joined` and the descriptors of the arena and of the table of
-    /// peers; then the process says `Confirm` on the same connection, and is a member when `Done`
-    /// comes back.
+    /// To become a peer. Answered by `Joined` with the descriptors of the arena and of the table of
+    /// peers; then the process sends `Confirm` on the same connection, and is a member when `Done`
+    /// arrives.
     Join { identity: Identity, cpus: Cpus },
-    /// The answer to `Join` was heard, and the arena is mapped.
+    /// The answer to `Join` has arrived, and the arena is mapped.
     Confirm,
     /// An extent of at least so many bytes.
     Extent {
@@ -45,33 +45,33 @@ pub(crate) enum Request {
         offset: u64,
         bytes: u64,
     },
-    /// Leaves in order; from now on it counts as gone.
+    /// Leaves the domain; from now on it counts as gone.
     Leave { peer: Slot, incarnation: u32 },
-    /// A member took a piece of a message that it helps to copy, and has not ended that long after
-    /// the receiver gave the message up: nobody but the end of its process frees the receiver's
-    /// buffer. It is ended, and is lost to all.
+    /// To end a member that took a piece of a message which it helps to copy, and has not finished
+    /// it long after the receiver gave the message up: only the end of its process frees the
+    /// receiver's buffer. It is then lost to all.
     Evict {
         peer: Slot,
         incarnation: u32,
-        /// Who, and in which life.
+        /// The member and its incarnation.
         holder: (Slot, u32),
-        /// Where the word is in the arena that divides the message.
+        /// Offset of the claim word in the arena.
         claim: u64,
     },
-    /// Whether all of them have joined.
+    /// To learn whether all of them have joined.
     Roster { asker: Identity, wanted: Wanted },
-    /// The process of a unit has ended, says who started it.
+    /// The process of a unit has ended, according to the process that started it.
     Ended {
         job: String,
         unit: u32,
         name: String,
         how: String,
     },
-    /// Who is there and how much memory is in use; of the peers those with higher numbers.
+    /// To learn the peers and the memory in use; of the peers, those with higher numbers.
     Facts { after: Option<PeerId> },
 }
 
-/// What the agent answers.
+/// An answer of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Joined {
@@ -89,9 +89,10 @@ pub(crate) enum Answer {
     },
     Done,
     Roster(Roster),
-    /// Whether there are more peers.
+    /// The facts, and whether there are more peers.
     Facts(DomainFacts, bool),
-    /// The request did not come in time, or too many are joining. It was not looked at: ask again.
+    /// The request did not arrive in time, or too many processes are joining. It was not read: ask
+    /// again.
     Late,
     Refused(String),
 }
@@ -107,24 +108,25 @@ pub struct DomainFacts {
     pub budget: u64,
     /// Bytes in extents.
     pub used: u64,
-    /// Bytes that have pages.
+    /// Bytes that are resident in memory.
     pub resident: u64,
-    /// The dead whose memory is kept, because not every survivor has seen their death yet.
+    /// The number of dead peers whose memory is kept, because not every survivor has seen their
+    /// death yet.
     pub reclaiming: usize,
-    /// Who lives.
+    /// The living peers.
     pub peers: Vec<PeerInfo>,
 }
 
-/// A request or answer is never longer; what is longer is refused.
+/// The longest request or answer; longer ones are refused.
 const PACKET_MAX: usize = 256 << 10;
 /// Peers in one answer: with the longest names they take a quarter of that, which every socket
-/// takes at once.
+/// accepts at once.
 pub(super) const PEERS_OF_ANSWER: usize = 64;
 
-/// Nor has one more descriptors.
+/// The most descriptors of a request or answer.
 const FDS_MAX: usize = 2;
 
-/// The domains of this user on this node, by name: those whose agents take requests.
+/// Returns the domains of this user on this node, by name: those whose agents accept requests.
 pub fn domains() -> Vec<String> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let start = format!("@{}", socket_name(""));
@@ -156,8 +158,7 @@ pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// A socket on which the agent of a domain is called, and that keeps so many callers until they are
-/// accepted.
+/// Creates the socket on which the agent of a domain accepts callers, with a queue of `backlog`.
 pub(crate) fn bind(domain: &str, backlog: i32) -> Result<OwnedFd, Error> {
     let fail = |errno: Errno| Error::Join {
         domain: domain.to_owned(),
@@ -186,15 +187,15 @@ pub(crate) fn send<T: Serialize>(
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::NOSIGNAL;
-    // With a timeout set, the kernel itself does not go on after a signal.
+    // With a timeout set, the kernel does not restart the call after a signal.
     retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags))
         .map(|_| ())
         .map_err(|e| e.to_string())
 }
 
-/// Says a last word to somebody whose connection is closed next. What they say meanwhile is
-/// dropped, and what they say later they cannot send: a connection that is closed with something
-/// unread loses the last word, too.
+/// Sends a final answer to a caller whose connection is closed next. What the caller sends
+/// meanwhile is dropped, and it cannot send anything later: closing a connection with unread data
+/// would lose the answer, too.
 pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
     let _ = send(socket, word, &[]);
     let _ = rustix::net::shutdown(socket, Shutdown::Read);
@@ -202,7 +203,7 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
     while let Ok((1.., _)) = rustix::net::recv(socket, &mut [0; 1], now) {}
 }
 
-/// Waits at most so long until something can be [received](receive).
+/// Waits until something can be [received](receive), at most for the given time.
 pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     let at_most = rustix::event::Timespec::try_from(at_most).ok();
@@ -241,7 +242,7 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     Ok((value, fds))
 }
 
-/// Returns whether the other end of a socket runs as the same user, and can be named here; its
+/// Checks that the other end of a socket runs as the same user and is visible here; returns its
 /// process id.
 pub(crate) fn check_credentials(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let theirs = samite_mem::peer_credentials(socket).map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
-//! How a process asks the agent for memory, and gives it back: at once where that takes no time,
-//! and else in passing, since others may be waiting for this process.
+//! How a process requests memory from the agent and returns it: at once if that takes no time,
+//! otherwise without blocking, since others may be waiting for this process.
 
 use super::client::{AGAIN, TOO_SLOW, ask, connect, failed};
 use super::control::{Answer, Request, has_come, receive, send};
@@ -10,14 +10,13 @@ use samite_mem::{ExtentSource, Span};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a process that has others to answer waits for the agent, which takes a tenth of that if
-/// nothing is wrong.
+/// How long a process that must answer others waits for the agent, which normally takes a tenth of
+/// that.
 const SOON: Duration = Duration::from_millis(5);
 
-/// After it could not be reached, a process that has others to answer does not try again for so
-/// long.
+/// The pause after the agent could not be reached, for a process that must answer others.
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many answers are waited for at the same time: each takes a descriptor.
+/// The most answers awaited at the same time: each takes a descriptor.
 const RETURNING_MAX: usize = 16;
 
 /// Extents granted by the agent of the node.
@@ -27,22 +26,22 @@ pub(crate) struct AgentExtents {
     peer: Slot,
     incarnation: u32,
     deadline: Duration,
-    /// What was asked for in passing, and is not answered yet.
+    /// A request that is not answered yet.
     asked: Option<PendingExtent>,
-    /// What is to be given back.
+    /// Extents to be returned.
     to_return: Vec<Span>,
-    /// What the agent was asked to take back, and where it answers.
+    /// Extents that the agent was asked to take back, and the sockets for its answers.
     returning: VecDeque<(Span, OwnedFd)>,
-    /// When the agent could last not be reached, and why.
+    /// When the agent was last unreachable, and why.
     unreached: Option<(Instant, Error)>,
 }
 
-/// An extent of so many bytes, about which the agent says something here.
+/// An extent of so many bytes that was requested, and the socket for the agent's answer.
 #[derive(Debug)]
 struct PendingExtent {
     bytes: u64,
     answer: OwnedFd,
-    /// The answer was there at the last [`ExtentSource::tend`], and nobody has taken it.
+    /// Whether the answer had arrived at the last [`ExtentSource::tend`], and nobody has taken it.
     is_stale: bool,
 }
 
@@ -64,8 +63,8 @@ impl AgentExtents {
         }
     }
 
-    /// Sends a request to the agent, unless it could not be reached just now; where its answer will
-    /// be. `at_most` is how long to wait for a place among its callers.
+    /// Sends a request to the agent, unless the agent was unreachable just now; returns the socket
+    /// for its answer. `at_most` is how long to wait for a place in its queue of callers.
     fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Error> {
         if let Some((at, error)) = &self.unreached
             && at.elapsed() < PAUSE
@@ -75,8 +74,8 @@ impl AgentExtents {
         self.send_by(connect(&self.domain, at_most), request)
     }
 
-    /// Sends a request by a connection, if there is one. It fails also where the agent is there,
-    /// but has not waited for this process to speak.
+    /// Sends a request on a connection, if there is one. Fails even if the agent is alive, when it
+    /// did not wait for this process to send.
     fn send_by(
         &mut self,
         socket: Result<OwnedFd, Error>,
@@ -97,7 +96,7 @@ impl AgentExtents {
         }
     }
 
-    /// Asks the agent to take back what is to be returned.
+    /// Asks the agent to take back all extents that are to be returned.
     fn send_returns(&mut self, at_most: &dyn Fn() -> Duration) {
         self.collect_answers(Duration::ZERO);
         while self.returning.len() < RETURNING_MAX
@@ -112,8 +111,8 @@ impl AgentExtents {
             match self.send(&request, at_most()) {
                 Ok(answer) => self.returning.push_back((span, answer)),
                 Err(error) => {
-                    // At the next opportunity. The agent takes everything back when this process
-                    // ends.
+                    // Retried at the next opportunity. The agent takes everything back when this
+                    // process ends.
                     return tracing::debug!(%error, "an extent could not be given back");
                 }
             }
@@ -121,8 +120,8 @@ impl AgentExtents {
         }
     }
 
-    /// Returns all that is to be returned, for as long as there is time `left`: waits for a place
-    /// among the callers of the agent, and says again what it did not look at.
+    /// Returns all extents that are to be returned, within the time `left`: waits for a place in
+    /// the agent's queue, and repeats what the agent did not read.
     fn return_all(&mut self, left: &dyn Fn() -> Duration) {
         loop {
             let is_done = self.to_return.is_empty() && self.returning.is_empty();
@@ -132,7 +131,8 @@ impl AgentExtents {
             self.unreached = None;
             self.send_returns(&|| left().max(SOON));
             if self.unreached.is_some() {
-                return; // Nor can it be asked for memory: it is gone, or the time is over.
+                // Memory cannot be requested either: the agent is gone, or the time is over.
+                return;
             }
             self.collect_answers(left());
             if !self.to_return.is_empty() {
@@ -141,8 +141,8 @@ impl AgentExtents {
         }
     }
 
-    /// Waits at most so long until the agent has taken back what it was asked to. What it did not
-    /// look at is to be returned again.
+    /// Waits until the agent has taken back what it was asked to, at most for the given time. What
+    /// it did not read is to be returned again.
     fn collect_answers(&mut self, at_most: Duration) {
         let start = Instant::now();
         while let Some((span, answer)) = self.returning.front() {
@@ -152,15 +152,16 @@ impl AgentExtents {
             match receive(answer.as_fd()) {
                 Ok((Answer::Done, _)) => {}
                 Ok((Answer::Late, _)) => self.to_return.push(*span),
-                // It may have taken it: what is given back twice could be somebody's by now.
+                // It may have been taken back: returned twice, it could be another process's by
+                // now.
                 answer => tracing::warn!(?answer, "an extent could not be given back"),
             }
             self.returning.pop_front();
         }
     }
 
-    /// Waits at most so long for the answer to what was asked for in passing; a later call goes on
-    /// waiting for it.
+    /// Waits for the answer to an earlier request, at most for the given time; a later call
+    /// continues the wait.
     fn answer(
         &mut self,
         asked: PendingExtent,
@@ -203,12 +204,13 @@ impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
         let start = Instant::now();
         let deadline = self.deadline;
-        // What this process has given back counts as its own until the agent has taken it.
+        // Extents that this process has returned count as its own until the agent has taken them.
         self.return_all(&|| deadline.saturating_sub(start.elapsed()));
         let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
         if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
             match self.answer(asked, left()) {
-                // This process was stopped while it said it, and was not heard: once more.
+                // This process was stopped while sending the request, so it was not read: try
+                // again.
                 Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
                 answer => return answer,
             }
@@ -261,7 +263,7 @@ impl ExtentSource for AgentExtents {
             self.asked = Some(asked);
             return;
         }
-        // A process that still needed it would have asked again by now.
+        // If the extent were still needed, it would have been requested again by now.
         if let Ok(span) = self.answer(asked, Duration::ZERO) {
             self.to_return.push(span);
             self.send_returns(&|| SOON);
@@ -276,16 +278,16 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(10);
 
-    /// An agent that the test plays, with place for so many callers that it has not accepted, and
-    /// who asks it.
+    /// Returns an agent played by the test, with a queue for so many callers that it has not
+    /// accepted, and its client.
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();
         (listener, AgentExtents::new(&domain, (Slot(3), 1), LONG))
     }
 
-    /// The agent is stopped, for longer than anybody who has others to answer can wait. What was
-    /// asked for in passing, and what was given back, is not lost, and nothing is asked for twice.
+    /// The agent is stopped for longer than a process that must answer others can wait. What was
+    /// requested, and what was returned, is not lost, and nothing is requested twice.
     #[test]
     fn nobody_who_has_others_to_answer_waits_for_the_agent() {
         let (listener, mut extents) = ends("stopped", 8);
@@ -325,7 +327,7 @@ mod tests {
         assert_eq!((granted.offset, granted.bytes), (8 << 20, 2 << 20));
     }
 
-    /// An agent that is told of a span, and does not listen the first time.
+    /// An agent that is told of a span, and does not read the first message.
     #[test]
     fn what_was_given_back_and_not_listened_to_is_said_again() {
         let (listener, mut extents) = ends("not-listening", 8);
@@ -389,8 +391,8 @@ mod tests {
         }
     }
 
-    /// The agent is there, and did not wait for a process that was stopped between connecting and
-    /// speaking: that process may try again at once.
+    /// The agent is alive, but did not wait for a process that was stopped between connecting and
+    /// sending: that process may try again at once.
     #[test]
     fn who_was_too_slow_to_speak_speaks_again() {
         let (listener, mut extents) = ends("too-slow", 8);
@@ -410,8 +412,8 @@ mod tests {
         assert!(has_come(listener.as_fd(), LONG));
     }
 
-    /// `grant` returns every extent before it asks for more, also those for which the agent had no
-    /// place, and those that it answered `Late`.
+    /// `grant` returns every extent before it requests more, including those for which the agent's
+    /// queue had no place, and those that it answered with `Late`.
     #[test]
     fn what_is_given_back_is_back_before_more_is_asked_for() {
         let (listener, mut extents) = ends("before", 1);
@@ -427,13 +429,13 @@ mod tests {
             send(asked.as_fd(), &answer, &[]).unwrap();
             request
         };
-        // Others take all places: nothing of this leaves.
+        // Others take all places, so nothing of this is sent.
         let others: Vec<_> = std::iter::from_fn(|| connect(&domain, SOON).ok()).collect();
         extents.give_back(span(1));
         assert_eq!(extents.to_return, [span(1)]);
         std::thread::scope(|threads| {
             let asks = threads.spawn(|| extents.grant(100).unwrap());
-            // For much longer than somebody waits who has others to answer.
+            // For much longer than a process that must answer others would wait.
             assert!(connect(&domain, 10 * SOON).is_err());
             for _ in others {
                 drop(rustix::net::accept(&listener).unwrap());

@@ -1,12 +1,12 @@
 //! The agent: the one Samite process per node and domain.
 //!
 //! It owns the arena (so that the bytes of a dead process outlive it), admits processes, grants
-//! extents against the budget, and watches every process by its pidfd: a death is in the table of
-//! peers, and every sleeper is awake, as soon as the kernel says so. No timer takes part in that.
+//! extents against the budget, and watches every process by its pidfd: a death is published in the
+//! table of peers, and every sleeper woken, as soon as the kernel reports it. No timer is involved.
 //!
-//! Its death is the single point of its node: running units keep their memory and their messages,
-//! but nobody joins, no extent is granted and no death is noticed any more. Units notice that
-//! ([`crate::Error::AgentLost`]) and `samite run` ends the job.
+//! It is its node's single point of failure: when it dies, running units keep their memory and
+//! their messages, but nobody can join, no extent is granted and no death is detected any more.
+//! Units notice that ([`crate::Error::AgentLost`]) and `samite run` ends the job.
 //!
 //! # Files
 //! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks

@@ -1,5 +1,5 @@
-//! The agent's loop: one thread, one `poll`. It waits for nobody in particular: a connection on
-//! which nothing is said lies beside the others until its time is over.
+//! The agent's loop: one thread, one `poll`. It never waits for a single caller: a silent
+//! connection stays in the set until its time is over.
 
 use super::control::{self, Answer, Request};
 use super::node::{Member, Node};
@@ -24,24 +24,24 @@ pub struct AgentConfig {
 #[derive(Debug)]
 struct Caller {
     socket: OwnedFd,
-    /// Its process, or why it is turned away.
+    /// Its process, or the reason for refusing it.
     pid: Result<i32, String>,
     until: Instant,
-    /// It has been told this seat, and has not said yet that it heard. Nobody sees it.
+    /// The seat that it was offered, but has not confirmed yet. Others do not see it.
     seat: Option<Member>,
 }
 
-/// So many may be between the answer to `Join` and their `Confirm`: each has one descriptor more
-/// than a member.
+/// The most candidates between the answer to `Join` and their `Confirm`: each has one descriptor
+/// more than a member.
 const CANDIDATES_MAX: usize = 8;
-/// How long a candidate may take: one that was stopped asks again.
+/// The time for a candidate to confirm: one that was stopped asks again.
 const CANDIDATE_TIME: Duration = Duration::from_secs(5);
-/// So many that have said nothing yet; who has been silent for longest makes room for the next one.
+/// The most callers that have said nothing yet; the one that has been silent for longest makes room
+/// for the next.
 const SILENT_MAX: usize = 8;
-/// How long one may be silent.
+/// The longest time for which a caller may be silent.
 const SILENT_TIME: Duration = Duration::from_millis(500);
-/// After a connection could not be taken (no descriptors are left) no other one is tried for so
-/// long.
+/// The pause after a connection could not be accepted (no descriptors are left).
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The agent of a domain.
@@ -100,8 +100,8 @@ impl Server {
                 watched.push(index);
             }
         }
-        // Two things alone happen by time: reclamation is tried again (survivors tell through
-        // memory that they have seen), and callers that say nothing are sent away.
+        // Only two things happen by time: reclamation is retried (survivors report through memory
+        // what they have seen), and silent callers are dismissed.
         let retry = rustix::event::Timespec {
             tv_sec: 0,
             tv_nsec: 20_000_000,
@@ -147,7 +147,7 @@ impl Server {
         callers.filter(|caller| caller.seat.is_some()).count()
     }
 
-    /// Takes a connection, and what was said on it already.
+    /// Accepts a connection, and reads what was sent on it already.
     fn accept(&mut self) {
         let socket = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
@@ -183,7 +183,7 @@ impl Server {
         let Caller {
             socket, pid, seat, ..
         } = caller;
-        // What was said since the last look at all of them counts.
+        // What was sent since the last poll still counts.
         let spoke = spoke || control::has_come(socket.as_fd(), Duration::ZERO);
         if let Some(member) = seat {
             return self.confirm(member, &socket, spoke);
@@ -192,8 +192,8 @@ impl Server {
             let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
             return control::turn_away(socket.as_fd(), &answer);
         }
-        // Read also where the caller is turned away: a connection that closes with something unread
-        // loses the answer.
+        // Read even if the caller is refused: closing a connection with unread data would lose the
+        // answer.
         let request = control::receive::<Request>(socket.as_fd());
         let (request, pid) = match (request, pid) {
             (Ok((request, _)), Ok(pid)) => (request, pid),
@@ -219,8 +219,8 @@ impl Server {
         }
     }
 
-    /// Grants an extent. If nobody hears of it, it is free again: whoever asked does not know that
-    /// it has it.
+    /// Grants an extent. If the answer cannot be delivered, the extent is freed again: the
+    /// requester does not know that it has it.
     fn grant(&mut self, request: Request, life: super::Life, socket: &OwnedFd, pid: i32) {
         let answer = self.node.answer(&self.domain, request, pid);
         let answer = answer.unwrap_or_else(Answer::Refused);
@@ -233,7 +233,7 @@ impl Server {
         }
     }
 
-    /// Tells a process its seat; it is a member once it has said that it heard.
+    /// Offers a process its seat; it is a member once it has confirmed.
     fn invite(&mut self, member: Member, socket: OwnedFd, pid: i32) {
         let answer = Answer::Joined {
             peer: member.peer,
@@ -252,8 +252,8 @@ impl Server {
         });
     }
 
-    /// A candidate that says `Confirm` becomes a member; one that closed its connection, or is too
-    /// late, does not.
+    /// Makes a candidate that says `Confirm` a member; one that closed its connection, or is too
+    /// late, does not become one.
     fn confirm(&mut self, member: Member, socket: &OwnedFd, spoke: bool) {
         let confirmed = spoke
             && matches!(
@@ -271,7 +271,7 @@ impl Server {
             return self.node.unseat(life.0);
         }
         self.node.seat(member);
-        // Whoever does not hear this either gives its seat up, or is dead.
+        // A process that does not receive this either gives its seat up, or is dead.
         if control::send(socket.as_fd(), &Answer::Done, &[]).is_err()
             && let Some(index) = self.node.member(life)
         {
@@ -290,7 +290,7 @@ mod tests {
         socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap()
     }
 
-    /// The time of a caller is over, and it has just said its request: it is answered.
+    /// A caller whose time is over, but which has just sent its request, is answered.
     #[test]
     fn what_is_said_at_the_last_moment_is_heard() {
         let mut server = Server {
@@ -314,8 +314,8 @@ mod tests {
         assert!(matches!(answer, Ok((Answer::Facts(..), _))), "{answer:?}");
     }
 
-    /// One that is turned away is told so, also if its request comes at that moment, and what it
-    /// says later it cannot send.
+    /// A caller that is refused is told so, even if its request arrives at that moment, and cannot
+    /// send anything later.
     #[test]
     fn who_is_turned_away_hears_it() {
         let (theirs, ours) = pair();

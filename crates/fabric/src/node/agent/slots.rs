@@ -1,46 +1,46 @@
-//! The agent's own account of the slots: who has which number, and how many lives each has had.
-//! Pure: no IO.
+//! The agent's own account of the slots: which process has which number, and how many incarnations
+//! each number has had. Pure: no IO.
 //!
-//! What the table in shared memory says of it is published from here and never read back.
+//! The table in shared memory is published from here and never read back.
 
 use crate::node::{Slot, State};
 use samite_mem::PEERS_MAX;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-/// One life of a number.
+/// One incarnation of a number.
 pub(crate) type Life = (Slot, u32);
 
-/// See the module's text.
+/// The agent's account of the slots; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Account>,
-    /// What the lives of a slot may be called, in this life of the node.
+    /// The incarnations that a slot may have during this life of the node.
     incarnations: RangeInclusive<u32>,
-    /// How often a number was given back.
+    /// How many numbers were freed so far.
     freed: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Account {
     stage: Stage,
-    /// Of the present life, or of the last one.
+    /// The present or last incarnation.
     incarnation: u32,
-    /// Which of the numbers that were given back it was, when it last was.
+    /// The value of the counter above when the number was last freed.
     freed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Free,
-    /// Somebody was told the number and has not said yet that it heard.
+    /// The number was offered to a process, which has not confirmed yet.
     Promised,
     Alive,
     Dead,
 }
 
 impl Slots {
-    /// Of a life of a node.
+    /// Creates the account of one life of a node.
     pub(crate) fn new(incarnations: RangeInclusive<u32>) -> Slots {
         Slots {
             slots: Vec::new(),
@@ -49,14 +49,14 @@ impl Slots {
         }
     }
 
-    /// How many slots were ever used: those below this number.
+    /// Returns how many slots were ever used: those below this number.
     pub(crate) fn used(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Promises a number to a new process, preferably none of `avoided`: the one that has not been
-    /// used for longest, so that what is still under way in the name of its last life has time to
-    /// arrive. A number whose lives cannot be counted any more is never used again.
+    /// Promises a number to a new process, if possible not one of `avoided`: the number that has
+    /// been free for longest, so that frames in flight in the name of its last incarnation have
+    /// time to arrive. A number whose incarnations are used up is never reused.
     pub(crate) fn promise(&mut self, avoided: &BTreeSet<Slot>) -> Option<Life> {
         let last = *self.incarnations.end();
         let is_free = |slot: &Account| slot.stage == Stage::Free && slot.incarnation < last;
@@ -66,7 +66,7 @@ impl Slots {
             .map(|(index, _)| index)
             .collect();
         free.sort_by_key(|index| self.slots[*index].freed);
-        // All processes look at all numbers that were ever used: there are no more of them than are
+        // All processes scan all numbers that were ever used, so new ones are added only when
         // needed.
         if self.slots.len() < PEERS_MAX {
             free.push(self.slots.len());
@@ -89,17 +89,17 @@ impl Slots {
         Some((Slot(index as u32), slot.incarnation))
     }
 
-    /// The process to which a number was promised is a member.
+    /// Makes the process to which a number was promised a member.
     pub(crate) fn seat(&mut self, peer: Slot) {
         self.set(peer, Stage::Alive);
     }
 
-    /// A member left or died; its number is not free yet.
+    /// Marks a member that left or died; its number is not free yet.
     pub(crate) fn bury(&mut self, peer: Slot) {
         self.set(peer, Stage::Dead);
     }
 
-    /// A number can be used again.
+    /// Frees a number for reuse.
     pub(crate) fn free(&mut self, peer: Slot) {
         self.set(peer, Stage::Free);
         self.freed += 1;
@@ -114,7 +114,7 @@ impl Slots {
         }
     }
 
-    /// What the others are to see of each slot that was ever used.
+    /// Returns what others should see of each slot that was ever used.
     pub(crate) fn published(&self) -> impl Iterator<Item = (Slot, State, u32)> {
         self.slots.iter().enumerate().map(|(index, slot)| {
             let state = match slot.stage {

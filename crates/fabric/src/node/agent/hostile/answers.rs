@@ -1,4 +1,4 @@
-//! Somebody who has the name of the agent, and answers anything.
+//! A process that has taken the agent's name and sends arbitrary answers.
 
 use crate::PeerId;
 use crate::node::Slot;
@@ -24,7 +24,7 @@ fn small(random: &mut Rng) -> u32 {
     }
 }
 
-/// An extent, or something like one.
+/// Returns an extent, or something like one.
 fn extent(random: &mut Rng) -> (u64, u64) {
     let some = |random: &mut Rng| random.u64(..8) * (2 << 20);
     match random.u32(..4) {
@@ -34,7 +34,7 @@ fn extent(random: &mut Rng) -> (u64, u64) {
     }
 }
 
-/// One of every kind.
+/// Returns a random answer of any kind.
 fn answer(random: &mut Rng) -> Answer {
     match random.u32(..12) {
         0..=2 => Answer::Joined {
@@ -85,7 +85,7 @@ fn answer(random: &mut Rng) -> Answer {
     }
 }
 
-/// One connection: what is asked is not looked at.
+/// Serves one connection; the request is ignored.
 fn reply(listener: &OwnedFd, memory: [BorrowedFd<'_>; 2], random: &mut Rng) {
     let Ok(socket) = rustix::net::accept(listener) else {
         return;
@@ -116,7 +116,8 @@ fn reply(listener: &OwnedFd, memory: [BorrowedFd<'_>; 2], random: &mut Rng) {
     }
 }
 
-/// Everything that a process asks its agent. How it ends is not asked: only that it does, in order.
+/// Sends every request that a process can make. The results do not matter, only that every call
+/// returns.
 fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
     let identity = Identity::by_hand("asker");
     match random.u32(..5) {
@@ -161,7 +162,7 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
     }
 }
 
-/// Ends the one who answers, also when the one who asks panics.
+/// Ends the answering thread, even if the asking one panics.
 struct Asking<'a>(&'a AtomicBool);
 
 impl Drop for Asking<'_> {

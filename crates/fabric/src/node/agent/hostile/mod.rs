@@ -1,4 +1,4 @@
-//! What the agent makes of requests, and a process of answers, that no honest one says.
+//! How the agent handles requests, and a process answers, that no honest one would send.
 
 mod answers;
 mod requests;

@@ -1,4 +1,4 @@
-//! Requests of any content, of a process that has joined and speaks for others, too.
+//! Arbitrary requests from a process that has joined, also in the name of others.
 
 use crate::Identity;
 use crate::PeerId;
@@ -38,7 +38,7 @@ fn identity(random: &mut Rng) -> Identity {
     }
 }
 
-/// One of every kind, for a number that may be its own.
+/// Returns a random request of any kind, for a number that may be its own.
 fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
     let (peer, incarnation) = match random.u32(..4) {
         0 => (Slot(small(random)), small(random)),
@@ -91,7 +91,7 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
     }
 }
 
-/// Whatever is asked: the agent answers, and what others have stays theirs.
+/// Whatever is requested, the agent answers, and others keep what they have.
 #[test]
 fn no_request_breaks_a_node() {
     let whole = "agent::hostile::requests::no_request_breaks_a_node";

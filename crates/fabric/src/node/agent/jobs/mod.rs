@@ -1,46 +1,46 @@
-//! Which units of each job have joined, whatever became of them since. Pure: no IO.
+//! Which units of each job have joined, whatever became of them later. Pure: no IO.
 //!
-//! Starting is a collective act: a unit that has joined counts for all units of its job, also when
-//! it has left or died before the others looked. So the agent remembers, per job and unit, which
-//! peer it became and in which incarnation, for as long as the job lives: until all of its units
-//! have joined, or are known never to join, and none of them is a member any more.
+//! Starting is a collective act: a unit that has joined counts for all units of its job, even if it
+//! has left or died before the others looked. So the agent remembers, per job and unit, which peer
+//! and incarnation it became, for as long as the job lives: until all of its units have joined, or
+//! are known never to join, and none of them is a member any more.
 //!
-//! Any process of the user can ask the agent anything. So who tells of the end of a unit has to be
-//! an ancestor of those that joined, and what is remembered is bounded.
+//! Any process of the user can send the agent any request. So a process that reports the end of a
+//! unit must be an ancestor of those that joined, and what is remembered is bounded.
 
 use crate::{Identity, PeerId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Jobs without a member of which units are still missing: so many are remembered.
+/// The most remembered jobs that have no member and still miss units.
 const ABANDONED_MAX: usize = 64;
-/// Of those of which nobody has joined, so many whose units' ends the same process told.
+/// The most of those without any joined unit for which one process has reported ends.
 const TOLD_MAX: usize = 8;
-/// So many units are remembered, of all jobs together; no job has more.
+/// The most units remembered, of all jobs together; no job has more.
 const UNITS_MAX: u32 = 1 << 14;
-/// As much of a name, or of how a unit ended, is kept, in bytes.
+/// The most bytes kept of a name, or of how a unit ended.
 const TEXT_MAX: usize = 200;
-/// Ancestors of a process that are looked at.
+/// The most ancestors of a process that are examined.
 const ANCESTORS_MAX: usize = 64;
 
 /// The book of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     jobs: BTreeMap<String, Job>,
-    /// Rises with each job, so that the oldest one is known.
+    /// Rises with each job, to find the oldest one.
     begun: u64,
 }
 
 #[derive(Debug)]
 struct Job {
     units: BTreeMap<u32, Unit>,
-    /// Units of the whole job, as those that joined said; the most there can be until one has.
+    /// The units of the whole job, as those that joined said; the maximum until one has.
     wanted: u32,
     number: u64,
-    /// The ancestors of the first unit that joined: one of them started the job. None: nobody has
-    /// joined.
+    /// The ancestors of the first unit that joined: one of them started the job. `None`: no unit
+    /// has joined.
     starters: Option<Vec<i32>>,
-    /// Who told of the end of a unit.
+    /// The process that reported the end of a unit.
     told_by: Option<i32>,
 }
 
@@ -57,7 +57,7 @@ enum Unit {
     Absent { name: String, how: String },
 }
 
-/// Whom somebody waits for.
+/// The units for which a process waits.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Wanted {
     /// All units of a job.
@@ -65,23 +65,23 @@ pub(crate) enum Wanted {
     /// The units of a program of the job, or, if the complete job has no such program, of another
     /// job.
     Program(String),
-    /// Those units of the job that have neither joined nor ended: complete when there is none.
+    /// Those units of the job that have neither joined nor ended: complete when there are none.
     Coming,
 }
 
-/// Whether they have all joined.
+/// The answer: whether all of them have joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Roster {
     /// Their numbers and incarnations: by unit for a job, by rank for a program.
     Complete(Vec<(PeerId, u32)>),
-    /// These have not joined yet.
+    /// Some have not joined yet.
     Missing(Vec<String>),
-    /// This one ended before it joined.
+    /// A unit ended before it joined.
     Absent { unit: String, how: String },
 }
 
 impl Jobs {
-    /// Returns whether a process can be what it says of itself, and one more unit can be
+    /// Checks whether a process can be the unit that it claims to be, and one more unit can be
     /// remembered.
     pub(crate) fn check(&mut self, identity: &Identity) -> Result<(), String> {
         let Identity {
@@ -91,7 +91,7 @@ impl Jobs {
             units,
             ..
         } = *identity;
-        // A unit that was started by hand may know its rank and not its number: a program has as
+        // A unit that was started by hand may know its rank but not its number: a program has as
         // many units as it says.
         if units > UNITS_MAX || unit >= units || rank >= size {
             return Err(format!(
@@ -101,7 +101,7 @@ impl Jobs {
         }
         let job = &identity.job;
         let known = self.jobs.get(job).and_then(|job| job.units.get(&unit));
-        // Whoever names the unit would mean one of the two, and not know which.
+        // A name for two units would be ambiguous.
         if let Some(Unit::Joined {
             peer, alive: true, ..
         }) = known
@@ -114,8 +114,8 @@ impl Jobs {
         self.make_room_for(job, unit)
     }
 
-    /// Sees to it that one more unit can be remembered. Jobs that nobody lives of give way, but not
-    /// the unit's own.
+    /// Makes room to remember one more unit. Jobs without living members are dropped, but not the
+    /// unit's own.
     fn make_room_for(&mut self, name: &str, unit: u32) -> Result<(), String> {
         let job = self.jobs.get(name);
         let is_known = job.is_some_and(|job| job.units.contains_key(&unit));
@@ -130,13 +130,13 @@ impl Jobs {
         Ok(())
     }
 
-    /// Units that are remembered.
+    /// Returns the number of remembered units.
     fn known(&self) -> usize {
         self.jobs.values().map(|job| job.units.len()).sum()
     }
 
-    /// Forgets the oldest job of some, those of which nobody has joined first; whether there was
-    /// one.
+    /// Forgets the oldest of the jobs that `which` selects, first those without a joined unit;
+    /// returns whether there was one.
     fn forget_oldest(&mut self, which: impl Fn(&str, &Job) -> bool) -> bool {
         let some = self.jobs.iter().filter(|(name, job)| which(name, job));
         let oldest = some.min_by_key(|(_, job)| (job.starters.is_some(), job.number));
@@ -147,8 +147,8 @@ impl Jobs {
         self.jobs.remove(&oldest).is_some()
     }
 
-    /// A unit has joined, a process with these ancestors. Returns whether that made its program,
-    /// and so perhaps its job, complete.
+    /// Records a unit that has joined, a process with these ancestors. Returns whether that
+    /// completed its program, and so perhaps its job.
     pub(crate) fn joined(
         &mut self,
         identity: &Identity,
@@ -161,8 +161,8 @@ impl Jobs {
         let is_stranger = |told_by: i32| !ancestors.contains(&told_by);
         let is_of_another = job.told_by.is_some_and(is_stranger);
         if (came_before || is_of_another) && !job.lives() {
-            // Nobody is left of the run that had this name; or nobody of it ever joined, and who
-            // told of its units did not start this one.
+            // No process is left of the earlier run of this name; or none of it ever joined, and
+            // the process that reported its units did not start this one.
             *job = Job::new(job.number);
         }
         job.starters.get_or_insert_with(|| ancestors.to_vec());
@@ -179,7 +179,7 @@ impl Jobs {
         joined >= identity.size as usize
     }
 
-    /// A unit has left or died.
+    /// Records a unit that has left or died.
     pub(crate) fn left(&mut self, peer: PeerId, incarnation: u32) {
         let lives = self
             .jobs
@@ -200,11 +200,11 @@ impl Jobs {
         self.prune();
     }
 
-    /// The process of a unit has ended, says process `by`, who started it. Returns whether the unit
-    /// had not joined.
+    /// Records that the process of a unit has ended, as reported by process `by`, which started it.
+    /// Returns whether the unit had not joined.
     ///
     /// # Errors
-    /// `by` did not start the job; there is no such unit.
+    /// `by` did not start the job, or there is no such unit.
     pub(crate) fn ended(
         &mut self,
         job: &str,
@@ -212,6 +212,7 @@ impl Jobs {
         (name, how): (&str, &str),
         by: i32,
     ) -> Result<bool, String> {
+        // Anyone can send this, so the sender must have started the job, as far as that is known.
         match self.jobs.get(job) {
             Some(job) if !job.is_told_by(by) => {
                 return Err(format!("process {by} did not start this job"));
@@ -239,7 +240,7 @@ impl Jobs {
         Ok(!joined)
     }
 
-    /// Forgets the oldest of too many jobs of which only this process has told.
+    /// Forgets the oldest of too many jobs that only this process has reported.
     fn forget_told(&mut self, by: i32) {
         let is_told = |job: &Job| job.starters.is_none() && job.told_by == Some(by);
         if self.jobs.values().filter(|job| is_told(job)).count() >= TOLD_MAX {
@@ -247,8 +248,8 @@ impl Jobs {
         }
     }
 
-    /// The numbers that units of living jobs have or had: whoever is told a job's units means those
-    /// by them.
+    /// Returns the numbers that units of living jobs have or had: others know the units of a job by
+    /// them.
     pub(crate) fn numbers(&self) -> BTreeSet<PeerId> {
         let living = self.jobs.values().filter(|job| job.lives());
         let units = living.flat_map(|job| job.units.values());
@@ -259,7 +260,7 @@ impl Jobs {
         numbers.collect()
     }
 
-    /// Returns whether they have joined of whom `asker` wants to know.
+    /// Returns whether the units that `asker` asks about have joined.
     pub(crate) fn roster(&self, asker: &Identity, wanted: &Wanted) -> Roster {
         let none = Job::new(0);
         let own = self.jobs.get(&asker.job).unwrap_or(&none);
@@ -290,7 +291,7 @@ impl Jobs {
         entry.or_insert_with(|| Job::new(begun))
     }
 
-    /// Forgets jobs that nobody can ask for any more.
+    /// Forgets jobs that no process can ask for any more.
     fn prune(&mut self) {
         self.jobs
             .retain(|_, job| job.lives() || job.units.len() < job.wanted as usize);
@@ -311,8 +312,8 @@ impl Job {
         }
     }
 
-    /// Returns whether a process is believed when it tells of the end of a unit: it is an ancestor
-    /// of the first unit that joined. As long as none has, the first one that tells of any.
+    /// Returns whether a process may report the end of a unit: it is an ancestor of the first unit
+    /// that joined. As long as none has, it is the first process that reports any.
     fn is_told_by(&self, process: i32) -> bool {
         match (&self.starters, self.told_by) {
             (Some(starters), _) => starters.contains(&process),
@@ -327,7 +328,7 @@ impl Job {
             .any(|unit| matches!(unit, Unit::Joined { alive: true, .. }))
     }
 
-    /// The units of a program that have joined, by rank.
+    /// Returns the units of a program that have joined, by rank.
     fn of_program(&self, name: &str) -> BTreeMap<u32, (PeerId, u32)> {
         let joined = self.units.values().filter_map(|unit| match unit {
             Unit::Joined {
@@ -370,7 +371,7 @@ impl Job {
                 return Roster::Complete(found.into_values().collect());
             }
             Some((first, size)) => first..first.saturating_add(size),
-            // Any of those that have not joined may be the program's.
+            // Any unit that has not joined may belong to the program.
             None => 0..units,
         };
         let is_of_program = |unit: &str| unit.rsplit_once('.').is_some_and(|(of, _)| of == name);
@@ -389,13 +390,13 @@ impl Job {
     }
 
     fn missing(&self, units: std::ops::Range<u32>) -> Roster {
-        // As many as a sentence can name.
+        // As many as fit into a sentence.
         let missing = units.filter(|unit| !self.units.contains_key(unit)).take(4);
         Roster::Missing(missing.map(|unit| self.name(unit)).collect())
     }
 
-    /// What a person calls a unit that nobody heard of: its program has others, or only its number
-    /// is known.
+    /// Returns the display name of a unit that never joined: by its program, if that is known, or
+    /// only by its number.
     fn name(&self, unit: u32) -> String {
         let of_program = |known: &Unit| {
             let Unit::Joined { identity, .. } = known else {
@@ -412,16 +413,16 @@ impl Job {
     }
 }
 
-/// As much of a text as is kept.
+/// Cuts a text to the length that is kept.
 fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
 }
 
-/// The process ids of the ancestors of a process, as far as they can be found.
+/// Returns the process ids of the ancestors of a process, as far as they can be found.
 pub(crate) fn ancestors(process: i32) -> Vec<i32> {
     let parent = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name of the program, in parentheses, may have any characters in it.
+        // The name of the program, in parentheses, may contain any characters.
         let (_, rest) = stat.rsplit_once(')')?;
         let parent: i32 = rest.split_whitespace().nth(1)?.parse().ok()?;
         (parent > 0).then_some(parent)

@@ -1,8 +1,8 @@
-//! The book of jobs, whatever it is told.
+//! The book of jobs, under arbitrary reports.
 
 use super::*;
 
-/// The launcher of a unit, and who started that.
+/// The launcher of a unit, and the process that started the launcher.
 const STARTERS: [i32; 2] = [100, 1];
 
 fn identity(job: &str, program: &str, rank: u32, size: u32, unit: u32) -> Identity {
@@ -94,7 +94,7 @@ fn abandoned_jobs_are_forgotten() {
     assert!(jobs.jobs.len() <= ABANDONED_MAX + 1);
 }
 
-/// Bytes of texts and entries that are remembered, about.
+/// Returns the approximate bytes of remembered texts and entries.
 fn bytes(jobs: &Jobs) -> usize {
     let units = jobs.jobs.values().flat_map(|job| job.units.values());
     let unit = |unit: &Unit| {
@@ -114,7 +114,7 @@ fn who_tells_without_end_fills_no_memory() {
     jobs.joined(&unit, PeerId(0), 1, &STARTERS);
     let long = "ä".repeat(100_000);
     for number in 0..100_000 {
-        // The job's own launcher, a stranger of the job, and of jobs that nobody knows.
+        // The job's own launcher, a stranger to the job, and unknown jobs.
         let _ = jobs.ended("job", number, (&long[..20], "ended"), 100);
         let _ = jobs.ended("job", number, ("a", "ended"), 99);
         let name = format!("job {number}");
@@ -131,7 +131,7 @@ fn who_tells_without_end_fills_no_memory() {
     let other = identity("job", "a", 1, 3, 1);
     assert!(jobs.check(&other).is_ok(), "it is known");
     assert!(jobs.jobs.contains_key("never joined"));
-    // Nobody lives of that job: it gives way.
+    // That job has no living member, so it is dropped.
     let late = identity("late", "a", 0, 3, 0);
     assert_eq!(jobs.check(&late), Ok(()));
     assert!(!jobs.jobs.contains_key("never joined"));
@@ -151,7 +151,7 @@ fn a_job_that_lives_gives_way_to_nobody() {
     assert!(!jobs.jobs.contains_key("job 7"));
 }
 
-/// A process that a unit starts has inherited who the unit is.
+/// A process that a unit starts has inherited the unit's identity.
 #[test]
 fn a_unit_is_one_process() {
     let mut jobs = Jobs::default();
@@ -161,12 +161,12 @@ fn a_unit_is_one_process() {
     let refused = jobs.check(&unit).unwrap_err();
     assert!(refused.contains("unit 0 of job job is there already, as peer 4"));
     assert!(refused.contains("SAMITE_DOMAIN") && refused.contains("SAMITE_UNIT"));
-    // It may come again.
+    // It may join again.
     jobs.left(PeerId(4), 1);
     assert_eq!(jobs.check(&unit), Ok(()));
 }
 
-/// As many units as a job or a program has are not all of them, if one has a number beyond.
+/// A job or program is not complete when it has enough units, if one of them has too high a number.
 #[test]
 fn units_are_counted_by_their_numbers() {
     let mut jobs = Jobs::default();
@@ -192,7 +192,7 @@ fn units_are_counted_by_their_numbers() {
 fn only_who_started_a_job_tells_of_its_units() {
     let mut jobs = Jobs::default();
     let unit = identity("job", "a", 0, 3, 0);
-    // Before anybody has joined it cannot be known who started it.
+    // Before a unit has joined, the starter is unknown.
     assert_eq!(jobs.ended("job", 1, ("a.1", "by a stranger"), 99), Ok(true));
     assert!(jobs.ended("job", 2, ("a.2", "ended"), 100).is_err());
     jobs.joined(&unit, PeerId(0), 1, &STARTERS);

@@ -1,9 +1,9 @@
-//! What the agent keeps of one node of a domain: members, extents, jobs, the dead. It acts on what
-//! it is told; the loop that hears it is in `server`.
+//! The agent's state of one node of a domain: members, extents, jobs, the dead. It acts on requests
+//! and events; the loop that receives them is in `server`.
 //!
-//! Who lives, and in which life, is published from this account in memory that others can only
-//! read. What processes say of themselves in the arena (which deaths they have seen, whether they
-//! have leases) decides when memory of the arena comes back, and nothing else.
+//! Which processes are alive, and their incarnations, is published from this state in memory that
+//! others can only read. What processes say of themselves in the arena (which deaths they have
+//! seen, whether they have leases) decides only when memory of the arena is reclaimed.
 
 use crate::PeerId;
 use crate::membership::NodeLife;
@@ -21,15 +21,15 @@ use samite_mem::copy::cooperative::Claim;
 use samite_mem::{Arena, PEERS_MAX, Span};
 use std::collections::BTreeSet;
 
-/// The state of one node of a domain: what the agent keeps, and what a process alone keeps itself.
+/// The state of one node of a domain, kept by the agent, or by a process that is alone.
 #[derive(Debug)]
 pub struct Node {
-    /// Which one of the domain.
+    /// Its number in the domain.
     number: u32,
     layout: Layout,
     table: PeerTableWriter,
     slots: Slots,
-    /// Of the membership.
+    /// The epoch of membership.
     epoch: u64,
     book: Book,
     jobs: Jobs,
@@ -42,7 +42,7 @@ pub struct Node {
 pub(in crate::node::agent) struct Member {
     pub(in crate::node::agent) peer: Slot,
     pub(in crate::node::agent) incarnation: u32,
-    /// Only this process speaks for the member.
+    /// Only requests of this process count as the member's.
     pid: i32,
     pub(in crate::node::agent) pidfd: Option<OwnedFd>,
     pub(in crate::node::agent) identity: Identity,
@@ -61,9 +61,9 @@ impl Member {
 struct Dying {
     life: Life,
     epoch: u64,
-    /// It left, and its process may go on: some of its leases may outlive its membership.
+    /// Set if it left and its process continues: some of its leases may outlive its membership.
     process: Option<OwnedFd>,
-    /// Whether its leases have been ended for it.
+    /// Whether the agent has ended its leases.
     has_no_leases: bool,
 }
 
@@ -86,7 +86,7 @@ impl Dying {
 }
 
 impl Node {
-    /// A life of a node of a domain, with this budget.
+    /// Creates a life of a node of a domain, with this budget.
     pub(crate) fn create(life: NodeLife, budget: u64) -> Result<Node, Error> {
         let number = life.node.number();
         let bytes = crate::node::EXTENTS.saturating_add(budget.max(1));
@@ -123,12 +123,12 @@ impl Node {
         &self.members
     }
 
-    /// Returns whether some of what the dead had was not given back yet.
+    /// Returns whether memory of the dead remains to be reclaimed.
     pub(in crate::node::agent) fn is_reclaiming(&self) -> bool {
         !self.dying.is_empty()
     }
 
-    /// Admits a process; `pidfd` is what it is watched by.
+    /// Admits a process, which is watched by `pidfd`.
     pub(crate) fn admit(
         &mut self,
         pid: i32,
@@ -142,7 +142,8 @@ impl Node {
         Ok(life)
     }
 
-    /// A number for a process that asks to join. Nobody sees it yet: it is seated, or given up.
+    /// Promises a number to a process that asks to join. Others do not see it yet: it is seated
+    /// later, or given up.
     pub(in crate::node::agent) fn candidate(
         &mut self,
         pid: i32,
@@ -160,7 +161,7 @@ impl Node {
             .map_err(|error| error.to_string())
     }
 
-    /// Returns whether a process can be a member, as far as jobs say.
+    /// Checks whether a process can be a member, according to the jobs.
     pub(in crate::node::agent) fn check(&mut self, identity: &Identity) -> Result<(), String> {
         self.jobs.check(identity)
     }
@@ -172,8 +173,7 @@ impl Node {
         cpus: &Cpus,
         identity: &Identity,
     ) -> Result<Member, Error> {
-        // None of those by which the units of a living job know each other, as long as there are
-        // others.
+        // Not a number by which units of a living job know each other, as long as there are others.
         let Some((peer, incarnation)) = self.slots.promise(&self.known_slots()) else {
             return Err(Error::Memory(format!(
                 "the domain is full: {PEERS_MAX} processes"
@@ -194,14 +194,14 @@ impl Node {
         })
     }
 
-    /// The slots by which the units of living jobs know each other.
+    /// Returns the slots by which the units of living jobs know each other.
     fn known_slots(&self) -> BTreeSet<Slot> {
         let peers = self.jobs.numbers().into_iter();
         let here = peers.filter(|peer| peer.node() == self.number);
         here.map(PeerId::slot).collect()
     }
 
-    /// Shows a process to the others.
+    /// Makes a process a member, visible to the others.
     pub(in crate::node::agent) fn seat(&mut self, member: Member) {
         let (peer, incarnation) = member.life();
         let complete = self.jobs.joined(
@@ -218,7 +218,7 @@ impl Node {
         self.announce();
     }
 
-    /// A number that was promised is free again. Its process had the arena, so it may have written.
+    /// Frees a promised number. Its process had the arena, so it may have written to it.
     pub(in crate::node::agent) fn unseat(&mut self, peer: Slot) {
         match self.layout.wipe(peer, self.slots.used()) {
             Ok(()) => self.slots.free(peer),
@@ -228,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Publishes the table, and that something has changed.
+    /// Publishes the table and a new epoch.
     pub(crate) fn announce(&mut self) {
         for (peer, state, incarnation) in self.slots.published() {
             self.table.publish(peer, state, incarnation);
@@ -246,13 +246,13 @@ impl Node {
         self.members.iter().position(|m| m.life() == life)
     }
 
-    /// A process died (or ended).
+    /// Handles a process that died (or ended).
     pub(in crate::node::agent) fn lose(&mut self, index: usize) {
         let member = self.members.swap_remove(index);
         self.part(&member, None);
     }
 
-    /// A process left, and goes on without the domain.
+    /// Handles a process that left, and continues without the domain.
     pub(crate) fn leave(&mut self, index: usize) {
         let mut member = self.members.swap_remove(index);
         let process = member.pidfd.take();
@@ -273,13 +273,13 @@ impl Node {
         self.reclaim();
     }
 
-    /// Ends the leases of the dead, once every survivor has seen the death: until then one of them
-    /// may still be copying through the dead process into memory that it had a lease on. And gives
-    /// back what the dead had themselves, once nobody has a lease on it. What a process that left
-    /// still uses keeps its number.
+    /// Ends the leases of the dead, once every survivor has seen the death: until then a survivor
+    /// may still be copying through the dead process into memory on which it had a lease. Then
+    /// reclaims the memory of the dead, once nobody has a lease on it. If a process that left still
+    /// uses memory, its number stays taken.
     pub(crate) fn reclaim(&mut self) {
         let used = self.slots.used();
-        // Who says that it has seen what has not happened yet was led astray; it will look again.
+        // A member that claims to have seen future deaths has a corrupt word; it will look again.
         let seen = |member: &Member| {
             let seen = self.layout.seen_epoch(member.peer);
             if seen > self.epoch { 0 } else { seen }
@@ -327,8 +327,8 @@ impl Node {
         known
     }
 
-    /// The state of the domain, with some of the peers whose numbers are higher; and whether there
-    /// are more.
+    /// Returns the state of the domain, with some of the peers whose numbers are higher, and
+    /// whether there are more.
     fn facts(&self, domain: &str, after: Option<PeerId>) -> (DomainFacts, bool) {
         let is_wanted =
             |member: &&Member| after.is_none_or(|after| member.peer.of(self.number) > after);
@@ -354,7 +354,7 @@ impl Node {
         (facts, more)
     }
 
-    /// The member in whose name a process speaks: its own.
+    /// Returns the member in whose name a process speaks: its own.
     fn own(&self, peer: Slot, incarnation: u32, pid: i32) -> Result<usize, String> {
         let index = self
             .member((peer, incarnation))
@@ -368,8 +368,8 @@ impl Node {
         Ok(index)
     }
 
-    /// Ends the process of a member that does not let go of another one's buffer, as a word of its
-    /// own says. Any process of this user could end it, too; the agent knows which one it is.
+    /// Ends the process of a member that does not release another one's buffer, as the claim word
+    /// says. Any process of this user could end it, too; the agent knows which one it is.
     fn evict(&mut self, holder: Life, claim: u64) -> Result<(), String> {
         let Some(index) = self.member(holder) else {
             return Ok(()); // It is gone.
@@ -404,7 +404,7 @@ impl Node {
         })
     }
 
-    /// Does what process `pid` asks for, but joining, which takes two requests.
+    /// Answers a request of process `pid`, except joining, which takes two requests.
     pub(in crate::node::agent) fn answer(
         &mut self,
         domain: &str,

@@ -1,4 +1,4 @@
-//! Who lives and what is whose, whatever processes say.
+//! Which processes are alive, and what each owns, whatever processes say.
 
 use super::*;
 use crate::membership::NodeLife;
@@ -8,7 +8,7 @@ use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::BTreeSet;
 
-/// However many there are, and whatever they are called, the agent can say it.
+/// The agent can report any number of peers with any names.
 #[test]
 fn the_facts_of_a_full_domain_fit_into_answers() {
     let mut node = Node::create(NodeLife::HEAD, 1 << 20).unwrap();
@@ -42,7 +42,7 @@ fn the_facts_of_a_full_domain_fit_into_answers() {
     assert_eq!(told, names);
 }
 
-/// Whatever stands in the table, the agent knows who lives and in which life.
+/// Whatever the table contains, the agent knows which processes are alive, and their incarnations.
 #[test]
 fn the_table_is_published_and_never_believed() {
     let mut node = Node::create(NodeLife::HEAD, 16 << 20).unwrap();
@@ -71,8 +71,8 @@ fn the_table_is_published_and_never_believed() {
         granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
         scribble(&node, State::Free, u32::MAX);
         if round % 4 == 3 {
-            // One that lived between others: only what it had comes back, and its number has
-            // another life.
+            // One of several living processes leaves: only its own memory is reclaimed, and its
+            // number gets a new incarnation.
             let member = node.member(life).unwrap();
             node.lose(member);
             living.remove(&life.0);
@@ -98,8 +98,8 @@ fn the_table_is_published_and_never_believed() {
     }
 }
 
-/// Who says that it has seen deaths that have not happened yet does not set free what they will
-/// leave.
+/// A process that claims to have seen future deaths does not release the memory of those who die
+/// later.
 #[test]
 fn a_death_is_not_seen_before_it_happens() {
     let mut node = Node::create(NodeLife::HEAD, 16 << 20).unwrap();

@@ -1,12 +1,12 @@
-//! The services that an agent hosts: what serves a whole domain and has to outlive every unit.
+//! The services that an agent hosts: they serve a whole domain and must outlive every unit.
 //!
-//! A service is one more user of the fabric, polled by a [`Host`] in a thread of the agent's
-//! process. That thread joins the domain as a peer of its own ([`identity`]) and has all services
-//! of the process: they share its sleep. What may block (a disk) a service does in a thread of its
-//! own, and wakes the host by the [`Bell`](crate::Bell) of this process. A server that is no agent
-//! (a staging unit) hosts its services in the same way.
+//! A service is another user of the fabric, polled by a [`Host`] in a thread of the agent's
+//! process. That thread joins the domain as a peer of its own ([`identity`]) and runs all services
+//! of the process, which share its sleep. A service does blocking work (a disk) in a thread of its
+//! own, and wakes the host by the [`Bell`](crate::Bell) of this process. A server that is not an
+//! agent (a staging unit) hosts its services in the same way.
 //!
-//! Services of several processes talk to each other as to any peer, by [`rpc`](crate::rpc). Those
+//! Services in several processes talk to each other as to any peer, by [`rpc`](crate::rpc). Those
 //! of one [`Starter`] are always in one process, and may share queues.
 
 use super::AgentConfig;
@@ -18,24 +18,25 @@ use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How long a host sleeps when nothing is due: it looks whether it is to stop. In unit tests only
-/// what wakes it does.
+/// How long a host sleeps when nothing is due, before it checks whether it should stop. In unit
+/// tests only a wake-up ends the sleep.
 const LONGEST_SLEEP: Duration = if cfg!(test) {
     Duration::MAX
 } else {
     Duration::from_millis(500)
 };
 
-/// Most bytes of questions for the host itself that wait of one peer.
+/// The most bytes of questions for the host itself that wait per peer.
 const INBOX: u64 = 1 << 10;
 
-/// What an agent's process says of itself as a peer.
+/// Returns what an agent's process says of itself as a peer.
 pub fn identity() -> Identity {
     Identity::by_hand("samite-agent")
 }
 
-/// The peer that hosts the services of the domain's agent, if it is there. Another process that
-/// hosts them is known by the name that it gives itself, as long as the agent's own is not there.
+/// Returns the peer that hosts the services of the domain's agent, if it has joined. If the agent's
+/// own host is missing, another process that hosts them is found by the name that it has given
+/// itself.
 pub fn find_host(fabric: &Fabric) -> Option<Life> {
     let (peers, agent) = (fabric.peers(), fabric.0.node.layout.peers.agent_pid());
     let host = host_of(&peers, agent)?;
@@ -51,11 +52,11 @@ fn host_of(peers: &[PeerInfo], agent: i32) -> Option<&PeerInfo> {
     hosts.min_by_key(|info| info.pid != agent)
 }
 
-/// Asks the agent of a domain which services it hosts, and what they own; none, if its host is not
-/// there.
+/// Asks the agent of a domain which services it hosts, and what they own; returns none if its host
+/// has not joined.
 ///
 /// # Errors
-/// [`Error::Timeout`], [`Error::PeerLost`]; [`Error::PeerCorrupt`] if the answer makes no sense.
+/// [`Error::Timeout`], [`Error::PeerLost`]; [`Error::PeerCorrupt`] if the answer is invalid.
 pub fn services(fabric: &Fabric, deadline: Duration) -> Result<Vec<ServiceFacts>> {
     let Some(host) = find_host(fabric) else {
         return Ok(Vec::new());
@@ -71,49 +72,49 @@ pub fn services(fabric: &Fabric, deadline: Duration) -> Result<Vec<ServiceFacts>
     })
 }
 
-/// Something that serves the domain.
+/// A service of the domain.
 pub trait Service: Send {
-    /// Its name, as people read it.
+    /// Returns its display name.
     fn name(&self) -> &'static str;
 
-    /// What it owns now.
+    /// Returns what it owns now.
     fn owns(&self) -> Vec<Owned>;
 
-    /// Does what has to be done now, in a bounded time: others are polled after it. Never blocks.
-    /// Returns whether there was anything to do.
+    /// Does what is due, in bounded time: others are polled after it. Never blocks. Returns whether
+    /// there was anything to do.
     fn poll(&mut self) -> bool;
 
-    /// When it has to be polled again if nothing comes before, asked before the host sleeps; zero
-    /// for at once.
+    /// Returns after how long it must be polled again if nothing arrives earlier; zero for at once.
+    /// Called before the host sleeps.
     fn next(&mut self) -> Duration;
 
-    /// Returns whether something has come that [`Service::poll`] takes, asked before the host
-    /// sleeps. It must not use the fabric.
+    /// Returns whether something has arrived that [`Service::poll`] takes. Called before the host
+    /// sleeps; must not use the fabric.
     fn has_news(&self) -> bool;
 
-    /// Peers were lost, with a node perhaps, which is the loss of all peers on it. Whatever they
-    /// had said before has arrived.
+    /// Called when peers were lost, perhaps with a node, which loses all peers on it. What they had
+    /// sent before has arrived.
     fn peers_lost(&mut self, lost: Lost<'_>);
 
-    /// It is not polled any more: what it has still to say is said now.
+    /// Called when it is no longer polled: it sends what it still has to send.
     fn end(&mut self);
 }
 
-/// Who is lost.
+/// The peers that are lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Lost<'a>(&'a Fabric);
 
 impl Lost<'_> {
-    /// Returns whether this life of a peer is over.
+    /// Returns whether this incarnation of a peer is lost.
     pub fn has(&self, life: Life) -> bool {
         self.0.lost_life(life.peer, life.incarnation).is_some()
     }
 }
 
-/// So much of something.
+/// An amount of something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owned {
-    /// What it is, in the plural.
+    /// Its name, in the plural.
     pub what: Cow<'static, str>,
     /// How many there are; bytes, if it is memory.
     pub amount: u64,
@@ -122,7 +123,7 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// So many things.
+    /// Returns a number of things.
     pub fn count(what: &'static str, amount: u64) -> Owned {
         Owned {
             what: what.into(),
@@ -131,7 +132,7 @@ impl Owned {
         }
     }
 
-    /// So many bytes of a kind of memory.
+    /// Returns a number of bytes of a kind of memory.
     pub fn bytes(what: &'static str, amount: u64) -> Owned {
         Owned {
             is_memory: true,
@@ -140,7 +141,7 @@ impl Owned {
     }
 }
 
-/// What an agent says of a service that it hosts.
+/// What an agent reports of a service that it hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceFacts {
     /// Its name.
@@ -152,18 +153,18 @@ pub struct ServiceFacts {
 /// How services of an agent are started.
 #[derive(Clone, Copy, Debug)]
 pub struct Starter {
-    /// What they are together.
+    /// Their common name.
     pub name: &'static str,
-    /// Starts them in the agent of a domain. What peers send to them arrives when all services have
-    /// been started.
+    /// Starts them in the agent of a domain. What peers send to them is delivered when all services
+    /// have been started.
     pub start: fn(&Fabric, &AgentConfig) -> Vec<Box<dyn Service>>,
 }
 
-/// Joins a domain as its agent's peer, and hosts services for as long as this process lives.
-/// Without services it does nothing, and is no peer.
+/// Joins a domain as its agent's peer, and hosts services for the lifetime of this process. Without
+/// services it does nothing, and does not join.
 ///
 /// # Errors
-/// The domain takes no peers; the agent is lost; [`Error::ServicePanicked`].
+/// The domain accepts no peers; the agent is lost; [`Error::ServicePanicked`].
 pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
     if starters.is_empty() {
         return Ok(());
@@ -190,7 +191,7 @@ pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
         host.run(&fabric, &mut all, |_| true)
     };
     catch_unwind(AssertUnwindSafe(hosting)).unwrap_or_else(|_| {
-        // What a service was in the midst of is not ended in order: this process ends.
+        // Services are not dropped in an unfinished state: this process ends.
         std::mem::forget(services);
         Err(Error::ServicePanicked {
             service: host.running,
@@ -201,22 +202,22 @@ pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
 /// Polls services.
 #[derive(Debug, Default)]
 pub struct Host {
-    /// The change of membership at which it looked last.
+    /// The number of changes of membership that it had seen when it last checked.
     changes: Option<u64>,
-    /// The service that runs, or ran last.
+    /// The service that is running, or ran last.
     running: &'static str,
-    /// Where an agent is asked what it hosts.
+    /// The server for questions about what an agent hosts.
     facts: Option<Server>,
 }
 
 impl Host {
-    /// Polls each service once, in their order; who is lost they hear first. Returns whether there
+    /// Polls each service once, in order, after telling them of lost peers. Returns whether there
     /// was anything to do.
     pub fn turn(&mut self, fabric: &Fabric, services: &mut [&mut dyn Service]) -> bool {
         let changes = fabric.changes();
         if self.changes != Some(changes) {
             self.changes = Some(changes);
-            // What the lost had said is taken now.
+            // Receive what the lost peers had sent.
             fabric.progress();
             for service in &mut *services {
                 self.running = service.name();
@@ -232,12 +233,13 @@ impl Host {
         has_worked
     }
 
-    /// Answers who asks what is hosted here. An answer that its asker does not take now is dropped.
+    /// Answers questions about what is hosted here. An answer that its requester does not take now
+    /// is dropped.
     fn tell_facts(&self, services: &[&mut dyn Service]) {
         let Some(server) = &self.facts else {
             return;
         };
-        // Not what comes meanwhile: somebody may ask without end.
+        // Only what is waiting now: a peer may ask endlessly.
         for _ in 0..server.waiting() {
             let Some(Inbound {
                 from, id: Some(id), ..
@@ -257,8 +259,8 @@ impl Host {
         }
     }
 
-    /// Polls services as long as `go_on` says so, which is asked after everything that happens, and
-    /// now and then; then ends them, the last one first.
+    /// Polls services as long as `go_on` returns true, which is called after every event, and now
+    /// and then; then ends them, the last one first.
     ///
     /// # Errors
     /// The agent is lost.
@@ -289,7 +291,7 @@ impl Host {
         ran
     }
 
-    /// Sleeps until something has come for a service, or for so long.
+    /// Sleeps until something has arrived for a service, at most for the given time.
     fn sleep(
         &self,
         fabric: &Fabric,

@@ -41,7 +41,7 @@ impl Service for Noted {
     }
     fn poll(&mut self) -> bool {
         self.worked = self.news.swap(false, Ordering::AcqRel);
-        self.note("polled"); // What comes after this note is for the next poll.
+        self.note("polled"); // What arrives after this note is for the next poll.
         self.worked
     }
     fn next(&mut self) -> Duration {
@@ -73,7 +73,7 @@ fn alone() -> Fabric {
 #[test]
 fn services_take_turns_and_end_the_last_one_first() {
     let (fabric, log) = (alone(), Log::default());
-    // The first one always has more to do: the second one is polled all the same.
+    // The first service always has more to do; the second is polled all the same.
     let mut busy = Noted::new("busy", &log, Duration::ZERO);
     let mut other = Noted::new("other", &log, Duration::MAX);
     let mut turns = 0;
@@ -95,7 +95,7 @@ fn services_take_turns_and_end_the_last_one_first() {
     assert_eq!(*log.lock().unwrap(), expected);
 }
 
-/// Nobody is ever lost again: what is kept of peers would be kept for ever.
+/// Without the agent no loss is reported any more: what is kept of peers would stay forever.
 #[test]
 fn a_host_ends_with_its_agent() {
     let (fabric, log) = (alone(), Log::default());
@@ -110,7 +110,7 @@ fn a_host_ends_with_its_agent() {
     assert_eq!(log.lock().unwrap().last(), Some(&("busy", "ended")));
 }
 
-/// The agent's own process is preferred to one that takes its name.
+/// The agent's own process is preferred to one that uses its name.
 #[test]
 fn the_host_is_of_the_agents_process() {
     let info = |peer: u32, program: &str, pid: i32| PeerInfo {
@@ -132,7 +132,7 @@ fn the_host_is_of_the_agents_process() {
     assert_eq!(found(&peers[..1]), None);
 }
 
-/// A service that is asked what it owns asks the host once more, as a peer may without end.
+/// A service that asks the host again whenever it is asked what it owns, as a peer may endlessly.
 struct Insatiable {
     fabric: Fabric,
     asked: Arc<AtomicUsize>,
@@ -193,7 +193,7 @@ fn who_asks_a_host_without_end_does_not_keep_it() {
     }
 }
 
-/// Another thread of a service has something for it: the host, which may sleep, polls it.
+/// Another thread of a service has work for it: the host, which may be asleep, polls it.
 #[test]
 fn a_bell_has_a_service_polled() {
     let (fabric, log) = (alone(), Log::default());
@@ -211,7 +211,7 @@ fn a_bell_has_a_service_polled() {
             news.store(true, Ordering::Release);
             bell.nudge();
         });
-        // It is taken by the poll that follows.
+        // The next poll takes it.
         let is_open = |_: &Fabric| polled(&log) < 2 || news.load(Ordering::Acquire);
         Host::default()
             .run(&fabric, &mut [&mut waiting], is_open)
@@ -220,7 +220,7 @@ fn a_bell_has_a_service_polled() {
     assert!(!news.load(Ordering::Acquire));
 }
 
-/// Who asks the host is told what each service owns, at that time.
+/// A process that asks the host is told what each service owns at that time.
 #[test]
 fn a_host_says_what_it_hosts() {
     let (fabric, log) = (alone(), Log::default());
