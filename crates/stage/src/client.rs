@@ -1,4 +1,4 @@
-//! One process that writes or reads: its questions, and the answers to them.
+//! The client side of a writing or reading process: its requests and their answers.
 
 use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
 use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
@@ -8,37 +8,36 @@ use samite_fabric::{Fabric, Identity, Layer};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the coordinator may need beyond the timeout that it was given.
+/// How long the coordinator may take beyond the timeout that it was given.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a domain may be there before its coordinator is, and one staging server before the
-/// others.
+/// How long a domain may exist before its coordinator, and one staging server before the others.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// Between two questions for servers that are not there yet.
+/// The time between two requests for servers that have not joined yet.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How long a wait gives its processor away before it rests as the fabric does.
+/// How long a wait yields its processor before it waits as the fabric does.
 const GIVING_WAY: Duration = Duration::from_micros(200);
 
-/// What stages are called among the layers of a fabric.
+/// The name of stages among the layers of a fabric.
 const LAYER: &str = "stage";
 
-/// What a process that begins waits for.
+/// What a joining process waits for, in errors.
 const COORDINATOR: &str = "the coordinator of streams";
 
-/// Where this process asks, and waits for answers. Streams share it.
+/// Sends the requests of this process and waits for answers. Streams share it.
 pub(crate) struct Client {
     pub(crate) fabric: Fabric,
     pub(crate) coordinator: Peer,
-    /// In a domain of one process: the service, turned by whoever waits, and the right to be the
-    /// only one.
+    /// In a domain of one process: the services, driven by waiting threads, and the layer that
+    /// excludes a second instance.
     service: Option<Mutex<(Staging, Layer)>>,
 }
 
 impl Client {
     pub(crate) fn new(fabric: &Fabric) -> Result<Client> {
-        // In a domain of one process nobody else can be it; a simulated one has no name.
+        // In a domain of one process there is no other coordinator. A simulated domain has no name.
         let service = match (fabric.domain(), service::find_coordinator(fabric)) {
             (None, None) => {
                 let only = fabric.layer(LAYER).ok_or(Error::SecondStage)?;
@@ -58,18 +57,18 @@ impl Client {
         })
     }
 
-    /// How long a question may wait at the coordinator.
+    /// Returns how long a request may wait at the coordinator, in milliseconds.
     pub(crate) fn timeout(&self) -> u64 {
         self.fabric.deadline().as_millis() as u64
     }
 
-    /// The same, for who does not want to wait longer than `left`.
+    /// As [`Client::timeout`], but at most `left`.
     pub(crate) fn timeout_of(&self, left: Option<Duration>) -> u64 {
         let left = left.map_or(u64::MAX, |left| left.as_millis() as u64);
         self.timeout().min(left)
     }
 
-    /// Tells the coordinator; no answer comes.
+    /// Sends the coordinator a note, which has no answer.
     pub(crate) fn tell(&self, request: Request) -> Result<()> {
         let bytes = protocol::encode(&request);
         let deadline = self.fabric.deadline();
@@ -83,8 +82,8 @@ impl Client {
         Ok(())
     }
 
-    /// Asks the coordinator a question whose answer is waited for by [`Client::answer`], perhaps
-    /// more than once. One that is dropped is forgotten.
+    /// Sends the coordinator a request. [`Client::answer`] waits for the answer, perhaps more than
+    /// once. Dropping the call forgets it.
     pub(crate) fn request_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
         let encode = |id| protocol::encode(&question(Ticket(id)));
         self.call(Number::COORDINATOR, self.coordinator, encode)
@@ -102,7 +101,7 @@ impl Client {
         Ok(call)
     }
 
-    /// Asks the coordinator, and waits for the answer. A fault is an error.
+    /// Sends the coordinator a request and waits for the answer. A fault is an error.
     pub(crate) fn request(
         &self,
         what: &'static str,
@@ -111,7 +110,7 @@ impl Client {
         self.request_within(self.fabric.deadline(), what, question)
     }
 
-    /// As [`Client::ask`], for a question with another deadline than the fabric's.
+    /// As [`Client::request`], with another deadline than the fabric's.
     pub(crate) fn request_within(
         &self,
         deadline: Duration,
@@ -122,8 +121,8 @@ impl Client {
         self.answer_within(deadline, what, &mut call)
     }
 
-    /// Waits for the answer to a question that was asked before: after a time-out, and only then,
-    /// it can be waited for again. A fault is an error.
+    /// Waits for the answer to an earlier request. Only after a timeout can it be waited for again.
+    /// A fault is an error.
     pub(crate) fn answer(&self, what: &'static str, call: &mut Call) -> Result<Answer> {
         self.answer_within(self.fabric.deadline(), what, call)
     }
@@ -141,8 +140,8 @@ impl Client {
         }
     }
 
-    /// Asks a block store, and waits for the bytes. The slot of a block store that died may be that
-    /// of another process by now, which knows nothing of the buffer.
+    /// Sends a request to a block store and waits for the bytes. If the block store died, another
+    /// process may have its slot by now, and does not know the buffer.
     pub(crate) fn request_block_store(
         &self,
         deadline: Duration,
@@ -155,10 +154,11 @@ impl Client {
         decoded::<BlockStoreAnswer>(&answer)?.map_err(Error::BlockStore)
     }
 
-    /// The staging servers of the domain: all ranks of a program of which one is there.
+    /// Waits for the staging servers of the domain: all ranks of each program of which one has
+    /// joined.
     ///
     /// # Errors
-    /// None comes in time.
+    /// No server joins in time.
     pub(crate) fn await_servers(&self, stream: &str) -> Result<Vec<BlockStoreInfo>> {
         let begin = Instant::now();
         let deadline = self.fabric.deadline();
@@ -169,7 +169,7 @@ impl Client {
             let Answer::BlockStores { mut block_stores } = answer else {
                 return Err(Error::Nonsense(format!("{answer:?}")));
             };
-            // The agent is no server.
+            // The agent's block store is not a server.
             block_stores.retain(|block_store| block_store.peer != self.coordinator);
             let waited = begin.elapsed();
             if self.are_all(&block_stores)
@@ -186,7 +186,7 @@ impl Client {
         }
     }
 
-    /// Whether every rank of every program is there of which one rank is.
+    /// Returns true if, for each program with a server, all ranks have joined.
     fn are_all(&self, servers: &[BlockStoreInfo]) -> bool {
         let peers = self.fabric.peers();
         let identity = |server: &BlockStoreInfo| {
@@ -216,8 +216,8 @@ impl Client {
         }
     }
 
-    /// Looks for an answer without spinning: the coordinator has no processor of its own, and where
-    /// the units of a job fill the machine, one that spins keeps it from answering.
+    /// Looks for an answer without spinning: the coordinator has no processor of its own, and if
+    /// the units of a job fill the machine, a spinning unit keeps it from answering.
     fn give_way(&self, call: &mut Call) -> Option<samite_fabric::Result<Vec<u8>>> {
         let begin = Instant::now();
         loop {
@@ -229,8 +229,8 @@ impl Client {
         }
     }
 
-    /// Gives the service of this process one turn, if there is one. Whoever waits goes on with it,
-    /// up to its deadline: a turn may make only a part of a large step's memory.
+    /// Gives the services of this process one turn, if there are any. A waiting thread repeats it
+    /// up to its deadline: a turn may allocate only a part of a large step's memory.
     fn serve(&self) {
         if let Some(service) = &self.service {
             let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,14 +240,14 @@ impl Client {
     }
 }
 
-/// What an answer says.
+/// Decodes an answer.
 fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T> {
     let nonsense = || Error::Nonsense(format!("an answer of {} bytes", bytes.len()));
     protocol::decode(bytes).ok_or_else(nonsense)
 }
 
-/// The coordinator of a domain, which may be about to begin. One that is there has as long to
-/// answer as every peer.
+/// Finds the coordinator of a domain, which may be about to start. A running one has the usual
+/// deadline to answer.
 pub(crate) fn await_coordinator(fabric: &Fabric) -> Result<Peer> {
     use samite_fabric::Error::{NoHandler, Timeout};
     let deadline = fabric.deadline();

@@ -1,15 +1,15 @@
-//! Time as leases and deadlines count it: that in which this process ran.
+//! The time that counts for leases and deadlines: that in which this process ran.
 //!
-//! A process that is stopped (Ctrl-Z, a debugger) has usually been stopped with all others of its
-//! job. What they owe each other is not late by that: a gap between two looks at the clock counts
-//! as one look that was a little late.
+//! A process that was stopped (Ctrl-Z, a debugger) has usually been stopped with all others of its
+//! job, which must not miss their deadlines by that. So a long gap between two looks at the clock
+//! counts as a look that was slightly late.
 
 use std::time::Duration;
 
-/// Who looks at a clock does so more often than this, unless it is stopped.
+/// A process reads the clock more often than this, unless it is stopped.
 const GAP: Duration = Duration::from_millis(1500);
 
-/// How long this process has run since the clock was made.
+/// Counts how long this process has run since the clock was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     seen: Duration,
@@ -17,7 +17,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// `now`: time since any moment, the same one at each look.
+    /// Creates a clock. `now`: the time since any fixed moment, the same at each look.
     pub(crate) fn new(now: Duration) -> Clock {
         Clock {
             seen: now,
@@ -25,7 +25,7 @@ impl Clock {
         }
     }
 
-    /// The time that this process has run; never less than before.
+    /// Returns the time that this process has run. Never decreases.
     pub(crate) fn look(&mut self, now: Duration) -> Duration {
         self.ran += now.saturating_sub(self.seen).min(GAP);
         self.seen = now;

@@ -1,45 +1,44 @@
-//! Staged variables: programs hand each other their data in memory, step by step.
+//! Staged variables: programs exchange data in memory, step by step.
 //!
 //! A *writer program* of M ranks puts blocks of global N-d arrays into numbered steps of a
 //! *stream*; any number of *reader programs* take the steps, each at its own speed, and read any
-//! box of any variable. The bytes lie in the memory of *block stores* (the agent of the node, or
-//! dedicated units), so a step that was committed outlives its writer.
+//! box of any variable. The data are kept in the memory of *block stores* (the agent of the node,
+//! or dedicated units), so a committed step outlives its writer.
 //!
 //! # Core objects
 //! * [`Region`]: a half-open N-d box of `u64`, row-major; [`space`] cuts, copies and checks boxes.
 //! * [`Dtype`] and [`Element`]: the numbers that an array may hold.
 //! * [`index`]: which blocks of a step touch a box, in at most 96 bytes per block.
-//! * [`placement`]: which block store has which block; never follows the geometry of the array.
-//! * [`protocol`]: what is said between writers, readers, block stores and the coordinator, and the
-//!   pure machines that decide: [`protocol::Coordinator`], [`protocol::stream`],
-//!   [`protocol::admission`], [`protocol::queue`].
+//! * [`placement`]: which block store has which block, independent of the geometry of the array.
+//! * [`protocol`]: the messages between writers, readers, block stores and the coordinator, and the
+//!   pure state machines: [`protocol::Coordinator`], [`protocol::stream`], [`protocol::admission`],
+//!   [`protocol::queue`].
 //!
 //! # Files
-//! `stage` (how a process begins) · `writer`, `put`, `slots`, `staged`, `last` (read in place while
-//! the next is written) · `reader`, `step`, `step_buffers`, `contents` · `watch` · `client` (asks
-//! by [`samite_fabric::rpc`]) · `service/` (who answers) · `method/` (where blocks go) · `file/` ·
-//! `array` · `element` · `process` (which life of one) · `space/{region, copy, grid, cover}` ·
-//! `index/{grid, tree}` · `placement/{mod, figures}` ·
+//! `stage` (how a process joins) · `writer`, `put`, `slots`, `staged`, `last` (the last step, read
+//! in place while the next is written) · `reader`, `step`, `step_buffers`, `contents` · `watch` ·
+//! `client` (requests, by [`samite_fabric::rpc`]) · `service/` (their servers) · `method/` (where
+//! blocks go) · `file/` · `array` · `element` · `process` (identifies a life of a process) ·
+//! `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
 //! `protocol/{ids, interest, message, layout, fault, figures, queue, admission, watch, opening,
 //! coordinator, stream/*}`
 //!
-//! Files import each other only where one type fills several files: a writer and its step (`put`),
+//! Files import each other only where one type spans several files: a writer and its step (`put`),
 //! a reader, its steps and those of files (`reader`, `step`, `method/files`), an archive and its
 //! steps (`file/{archive, stored}`), the block store, the coordinator (`opening`), and a stream:
 //! its steps and their check (`stream/{store, check}`), and the subscriptions whose boxes it
-//! matches (`watch`, `stream/matching`). `graph/operator` finds the operators of `graph/builtin` by
-//! name, which are operators.
+//! matches (`watch`, `stream/matching`). `graph/operator` looks up the operators of `graph/builtin`
+//! by name, and these implement its trait.
 //!
 //! # Rules
-//! * Nothing in `protocol` does IO or knows the time: what happened, and when, comes in as an
-//!   event, what to do goes out as actions. The same code runs in the seeded simulator
-//!   (`tests/simulated`) and in production.
+//! * Nothing in `protocol` does IO or reads a clock: events with their times come in, and actions
+//!   go out. The same code runs in the seeded simulator (`tests/simulated`) and in production.
 //! * Sizes are `u64`, and every product of sizes is checked.
-//! * Everything may be used from any thread. A stage is shared; a stream is written or read through
-//!   `&mut`, by one thread at a time, and moves with its owner. No lock is held while a process
-//!   waits, but for the service of a domain of one process.
-//! * What comes from another process is checked before it is used; nonsense is a typed error, never
-//!   a panic.
+//! * Everything may be used from any thread. A stage is shared. A stream is written or read through
+//!   `&mut`, by one thread at a time, and can be moved between threads. No lock is held while a
+//!   process waits, except for the service of a domain of one process.
+//! * Data from another process are checked before use; invalid data are a typed error, never a
+//!   panic.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -87,5 +86,5 @@ pub use step::StepReader;
 pub use watch::{Watch, Watching};
 pub use writer::Writer;
 
-/// Results of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

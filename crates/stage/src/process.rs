@@ -1,31 +1,31 @@
-//! What tells a process from every other one that this machine has had or will have: its number
-//! comes again, but not since the same boot and with the same beginning.
+//! Identifies a process uniquely on this machine: process ids are reused, but not with the same
+//! boot and start time.
 
-/// What the system says of a process.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
-    /// When it began, in ticks since the boot.
+    /// The start time, in ticks since the boot.
     pub(crate) began: u64,
-    /// It has ended, and nobody has asked how.
+    /// It has ended, but is not reaped.
     pub(crate) is_over: bool,
 }
 
-/// Which boot of the machine this is; empty where the system does not tell.
+/// Returns the id of the machine's boot, or an empty string if it is not available.
 pub(crate) fn boot() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     boot.trim().to_owned()
 }
 
-/// `None` where there is no such process, or the system does not tell.
+/// Returns the status of a process, or `None` if it does not exist or is not visible.
 pub(crate) fn status(pid: i32) -> Option<Status> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// The fields of `/proc/PID/stat`. The second one, the name, may have anything in it but its end.
+/// Parses `/proc/PID/stat`. The second field, the name, may contain anything, also `)`.
 fn parse(status: &str) -> Option<Status> {
     let (_, behind) = status.rsplit_once(')')?;
     let fields: Vec<&str> = behind.split_ascii_whitespace().collect();
-    // By the manual, field 3 is the first one behind the name.
+    // In the manual's numbering, field 3 is the first one after the name.
     let field = |number: usize| fields.get(number - 3).copied();
     let threads: u64 = field(20)?.parse().ok()?;
     Some(Status {

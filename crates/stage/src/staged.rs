@@ -1,5 +1,5 @@
-//! Blocks in the memory of this process, until the commit sends them or writes them; and after it,
-//! where the step is kept.
+//! Blocks in the memory of this process until the commit sends or writes them, or longer if the
+//! step is kept.
 
 use crate::Region;
 use crate::last::WrittenSlot;
@@ -10,9 +10,9 @@ pub(crate) struct Staged {
     pub(crate) number: u64,
     pub(crate) region: Region,
     pub(crate) bytes: u64,
-    /// Words, so that every type is aligned.
+    /// Words, so that the data are aligned for every type.
     pub(crate) words: Vec<u64>,
-    /// Which slot it is for who keeps the step; `None` for what was put.
+    /// The slot number if the step is kept; `None` for a block that was put.
     pub(crate) kept_as: Option<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Staged {
     }
 }
 
-/// The memory of this process that blocks were allocated in, in that order.
+/// Takes the memory in which blocks were allocated, in that order.
 pub(crate) fn own_slots(staged: &mut Vec<Staged>) -> Vec<WrittenSlot> {
     let mut allocated: Vec<Staged> = std::mem::take(staged);
     allocated.retain(|staged| staged.kept_as.is_some());

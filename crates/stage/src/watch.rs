@@ -1,4 +1,4 @@
-//! Subscriptions: to be told when a box of a variable was written, without reading it.
+//! Subscriptions: reports that a box of a variable was written, without reading it.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,9 +15,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A writer never waits for a subscription, and a step that is told of may be gone when somebody
-//! looks. To see the bytes, read: [`Reading::only`](crate::Reading::only) takes only the steps in
-//! which a box was written. What is promised is in [`protocol`](crate::protocol)'s `watch`.
+//! A writer never waits for a subscription, and a reported step may be gone when it is read. To get
+//! the data, read the stream: [`Reading::only`](crate::Reading::only) takes only the steps in which
+//! a box was written. The guarantees are in [`protocol`](crate::protocol)'s `watch`.
 
 use crate::array::Selection;
 use crate::client::Client;
@@ -28,19 +28,19 @@ use samite_fabric::rpc::Call;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// News that may wait for a subscriber, where it does not say how many.
+/// The default number of news that may wait for a subscriber.
 const USUAL: u32 = 1024;
 
-/// What a subscriber waits for.
+/// What a subscriber waits for, in errors.
 const WAITED_FOR: &str = "news of a box";
 
-/// Longest wait: what is longer is meant for ever, and cannot be counted by all clocks.
+/// The longest wait: longer ones mean for ever, and not all clocks can count them.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How a box is to be watched; see [`Stage::watch`](crate::Stage::watch).
+/// The options of a subscription; see [`Stage::watch`](crate::Stage::watch).
 pub struct Watching {
     client: Arc<Client>,
-    /// Its name in the domain; an edge that is not there is said when it is opened.
+    /// Its name in the domain. The error of a missing edge is returned by `open`.
     stream: Result<String>,
     interest: Result<Interest>,
     start: Start,
@@ -54,15 +54,15 @@ pub struct Watch {
     stream: String,
     id: WatchId,
     next: Option<Step>,
-    /// A question that the coordinator did not answer in time.
+    /// A request that the coordinator did not answer in time.
     late: Option<Call>,
     ended: Option<EndOfStream>,
 }
 
-/// What a reader or a subscriber wants of a variable.
+/// Returns the interest of a reader or a subscriber in a variable.
 pub(crate) fn interest(variable: &str, region: impl Selection) -> Result<Interest> {
-    // A box says its bounds without a shape, which is not known yet; what cannot is `..`, all of
-    // the variable.
+    // The shape is not known yet, and a box has its bounds without one. A selection that has not is
+    // `..`, the whole variable.
     let region = match region.region(&[]) {
         Err(Error::Space(SpaceError::DimensionCount { dims: 0 })) => None,
         region => Some(region?),
@@ -93,7 +93,8 @@ impl Watching {
         }
     }
 
-    /// Only this box of the variable, given by its bounds; else all of it, whatever its shape.
+    /// Watches only this box of the variable, given by its bounds. Default: all of it, whatever its
+    /// shape.
     pub fn region(mut self, region: impl Selection) -> Self {
         self.interest = self
             .interest
@@ -101,21 +102,21 @@ impl Watching {
         self
     }
 
-    /// Where it begins; [`Start::Step`] with [`Watch::next_step`] goes on where another
-    /// subscription has ended. Steps that are gone are told as missed.
+    /// Sets where it begins. [`Start::Step`] with [`Watch::next_step`] continues where another
+    /// subscription has ended. Steps that are gone are reported as missed.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
     }
 
-    /// Most news that wait, from 1 to [`MOST_NEWS`](crate::protocol::MOST_NEWS) (1024 where nothing
-    /// is said); the oldest give way to a [`News::Missed`].
+    /// Sets the maximum number of waiting news, from 1 to [`MOST_NEWS`](crate::protocol::MOST_NEWS)
+    /// (default 1024). Beyond it, the oldest are replaced by a [`News::Missed`].
     pub fn queue(mut self, most: u32) -> Self {
         self.most = most;
         self
     }
 
-    /// Subscribes. Waits for the stream to appear, not for the variable.
+    /// Subscribes. Waits until the stream exists, but not for the variable.
     ///
     /// # Errors
     /// No such stream within the fabric's deadline, an empty box, a stream in files; with the
@@ -149,13 +150,13 @@ impl Watching {
 }
 
 impl Watch {
-    /// What comes next; `None` after the last step of a stream that its writers have closed. Waits
-    /// up to `deadline`.
+    /// Returns the next news, or `None` after the last step of a stream that its writers have
+    /// closed. Waits up to `deadline`.
     ///
     /// # Errors
     /// After the last step of a stream that has failed, every time: [`Fault::WriterFailed`].
-    /// Nothing within the deadline: the error names whom the next step waits for. A box that lies
-    /// outside the array of a step; the next call goes on after that step.
+    /// Nothing within the deadline: the error names what the next step waits for. A box outside the
+    /// array of a step; the next call continues after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
         let deadline = deadline.min(LONGEST);
         let late = self.late.take();
@@ -166,7 +167,7 @@ impl Watch {
         };
         let answer = self.client.answer_within(deadline, WAITED_FOR, &mut call);
         match answer {
-            // So it was at the deadline of the call before.
+            // This answer belongs to the deadline of the previous call.
             Err(Error::Fault(Fault::NothingWritten { .. })) if was_late => self.next(deadline),
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
@@ -183,7 +184,7 @@ impl Watch {
             Err(error) => {
                 match &error {
                     Error::Fault(Fault::NoSuchBox { step, .. }) => self.next = Some(step + 1),
-                    // The question is still open, and its answer would be lost.
+                    // The request is still open. Keep it, or its answer would be lost.
                     Error::Fabric(samite_fabric::Error::Timeout { .. }) => self.late = Some(call),
                     _ => {}
                 }
@@ -200,11 +201,10 @@ impl Watch {
         })
     }
 
-    /// What is there now, without waiting for a step; `None` when there is nothing, or nothing
-    /// more.
+    /// Returns the next news without waiting for a step, or `None` if there is none, or no more.
     ///
     /// # Errors
-    /// As [`Watch::next`], but for the deadline.
+    /// As [`Watch::next`], except the deadline.
     pub fn try_next(&mut self) -> Result<Option<News>> {
         match self.next(Duration::ZERO) {
             Err(Error::Fault(Fault::NothingWritten { .. })) => Ok(None),
@@ -212,12 +212,12 @@ impl Watch {
         }
     }
 
-    /// How the stream has ended, once this subscriber was told.
+    /// Returns how the stream has ended, once this subscriber was told.
     pub fn end(&self) -> Option<EndOfStream> {
         self.ended
     }
 
-    /// The step from which on nothing has been told; `None` before anything has.
+    /// Returns the first step that was not reported, or `None` before any report.
     pub fn next_step(&self) -> Option<Step> {
         self.next
     }
@@ -225,7 +225,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Who does not hear of it hears of the end of this process.
+        // If the coordinator misses it, it learns of the end of this process.
         let _ = self.client.tell(Request::CloseWatch { watch: self.id });
     }
 }

@@ -1,4 +1,4 @@
-//! The processes that talk to one service: what they have said, and what they have not taken yet.
+//! The clients of a service: received messages, and messages that they have not taken yet.
 
 use super::envelope::Packed;
 use super::unsent::Unsent;
@@ -13,40 +13,39 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Most bytes that wait of one peer to be heard, beside the first message.
+/// Maximum bytes of messages from one peer that wait to be handled, besides the first message.
 const INBOX: u64 = 16 << 20;
 
-/// What a service was told.
+/// A message that a service received.
 #[derive(Debug)]
 pub(super) struct Heard<M> {
     pub(super) from: Peer,
-    /// Of a request; `None` for a note.
+    /// The id of a request; `None` for a note.
     pub(super) id: Option<u64>,
     pub(super) message: M,
 }
 
-/// What the coordinator and the block store of one process have for each other: values, which
-/// nobody encodes. Its owner empties it at each poll; until then it holds no more than an order, or
-/// a report, for each buffer.
+/// The queue between the coordinator and the block store of one process, which holds values without
+/// encoding. Its owner empties it at each poll. It holds at most one order or report per buffer.
 pub(super) type Mailbox<M> = Arc<Mutex<VecDeque<M>>>;
 
-/// Whom a service has to do with. `M`: what they say to it.
+/// The clients of a service. `M`: their messages.
 pub(super) struct Clients<M> {
     fabric: Fabric,
     server: Server,
-    /// What the other service of this process has said.
+    /// Messages of the other service of this process.
     mailbox: Mailbox<M>,
-    /// Who has said something, or has something to take, and was not seen to be gone when the
-    /// service looked last.
+    /// Peers that have sent a message, or have messages to take, and were not found to be gone at
+    /// the last check.
     known: BTreeSet<Peer>,
-    /// Messages that living peers have not taken yet.
+    /// Messages that live peers have not taken yet.
     unsent: Unsent,
-    /// Peers that did not take what was for them: as good as gone, as long as they live.
+    /// Live peers that did not take their messages, and are treated as gone.
     deaf: BTreeSet<Peer>,
 }
 
 impl<M: DeserializeOwned> Clients<M> {
-    /// Of the service of this process that has that number; it is served from now on.
+    /// Creates the clients of the service with that number, and starts to accept requests.
     pub(super) fn new(fabric: &Fabric, number: Number) -> Clients<M> {
         Clients {
             fabric: fabric.clone(),
@@ -58,22 +57,22 @@ impl<M: DeserializeOwned> Clients<M> {
         }
     }
 
-    /// The time, as the fabric counts it.
+    /// Returns the fabric's time.
     pub(super) fn now(&self) -> Duration {
         self.fabric.now()
     }
 
-    /// Where the other service of this process leaves what it has to say to this one.
+    /// Returns the mailbox in which the other service of this process leaves its messages.
     pub(super) fn mailbox(&self) -> Mailbox<M> {
         self.mailbox.clone()
     }
 
-    /// How many messages have come and were not taken.
+    /// Returns the number of messages that have arrived and were not taken.
     pub(super) fn waiting(&self) -> usize {
         self.mailbox.lock().len() + self.server.waiting()
     }
 
-    /// Takes a message; `None` if there is none, or one that is not to be heard.
+    /// Takes a message. Returns `None` if there is none, or if it is rejected.
     pub(super) fn take(&mut self) -> Option<Heard<M>> {
         if let Some(message) = self.mailbox.lock().pop_front() {
             let (from, id) = (own(&self.fabric), None);
@@ -83,7 +82,7 @@ impl<M: DeserializeOwned> Clients<M> {
         self.heard(asked)
     }
 
-    /// Takes all that these peers have said.
+    /// Takes all messages of these peers.
     pub(super) fn last_words(&mut self, gone: &[Peer]) -> Vec<Heard<M>> {
         let mut all = Vec::new();
         for peer in gone {
@@ -94,8 +93,8 @@ impl<M: DeserializeOwned> Clients<M> {
         all
     }
 
-    // What is refused here anybody can send as often as it likes: it is logged without its
-    // contents, and not as a warning.
+    // Any process can send rejected messages at any rate, so they are logged without contents, and
+    // not as warnings.
     fn heard(&mut self, asked: Inbound) -> Option<Heard<M>> {
         let from = Peer::new(asked.from.peer.0, asked.from.incarnation);
         let Some(message) = protocol::decode::<M>(&asked.bytes) else {
@@ -114,7 +113,8 @@ impl<M: DeserializeOwned> Clients<M> {
         Some(Heard { from, id, message })
     }
 
-    /// Whether a message of this peer is to be heard: it lives, or is not yet known to be gone.
+    /// Returns true if messages of this peer are accepted: it is alive, or not yet known to be
+    /// gone.
     fn knows(&mut self, peer: Peer) -> bool {
         if self.deaf.contains(&peer) {
             return false;
@@ -127,10 +127,10 @@ impl<M: DeserializeOwned> Clients<M> {
         self.fabric.lost_life(life.peer, life.incarnation).is_none()
     }
 
-    /// Never waits. Whoever is gone does not get it, and that is another event. A peer that lives
-    /// and takes nothing now (it is stopped, or has too much before) gets it later, behind what it
-    /// did not take before; one that has too much of that nevertheless is given up: whatever it has
-    /// asked for, or said that it would carry out.
+    /// Sends a message without waiting. A peer that is gone does not get it; its loss is a separate
+    /// event. A live peer that takes nothing now (it is stopped, or its queue is full) gets it
+    /// later, after its earlier messages. If too much is waiting for it, the peer is given up, with
+    /// all its requests and promised work.
     pub(super) fn send(&mut self, to: Peer, packed: Packed) {
         if self.deaf.contains(&to) {
             return;
@@ -139,7 +139,7 @@ impl<M: DeserializeOwned> Clients<M> {
         if !is_late {
             return;
         }
-        // What waits for it is dropped when it is seen to be gone.
+        // Its queue is dropped when it is seen to be gone.
         self.known.insert(to);
         if !self.unsent.push(to, packed) {
             tracing::warn!(%to, "a process that takes no messages is given up");
@@ -147,18 +147,18 @@ impl<M: DeserializeOwned> Clients<M> {
         }
     }
 
-    /// Sends what peers had not taken.
+    /// Retries the messages that peers had not taken.
     pub(super) fn send_again(&mut self) {
         if self.unsent.is_empty() {
             return;
         }
         let mut unsent = std::mem::take(&mut self.unsent);
-        // Whoever is gone has taken nothing, and is slow until it is forgotten.
+        // A peer that is gone takes nothing, and stays slow until it is forgotten.
         unsent.try_again(|to, packed| self.lives(to) && self.delivered(to, packed));
         self.unsent = unsent;
     }
 
-    /// Whether that message is done with: on its way, or for nobody.
+    /// Returns true if the message is sent, or has no receiver any more.
     fn delivered(&self, to: Peer, packed: &Packed) -> bool {
         if !self.lives(to) {
             return true;
@@ -173,35 +173,35 @@ impl<M: DeserializeOwned> Clients<M> {
         }
     }
 
-    /// Whether somebody has not taken what is for it.
+    /// Returns true if any peer has not taken its messages.
     pub(super) fn are_late(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Who has not taken much, if others have not than when it was asked last.
+    /// Returns the slow peers, if they have changed since the last call.
     pub(super) fn who_is_slow(&mut self) -> Option<BTreeSet<Peer>> {
         self.unsent.who_is_slow()
     }
 
-    /// Who of those that the service has to do with is lost.
+    /// Returns the clients that are lost.
     pub(super) fn lost(&mut self, lost: Lost<'_>) -> Vec<Peer> {
         let is_lost = |peer: &Peer| lost.has(life(*peer));
         self.deaf.retain(|peer| !is_lost(peer));
         self.known.iter().copied().filter(is_lost).collect()
     }
 
-    /// Who was given up, and has to be forgotten.
+    /// Returns the peers that were given up, and have to be forgotten.
     pub(super) fn given_up(&self) -> Vec<Peer> {
         self.deaf.intersection(&self.known).copied().collect()
     }
 
-    /// Forgets a peer that is gone, or as good as gone.
+    /// Forgets a peer that is gone, or was given up.
     pub(super) fn forget(&mut self, peer: Peer) {
         self.known.remove(&peer);
         self.unsent.forget(peer);
     }
 
-    /// A peer does not take a message of two MiB.
+    /// Simulates a peer that does not take a message of two MiB.
     #[cfg(test)]
     pub(super) fn is_slow(&mut self, peer: Peer) {
         assert!(self.unsent.push(peer, Packed::of_bytes(vec![0; 2 << 20])));

@@ -15,19 +15,19 @@ use std::time::Duration;
 pub struct CoordinatorService {
     pub(super) clients: Clients<Request>,
     pub(super) coordinator: Coordinator,
-    /// Of the block store of this process.
+    /// The mailbox of the block store of this process.
     pub(super) store: Mailbox<ToStore>,
     own: Peer,
     clock: Clock,
-    /// The time when it looked last, in milliseconds, as the state machine counts them.
+    /// The time of the last look, in milliseconds, as the state machine counts.
     now: u64,
 }
 
 impl CoordinatorService {
-    /// What people call it.
+    /// The name of the service for users.
     pub(super) const NAME: &str = "coordinator of streams";
 
-    /// Coordinates from now on. There is one in a domain.
+    /// Starts the coordinator. There is one per domain.
     pub fn new(fabric: &Fabric) -> CoordinatorService {
         CoordinatorService {
             clients: Clients::new(fabric, Number::COORDINATOR),
@@ -39,7 +39,7 @@ impl CoordinatorService {
         }
     }
 
-    /// How the streams stand.
+    /// Returns the state of the streams.
     pub fn figures(&self) -> Vec<StreamFigures> {
         self.coordinator.figures()
     }
@@ -53,7 +53,7 @@ impl CoordinatorService {
         }
     }
 
-    /// Tells the state machine, and carries out what it wants.
+    /// Passes an event to the state machine, and carries out its actions.
     pub(super) fn happened(&mut self, event: Event) {
         self.tell_who_is_slow();
         self.carry_out(event);
@@ -84,16 +84,16 @@ impl CoordinatorService {
         self.tell_who_is_slow();
     }
 
-    /// A peer is gone, or as good as gone.
+    /// Handles a peer that is gone, or was given up.
     pub(super) fn forget(&mut self, peer: Peer) {
-        // In this order: if it were slow no more before it is lost, it would be given steps, which
-        // nobody had then.
+        // In this order: if the peer ceased to be slow before it is lost, it would be given steps
+        // that nobody has then.
         self.carry_out(Event::Lost(peer));
         self.clients.forget(peer);
         self.tell_who_is_slow();
     }
 
-    /// Looks at the clock, once for all that is done next.
+    /// Reads the clock, once for all that is done next.
     fn look(&mut self) {
         self.now = self.clock.look(self.clients.now()).as_millis() as u64;
     }
@@ -113,7 +113,7 @@ impl agent::Service for CoordinatorService {
 
     fn poll(&mut self) -> bool {
         self.look();
-        // Messages that come meanwhile are not waited for.
+        // Messages that arrive meanwhile are left to the next poll.
         let messages = self.clients.waiting();
         for _ in 0..messages {
             if let Some(heard) = self.clients.take() {
@@ -149,8 +149,9 @@ impl agent::Service for CoordinatorService {
         self.clients.waiting() > 0
     }
 
-    /// What a peer said before it died counts: what had come when it was seen to be gone is taken
-    /// before that. What others say is heard after it, so that nobody is given what the dead had.
+    /// A peer's messages from before its death count, so those that have arrived are handled before
+    /// the loss. Messages of others are handled after it, so that none is given what the dead peer
+    /// had.
     fn peers_lost(&mut self, lost: Lost<'_>) {
         self.look();
         let gone = self.clients.lost(lost);
@@ -160,7 +161,7 @@ impl agent::Service for CoordinatorService {
         gone.into_iter().for_each(|peer| self.forget(peer));
     }
 
-    /// Peers that take messages now get what was for them.
+    /// Sends their messages to the peers that take them now.
     fn end(&mut self) {
         self.send_again();
     }

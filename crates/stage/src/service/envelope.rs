@@ -1,4 +1,4 @@
-//! What is said to a service, and what it says, as it travels.
+//! The messages to and from a service, as they are transmitted.
 
 use crate::protocol::{self, Answer, BufferId, Fault, LONGEST, Order, Peer, Request, Ticket};
 use samite_fabric::Fabric;
@@ -6,11 +6,11 @@ use samite_fabric::rpc::{Life, Server, Service};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-// What is said to a coordinator is moved several times on its way: what is large and rare is in a
-// box. The id of a request is its ticket; one to which no answer comes is a note.
+// A message to a coordinator is moved several times, so large and rare variants are boxed. The id
+// of a request is its ticket; a request without an answer is a note.
 const _: () = assert!(size_of::<Request>() <= 160);
 
-/// What is said to a block store.
+/// A message to a block store.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToStore {
     /// From its coordinator: a note.
@@ -19,26 +19,26 @@ pub(crate) enum ToStore {
     Ask(BlockStoreRequest),
 }
 
-/// What those ask a block store who do not map its memory.
+/// A request to a block store from a process that does not map its memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum BlockStoreRequest {
-    /// Lets bytes be put into a buffer by messages: nobody has borrowed it.
+    /// Opens a buffer, which has no borrower, for puts by messages.
     Open(BufferId),
-    /// Bytes of a spilled buffer: offset and length.
+    /// Reads bytes of a spilled buffer: offset and length.
     Load(BufferId, u64, u64),
-    /// What it has: a [`Usage`](super::Usage), encoded.
+    /// Asks for its [`Usage`](super::Usage), encoded.
     Figures,
 }
 
-/// The bytes that a block store was asked for, or why not.
+/// The requested bytes, or why the block store refuses.
 pub(crate) type BlockStoreAnswer = Result<Vec<u8>, String>;
 
-/// This process, as the others know it.
+/// Returns this process, as the others know it.
 pub(crate) fn own(fabric: &Fabric) -> Peer {
     Peer::new(fabric.me().0, fabric.incarnation())
 }
 
-/// A process, as the fabric names it.
+/// Returns the fabric's name of a process.
 pub(crate) fn life(peer: Peer) -> Life {
     Life {
         peer: peer.id(),
@@ -46,7 +46,7 @@ pub(crate) fn life(peer: Peer) -> Life {
     }
 }
 
-/// What a service says to one peer, as it travels.
+/// An encoded message of a service to one peer.
 pub(crate) struct Packed {
     to: To,
     bytes: Vec<u8>,
@@ -60,7 +60,7 @@ enum To {
 }
 
 impl Packed {
-    /// To a block store.
+    /// Packs an order to a block store.
     pub(crate) fn order(order: Order) -> Packed {
         Packed {
             to: To::Service(Service::BLOCK_STORE),
@@ -68,7 +68,7 @@ impl Packed {
         }
     }
 
-    /// To the coordinator, which does not answer.
+    /// Packs a note to the coordinator.
     pub(crate) fn request(request: &Request) -> Packed {
         Packed {
             to: To::Service(Service::COORDINATOR),
@@ -76,13 +76,13 @@ impl Packed {
         }
     }
 
-    /// The block store's answer.
+    /// Packs an answer of the block store.
     pub(crate) fn kept(to: u64, answer: &BlockStoreAnswer) -> Packed {
         Packed::response(to, protocol::encode(answer))
     }
 
-    /// The coordinator's answer. What no message can carry is an error instead; a step is never too
-    /// long: it would not have been committed.
+    /// Packs an answer of the coordinator. An answer that is too long for a message becomes an
+    /// error. A step is never too long, because it would not have been committed.
     pub(crate) fn answer(ticket: Ticket, answer: &Answer) -> Packed {
         let bytes = protocol::encode(answer);
         if bytes.len() <= LONGEST {
@@ -113,7 +113,7 @@ impl Packed {
         self.bytes.len()
     }
 
-    /// Sends it to the peer that it is for, if that one takes it now.
+    /// Sends the message to its peer, if the peer takes it now.
     pub(crate) fn send(
         &self,
         fabric: &Fabric,

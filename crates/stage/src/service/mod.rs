@@ -3,10 +3,10 @@
 //!
 //! The [`CoordinatorService`] decides about streams, the [`BlockStoreService`] owns their memory.
 //! The agent hosts both ([`STARTER`]); a dedicated staging unit (method `server`) hosts one more
-//! block store; a domain of one process has both in the process itself, polled by whoever waits
-//! ([`Staging`]). Orders and reports between a coordinator and the block store of its own process
-//! are values in a queue ([`clients::Mailbox`]); to and from other block stores they travel as
-//! notes.
+//! block store; a domain of one process has both in the process itself, polled by the waiting
+//! thread ([`Staging`]). Orders and reports between a coordinator and the block store of its own
+//! process are values in a queue ([`clients::Mailbox`]); to and from other block stores they travel
+//! as notes.
 //!
 //! ```text
 //!   frames ──> the server's inbox ([`samite_fabric::rpc`]), and the mailbox
@@ -17,9 +17,9 @@
 //! ```
 //!
 //! # Files
-//! `coordinator`, `store` (the services) · `clients` (whom a service has to do with) ·
-//! `block_store` (buffers, and what is spilled of them) · `envelope` (what is said) · `units`
-//! (whether a job still needs its servers) · `unsent` (what peers have not taken yet)
+//! `coordinator`, `store` (the services) · `clients` (the peers of a service) · `block_store`
+//! (buffers, in memory and on disk) · `envelope` (messages) · `units` (whether a job still needs
+//! its servers) · `unsent` (messages that peers have not taken yet)
 
 mod block_store;
 mod clients;
@@ -41,16 +41,16 @@ pub use coordinator::CoordinatorService;
 pub(crate) use envelope::{BlockStoreAnswer, BlockStoreRequest, ToStore, life, own};
 pub use store::BlockStoreService;
 
-/// How an agent starts the services of streams.
+/// Starts the services of streams at an agent.
 pub const STARTER: Starter = Starter {
     name: "staging",
     start: |fabric, agent| Staging::new(fabric, Capacity::of_agent(agent.budget)).into_services(),
 };
 
-/// How long a service sleeps when it waits for something that no message tells.
+/// How long a service sleeps while it waits for something that no message announces.
 const SOON: Duration = Duration::from_millis(5);
 
-/// The coordinator of a domain, which its agent hosts, if it is there.
+/// Returns the coordinator of a domain, which its agent hosts, if it has started.
 pub(crate) fn find_coordinator(fabric: &Fabric) -> Option<Peer> {
     agent::find_host(fabric).map(|host| Peer::new(host.peer.0, host.incarnation))
 }
@@ -64,7 +64,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Serves from now on, with blocks in `capacity`.
+    /// Starts both services, with blocks in `capacity`.
     pub fn new(fabric: &Fabric, capacity: Capacity) -> Staging {
         let mut coordinator = CoordinatorService::new(fabric);
         Staging {
@@ -75,19 +75,18 @@ impl Staging {
         }
     }
 
-    /// The two services, to be hosted by an agent in this order.
+    /// Returns the two services, to be hosted by an agent in this order.
     pub fn into_services(self) -> Vec<Box<dyn agent::Service>> {
         vec![Box::new(self.coordinator), Box::new(self.store)]
     }
 
-    /// Does what has to be done now; whether there was anything.
+    /// Does the pending work. Returns true if there was any.
     pub fn turn(&mut self) -> bool {
         let (coordinator, store) = (&mut self.coordinator, &mut self.store);
         self.host.turn(&self.fabric, &mut [coordinator, store])
     }
 
-    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and
-    /// then.
+    /// Serves as long as `go_on` returns true. It is called after every event, and periodically.
     ///
     /// # Errors
     /// The agent is lost.
@@ -98,7 +97,7 @@ impl Staging {
             .run(&self.fabric, &mut [coordinator, store], go_on)?)
     }
 
-    /// How the streams stand.
+    /// Returns the state of the streams.
     pub fn figures(&self) -> Vec<StreamFigures> {
         self.coordinator.figures()
     }

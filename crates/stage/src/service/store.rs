@@ -13,22 +13,23 @@ use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
 /// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them.
-/// When a process is lost it stops to read for it; the memory of its buffers the coordinator frees.
+/// When a process is lost, it stops reading for it; the coordinator frees the memory of its
+/// buffers.
 pub struct BlockStoreService {
     fabric: Fabric,
     clients: Clients<ToStore>,
     pub(super) block_store: BlockStore,
-    /// Whose orders it carries out.
+    /// The coordinator whose orders it carries out.
     coordinator: Peer,
-    /// Where it reports to a coordinator of this process.
+    /// The mailbox of a coordinator in this process.
     reports: Option<Mailbox<Request>>,
 }
 
 impl BlockStoreService {
-    /// What people call it.
+    /// The name of the service for users.
     pub(super) const NAME: &str = "block store";
 
-    /// Keeps blocks in `capacity` for the coordinator of this process, which has the same host.
+    /// Starts a block store for the coordinator of this process, which has the same host.
     pub(super) fn beside(
         coordinator: &mut CoordinatorService,
         fabric: &Fabric,
@@ -40,11 +41,11 @@ impl BlockStoreService {
         store
     }
 
-    /// Keeps blocks in `capacity` for the coordinator of the domain, as a staging server does
-    /// (method `server`).
+    /// Starts a block store for the coordinator of the domain, as a staging server does (method
+    /// `server`).
     ///
     /// # Errors
-    /// A domain without a coordinator.
+    /// The domain has no coordinator.
     pub fn join(fabric: &Fabric, capacity: Capacity) -> Result<BlockStoreService> {
         let coordinator = crate::client::await_coordinator(fabric)?;
         Ok(BlockStoreService::new(fabric, coordinator, None, capacity))
@@ -67,8 +68,7 @@ impl BlockStoreService {
         store
     }
 
-    /// Serves as long as `go_on` says so, which is asked after everything that happens, and now and
-    /// then.
+    /// Serves as long as `go_on` returns true. It is called after every event, and periodically.
     ///
     /// # Errors
     /// The agent is lost.
@@ -77,8 +77,8 @@ impl BlockStoreService {
         Ok(Host::default().run(&fabric, &mut [self], go_on)?)
     }
 
-    /// Serves until the units of other programs of this job have come and have left again, or have
-    /// ended without coming.
+    /// Serves until the units of other programs of this job have joined and left, or have ended
+    /// without joining.
     ///
     /// # Errors
     /// The agent is lost.
@@ -128,7 +128,7 @@ impl BlockStoreService {
         }
     }
 
-    /// A peer is gone, or as good as gone.
+    /// Handles a peer that is gone, or was given up.
     fn forget(&mut self, peer: Peer) {
         self.block_store.forget(peer);
         self.clients.forget(peer);
@@ -149,9 +149,9 @@ impl agent::Service for BlockStoreService {
         ]
     }
 
-    /// Blocks for no longer than a part of a buffer's memory takes to be found.
+    /// Blocks no longer than allocating one part of a buffer takes.
     fn poll(&mut self) -> bool {
-        // Messages that come meanwhile are not waited for.
+        // Messages that arrive meanwhile are left to the next poll.
         let messages = self.clients.waiting();
         for _ in 0..messages {
             if let Some(heard) = self.clients.take() {
@@ -189,14 +189,14 @@ impl agent::Service for BlockStoreService {
         self.clients.waiting() > 0 || self.block_store.has_news()
     }
 
-    /// What they have asked for nobody waits for any more.
+    /// Drops the requests of lost peers.
     fn peers_lost(&mut self, lost: Lost<'_>) {
         for peer in self.clients.lost(lost) {
             self.forget(peer);
         }
     }
 
-    /// Peers that take messages now get what was for them.
+    /// Sends their messages to the peers that take them now.
     fn end(&mut self) {
         self.clients.send_again();
     }

@@ -1,4 +1,4 @@
-//! Whether the units of a job still need their staging servers.
+//! Decides whether the units of a job still need their staging servers.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 /// have left.
 const MISSING: Duration = Duration::from_secs(10);
 
-/// The units of a job that are no servers, as a server sees them.
+/// The units of a job other than servers, as a server sees them.
 #[derive(Debug)]
 pub(super) struct Units {
-    /// How many there are.
+    /// The number of such units.
     expected: usize,
-    /// Those that were there at some time.
+    /// Those that have been seen.
     seen: BTreeSet<u32>,
     alone_since: Option<Instant>,
 }
@@ -26,9 +26,9 @@ impl Units {
         }
     }
 
-    /// Whether any is there or may still come. `there` says which are joined, `awaited` whether the
-    /// agent still expects one; who came and went between two looks, or ended before it could come,
-    /// only the agent knows.
+    /// Returns true if any unit has joined or may still join. `there` returns those that are
+    /// joined, `awaited` whether the agent still expects one: only the agent knows of units that
+    /// joined and left between two checks, or ended before they joined.
     pub(super) fn need_servers(
         &mut self,
         mut there: impl FnMut() -> Vec<u32>,
@@ -37,7 +37,7 @@ impl Units {
         if self.are_there(there()) {
             return true;
         }
-        // The agent first: a unit that joins between the two questions is awaited, or there.
+        // The agent first: a unit that joins between the two checks is either awaited or joined.
         let is_over = self.expected > 0 && !awaited();
         if self.are_there(there()) {
             return true;

@@ -1,25 +1,25 @@
-//! What living peers have not taken yet, in bytes.
+//! Messages that live peers have not taken yet.
 
 use super::envelope::Packed;
 use crate::protocol::Peer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// As many bytes may wait for a peer, behind the first message of any length, before its questions
-/// are not heard any more.
+/// Maximum bytes that wait for a peer, behind a first message of any length, before its requests
+/// are rejected.
 const MOST: usize = 16 << 20;
 
-/// With as many bytes that wait for it a peer is slow: it is given no more steps.
+/// With more waiting bytes than this, a peer is slow: it is given no more steps.
 const SLOW: usize = 1 << 20;
 
-/// What a message costs beside its bytes.
+/// The cost of a message besides its bytes.
 const EACH: usize = 64;
 
-/// The messages that wait, by peer.
+/// The waiting messages, by peer.
 #[derive(Default)]
 pub(super) struct Unsent {
     peers: BTreeMap<Peer, Waiting>,
     slow: BTreeSet<Peer>,
-    /// Others are slow than it was said.
+    /// The set of slow peers has changed since the last report.
     has_news: bool,
 }
 
@@ -30,7 +30,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Whether there is too much of it, beside the one message that anybody may be late with.
+    /// Returns true if too much is waiting, not counting the first message.
     fn is_full(&self) -> bool {
         let first = self.envelopes.front().map_or(0, Packed::len);
         self.bytes > MOST + first
@@ -42,23 +42,23 @@ impl Unsent {
         self.peers.is_empty()
     }
 
-    /// Whether something waits for a peer, so that the next message has to wait, too.
+    /// Returns true if messages wait for a peer, so that the next one has to wait, too.
     pub(super) fn waits_for(&self, peer: Peer) -> bool {
         self.peers.contains_key(&peer)
     }
 
-    /// Whether a peer has so much to take that nothing more is done for it.
+    /// Returns true if so much waits for a peer that it is not served any more.
     pub(super) fn is_full(&self, peer: Peer) -> bool {
         self.peers.get(&peer).is_some_and(Waiting::is_full)
     }
 
-    /// Who is slow, if others are than when it was asked last.
+    /// Returns the slow peers, if they have changed since the last call.
     pub(super) fn who_is_slow(&mut self) -> Option<BTreeSet<Peer>> {
         std::mem::take(&mut self.has_news).then(|| self.slow.clone())
     }
 
-    /// Keeps a message that a peer has not taken; `false`, and nothing is kept, for one that has
-    /// too much to take already.
+    /// Queues a message that a peer has not taken. Returns `false`, and drops the message, if too
+    /// much is already waiting for the peer.
     #[must_use]
     pub(super) fn push(&mut self, to: Peer, envelope: Packed) -> bool {
         if self.is_full(to) {
@@ -73,14 +73,13 @@ impl Unsent {
         true
     }
 
-    /// The peer is gone.
+    /// Forgets a peer that is gone.
     pub(super) fn forget(&mut self, peer: Peer) {
         self.peers.remove(&peer);
         self.has_news |= self.slow.remove(&peer);
     }
 
-    /// Tries to deliver what waits, in order, up to the first message of each peer that is not
-    /// taken.
+    /// Retries the waiting messages in order, for each peer up to the first one that is not taken.
     pub(super) fn try_again(&mut self, mut is_taken: impl FnMut(Peer, &Packed) -> bool) {
         self.peers.retain(|&to, waiting| {
             while let Some(envelope) = waiting.envelopes.front() {
@@ -122,7 +121,7 @@ mod tests {
             "what is refused is not kept"
         );
         assert!(unsent.waits_for(deaf) && !unsent.waits_for(other) && !unsent.is_full(other));
-        // Small ones count, too, however many there are.
+        // Small messages count, too.
         let mut small = 0;
         while unsent.push(other, Packed::of_bytes(Vec::new())) {
             small += 1;
@@ -140,8 +139,8 @@ mod tests {
         assert!(unsent.is_empty());
     }
 
-    /// Whoever is only stopped gets more than one long message when it goes on, and is slow until
-    /// it has taken them.
+    /// A stopped peer gets more than one long message when it continues, and is slow until it has
+    /// taken them.
     #[test]
     fn long_letters_make_a_peer_slow_before_it_has_too_much() {
         let (stopped, other) = (Peer(1), Peer(2));

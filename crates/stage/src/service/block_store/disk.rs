@@ -1,5 +1,5 @@
-//! What a block store has spilled: ranges of one file. A file for each buffer would be a descriptor
-//! for each.
+//! The spilled buffers of a block store: ranges of one file. A file for each buffer would need a
+//! descriptor for each.
 
 use super::io::{Done, Io, Job, JobId};
 use range_alloc::RangeAllocator;
@@ -10,17 +10,18 @@ use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Ranges begin and end at pages, so that all of a freed one can be given back to the file system.
+/// Ranges begin and end at pages, so that a freed range can be returned to the file system
+/// entirely.
 const PAGE: u64 = 4096;
 
-/// More than any file has: the block store's budget is what ends first.
+/// Larger than any file: the block store's budget is exhausted first.
 const END: u64 = 1 << 60;
 
-/// So many bytes may be asked of the thread, or have been read and not been taken, before no other
-/// read begins. What is written takes no memory beyond the buffer's.
+/// Maximum bytes of reads that are queued, or done and not taken, before no further read begins.
+/// Writes take no memory beyond the buffer's.
 const QUEUED: u64 = 32 << 20;
 
-/// What a job takes beside its bytes.
+/// The bytes that a job takes besides its data.
 const EACH: u64 = 256;
 
 #[derive(Debug)]
@@ -31,14 +32,14 @@ pub(super) struct Disk {
     free: RangeAllocator<u64>,
     /// Started with the first job.
     io: Option<Io>,
-    /// The jobs of which the result was not taken, with the bytes that it takes.
+    /// The jobs whose result was not taken, with the bytes that each takes.
     pending: BTreeMap<JobId, u64>,
     /// Their sum.
     queued: u64,
     last: JobId,
 }
 
-/// Where the bytes of a buffer are in the file. Given back by [`Disk::free`].
+/// The place of a buffer in the file. Returned by [`Disk::free`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     range: Range<u64>,
@@ -46,7 +47,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// Whether a buffer of which so many bytes are written is there.
+    /// Returns true if a buffer of which `written` bytes are written is complete.
     pub(super) fn is_whole(&self, written: u64) -> bool {
         written == self.bytes
     }
@@ -65,7 +66,7 @@ impl Disk {
         }
     }
 
-    /// Finds a place for so many bytes.
+    /// Finds a place for `bytes` bytes.
     pub(super) fn take(&mut self, bytes: u64) -> io::Result<Extent> {
         let length = bytes.max(1).checked_next_multiple_of(PAGE);
         let range = length.and_then(|length| self.free.allocate_range(length).ok());
@@ -73,12 +74,12 @@ impl Disk {
         Ok(Extent { range, bytes })
     }
 
-    /// Whether a read of so many bytes can begin.
+    /// Returns true if a read of `bytes` bytes can begin.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.queued.saturating_add(bytes) <= QUEUED
     }
 
-    /// Begins to write a part of a buffer.
+    /// Starts to write a part of a buffer.
     pub(super) fn write(
         &mut self,
         place: &Extent,
@@ -89,10 +90,10 @@ impl Disk {
         self.begin(0, Job::Write { at, from, part })
     }
 
-    /// Begins to read a part of a buffer.
+    /// Starts to read a part of a buffer.
     ///
     /// # Errors
-    /// A part that does not lie inside.
+    /// The part is not inside the buffer.
     pub(super) fn read(&mut self, place: &Extent, offset: u64, len: u64) -> io::Result<JobId> {
         let inside = offset
             .checked_add(len)
@@ -107,7 +108,7 @@ impl Disk {
         self.begin(len, Job::Read { at, len })
     }
 
-    /// Gives a place back, and its blocks to the file system.
+    /// Frees a place, and returns its blocks to the file system.
     pub(super) fn free(&mut self, place: Extent) {
         self.free.free_range(place.range.clone());
         if self.io.is_none() {
@@ -122,7 +123,7 @@ impl Disk {
         }
     }
 
-    /// Hands a job to the thread.
+    /// Queues a job for the thread.
     fn begin(&mut self, bytes: u64, job: Job) -> io::Result<JobId> {
         let io = match self.io.take() {
             Some(io) => io,
@@ -142,18 +143,18 @@ impl Disk {
         Ok(self.last)
     }
 
-    /// Whether a result can be taken.
+    /// Returns true if a result can be taken.
     pub(super) fn has_news(&self) -> bool {
         !self.pending.is_empty() && self.io.as_ref().is_some_and(Io::has_news)
     }
 
-    /// The next result. When the thread has ended, what it has not done has failed.
+    /// Takes the next result. If the thread has ended, the jobs that it has not done have failed.
     pub(super) fn done(&mut self) -> Option<(JobId, Done)> {
         if self.pending.is_empty() {
             return None;
         }
         let io = self.io.as_ref()?;
-        // In this order: what was done before the thread ended is taken.
+        // Checked first, so that results from before the thread ended are still taken.
         let has_ended = io.has_ended();
         let (id, done) = match io.take() {
             Some(result) => result,
@@ -164,7 +165,7 @@ impl Disk {
         Some((id, done))
     }
 
-    /// Keeps the thread from doing anything until the sender says something, or is dropped.
+    /// Blocks the thread until the sender sends, or is dropped.
     #[cfg(test)]
     pub(super) fn stall(&mut self) -> std::sync::mpsc::Sender<()> {
         let (go_on, until) = std::sync::mpsc::channel();
@@ -172,13 +173,13 @@ impl Disk {
         go_on
     }
 
-    /// Whether there is a job of which the result was not taken.
+    /// Returns true if there is a job whose result was not taken.
     #[cfg(test)]
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Whether the thread has ended.
+    /// Returns true if the thread has ended.
     #[cfg(test)]
     pub(super) fn is_dead(&self) -> bool {
         self.io.as_ref().is_some_and(Io::has_ended)

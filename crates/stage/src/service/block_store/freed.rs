@@ -1,5 +1,4 @@
-//! Memory of freed buffers: used again for buffers of the same length, or given back to the
-//! machine.
+//! Memory of freed buffers: reused for buffers of the same length, or returned to the machine.
 
 use super::BlockStore;
 use crate::protocol::Peer;
@@ -7,7 +6,7 @@ use samite_fabric::{Owned, Phased};
 use std::time::{Duration, Instant};
 
 /// How long freed memory waits for a buffer of its length: longer than most steps take to compute,
-/// so that its pages are not given back and taken again between them.
+/// so that pages are not returned and allocated again between steps.
 const IDLE: Duration = Duration::from_secs(5);
 
 /// Memory of a freed buffer.
@@ -15,12 +14,12 @@ const IDLE: Duration = Duration::from_secs(5);
 pub(super) struct Freed {
     pub(super) phased: Phased,
     since: Instant,
-    /// Whom it was lent to when it was freed.
+    /// The peer that had borrowed it when it was freed.
     pub(super) lent: Option<Peer>,
 }
 
 impl BlockStore {
-    /// From now on nobody needs it; `lent`: to whom it was lent.
+    /// Marks memory as free. `lent`: the peer that has borrowed it.
     pub(super) fn set_free(&mut self, phased: Phased, lent: Option<Peer>) {
         let since = Instant::now();
         self.free.push_back(Freed {
@@ -30,7 +29,7 @@ impl BlockStore {
         });
     }
 
-    /// Freed memory of the same length that nobody reads any more.
+    /// Takes freed memory of the same length that no process reads any more.
     pub(super) fn reuse(&mut self, bytes: u64) -> Option<Phased> {
         for _ in 0..self.free.len() {
             let freed = self.free.pop_front()?;
@@ -50,7 +49,7 @@ impl BlockStore {
                     tracing::warn!(%error, "freed memory cannot be used again");
                     self.used -= bytes;
                 }
-                // Somebody still uses it.
+                // It is still in use.
                 Err(refused) => {
                     let phased = refused.0;
                     self.free.push_back(Freed {
@@ -64,20 +63,20 @@ impl BlockStore {
         None
     }
 
-    /// Gives freed memory back until so many bytes more fit.
+    /// Returns freed memory until `bytes` more bytes fit.
     pub(super) fn make_room(&mut self, bytes: u64) {
         let memory = self.capacity.memory;
         self.give_back(|used, _| used.saturating_add(bytes) > memory);
     }
 
-    /// Gives back all freed memory; whether there was any.
+    /// Returns all freed memory to the machine. Returns true if there was any.
     pub(super) fn give_idle_back(&mut self) -> bool {
         let before = self.free.len();
         self.give_back(|_, _| true);
         self.free.len() < before
     }
 
-    /// Gives back what nobody had a use for.
+    /// Returns freed memory that was not reused in time.
     pub(in crate::service) fn tidy(&mut self) {
         if !self.free.is_empty() {
             let now = Instant::now();
@@ -85,8 +84,7 @@ impl BlockStore {
         }
     }
 
-    /// Gives back the freed memory of which `is_due` says so, told how much is used and since when
-    /// it is free.
+    /// Returns the freed memory for which `is_due(used, freed_at)` is true.
     fn give_back(&mut self, is_due: impl Fn(u64, Instant) -> bool) {
         for _ in 0..self.free.len() {
             let Some(freed) = self.free.pop_front() else {
@@ -104,14 +102,14 @@ impl BlockStore {
                     drop(owned);
                     self.used -= bytes;
                 }
-                // Somebody still uses it, or died and not all have seen that: it is looked at again
+                // Still in use, or had by a process whose death not all have seen: tried again
                 // later.
                 Err(refused) => self.set_free(refused.0, lent),
             }
         }
     }
 
-    /// Bytes that no buffer uses now.
+    /// Returns the number of bytes that no buffer uses now.
     pub(super) fn free_bytes(&self) -> u64 {
         self.free.iter().map(|freed| freed.phased.key().bytes).sum()
     }

@@ -1,22 +1,22 @@
-//! Memory to come: a buffer's pages are made part by part, the buffers one after another.
+//! Memory being allocated: the pages of a buffer part by part, the buffers one after another.
 
 use super::{BlockStore, BufferState};
 use crate::protocol::{BufferId, Handle, Lack, Peer, Report};
 use samite_fabric::{Growing, Phased};
 
-/// A buffer whose memory is not whole yet.
+/// A buffer whose memory is not complete yet.
 #[derive(Debug)]
 pub(super) struct Unborn {
     buffer: BufferId,
     bytes: u64,
     writer: Peer,
-    /// `None`: it has not begun to grow, and counts as nothing.
+    /// `None` if it has not begun to grow. It then counts as no memory.
     memory: Option<Part>,
-    /// The coordinator was told that it waits for memory which is in use.
+    /// Set if the coordinator was told that it waits for memory in use.
     told: bool,
 }
 
-/// Memory of which so many parts are there.
+/// Memory with the number of its allocated parts.
 #[derive(Debug)]
 struct Part {
     growing: Growing,
@@ -24,8 +24,8 @@ struct Part {
 }
 
 impl BlockStore {
-    /// What is reported at once. A buffer that is not there then is found memory for by
-    /// [`BlockStore::grow`].
+    /// Allocates a buffer at once if possible, and returns the report. Otherwise
+    /// [`BlockStore::grow`] allocates its memory later.
     pub(super) fn allocate(
         &mut self,
         buffer: BufferId,
@@ -49,7 +49,7 @@ impl BlockStore {
         }
     }
 
-    /// Nobody wants the buffer any more that has still to grow, if it is one.
+    /// Stops growing a buffer, if it is growing, because it is no longer wanted.
     pub(super) fn stop_growing(&mut self, buffer: BufferId) {
         let at = self.growing.iter().position(|one| one.buffer == buffer);
         let stopped = at.and_then(|at| self.growing.remove(at));
@@ -63,7 +63,7 @@ impl BlockStore {
         }
     }
 
-    /// Of the next buffer that waits for memory which is in use: that it does, once.
+    /// Reports, once, the next buffer that waits for memory in use.
     pub(super) fn tell_full(&mut self) -> Option<Report> {
         let had_by = self.free.iter().find_map(|freed| freed.lent);
         let mut waiting = self.growing.iter_mut().filter(|_| self.is_full);
@@ -73,9 +73,9 @@ impl BlockStore {
         Some(Report::Full { buffer, had_by })
     }
 
-    /// Memory that begins to grow, and counts as used from now on. `None` as long as there is no
-    /// room for it: what was freed and is still had by somebody (a reader with a view, a writer of
-    /// a stream that has failed) is used, whatever the coordinator's books say.
+    /// Starts growing memory, which counts as used from now on. Returns `None` as long as there is
+    /// no room for it: freed memory that a process still uses (a reader with a view, a writer of a
+    /// failed stream) counts as used, whatever the coordinator's books say.
     fn begin(&mut self, bytes: u64) -> samite_fabric::Result<Option<Part>> {
         if bytes > self.capacity.memory {
             let why = format!("{bytes} bytes of {}", self.capacity.memory);
@@ -93,7 +93,7 @@ impl BlockStore {
         Ok(Some(Part { growing, parts: 0 }))
     }
 
-    /// Finds the next part of the memory of the buffer that grows; what is to be reported.
+    /// Allocates the next part of the growing buffer and returns the report.
     pub(super) fn grow(&mut self) -> Option<Report> {
         let mut first = self.growing.pop_front()?;
         let (buffer, bytes, writer) = (first.buffer, first.bytes, first.writer);
@@ -110,6 +110,7 @@ impl BlockStore {
             }
             Err(error) => return Some(self.refuse(buffer, bytes, &error)),
         };
+        // One part per call, so that the services can answer requests between two parts.
         self.is_full = false;
         let grown = match memory.growing.step() {
             Ok(false) => {
@@ -134,7 +135,7 @@ impl BlockStore {
         Some(self.held(buffer, bytes, grown))
     }
 
-    /// What is reported of a buffer that is there, or cannot be.
+    /// Returns the report for a buffer that was allocated, or that failed.
     fn held(&self, buffer: BufferId, bytes: u64, lent: samite_fabric::Result<Handle>) -> Report {
         match lent {
             Ok(handle) => Report::Allocated { buffer, handle },
@@ -142,8 +143,8 @@ impl BlockStore {
         }
     }
 
-    /// It cannot have a buffer: whether for want of a number, all of which are in use then, or of
-    /// memory.
+    /// Returns the report for a failed allocation: either all segment numbers are in use, or memory
+    /// is exhausted.
     fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
         tracing::warn!(bytes, %error, "no memory for a buffer");
         let lack = match self.has_numbers() {
@@ -153,22 +154,23 @@ impl BlockStore {
         Report::Refused { buffer, lack }
     }
 
-    /// Under a number that is free, or that somebody gives back.
+    /// Publishes memory under a segment number that is free or becomes free.
     fn publish(&mut self, memory: Growing) -> samite_fabric::Result<Phased> {
         if !self.has_numbers() {
             self.give_idle_back();
         }
-        // Other threads of this process take numbers, too: this one is found and taken in one step.
+        // Other threads of this process take numbers, too, so finding and taking one is a single
+        // step.
         memory.publish(None)
     }
 
-    /// Whether a number of a segment is free.
+    /// Returns true if a segment number is free.
     fn has_numbers(&self) -> bool {
         self.fabric.free_segments().iter().any(|word| *word != 0)
     }
 
-    /// Lends memory that counts as used. When that fails because somebody is attached, it is used
-    /// as long as that one is.
+    /// Lends memory that counts as used. If that fails because a process is attached, the memory
+    /// counts as used as long as it is attached.
     pub(super) fn lend(
         &mut self,
         buffer: BufferId,

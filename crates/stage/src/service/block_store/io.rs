@@ -1,9 +1,9 @@
-//! The thread that reads and writes the file of what is spilled, so that a slow disk delays nobody
-//! but those who wait for its bytes.
+//! The thread that reads and writes the file of spilled buffers, so that a slow disk delays only
+//! the processes that wait for its data.
 //!
-//! Jobs are done one after another, in the order in which they were queued: a range that is given
-//! back and used again is read, freed and written in this order. The thread starts with the first
-//! job and ends after the last one that it has begun when the store ends.
+//! Jobs are done one after another, in the order in which they were queued: reads, the freeing and
+//! later writes of a reused range keep their order. The thread starts with the first job. When the
+//! store ends, it finishes the current job and ends.
 
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -20,41 +20,40 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 
-/// What the thread is asked to do with the file.
+/// A job of the thread on the file.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Writes a part of a buffer, which nobody changes as long as this has a lease of it.
+    /// Writes a part of a buffer, which does not change while this lease of it is held.
     Write {
         at: u64,
         from: Readable,
         part: Range<u64>,
     },
-    /// Reads so many bytes.
+    /// Reads `len` bytes.
     Read { at: u64, len: u64 },
-    /// Gives the blocks of a range back to the file system.
+    /// Returns the blocks of a range to the file system.
     Free(Range<u64>),
-    /// Nothing is in the file any more.
+    /// Truncates the file, which has no buffers any more.
     FreeAll,
-    /// For tests: a disk that does not answer until it is told, or until the time of the test is
-    /// over.
+    /// For tests: blocks the disk until told to continue, or until the test times out.
     #[cfg(test)]
     Stall(Receiver<()>),
-    /// For tests: the thread ends.
+    /// For tests: ends the thread.
     #[cfg(test)]
     Panic,
 }
 
-/// A number of a job.
+/// The number of a job.
 pub(super) type JobId = u64;
 
-/// The bytes that were read; none for other jobs.
+/// The bytes that were read; empty for other jobs.
 pub(super) type Done = io::Result<Vec<u8>>;
 
-/// What thread and store share.
+/// The state that thread and store share.
 #[derive(Debug, Default)]
 struct Results {
     done: Mutex<VecDeque<(JobId, Done)>>,
-    /// The store ends: what is still in the queue is not done.
+    /// The store ends: queued jobs are not done.
     is_over: AtomicBool,
     /// The thread has ended.
     has_ended: AtomicBool,
@@ -84,12 +83,12 @@ impl Io {
         Ok(Io { jobs, results })
     }
 
-    /// Queues a job; `false` if the thread has ended.
+    /// Queues a job. Returns `false` if the thread has ended.
     pub(super) fn push(&self, id: JobId, job: Job) -> bool {
         self.jobs.send((id, job)).is_ok()
     }
 
-    /// Whether [`Io::take`] has something, or the thread has ended.
+    /// Returns true if [`Io::take`] has a result, or the thread has ended.
     pub(super) fn has_news(&self) -> bool {
         !self.results.done().is_empty() || self.has_ended()
     }
@@ -98,8 +97,8 @@ impl Io {
         self.results.done().pop_front()
     }
 
-    /// Whether the thread has ended, which it does by a panic alone. What it had done before can be
-    /// taken by then.
+    /// Returns true if the thread has ended, which happens only by a panic. Its earlier results can
+    /// be taken by then.
     pub(super) fn has_ended(&self) -> bool {
         // ORDERING: Acquire, with the Release in `Ending::drop`: all results are seen.
         self.results.has_ended.load(Ordering::Acquire)
@@ -107,15 +106,15 @@ impl Io {
 }
 
 impl Drop for Io {
-    /// The thread ends after the job that it is doing. Nobody waits for that: a disk may hang, and
-    /// in a fork there is no such thread.
+    /// Makes the thread end after its current job, without waiting: a disk may hang, and a fork has
+    /// no such thread.
     fn drop(&mut self) {
         // ORDERING: Relaxed: a hint, which the thread may see late.
         self.results.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-/// Tells the store when the thread ends, however that is.
+/// Tells the store when the thread ends, also by a panic.
 struct Ending<W: Fn()>(Arc<Results>, W);
 
 impl<W: Fn()> Drop for Ending<W> {
@@ -128,8 +127,7 @@ impl<W: Fn()> Drop for Ending<W> {
 
 fn serve<W: Fn()>(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Ending<W>) {
     let Ending(results, wake) = ending;
-    // A file that grows beyond the limit of the process is an error of that job; the signal would
-    // end the process.
+    // Exceeding the file size limit should fail the job. The signal would end the process.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let mut file = Spilled { folder, file: None };
     for (id, job) in queue {
@@ -137,7 +135,7 @@ fn serve<W: Fn()>(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Endi
         if results.is_over.load(Ordering::Relaxed) {
             return;
         }
-        // The lease of what is written ends before the store hears of it: it may free the buffer at
+        // The lease ends before the store gets the result, because the store may free the buffer at
         // once.
         let done = file.carry_out(job);
         results.done().push_back((id, done));
@@ -145,10 +143,10 @@ fn serve<W: Fn()>(folder: PathBuf, queue: &Receiver<(JobId, Job)>, ending: &Endi
     }
 }
 
-/// The file, and where it is made with the first write.
+/// The file, and the folder in which the first write creates it.
 struct Spilled {
     folder: PathBuf,
-    /// Without a name in any folder: it goes with this process.
+    /// Has no name in any folder, so it disappears with this process.
     file: Option<File>,
 }
 
@@ -197,7 +195,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(20);
 
-    /// The store may sleep: it is woken when a result can be taken, and when the thread has died.
+    /// A sleeping store is woken when a result can be taken, and when the thread has died.
     #[test]
     fn each_result_and_the_end_wake_the_store() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,24 +1,24 @@
-//! Keeps the buffers of steps: memory that outlives who wrote it.
+//! Keeps the buffers of steps: memory that outlives its writer.
 //!
-//! A buffer is a segment of the block store's process. It is lent to its writer, which has it as
-//! `&mut [u8]` where it maps it; a writer that does not asks for it to be opened, and puts by
-//! messages. When the step is committed its mode turns to reading, and readers on the node have
-//! `&[u8]`. The memory of freed buffers is used again for buffers of the same length, under a new
-//! generation: its pages are there, and warm. What nobody had a use for in a few seconds is given
-//! back to the machine, and so is all that is idle when memory or a number of a segment is missing.
-//! Memory that a process had when it died is free when all others have seen its death, and what was
-//! freed while somebody has it when that one lets go; both count as [`Usage::used`] until then, and
-//! a buffer for which they leave no room waits for them: no more than [`Capacity::memory`] is used.
+//! A buffer is a segment of the block store's process. It is lent to its writer. A writer that maps
+//! it has it as `&mut [u8]`; any other asks for it to be opened, and puts by messages. When the
+//! step is committed, the buffer becomes read-only, and readers on the node get `&[u8]`. The memory
+//! of freed buffers is reused for buffers of the same length, under a new generation: its pages are
+//! allocated, and warm. Memory that is not reused within a few seconds is returned to the machine,
+//! and so is all idle memory when memory or segment numbers run out. Memory that a process had when
+//! it died becomes free when all others have seen its death; memory that was freed while in use
+//! becomes free when its user releases it. Both count as [`Usage::used`] until then, and a buffer
+//! without room waits for them: no more than [`Capacity::memory`] is used.
 //!
-//! What takes long is done part by part ([`BlockStore::work`]), so that a coordinator in the same
-//! process answers meanwhile; the disk is written and read by a thread of its own. After each part
-//! but the last the coordinator is told ([`Report::Working`]): whoever waits for the buffer waits
-//! for a process that gets on.
+//! Long operations are done part by part ([`BlockStore::work`]), so that a coordinator in the same
+//! process can answer meanwhile. A separate thread reads and writes the disk. After each part but
+//! the last, the coordinator is told ([`Report::Working`]), so it knows that a buffer that others
+//! wait for makes progress.
 //!
 //! # Files
-//! `mod` (orders and answers) · `growing` (memory to come) · `freed` (memory that was) · `spill`
-//! (buffers on their way to disk and back) · `disk` (where they lie in the file, and what its
-//! thread is asked for) · `io` (the thread)
+//! `mod` (orders and answers) · `growing` (memory being allocated) · `freed` (memory of freed
+//! buffers) · `spill` (buffers on their way to disk and back) · `disk` (places in the file, and
+//! jobs for its thread) · `io` (the thread)
 
 mod disk;
 mod freed;
@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 
-/// Most bytes of a spilled buffer that one message may ask for.
+/// Maximum bytes of a spilled buffer that one message may request.
 pub(crate) const LOAD: u64 = 4 << 20;
 
 /// What a block store may use.
@@ -45,9 +45,9 @@ pub(crate) const LOAD: u64 = 4 << 20;
 pub struct Capacity {
     /// Bytes of shared memory.
     pub memory: u64,
-    /// Bytes of disk, for what is spilled.
+    /// Bytes of disk for spilled buffers.
     pub disk: u64,
-    /// Where the disk is.
+    /// The folder of the spill file.
     pub folder: PathBuf,
 }
 
@@ -55,8 +55,8 @@ impl Capacity {
     /// Bytes of disk that streams may spill to at an agent.
     pub const SPILL: u64 = 8 << 30;
 
-    /// Of the agent of a domain with this budget of shared memory: three quarters of it, and a part
-    /// of the disk.
+    /// Returns the capacity of the agent of a domain with this budget of shared memory: three
+    /// quarters of it, and a part of the disk.
     pub fn of_agent(budget: u64) -> Capacity {
         Capacity {
             disk: Capacity::SPILL,
@@ -64,13 +64,13 @@ impl Capacity {
         }
     }
 
-    /// What blocks of streams may have of a domain's budget, in bytes; the rest is for what units
-    /// share beside them.
+    /// Returns the bytes of a domain's budget that blocks of streams may take. The rest is for
+    /// other shared memory of the units.
     pub fn part_of(budget: u64) -> u64 {
         budget / 4 * 3
     }
 
-    /// Memory only.
+    /// Returns a capacity without disk.
     pub fn of_memory(bytes: u64) -> Capacity {
         Capacity {
             memory: bytes,
@@ -80,25 +80,25 @@ impl Capacity {
     }
 }
 
-/// What a block store has.
+/// The usage of a block store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Bytes of shared memory that it may have.
+    /// Bytes of shared memory that it may use.
     pub memory: u64,
-    /// Bytes of shared memory that it has.
+    /// Bytes of shared memory that it uses.
     pub used: u64,
-    /// Bytes of these that no buffer uses now: ready for the next one, or still being read, or had
-    /// by a process whose death not all have seen.
+    /// Bytes of these that no buffer uses now: ready for the next one, still being read, or had by
+    /// a process whose death not all others have seen.
     pub free: u64,
     /// Number of buffers.
     pub buffers: u64,
-    /// Number of these that lie on disk.
+    /// Number of these that are on disk.
     pub files: u64,
 }
 
 #[derive(Debug)]
 enum BufferState {
-    /// Its writer has it, or may borrow it.
+    /// Its writer has borrowed it, or may.
     WithWriter(Phased, Peer),
     /// Its writer puts by messages.
     Open(Phased),
@@ -110,19 +110,20 @@ pub(super) struct BlockStore {
     fabric: Fabric,
     capacity: Capacity,
     buffers: HashMap<BufferId, BufferState>,
-    /// The first of them grows.
+    /// Buffers to grow. The first is growing.
     growing: VecDeque<Unborn>,
-    /// The first of them cannot begin: freed memory that somebody still has leaves no room for it.
+    /// Set if the first of them cannot begin, because freed memory that is still in use leaves no
+    /// room.
     is_full: bool,
-    /// The first of them is written.
+    /// Buffers to spill. The first is being written.
     spilling: VecDeque<Spilling>,
     /// Committed buffers that their writers still have.
     unsealed: Vec<BufferId>,
     disk: Disk,
     loads: Loads,
-    /// Memory of freed buffers that somebody may still read, or that is ready to be used again.
+    /// Memory of freed buffers that may still be read, or that is ready for reuse.
     free: VecDeque<Freed>,
-    /// Bytes in memory, of buffers, of those that grow, and of `free`.
+    /// Bytes in memory of buffers, of growing ones, and of `free`.
     used: u64,
 }
 
@@ -143,7 +144,7 @@ impl BlockStore {
         }
     }
 
-    /// What it says to the coordinator first.
+    /// Returns the first message to the coordinator.
     pub(super) fn introduction(&self) -> Request {
         let numbers = self.fabric.free_segments();
         let numbers: u64 = numbers
@@ -152,14 +153,14 @@ impl BlockStore {
             .sum();
         Request::Keep {
             memory: self.capacity.memory,
-            // Some are left for what else this process has, and for memory of freed buffers that is
-            // still being read.
+            // Some are left for other segments of this process, and for freed memory that is still
+            // being read.
             buffers: numbers - numbers / 8,
             disk: self.capacity.disk,
         }
     }
 
-    /// Carries an order out, or begins to; what it reports.
+    /// Carries out an order, or begins to, and returns the report.
     pub(super) fn obey(&mut self, order: Order) -> Option<Report> {
         match order {
             Order::Allocate {
@@ -193,27 +194,27 @@ impl BlockStore {
         }
     }
 
-    /// Whether there is something that [`BlockStore::work`] does.
+    /// Returns true if [`BlockStore::work`] has something to do.
     pub(super) fn is_busy(&self) -> bool {
         !self.growing.is_empty() && !self.is_full || self.has_news()
     }
 
-    /// Whether the disk has done something.
+    /// Returns true if the disk has results.
     pub(super) fn has_news(&self) -> bool {
         self.disk.has_news()
     }
 
-    /// Whether it waits for others to let go: writers of what they have committed, or anybody of
-    /// what was freed.
+    /// Returns true if it waits for other processes: writers to release what they have committed,
+    /// or users of freed memory.
     pub(super) fn is_waiting(&self) -> bool {
         !self.unsealed.is_empty() || !self.growing.is_empty() && self.is_full
     }
 
-    /// Does the next part of what takes long; what is to be reported.
+    /// Does the next part of long operations and returns the reports.
     pub(super) fn work(&mut self) -> Vec<Report> {
         let mut reports = self.take_done();
         reports.extend(self.grow());
-        // Each one that fails makes way for the next.
+        // After each failure, the next one is tried.
         reports.extend(std::iter::from_fn(|| self.spill()));
         reports.extend(std::iter::from_fn(|| self.tell_full()));
         for buffer in std::mem::take(&mut self.unsealed) {
@@ -222,8 +223,8 @@ impl BlockStore {
         reports
     }
 
-    /// From writing to reading; nothing is reported for a buffer that is not written, or that its
-    /// writer still has: then it is tried again.
+    /// Makes a buffer read-only. Reports nothing for a buffer that is not written, or that its
+    /// writer still has; in the latter case it is tried again.
     fn seal(&mut self, buffer: BufferId) -> Option<Report> {
         let held = self.buffers.get_mut(&buffer)?;
         let (BufferState::WithWriter(phased, _) | BufferState::Open(phased)) = held else {
@@ -243,8 +244,8 @@ impl BlockStore {
         Some(Report::Sealed { buffer })
     }
 
-    /// Answers the request `id` of one who does not map the memory; what is read from the disk,
-    /// [later](BlockStore::answers).
+    /// Answers the request `id` of a process that does not map the memory. Reads from disk are
+    /// answered [later](BlockStore::answers).
     pub(super) fn answer(
         &mut self,
         from: Peer,
@@ -308,7 +309,7 @@ impl BlockStore {
     }
 }
 
-/// What names a buffer of `bytes` at a block store to the fabric.
+/// Returns the fabric's key of a buffer at a block store.
 pub(crate) fn segment_key(at: &crate::protocol::BufferAt) -> SegmentKey {
     SegmentKey {
         peer: at.block_store.id(),

@@ -1,5 +1,5 @@
-//! Buffers go to disk part by part, and come back in messages. The thread of the
-//! [`disk`](super::disk) does it; here is what it is asked for, and what is made of its results.
+//! Spills buffers to disk part by part, and returns them in messages. This file issues the jobs of
+//! the [`disk`](super::disk) thread and handles their results.
 
 use super::disk::Extent;
 use super::io::{Done, JobId};
@@ -9,38 +9,37 @@ use crate::service::envelope::BlockStoreAnswer;
 use samite_mem::lease::Readable;
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes that are written before other work of the disk is looked at.
+/// Bytes that are written before other jobs of the disk are considered.
 pub(super) const PART: u64 = 16 << 20;
 
-/// Most bytes of reads that wait until the disk has room for what they read, each with what it
-/// takes to remember it.
+/// Maximum memory for reads that wait until the disk has room for their data.
 const WAITING: usize = 1 << 20;
 
-/// A buffer that is on its way to disk; until it is there it is read from memory.
+/// A buffer that is being spilled. Until it is on disk it is read from memory.
 #[derive(Debug)]
 pub(super) struct Spilling {
     pub(super) buffer: BufferId,
     place: Extent,
     done: u64,
-    /// The part that is being written, and where it ends.
+    /// The part that is being written, and its end.
     writing: Option<(JobId, u64)>,
 }
 
-/// A part of a spilled buffer that somebody has asked for.
+/// A requested part of a spilled buffer.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) from: Peer,
-    /// Of the request.
+    /// The id of the request.
     pub(super) id: u64,
     pub(super) buffer: BufferId,
     pub(super) offset: u64,
     pub(super) len: u64,
 }
 
-/// The parts that were asked for and are not answered.
+/// The requested parts that are not answered yet.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
-    /// The first of them waits until the disk has room.
+    /// Requests that wait until the disk has room.
     waiting: VecDeque<Load>,
     reading: HashMap<JobId, (Peer, u64)>,
     answers: Vec<(Peer, u64, BlockStoreAnswer)>,
@@ -65,8 +64,8 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Begins to write the next part of the buffer that is spilled, if the last one is written;
-    /// what is to be reported.
+    /// Starts to write the next part of the buffer being spilled, if the last one is written.
+    /// Returns the report.
     pub(super) fn spill(&mut self) -> Option<Report> {
         let first = self.spilling.front()?;
         if first.writing.is_some() {
@@ -94,7 +93,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// A part was written, or could not be; what is to be reported.
+    /// Handles the result of writing a part, and returns the report.
     fn written(&mut self, result: Done) -> Option<Report> {
         let first = self.spilling.front_mut()?;
         let (buffer, (_, end)) = (first.buffer, first.writing.take()?);
@@ -115,8 +114,8 @@ impl BlockStore {
         Some(Report::Spilled { buffer })
     }
 
-    /// Nobody wants the buffer on disk. A part that is being written is written; its place is free
-    /// after it.
+    /// Stops spilling a buffer. A part that is being written is finished first, and its place is
+    /// freed after it.
     pub(super) fn stop_spilling(&mut self, buffer: BufferId) {
         let at = self.spilling.iter().position(|one| one.buffer == buffer);
         if let Some(stopped) = at.and_then(|at| self.spilling.remove(at)) {
@@ -124,7 +123,7 @@ impl BlockStore {
         }
     }
 
-    /// Begins to load a part, which [`BlockStore::answers`] answers; or why not.
+    /// Starts to load a part, which [`BlockStore::answers`] answers. Errors: why it cannot.
     pub(super) fn load(&mut self, load: Load) -> Result<(), String> {
         let len = load.len;
         if len > LOAD {
@@ -151,7 +150,7 @@ impl BlockStore {
         Ok(())
     }
 
-    /// Takes what the disk has done, and has it begin what waits; what is to be reported.
+    /// Takes the results of the disk, starts waiting jobs, and returns the reports.
     pub(super) fn take_done(&mut self) -> Vec<Report> {
         let mut reports = Vec::new();
         while let Some((job, result)) = self.disk.done() {
@@ -174,19 +173,19 @@ impl BlockStore {
         reports
     }
 
-    /// The next part that waits, if the disk has room for it.
+    /// Takes the next waiting part, if the disk has room for it.
     fn next_load(&mut self) -> Option<Load> {
         let waiting = &mut self.loads.waiting;
         let has_room = self.disk.has_room(waiting.front()?.len);
         has_room.then(|| waiting.pop_front()).flatten()
     }
 
-    /// The answers to what was loaded: for whom, and to which request.
+    /// Takes the answers to loads, each with its peer and request.
     pub(in crate::service) fn answers(&mut self) -> Vec<(Peer, u64, BlockStoreAnswer)> {
         std::mem::take(&mut self.loads.answers)
     }
 
-    /// Nothing is loaded any more for a peer that is gone.
+    /// Drops the loads for a peer that is gone.
     pub(in crate::service) fn forget(&mut self, peer: Peer) {
         self.loads.waiting.retain(|load| load.from != peer);
     }

@@ -32,7 +32,7 @@ fn a_large_buffer_grows_between_other_work() {
         parts,
     };
     assert_eq!(block_store.obey(allocate(1, LARGE)), Some(working(1)));
-    // Behind the first, though it is small.
+    // Queued behind the first, though it is small.
     assert_eq!(block_store.obey(allocate(2, 4096)), None);
     let mut reports = Vec::new();
     let mut turns = 0;
@@ -94,7 +94,7 @@ fn key_of(fabric: &Fabric, handle: Handle, bytes: u64) -> SegmentKey {
     }
 }
 
-/// A buffer that its writer, peer 0, has written and committed.
+/// Writes and commits a buffer as peer 0.
 pub(in crate::service) fn commit(
     fabric: &Fabric,
     block_store: &mut BlockStore,
@@ -125,12 +125,12 @@ pub(in crate::service) fn commit(
     assert!(!block_store.is_waiting());
 }
 
-/// Keeps the disk from doing anything until the sender says something, which it can for a while.
+/// Blocks the disk until the sender sends, or a time limit.
 pub(in crate::service) fn stall(block_store: &mut BlockStore) -> std::sync::mpsc::Sender<()> {
     block_store.disk.stall()
 }
 
-/// Works until this is there.
+/// Works until `done` returns a value.
 fn until<T>(
     block_store: &mut BlockStore,
     mut done: impl FnMut(&mut BlockStore, Vec<Report>) -> Option<T>,
@@ -144,7 +144,7 @@ fn until<T>(
     }
 }
 
-/// The reports up to the one that ends the spilling of a buffer.
+/// Returns the reports up to the one that ends the spilling of a buffer.
 fn spilled(block_store: &mut BlockStore) -> Vec<Report> {
     let mut all = Vec::new();
     until(block_store, |_, reports| {
@@ -154,7 +154,7 @@ fn spilled(block_store: &mut BlockStore) -> Vec<Report> {
     })
 }
 
-/// What a block store says when it is asked for a part of a spilled buffer.
+/// Requests a part of a spilled buffer and returns the answer.
 fn load(
     block_store: &mut BlockStore,
     number: u64,
@@ -274,7 +274,7 @@ fn a_large_buffer_is_spilled_between_other_work_and_may_be_freed_meanwhile() {
     assert_eq!(end, pattern(2, 2 * PART + 1)[2 * PART as usize - 5..]);
 }
 
-/// Blocks that the file of what is spilled has.
+/// Returns the number of blocks of the spill file.
 fn blocks(folder: &tempfile::TempDir) -> u64 {
     let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let is_it = |entry: &std::fs::DirEntry| {
@@ -298,7 +298,7 @@ fn what_is_freed_is_given_back_and_used_again() {
     }
     let full = blocks(&folder);
     block_store.obey(Order::Free { buffer: buffer(1) });
-    // Behind what was freed.
+    // Queued behind the free.
     load(&mut block_store, 0, 0, 1).unwrap();
     assert!(blocks(&folder) < full, "the hole has its blocks still");
     commit(&fabric, &mut block_store, 9, BYTES);
@@ -322,8 +322,8 @@ fn what_is_freed_is_given_back_and_used_again() {
     assert_eq!(blocks(&folder), 0);
 }
 
-/// As many reads as wait for one disk are bounded by their bytes; all that are taken are answered,
-/// in order.
+/// The reads that wait for a disk are bounded by their bytes. All accepted ones are answered in
+/// order.
 #[test]
 fn what_is_asked_of_a_stuck_disk_is_bounded() {
     const LEN: u64 = 16 << 10;
@@ -350,7 +350,7 @@ fn what_is_asked_of_a_stuck_disk_is_bounded() {
         (block_store.work(), block_store.answers().len()),
         (vec![], 0)
     );
-    // Nothing is read for one that has gone while it waited.
+    // Nothing is read for a peer that has gone while it waited.
     block_store.forget(gone);
     go_on.send(()).expect("it was stuck until now");
     let mut last = Vec::new();
@@ -368,8 +368,7 @@ fn what_is_asked_of_a_stuck_disk_is_bounded() {
     assert_eq!(last, expected);
 }
 
-/// The thread of the disk ends: what it was asked for, and what comes later, is refused, and
-/// buffers in memory stay.
+/// If the thread of the disk ends, its jobs and later ones are refused, and buffers in memory stay.
 #[test]
 fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
@@ -395,8 +394,8 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     assert_eq!(block_store.figures().files, 1);
 }
 
-/// The process may not write files as large as the buffer: that ends the spill, and not the
-/// process, which is one of its own here.
+/// If the file size limit of the process is below the buffer, the spill fails, but the process
+/// lives. (The test runs in its own process.)
 #[test]
 fn a_limit_of_file_sizes_refuses_a_spill() {
     const LIMITED: &str = "SAMITE_TEST_FILE_SIZES";
@@ -421,8 +420,7 @@ fn a_limit_of_file_sizes_refuses_a_spill() {
     assert_eq!(spilled(&mut block_store), [Report::SpillFailed { buffer }]);
 }
 
-/// Several spills wait for one that is written when the thread of the disk ends: none of them waits
-/// until something else happens.
+/// If the thread of the disk ends during a write, the spills that wait behind it fail at once.
 #[test]
 fn spills_that_fail_one_after_another_are_all_reported_at_once() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
@@ -472,8 +470,7 @@ fn memory_that_somebody_still_has_stays_used() {
     );
 }
 
-/// What somebody still has is used, whatever was freed: no buffer is added to it beyond what there
-/// is.
+/// Freed memory that is still in use counts as used: buffers are not allocated beyond the capacity.
 #[test]
 fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
@@ -498,7 +495,7 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
         block_store.is_waiting() && !block_store.is_busy(),
         "nothing to be done"
     );
-    // Who gives up meanwhile has had nothing.
+    // A buffer that is given up meanwhile had no memory.
     assert_eq!(block_store.obey(Order::Free { buffer: buffer(2) }), None);
     assert_eq!(block_store.figures().used, 6000);
     drop(inside);
@@ -512,8 +509,8 @@ fn a_buffer_waits_for_memory_that_was_freed_and_is_still_had() {
     assert!(matches!(never, Some(Report::Refused { .. })), "{never:?}");
 }
 
-/// A thread of the same process has segments of its own: it takes no number that the block store
-/// has found for a buffer.
+/// Another thread of the process allocates segments, but takes no number that the block store has
+/// found for a buffer.
 #[test]
 fn another_thread_takes_numbers_meanwhile() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
@@ -529,7 +526,7 @@ fn another_thread_takes_numbers_meanwhile() {
         has_begun.wait();
         let mut refused = 0;
         for number in 0..3000 {
-            // Of another length each time: no memory is used again.
+            // A different length each time, so that no memory is reused.
             let said = block_store.obey(allocate(number, 4096 + number));
             refused += u32::from(!matches!(said, Some(Report::Allocated { .. })));
             let buffer = buffer(number);
@@ -540,7 +537,8 @@ fn another_thread_takes_numbers_meanwhile() {
     });
 }
 
-/// Memory that cannot be lent because somebody is attached is not free before that one has let go.
+/// Memory that cannot be lent because a process is attached is not free before that process
+/// releases it.
 #[test]
 fn memory_that_cannot_be_lent_stays_used() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
@@ -563,8 +561,8 @@ fn memory_that_cannot_be_lent_stays_used() {
     assert_eq!(block_store.figures().used, 5000);
 }
 
-/// Of what was freed while its writer had it the coordinator is told who that is: one that waits
-/// itself is waited for by nobody.
+/// For memory that was freed while its writer had it, the coordinator is told the writer, so that a
+/// waiting writer is not waited for.
 #[test]
 fn who_has_freed_memory_is_named() {
     let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();

@@ -1,4 +1,4 @@
-//! A disk that stands still.
+//! A disk that does not respond.
 
 use super::alone;
 use crate::protocol::{self, Answer, Order, Request, Ticket};
@@ -10,8 +10,8 @@ use samite_fabric::rpc::{Call, Service as Number};
 /// Long enough for two parts.
 const BYTES: u64 = (16 << 20) + 5;
 
-/// A buffer is spilled, and the disk does not go on: the coordinator and the block store answer
-/// meanwhile, and what is asked of the disk is answered when it goes on.
+/// While a spill is stuck on the disk, the coordinator and the block store answer. Reads from the
+/// disk are answered when it continues.
 #[test]
 fn a_disk_that_stands_still_delays_no_other_answer() {
     let fabric = alone();
@@ -58,7 +58,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
         fabric.progress();
         service.turn();
     }
-    // Its host may sleep meanwhile.
+    // The host may sleep meanwhile.
     let mut call = ask_store(BlockStoreRequest::Load(buffer(1), 7, 1000));
     let mut answer = None;
     let ran = service.run(|_| {

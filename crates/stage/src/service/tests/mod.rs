@@ -63,7 +63,7 @@ fn next(ticket: u64, reader: ReaderId) -> Request {
     }
 }
 
-/// What a coordinator answers at once to somebody, who is not told.
+/// Returns the immediate answer of a coordinator, without sending it.
 fn asked(coordinator: &mut CoordinatorService, from: Peer, request: Request) -> Option<Answer> {
     let actions = coordinator
         .coordinator
@@ -76,7 +76,7 @@ fn asked(coordinator: &mut CoordinatorService, from: Peer, request: Request) -> 
         })
 }
 
-/// A stream, its writer, and a reader whose question for the first step waits.
+/// A stream, its writer, and a reader whose request for the first step waits.
 struct Waited {
     coordinator: CoordinatorService,
     writer: (Peer, WriterId),
@@ -105,7 +105,7 @@ impl Waited {
         }
     }
 
-    /// The reader does not take what is for it.
+    /// Makes the reader stop taking its messages.
     fn is_slow(&mut self) {
         self.coordinator.clients.is_slow(self.reader);
     }
@@ -140,14 +140,14 @@ impl Waited {
         assert_eq!(self.coordinator.figures()[0].committed, 1);
     }
 
-    /// Steps that the reader was given.
+    /// Returns the number of steps that the reader was given.
     fn taken(&self) -> u64 {
         self.coordinator.figures()[0].groups[0].taken
     }
 }
 
-/// The coordinator hears who is slow before anything else, and who is so no more without any other
-/// event.
+/// The coordinator learns which peers are slow before any other event, and without one when they no
+/// longer are.
 #[test]
 fn whoever_is_slow_is_given_a_step_when_it_is_so_no_more() {
     let fabric = alone();
@@ -155,17 +155,17 @@ fn whoever_is_slow_is_given_a_step_when_it_is_so_no_more() {
     waited.is_slow();
     waited.commit();
     assert_eq!(waited.taken(), 0, "a step for a process that takes nothing");
-    // Now it takes what is for it.
+    // Now it takes its messages.
     waited.coordinator.send_again();
     assert!(!waited.coordinator.clients.are_late());
     assert_eq!(waited.taken(), 1);
 }
 
-/// Nothing is given to a process that is gone: its step is there for the next life of the reader.
+/// A process that is gone is given nothing: its step remains for the next life of the reader.
 #[test]
 fn a_dead_process_that_was_slow_has_taken_nothing() {
     let fabric = alone();
-    // Nobody has this place: as the service looks, it has just died.
+    // No process has this slot: to the service, the peer has just died.
     let mut waited = Waited::new(&fabric, Peer::new(6, 1));
     waited.is_slow();
     waited.commit();
@@ -184,11 +184,11 @@ fn a_dead_process_that_was_slow_has_taken_nothing() {
     assert!(first.as_ref().is_some_and(is_first), "{first:?}");
 }
 
-/// A peer takes its answers more slowly than they are made: others are served meanwhile, and it
-/// gets them in the end.
+/// A peer takes its answers more slowly than they are produced. Others are served meanwhile, and it
+/// gets all of them in the end.
 #[test]
 fn nobody_is_waited_for() {
-    // More than the simulated network takes at a time.
+    // More than the simulated network accepts at a time.
     const ANSWERS: usize = 300;
     const EACH: usize = 4000;
     let serve = |fabric: &Fabric| -> samite_fabric::Result<()> {
@@ -236,8 +236,8 @@ fn nobody_is_waited_for() {
         .for_each(|end| end.expect("nobody is lost"));
 }
 
-/// An answer that no message can carry is an error for whoever has asked, who would wait for it for
-/// ever. Its state machine makes none: this is about the service.
+/// An answer that is too long for a message becomes an error, or its requester would wait for ever.
+/// The state machine produces none, so this tests the service.
 #[test]
 fn an_answer_that_no_message_can_carry_is_an_error() {
     const BLOCK_STORES: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! A process that does not take what is for it, and lives.
+//! A live process that does not take its messages.
 
 use super::{next, open_reader};
 use crate::client::Client;
@@ -12,13 +12,13 @@ use std::time::Duration;
 const STEPS: u64 = 3;
 const RANKS: u32 = 2;
 
-/// Ten MiB, of each step other ones.
+/// Ten MiB, different for each step.
 fn fact(step: u64) -> Attribute {
     let letters = (0..10 << 20).map(|at: u64| (b'a' + ((at * 7 + step * 5) % 26) as u8) as char);
     Attribute::Text(letters.collect())
 }
 
-/// Serves until the others have come and have left again.
+/// Serves until the others have joined and left.
 fn coordinate(unit: &Unit) -> Outcome {
     let agent = samite_fabric::agent::identity();
     let fabric = Fabric::join(&unit.domain, agent, unit.config.clone())?;
@@ -32,7 +32,7 @@ fn coordinate(unit: &Unit) -> Outcome {
     Ok(())
 }
 
-/// Writes the steps while the reader is stopped, which is not given up.
+/// Writes the steps while the reader is stopped. The reader is not given up.
 fn write(unit: &Unit) -> Outcome {
     let fabric = unit.join()?;
     let stage = Stage::join_with(&fabric, Configuration::of(Settings::default()))?;
@@ -51,7 +51,7 @@ fn write(unit: &Unit) -> Outcome {
     Ok(field.close()?)
 }
 
-/// Asks for all steps as two ranks at a time, is stopped, and takes the answers when it goes on.
+/// Requests all steps as two ranks at a time, is stopped, and takes the answers when it continues.
 fn read(unit: &Unit) -> Outcome {
     let fabric = unit.join()?;
     let client = Client::new(&fabric)?;
@@ -71,9 +71,9 @@ fn read(unit: &Unit) -> Outcome {
             asked.push((step, call));
         }
     }
-    // By steps, of all ranks.
+    // Ordered by step, for all ranks.
     asked.sort_by_key(|(step, _)| *step);
-    // When this is answered, the questions before it have been heard.
+    // When this is answered, the earlier requests have been handled.
     client.request("figures", |ticket| Request::Figures { ticket })?;
     pause("asked");
     for (step, call) in &mut asked {
@@ -95,8 +95,8 @@ fn read(unit: &Unit) -> Outcome {
     Ok(())
 }
 
-/// A process that is stopped is given no more steps than it can take, however many it has asked
-/// for: it is not given up, and when it goes on it gets them all.
+/// A stopped process is given no more steps than it can take, however many it has requested. It is
+/// not given up, and gets them all when it continues.
 #[test]
 fn a_reader_that_is_stopped_under_long_steps_gets_them_all() {
     let name = full_name(
