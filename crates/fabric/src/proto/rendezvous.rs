@@ -3,10 +3,10 @@
 //! ```text
 //!   sender                               receiver
 //!     RTS {send, len, address, place, claim}    -->  matched (or kept, 48 bytes, until it is)
-//!                                              place leased:  copy from the segment      (direct)
+//!                                              place leased:  copy from the segment (direct)
 //!                                              kernel:        process_vm_readv      (pull)
 //!     <-- HELP    both copy, divided by the claim word                              (cooperative)
-//!     <-- STREAM  DATA DATA DATA -->           two copies through the ring, pipelined    (ring)
+//!     <-- STREAM  DATA DATA DATA -->           two copies via the ring, pipelined   (ring)
 //!     <-- ATS     the buffer is the sender's again
 //!     <-- REFUSED the receive was given up halfway; so is the send
 //!     WITHDRAW --> (deadline of the sender)

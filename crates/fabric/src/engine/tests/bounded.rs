@@ -1,4 +1,4 @@
-//! What a peer can make this process keep, allocate or do at once is bounded, whatever it says.
+//! Whatever a peer sends, what it can make this process keep, allocate or do at once is bounded.
 
 use super::*;
 use crate::Match;
@@ -8,7 +8,7 @@ use crate::rpc::Service;
 use crate::wire::Offer;
 use std::time::Duration;
 
-/// A process alone, which does not wait long.
+/// Returns a process alone, with a short deadline.
 fn alone(config: Config) -> Fabric {
     let config = Config {
         deadline: Duration::from_millis(300),
@@ -18,7 +18,7 @@ fn alone(config: Config) -> Fabric {
     Fabric::alone(Identity::by_hand("test"), config).unwrap()
 }
 
-/// The inline bytes of the offer of a long active message.
+/// Returns the inline bytes of the offer of a long active message.
 fn long(len: u64, handler: u64) -> Vec<u8> {
     let offer = Offer {
         send: 1,
@@ -31,7 +31,7 @@ fn long(len: u64, handler: u64) -> Vec<u8> {
     offer.words().bytes().to_vec()
 }
 
-/// Bytes that are being fetched.
+/// Returns the bytes that are being fetched.
 fn coming(world: &World) -> u64 {
     let bytes = |op: &crate::ops::Op| match &op.work {
         Work::Pull(pull) => pull.buf.len(),
@@ -47,12 +47,12 @@ fn a_long_active_message_takes_no_memory_on_a_word() {
     world.say(kind::ACTIVE_RTS, 0, &long(LONG_MAX + 1, 1), &[]);
     assert!(world.is_turned_away(), "longer than there are any");
     assert_eq!(coming(&world), 0);
-    // Nobody runs it: nothing is fetched, and who wants a reply hears so.
+    // There is no handler: nothing is fetched, and a requester of a reply is told so.
     world.join(1);
     world.say(kind::ACTIVE_RTS, 7, &long(LONG_MAX, 99), &[]);
     assert_eq!(coming(&world), 0);
     assert!(!world.is_turned_away());
-    // However many it offers.
+    // The bound holds for any number of offers.
     let mut most = 0;
     for offered in 0..300 {
         world.say(kind::ACTIVE_RTS, 0, &long(LONG_MAX, 1), &[]);
@@ -75,7 +75,7 @@ fn a_reply_takes_no_memory_on_a_word() {
     assert!(corrupt, "{ended:?}");
 }
 
-/// The honest are told, on either side, before anything has moved.
+/// An honest sender gets an error, on either side, before anything has moved.
 #[test]
 fn what_is_too_long_is_an_error() {
     let fabric = alone(Config::default());
@@ -101,7 +101,7 @@ fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
         while !world.is_turned_away() {
             said += 1;
             assert!(said <= 10_000, "kind {kind}: all of them are answered");
-            // Active messages that want no reply: there are no credits for them.
+            // Active messages without a reply take no credits.
             let arg = if kind == kind::WITHDRAW { said } else { 0 };
             world.say(kind, arg, inline, &[]);
         }
@@ -109,7 +109,7 @@ fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
     }
 }
 
-/// A service that is not there refuses much while its peer reads nothing: that costs the peer no
+/// A missing service refuses many requests while its peer reads nothing: that costs the peer no
 /// credit.
 #[test]
 fn refusals_of_services_are_no_answers_to_requests() {
@@ -127,7 +127,7 @@ fn refusals_of_services_are_no_answers_to_requests() {
     assert!(world.is_turned_away(), "one more than there are credits");
 }
 
-/// With all of its gets unanswered a peer may say what takes no credit, however long it is.
+/// With all of its gets unanswered, a peer may still send frames that take no credit, however long.
 #[test]
 fn what_takes_no_credit_needs_none() {
     let mut world = World::new();
@@ -143,7 +143,7 @@ fn what_takes_no_credit_needs_none() {
     assert!(world.is_turned_away(), "a request without a credit");
 }
 
-/// A program that starts sends and cancels them, and waits for nothing, takes the answers to its
+/// A program that starts and cancels sends, and waits for nothing, still takes the answers to its
 /// withdrawals.
 #[test]
 fn who_only_cancels_looks_at_what_comes() {
@@ -158,7 +158,7 @@ fn who_only_cancels_looks_at_what_comes() {
     assert!(fabric.lost(fabric.me()).is_none());
 }
 
-/// What a peer was told last.
+/// Returns the pace that a peer was last told.
 fn told(world: &mut World) -> Pace {
     let from = world.peer(1);
     world.engine.peer(from).told
@@ -176,7 +176,7 @@ fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
         said += 1;
     }
     assert_eq!(told(&mut world), Pace::Offer);
-    // Receives take half of them: it may go on.
+    // Receives take half of them: it may continue.
     for tag in 0..said.div_ceil(2) + 1 {
         assert_eq!(told(&mut world), Pace::Offer, "after {tag}");
         let wants = crate::Match::from(from, tag);
@@ -187,7 +187,7 @@ fn what_is_kept_of_a_peer_is_bounded_and_it_hears_so() {
         }
     }
     assert_eq!(told(&mut world), Pace::Go);
-    // One that does not listen, whatever it goes on with.
+    // A peer that ignores its pace, whatever it sends.
     let offer = Offer {
         send: 1,
         len: 1 << 20,
@@ -231,7 +231,7 @@ fn signals_that_nobody_awaits_are_kept_as_messages_are() {
     assert_eq!(told(&mut world), Pace::Go);
 }
 
-/// A process that was told to stop sends no message, and everything else.
+/// A process that was told to stop sends no messages, but everything else.
 #[test]
 fn who_is_told_to_stop_does_so() {
     let fabric = alone(Config::default());
@@ -254,7 +254,7 @@ fn who_is_told_to_stop_does_so() {
         fabric.progress();
     }
     assert!(!send.is_over() && fabric.probe(Match::any(1)).is_none());
-    // As an offer, which ends when it is received; so do messages of no bytes.
+    // As an offer, which ends when it is received; empty messages, too.
     tell(1);
     let empty = fabric.isend(me, 2, Vec::new()).unwrap();
     for _ in 0..10 {
@@ -275,7 +275,7 @@ fn who_is_told_to_stop_does_so() {
     fabric.await_signal(me, 7).unwrap();
 }
 
-/// What a corrupt peer still has in its ring does not reach a receive that asks the ring itself.
+/// Frames left in a corrupt peer's ring do not reach a receive that reads the ring itself.
 #[test]
 fn nothing_of_a_corrupt_peer_passes_the_engine() {
     use crate::transport::{Push, Transport};
@@ -309,7 +309,7 @@ fn nothing_of_a_corrupt_peer_passes_the_engine() {
     }
 }
 
-/// Pieces of no bytes would be sent for ever.
+/// Empty pieces would be sent forever.
 #[test]
 fn figures_of_costs_may_say_anything() {
     let costs = crate::CostModel {
@@ -327,7 +327,7 @@ fn figures_of_costs_may_say_anything() {
         .collect();
     let receive = fabric.irecv(Match::any(1), vec![0; sent.len()]).unwrap();
     let send = fabric.isend(fabric.me(), 1, sent.clone()).unwrap();
-    // A byte a turn, which takes as long as it takes.
+    // One byte per turn, which takes long.
     fabric.set_deadline(Duration::from_secs(30));
     assert_eq!(receive.wait().unwrap().1, Some(sent));
     send.wait().unwrap();
@@ -340,8 +340,7 @@ fn no_budget_is_more_than_can_be_counted() {
     }
 }
 
-/// A peer that reads as fast as this process sends gets a part of a large get in one flush, not all
-/// of it.
+/// A peer that reads as fast as this process sends gets only a part of a large get in one flush.
 #[cfg(feature = "testing")]
 #[test]
 fn one_flush_sends_a_bounded_part() {
@@ -387,7 +386,7 @@ fn one_flush_sends_a_bounded_part() {
     assert!(sent.iter().all(|frames| *frames <= most), "{sent:?}");
 }
 
-/// Processes come, say much, and go, and each time another one gets the number: what nobody
+/// Processes join, send much, and leave, and each time the number is reassigned: what nobody
 /// receives is bounded.
 #[test]
 fn last_words_of_many_lives_are_bounded() {
@@ -409,7 +408,7 @@ fn last_words_of_many_lives_are_bounded() {
     world.join(1);
     world.say(kind::EAGER, 0, &[1], &[]);
     let matcher = &mut world.engine.matcher;
-    // Of the process itself.
+    // A message of the process itself.
     let found = matcher.take_unexpected(Match::from(from, 0));
     assert!(matches!(found, Some((_, 0, Arrived::Bytes(bytes))) if bytes.len() == 1));
     assert!(matcher.take_unexpected(Match::from(from, 0)).is_none());

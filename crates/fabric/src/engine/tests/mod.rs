@@ -1,5 +1,5 @@
-//! What a peer says, field by field: nothing that it can say is a panic, and what makes no sense
-//! ends the connection with it only.
+//! What a peer sends, field by field: no content causes a panic, and invalid content ends only the
+//! connection with that peer.
 
 mod bounded;
 mod pieces;
@@ -82,7 +82,7 @@ impl World {
         world
     }
 
-    /// The peer comes, or comes again after it broke the rules.
+    /// The peer joins, or joins again after it broke the rules.
     fn join(&mut self, index: usize) {
         let info = self.infos[index].clone();
         self.engine.change(Change::Joined(info, caps()));
@@ -92,7 +92,7 @@ impl World {
         self.infos[index].peer
     }
 
-    /// The first peer says something.
+    /// The first peer sends a frame.
     fn say(&mut self, kind: u8, arg: u64, inline: &[u8], body: &[u8]) {
         let from = self.peer(1);
         self.engine.frame(Incoming {
@@ -104,7 +104,7 @@ impl World {
         });
     }
 
-    /// Returns whether nothing is taken from the first peer any more, and everything from the
+    /// Returns whether nothing is accepted from the first peer any more, and everything from the
     /// second.
     fn is_turned_away(&mut self) -> bool {
         let other = self.peer(2);
@@ -116,7 +116,7 @@ impl World {
         matches!(gone, Some(Error::PeerCorrupt { .. }))
     }
 
-    /// One operation to the first peer of each kind that waits for something of it.
+    /// Starts one operation of each kind that waits for the first peer.
     fn operations(&mut self) -> Vec<Key> {
         let peer = Some(self.peer(1));
         let send = Work::Send {
@@ -275,7 +275,7 @@ fn signals_that_were_taken_leave_nothing() {
     assert!(!world.engine.take_signal(PeerId(u32::MAX), 1));
 }
 
-/// Every kind of frame, each word of it with each of some numbers, to operations of every kind.
+/// Every kind of frame, with each of some numbers in each word, to operations of every kind.
 #[test]
 fn no_word_of_any_frame_is_a_panic() {
     const WORDS: [u64; 10] = [
@@ -306,7 +306,7 @@ fn no_word_of_any_frame_is_a_panic() {
                     world.say(kind, arg, &inline[..word * 8], body);
                     for key in keys {
                         world.engine.give_up(key, Error::Cancelled);
-                        // What a peer made of it is a value or an error, for whoever asks.
+                        // Its result is a value or an error.
                         let ended = world.engine.ops.take(key);
                         if let Some(Ok(outcome)) = ended {
                             let fits = !matches!(outcome, Outcome::Viewed(..));
@@ -325,8 +325,8 @@ fn no_word_of_any_frame_is_a_panic() {
 }
 
 impl World {
-    /// A message of two pieces that is being copied, with the word that divides them; `helped`: the
-    /// sender was told where the buffer is.
+    /// Starts to pull a message of two pieces, with its claim word; `helped`: the sender was told
+    /// where the buffer is.
     fn pull(&mut self, buf: WriteBuf, helped: bool) -> (u32, Key) {
         let (from, len) = (self.peer(1), buf.len());
         let incarnation = self.infos[1].incarnation;
@@ -342,7 +342,7 @@ impl World {
                 len,
             },
             send: 5,
-            // No process has this number: the kernel refuses.
+            // No process has this id, so the kernel refuses.
             source: crate::ops::Source::Process {
                 pid: i32::MAX,
                 address: 4096,
@@ -358,19 +358,19 @@ impl World {
         (word, self.engine.ops.add(Some(from), "receive", work))
     }
 
-    /// The word, as both sides of a message of two pieces see it.
+    /// Returns the claim word, as both sides of a message of two pieces see it.
     fn claim(&self, word: u32) -> Claim<'_> {
         Claim::new(self.engine.words.word(word), 2)
     }
 }
 
-/// A key of a barrier: its step, a list, an attempt.
+/// Returns a key of a barrier: its step, a list, an attempt.
 fn at_a_barrier(step: u64, list: u64, attempt: u64) -> u64 {
     crate::proto::barrier::KEYS | step << 61 | list << 32 | attempt
 }
 
-/// Barriers of ever new lists end the connection instead of filling memory; so does a loss without
-/// a peer. Of an answer that comes too late nothing is kept.
+/// Endless barriers with new lists end the connection instead of filling memory; so does a loss
+/// without a peer. Nothing is kept of an answer that arrives too late.
 #[test]
 fn barriers_are_bounded() {
     let mut world = World::new();

@@ -1,9 +1,9 @@
-//! Pieces of a message in the hands of one side, when the other one fails, gives up or leaves.
+//! Pieces of a message that one side holds when the other one fails, gives up or leaves.
 
 use super::*;
 
-/// The sender has taken a piece and says nothing more (it was killed inside the copy), and the
-/// kernel refuses this side: the engine goes on with everything else, and the message with the
+/// The sender has taken a piece and sends nothing more (it was killed inside the copy), and the
+/// kernel refuses this side: the engine continues with everything else, and with the message at the
 /// first sign of life.
 #[test]
 fn a_sender_inside_its_piece_holds_up_nobody() {
@@ -19,7 +19,7 @@ fn a_sender_inside_its_piece_holds_up_nobody() {
     assert_eq!(world.engine.pull(key), Step::Done);
     let op = world.engine.ops.get(key).map(|op| &op.work);
     assert!(matches!(op, Some(Work::Collect(_))), "{op:?}");
-    // And one whose sender dies there ends with its loss.
+    // A message whose sender dies there ends with its loss.
     let (word, key) = world.pull(WriteBuf::owned(vec![0; 200]), true);
     assert_eq!(world.claim(word).take_back(), Some(1));
     assert_eq!(world.engine.pull(key), Step::Moved);
@@ -35,7 +35,8 @@ fn a_sender_inside_its_piece_holds_up_nobody() {
     );
 }
 
-/// A sender writes into its word that it is copying. One that was never asked to is not waited for.
+/// A sender claims in its word that it is copying. One that was never asked to copy is not waited
+/// for.
 #[test]
 fn a_sender_that_nobody_asked_holds_no_buffer() {
     for helped in [false, true] {
@@ -56,7 +57,7 @@ fn a_sender_that_nobody_asked_holds_no_buffer() {
     }
 }
 
-/// A receive is given up after its match: the send does not end as if the message had been
+/// A receive is given up after its match: the send does not succeed as if the message had been
 /// received.
 #[test]
 fn a_message_that_was_not_received_is_not_sent() {
@@ -69,14 +70,14 @@ fn a_message_that_was_not_received_is_not_sent() {
         ended.map(|ended| ended.err()),
         Some(Some(Error::NotReceived(from)))
     );
-    // One that this process has given up, too, is over with it.
+    // If this process gives it up, too, it ends then.
     let send = world.operations()[0];
     world.engine.give_up(send, Error::Cancelled);
     let withdrawn = |op: &crate::ops::Op| matches!(op.work, Work::Withdrawn { .. });
     assert_eq!(world.engine.ops.pending(withdrawn).len(), 1);
     world.say(kind::REFUSED, send, &[], &[]);
     assert_eq!(world.engine.ops.pending(withdrawn).len(), 0);
-    // As data, which nobody takes any more.
+    // As data, which is no longer received.
     let fabric = Fabric::alone(Identity::by_hand("test"), Config::default()).unwrap();
     let (me, len) = (fabric.me(), 16 << 20);
     let send = fabric.isend(me, 1, vec![1; len]).unwrap();
@@ -91,7 +92,7 @@ fn a_message_that_was_not_received_is_not_sent() {
     assert!(send.wait().is_ok());
 }
 
-/// The agent has seen another life of a peer that broke the rules here, but lives.
+/// The agent has seen another incarnation of a peer that broke the rules here, but is alive.
 #[test]
 fn who_broke_the_rules_may_still_be_copying() {
     let mut world = World::new();
@@ -120,13 +121,14 @@ fn is_mapped(address: u64) -> bool {
 /// freed memory.
 #[test]
 fn leaving_frees_no_buffer_that_a_peer_writes_into() {
-    // So large that the allocator maps each for itself.
+    // So large that the allocator maps each separately.
     const LEN: usize = 64 << 20;
     let mut world = World::new();
     let mut buf = WriteBuf::owned(vec![0; LEN]);
     let kept = buf.address();
     let mut keys = Vec::new();
-    // In the middle of a piece, at its end, and a sender that was never told where the buffer is.
+    // A helper in the middle of a piece, one at its end, and a sender that was never told where the
+    // buffer is.
     for (helped, is_done) in [(true, false), (true, true), (false, false)] {
         let buf = std::mem::replace(&mut buf, WriteBuf::owned(vec![0; 100]));
         let (word, key) = world.pull(buf, helped);
@@ -150,8 +152,8 @@ fn leaving_frees_no_buffer_that_a_peer_writes_into() {
     assert!(world.engine.end_all());
 }
 
-/// A process leaves with a message that was offered: a receiver that copies it does not take what
-/// the freed buffer holds by then for the message.
+/// A process leaves with a message that was offered: a receiver that copies it does not deliver the
+/// later contents of the freed buffer.
 #[test]
 fn leaving_revokes_what_was_offered() {
     let mut world = World::new();

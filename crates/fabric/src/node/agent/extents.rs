@@ -353,7 +353,7 @@ mod tests {
         }
         extents.tend();
         assert!(!has_come(listener.as_fd(), Duration::ZERO), "once more");
-        // What was asked for in passing, and nobody came back for.
+        // A request that was not waited for, and whose answer nobody fetched.
         assert!(extents.grant_soon(100).is_err());
         let Span { offset, bytes } = span;
         hear(Answer::Granted { offset, bytes });

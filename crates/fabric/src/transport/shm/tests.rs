@@ -1,4 +1,4 @@
-//! Two ends of one node in one process: what the reading end makes of what the other one writes.
+//! Two ends of one node in one process: how the reading end handles what the other one writes.
 
 use super::inbound::TURN;
 use super::*;
@@ -13,15 +13,16 @@ use samite_mem::{Arena, ExtentSource, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Large enough for a body that no machine should take memory for; most of it is never touched.
+/// Large enough for a body for which no machine should allocate memory; most of it is never
+/// touched.
 const BUDGET: u64 = 2 << 30;
 
-/// What a poll brought.
+/// What polls brought.
 #[derive(Debug, Default)]
 struct Heard {
     bodies: Vec<u64>,
     corrupt: Vec<&'static str>,
-    /// Whether it waits for one frame only.
+    /// Whether it waits for only one frame.
     one: bool,
 }
 
@@ -39,7 +40,7 @@ impl Sink for Heard {
     }
 }
 
-/// The arena once more.
+/// Returns another mapping of the arena.
 fn mapped(layout: &Layout) -> Arena {
     let fd = layout.arena().fd().try_clone_to_owned().unwrap();
     Arena::attach(fd).unwrap()
@@ -55,7 +56,7 @@ fn frame(body: &[u8]) -> Outgoing<'_> {
     }
 }
 
-/// One that writes, one that reads, and another one that may write.
+/// A writer, a reader, and another possible writer.
 struct Ends {
     writer: Shm,
     reader: Shm,
@@ -74,7 +75,7 @@ impl Ends {
             let pid = std::process::id() as i32;
             let identity = Identity::by_hand("test");
             let life = node.admit(pid, None, &node::own_cpus(), &identity).unwrap();
-            // One end makes no blocks. Each has a mapping of its own, as processes have.
+            // One end allocates no blocks. Each has a mapping of its own, as processes have.
             let book = books.next().flatten();
             let book = book.unwrap_or_else(|| {
                 Book::new(Span {
@@ -111,7 +112,7 @@ impl Ends {
         heard
     }
 
-    /// The ring, as the writer can scribble over it.
+    /// Returns the ring, for the writer to scribble over.
     fn ring(&self) -> SharedBytes {
         let layout = self.node.layout();
         let inbox = layout.inbox(self.reader.me, self.writer.me);
@@ -120,7 +121,7 @@ impl Ends {
     }
 }
 
-/// Where the ring says where its bulk area is, and where its first frame says where its body is.
+/// Where the ring holds the place of its bulk area, and its first frame that of its body.
 const BULK_OFFSET: u64 = 128;
 const BULK_BYTES: u64 = 136;
 const BODY_BYTES: u64 = 256 + 24;
@@ -156,7 +157,7 @@ fn a_bulk_area_or_body_of_any_size_is_refused() {
     assert_eq!(ends.read().bodies, [BODY_MAX]);
 }
 
-/// A few rings are polled for ever, however seldom one of them speaks.
+/// A few rings are polled forever, however seldom one of them has a frame.
 #[test]
 fn a_quiet_ring_is_counted_without_end() {
     let mut ends = Ends::new();
@@ -169,9 +170,8 @@ fn a_quiet_ring_is_counted_without_end() {
     assert_eq!(ends.read().bodies, [9]);
 }
 
-/// A news bit is a word that anybody can write: one that is set before there is a ring, or before
-/// there is a peer, hides nothing, and one that is cleared hides a frame only until the next look
-/// around.
+/// Anybody can write a news bit: one that is set before there is a ring, or before there is a peer,
+/// hides nothing, and one that is cleared hides a frame only until the next look around.
 #[test]
 fn a_news_bit_that_others_write_hides_no_ring() {
     let mut ends = Ends::new();
@@ -183,7 +183,7 @@ fn a_news_bit_that_others_write_hides_no_ring() {
     assert_eq!(ends.read().bodies, [0; 0]);
     ends.write(&[1; 8]);
     assert_eq!(ends.read().bodies, [8], "set before the ring was there");
-    // No longer polled, as if it had been quiet beside others.
+    // No longer polled, as if it had been quiet among others.
     ends.reader.stop_polling(ends.writer.me);
     ends.write(&[1; 9]);
     bell.forget(writer);
@@ -194,8 +194,8 @@ fn a_news_bit_that_others_write_hides_no_ring() {
     assert_eq!(heard.bodies, [9], "cleared after the frame was there");
 }
 
-/// One peer has something in its ring whenever it is looked at, and each receive takes one message:
-/// another one that begins to speak is heard soon.
+/// One peer has a frame in its ring at every poll, and each receive takes one message: another peer
+/// that starts to send is still heard soon.
 #[test]
 fn a_full_ring_does_not_hide_a_newcomer() {
     let mut ends = Ends::new();
@@ -217,9 +217,8 @@ fn a_full_ring_does_not_hide_a_newcomer() {
     panic!("not heard in 100 polls that each brought a message");
 }
 
-/// A table of peers that says that the first life of a number is dead, and says of the second one
-/// that it lives when the loss of the first one is heard: as if the reader had been stopped there
-/// for as long as all that takes.
+/// A table of peers in which the first incarnation of a number is dead, and the second is alive
+/// when the loss of the first is handled, as if the reader had been stopped in between.
 struct Replaced<'a, F: FnMut()> {
     heard: Heard,
     joined: Vec<u32>,
@@ -250,7 +249,7 @@ struct Table {
 }
 
 impl Table {
-    /// With so many peers, all of them alive, in their first life.
+    /// Creates a table with so many peers, all alive in their first incarnation.
     fn new(peers: u32) -> Table {
         let table = PeerTableWriter::create(0, samite_mem::enable_asymmetric_fences()).unwrap();
         let arena = Arena::create(node::EXTENTS + (64 << 20)).unwrap();
@@ -268,19 +267,19 @@ impl Table {
         Table { table, layout }
     }
 
-    /// A life of a peer, which has these extents.
+    /// Creates the membership of an incarnation of a peer with these extents.
     fn member(&self, life: (Slot, u32), extents: Span) -> Membership {
         let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
         let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
         Membership::new(life, 0, layout, Box::new(extents), false)
     }
 
-    /// Its transport.
+    /// Creates its transport.
     fn end(&self, life: (Slot, u32), extents: Span) -> Shm {
         Shm::new(&self.member(life, extents), None)
     }
 
-    /// A process that is a peer in its first life, and has no memory to share.
+    /// Creates a process that is a peer in its first incarnation, and has no memory to share.
     fn fabric(&self, peer: Slot) -> Fabric {
         let member = self.member((peer, 1), NO_EXTENTS);
         let transport = AnyTransport::Shm(Box::new(Shm::new(&member, None)));
@@ -299,8 +298,7 @@ const NO_EXTENTS: Span = Span {
     bytes: 0,
 };
 
-/// The id of a process that was killed may be that of another one by now: the kernel is asked for
-/// nothing of it.
+/// The id of a killed process may have been reused: the kernel is not asked to copy from it.
 #[test]
 fn the_kernel_copies_nothing_of_a_process_that_is_gone() {
     let table = Table::new(2);
@@ -322,7 +320,8 @@ fn the_kernel_copies_nothing_of_a_process_that_is_gone() {
     assert_eq!(bytes, [7; 8]);
 }
 
-/// What was seen of a life that is over is not said of the next one: that keeps its ring.
+/// What was seen of an incarnation that has ended does not apply to the next one, which keeps its
+/// ring.
 #[test]
 fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
     let (me, peer) = (Slot(0), Slot(1));
@@ -349,7 +348,7 @@ fn a_number_that_gets_its_next_life_while_it_is_looked_at_keeps_its_ring() {
     assert_eq!(sink.heard.bodies, [9]);
 }
 
-/// A program one of whose handlers panics once, in this frame; and which catches that.
+/// A program with a handler that panics once, in this frame, and which catches the panic.
 #[derive(Debug)]
 struct Panicky {
     in_frame: usize,
@@ -372,13 +371,13 @@ impl Panicky {
         }
     }
 
-    /// Polls; whether a handler panicked.
+    /// Polls; returns whether a handler panicked.
     fn poll(&mut self, end: &mut Shm) -> bool {
         use std::panic::{AssertUnwindSafe, catch_unwind};
         catch_unwind(AssertUnwindSafe(|| end.poll(self))).is_err()
     }
 
-    /// Polls until `is_over`, which has become so long before a minute is over.
+    /// Polls until `is_over`, which must hold within a minute.
     fn poll_until(&mut self, end: &mut Shm, is_over: impl Fn(&Panicky) -> bool) {
         let start = Instant::now();
         while !is_over(self) {
@@ -406,15 +405,15 @@ impl Sink for Panicky {
     }
 }
 
-/// A peer dies, and a handler panics in its last words: the others are delivered, its loss is said
-/// once, and it does not join again.
+/// A peer dies, and a handler panics in one of its last frames: the others are delivered, its loss
+/// is reported once, and it does not join again.
 #[test]
 fn a_panic_in_last_words_loses_none_of_the_others() {
     const FRAMES: u64 = 40;
     let (me, peer) = (Slot(0), Slot(1));
     let table = Table::new(2);
     let mut reader = table.end((me, 1), NO_EXTENTS);
-    // One turn takes all but these.
+    // The panic comes in the first frame beyond one turn.
     let mut program = Panicky::new(TURN as usize + 1);
     assert!(!program.poll(&mut reader));
     let mut writer = table.end((peer, 1), table.layout.extents());
@@ -432,14 +431,14 @@ fn a_panic_in_last_words_loses_none_of_the_others() {
     assert_eq!(program.bodies, all);
 }
 
-/// The agent dies, and with it a peer that lives in its process, in whose last words a handler
-/// panics: both deaths are heard of.
+/// The agent dies, and with it a peer in its process; a handler panics in the peer's last frames:
+/// both deaths are reported.
 #[test]
 fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
     let mut ends = Ends::new();
     ends.write(&[1; 8]);
     assert_eq!(ends.read().bodies, [8]);
-    // Its ring is not polled, and no news bit says that it has something.
+    // Its ring is not polled, and no news bit is set for it.
     ends.reader.stop_polling(ends.writer.me);
     for bytes in 9..12 {
         ends.write(&vec![1; bytes]);
@@ -450,7 +449,7 @@ fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
     let pid = rustix::process::Pid::from_child(&dead);
     let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
     dead.wait().unwrap();
-    // All of them live in the process that keeps the node.
+    // All of them are in the process that keeps the node.
     ends.reader.agent = Some(AgentWatch(pidfd));
     let mut program = Panicky::new(1);
     program.poll_until(&mut ends.reader, |program| program.frames == 1);
@@ -460,7 +459,7 @@ fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
     assert_eq!((program.lost.len(), program.agent_lost), (2, 1));
 }
 
-/// Extents; how many were granted, and came back.
+/// Extents that count how many were granted and returned.
 struct Counted(PrivateExtents, Arc<[AtomicU32; 2]>);
 
 impl ExtentSource for Counted {
@@ -474,9 +473,9 @@ impl ExtentSource for Counted {
     }
 }
 
-/// Memory of a process that leaves is free when everybody has seen that it is gone, which the agent
-/// says, and not when the process drops its rings: the agent may never hear that it leaves, and
-/// others read them until then.
+/// The memory of a leaving process is freed when all others have seen its departure, as the agent
+/// reports, and not when the process drops its rings: the agent may never hear that it leaves, and
+/// others read the rings until then.
 #[test]
 fn who_leaves_gives_no_ring_back() {
     let table = Table::new(1);
@@ -493,7 +492,7 @@ fn who_leaves_gives_no_ring_back() {
         let (_, found) = fabric.recv_vec(crate::Match::any(1)).unwrap();
         assert_eq!(found, bytes);
     };
-    // The ring lies in one extent, and its bulk area in another one.
+    // The ring is in one extent, and its bulk area in another.
     echo(&[1; 8]);
     let between: Vec<_> = (0..30)
         .map(|_| fabric.allocate(100 << 10).unwrap())
