@@ -96,7 +96,7 @@ impl AccessPath {
 /// The remote key of a segment, requested from its owner at the first operation.
 #[derive(Debug, Default)]
 pub(crate) struct ByRma {
-    /// `None`: the owner wants messages.
+    /// `None`: the owner wants messages instead.
     key: OnceLock<Option<RemoteKey>>,
     asked: Mutex<Option<Handle<Vec<u8>>>>,
 }

@@ -2,10 +2,10 @@
 //! node a tree would only add latency.
 //!
 //! ```text
-//!   member -> root   COME attempt    it is at the barrier
-//!                    BACK attempt    it is no longer: its deadline was over, or a handler panicked
-//!   root -> member   GO   attempt    everybody has come
-//!                    NO   attempt    this life of this peer is lost: nobody will get through
+//!   member -> root   COME attempt    it has arrived
+//!                    BACK attempt    it left again: its deadline expired, or a handler panicked
+//!   root -> member   GO   attempt    all members have arrived
+//!                    NO   attempt    this incarnation of this peer is lost: no member will pass
 //! ```
 //! They are sent as signals, whose keys hold the kind, a hash of the list, and the attempt, which a
 //! member counts. The peer of NO is in the frame's inline bytes.

@@ -1,4 +1,4 @@
-//! Operations in flight, as their owner holds them.
+//! Operations in flight, on their owner's side.
 
 use crate::fabric::{Core, Fabric};
 use crate::ops::{Key, NO_SCOPE, Status};

@@ -40,7 +40,7 @@ impl Status {
 pub(crate) enum Outcome {
     /// The buffer of a send may be reused.
     Sent(Option<Vec<u8>>),
-    /// A message is in the buffer of the receive.
+    /// A message has arrived in the buffer of the receive.
     Received(Status, Option<Vec<u8>>),
     /// A message that stays in place until the view is dropped.
     Viewed(Status, Viewed),
@@ -88,7 +88,7 @@ pub(crate) enum Work {
     Reply,
     /// A request that a service refused: its inbox is full, or there is no server yet.
     Refused { is_busy: bool },
-    /// Waits for the rest of a long reply: so many bytes.
+    /// Waits for the rest of a long reply: `left` bytes.
     ReplyParts { bytes: Vec<u8>, left: u64 },
     /// Waits for the bytes of a get.
     Get { buf: WriteBuf, got: u64 },
@@ -121,12 +121,12 @@ pub(crate) struct Pull {
     /// The sender's operation.
     pub(crate) send: u64,
     pub(crate) source: Source,
-    /// The word that divides the pieces, and where it is in the arena.
+    /// The claim word, and its offset in the arena.
     pub(crate) claim: ClaimWord,
     pub(crate) claim_at: u64,
     pub(crate) piece: u64,
     pub(crate) then: Then,
-    /// The sender was told where the buffer is. Nobody else writes into it.
+    /// The sender was told where the buffer is. No other process writes into it.
     pub(crate) helped: bool,
     /// How it ends once the sender, which may still be copying its last piece, is quiet.
     pub(crate) ending: Option<Ending>,

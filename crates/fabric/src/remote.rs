@@ -139,7 +139,7 @@ impl Remote {
         refused(self.key)
     }
 
-    /// Copies `from` to the segment. One-sided. Completion: remote (the bytes are there).
+    /// Copies `from` to the segment. One-sided. Completion: remote (the bytes have arrived).
     #[inline]
     pub fn put(&self, offset: u64, from: &[u8]) -> Result<()> {
         self.check(offset, from.len() as u64)?;

@@ -1,5 +1,5 @@
-//! Operations that borrow buffers of their caller: the scopes that end after them, and what happens
-//! when a peer goes on copying into such a buffer.
+//! Operations that borrow buffers of their caller: the scopes that outlive them, and what happens
+//! when a peer continues to copy into such a buffer.
 
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 impl Fabric {
     /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them
-    /// have ended. After the deadline what is left is given up.
+    /// have ended. At the deadline, those still in progress are given up.
     ///
     /// ```
     /// # #![deny(warnings)]
@@ -29,9 +29,9 @@ impl Fabric {
     /// ```
     ///
     /// # Errors
-    /// That of `f`; else the first error of an operation that was started in it and that `f` has
-    /// not waited for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for
-    /// what was given up. One that was cancelled is not among them.
+    /// That of `f`; otherwise the first error of an operation that was started in it and that `f`
+    /// has not waited for itself: [`Error::Truncated`], [`Error::PeerLost`], [`Error::Timeout`] for
+    /// those given up. Cancelled operations are not reported.
     pub fn scope<'f, 'env, R, E: From<Error>>(
         &'f self,
         f: impl for<'s> FnOnce(&Scope<'s, 'env, 'f>) -> Result<R, E>,
@@ -61,9 +61,9 @@ impl Fabric {
         self.lend_in(level, Recalls::AtOnce, |lender| f(lender, level))
     }
 
-    /// Lends buffers to the operations of a scope. At the end takes back what is still lent. A peer
-    /// that is in the middle of copying into it, and neither ends that nor dies, is ended by the
-    /// agent. Without an agent nobody would hear of its end, and this process aborts.
+    /// Lends buffers to the operations of a scope, and at the end takes back what is still lent. A
+    /// peer that is in the middle of copying into one, and neither finishes nor dies, is ended by
+    /// the agent. Without an agent nobody would report its end, so this process aborts.
     fn lend_in<'env, R>(
         &self,
         level: u16,
@@ -76,10 +76,10 @@ impl Fabric {
         let mut is_first = true;
         let recall = || {
             let Some(mut core) = self.0.core() else {
-                return Recall::Again; // A fork, in which nothing is lent.
+                return Recall::Again; // This is a fork, in which nothing is lent.
             };
-            // Before a turn, which may panic in a handler, and also after one that brought
-            // something: neither that nor the frames of others stop the clock.
+            // Rests before a turn, which may panic in a handler, and even after a turn that brought
+            // something: neither a panic nor the frames of others stop the clock.
             if !std::mem::replace(&mut is_first, false) {
                 waiting.rest(&mut core, &mut || false);
             }
@@ -88,7 +88,7 @@ impl Fabric {
             if overdue.since.is_none() && is_over {
                 core.give_up_lent(level, recalls, deadline);
                 overdue.begin(waited, core.held());
-                // There is another one, that of the peers that still copy.
+                // From now on the peers that still copy have a deadline of their own.
                 waiting.without_deadline();
             }
             if let Some(held) = overdue.look(waited, self.0.grace(), || core.held()) {
@@ -99,7 +99,7 @@ impl Fabric {
                         holders.collect::<Vec<_>>().join(", ")
                     ));
                 }
-                // The agent may take its time.
+                // The agent may take long.
                 waiting.unlocked(&mut core, || self.evict(&held));
             }
             waiting.turn(&mut core);
@@ -114,18 +114,18 @@ impl Fabric {
 enum Recalls {
     /// The program has waited for none of them yet.
     AtDeadline,
-    /// A call has waited for its operation, or was ended by a panic: nobody asks any more.
+    /// A call has waited for its operation, or was ended by a panic: nobody needs it any more.
     AtOnce,
 }
 
-/// Messages that were given up, whose senders may still be copying, and for how long.
+/// Messages that were given up, whose senders may still be copying, and since when.
 #[derive(Debug, Default)]
 struct Overdue {
     since: Option<Duration>,
-    /// The pieces that were held at that moment. One that was taken later has a grace period of its
-    /// own.
+    /// The pieces that were held at that moment. A piece that is taken later has a grace period of
+    /// its own.
     held: Vec<ClaimedPiece>,
-    /// Their time was over at the last look.
+    /// Whether their time was over at the last check.
     is_late: bool,
 }
 
@@ -138,8 +138,8 @@ impl Overdue {
         };
     }
 
-    /// Who held a piece then and still does, when their time is over and a turn after that has not
-    /// ended it: this process may have been stopped together with them.
+    /// Returns the pieces that were held then and still are, when their time is over and one more
+    /// turn has not ended them: this process may have been stopped together with the peers.
     fn look(
         &mut self,
         now: Duration,
@@ -160,8 +160,8 @@ impl Overdue {
 }
 
 impl Core {
-    /// The deadline of a scope is over: gives up its operations that hold a lent buffer. Those of
-    /// the scopes around it have a deadline that has not begun.
+    /// Gives up the operations of a scope that hold a lent buffer, when its deadline is over. The
+    /// deadlines of the enclosing scopes have not begun.
     fn give_up_lent(&mut self, level: u16, recalls: Recalls, after: Duration) {
         let is_lent = |work: &Work| match work {
             Work::Send { buf, .. } | Work::Stream { buf, .. } | Work::Assist { buf, .. } => {
@@ -189,7 +189,8 @@ impl Core {
         }
     }
 
-    /// Messages that were given up, and into whose buffers their senders may still be copying.
+    /// Returns the pieces of messages that were given up, and into whose buffers their senders may
+    /// still be copying.
     fn held(&self) -> Vec<ClaimedPiece> {
         let pulls = self.engine.ops.running().filter_map(|op| match &op.work {
             Work::Pull(pull) => Some(pull),
@@ -213,7 +214,7 @@ pub struct Scope<'s, 'env, 'f> {
     level: u16,
 }
 
-/// A scope from its beginning to its end, also if that is a panic.
+/// A scope from beginning to end, even if it ends by a panic.
 struct OpenScope<'f> {
     fabric: &'f Fabric,
     level: u16,
@@ -229,7 +230,7 @@ impl<'f> OpenScope<'f> {
         })
     }
 
-    /// Ends it; the first error of what was started in it.
+    /// Ends the scope; returns the first error of an operation that was started in it.
     fn close(&mut self) -> Option<Error> {
         let was_open = std::mem::replace(&mut self.is_open, false);
         let ops = &mut self.fabric.0.lock().ok()?.engine.ops;
@@ -255,7 +256,7 @@ impl<'env> Scope<'_, 'env, '_> {
         Ok(Handle::new(self.fabric, key))
     }
 
-    /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes are there.
+    /// As [`crate::Remote::get`], without waiting: the scope ends when the bytes have arrived.
     pub fn get(
         &self,
         remote: &crate::Remote,
@@ -268,7 +269,7 @@ impl<'env> Scope<'_, 'env, '_> {
         self.get_far(remote, offset, into)
     }
 
-    /// Asks the owner for bytes of a range that was checked.
+    /// Requests bytes of a checked range from the owner.
     pub(crate) fn get_far(
         &self,
         remote: &crate::Remote,
@@ -296,9 +297,9 @@ mod tests {
     use super::*;
     use crate::Slot;
 
-    /// A peer is ended only if it held a piece when the message was given up, and still does when
-    /// its time has been over for a whole look: that look was the first for a process that was
-    /// stopped meanwhile, and the peer may have been, too.
+    /// A peer is ended only if it held a piece when the message was given up, and still does after
+    /// its time has been over for two checks: the first check may have been late because this
+    /// process was stopped, and the peer perhaps, too.
     #[test]
     fn a_peer_that_still_copies_is_ended_at_the_second_look() {
         let s = Duration::from_secs;
@@ -318,7 +319,7 @@ mod tests {
             None,
             "in time"
         );
-        // Both were stopped: in the turn that follows, the first one ends its piece.
+        // Both were stopped: in the next turn, the first one ends its piece.
         assert_eq!(
             overdue.look(s(60), grace, || unreachable!()),
             None,
@@ -327,8 +328,7 @@ mod tests {
         let now = vec![held(2, 64), held(2, 128), held(3, 64)];
         let late = overdue.look(s(61), grace, || now.clone());
         assert_eq!(late, Some(vec![held(2, 64)]));
-        // Those that came later have time of their own, and so has the one that the agent could not
-        // end.
+        // Later ones have time of their own, and so does the one that the agent could not end.
         assert_eq!(overdue.look(s(62), grace, || unreachable!()), None);
         assert_eq!(
             overdue.look(s(72), grace, || unreachable!()),
@@ -339,7 +339,7 @@ mod tests {
             overdue.look(s(73), grace, || now.clone()),
             Some(now.clone())
         );
-        // Nobody holds anything any more.
+        // No piece is held any more.
         assert_eq!(
             overdue.look(s(90), grace, || unreachable!()),
             None,

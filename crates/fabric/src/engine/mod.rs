@@ -45,7 +45,7 @@ pub(crate) use unexpected::{Pace, UNPOLLED, weight};
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
 pub(crate) type Handler = Box<dyn FnMut(PeerId, &[u8]) -> Option<Vec<u8>> + Send>;
 
-/// A message that no receive was posted for.
+/// A message that matched no posted receive.
 #[derive(Debug)]
 pub(crate) enum Arrived {
     /// Its bytes are here; a few of them need no allocation.

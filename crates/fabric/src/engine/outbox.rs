@@ -134,7 +134,7 @@ enum Due {
     Request,
     /// A request to a service, which took no credit.
     Service,
-    /// Nothing that anybody here asked for.
+    /// Nothing that this process asked for.
     Nothing,
 }
 

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(crate) struct Membership {
     /// The slot of this process.
     pub(crate) me: Slot,
-    /// Which node of the domain this is.
+    /// The number of this node in the domain.
     pub(crate) number: u32,
     /// Its incarnation.
     pub(crate) incarnation: u32,
-    /// Its number among the units of its job.
+    /// The number of the unit in its job.
     pub(crate) unit: u32,
     /// The fixed part of the arena.
     pub(crate) layout: Layout,

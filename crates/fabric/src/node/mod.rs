@@ -5,7 +5,7 @@
 //! node.
 //!
 //! # Files
-//! `layout` (what lies where in shared memory) · `table` (who lives, as the agent publishes it) ·
+//! `layout` (of shared memory) · `table` (which processes are alive, as the agent publishes it) ·
 //! `others` (the units of other nodes) · `join` (becoming a member) · `simulated` (members that are
 //! threads) · `agent/`
 

@@ -86,7 +86,7 @@ impl CostModel {
         best.1
     }
 
-    /// Returns how many bytes one side copies before it looks at everything else.
+    /// Returns how many bytes one side copies before it looks at anything else.
     pub fn piece(&self, bytes: u64, choice: Choice) -> u64 {
         let floor = (bytes / samite_mem::copy::cooperative::PIECES_MAX + 1).next_multiple_of(4096);
         let wanted = match choice {

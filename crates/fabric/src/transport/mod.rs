@@ -27,12 +27,9 @@
 //!    that ends early ([`Sink::satisfied`]) the next one begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
 //! T13 A peer is announced ([`Change::Joined`]) before its first frame. Peers on this node are
-//!     announced when they join; a peer on another node when this process first deals with it: at
-//!     its first frame, or when it is [asked for](Transport::announce). A process hears nothing
-//!     about other peers, however many there are.
-//!    announced when they join; one of another node when this process has to do with it: at its
-//!    first frame, or when it is [asked for](Transport::announce). Of others a process hears
-//!    nothing, however many there are.
+//!    announced when they join; a peer on another node when this process first deals with it: at
+//!    its first frame, or when it is [asked for](Transport::announce). A process hears nothing
+//!    about other peers, however many there are.
 
 pub(crate) mod ordered;
 pub mod rma;

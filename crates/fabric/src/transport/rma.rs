@@ -11,20 +11,14 @@
 //! T9 A refused start ([`Push::Full`], [`Push::Gone`]) has no effect; the operation keeps its
 //!    buffer.
 //! T10 When a peer is lost, every operation to it that has not completed does so with
-//!     [`RmaError::Lost`], before the loss is reported. Whether it took effect is unknown.
-//!    [`RmaError::Lost`], before the loss is reported. Whether it took effect is not known.
+//!    [`RmaError::Lost`], before the loss is reported. Whether it took effect is unknown.
 //! T11 When `deregister` returns, nothing reads or writes the range through its key any more. Puts
-//!     that completed before are in place. Later operations are refused ([`RmaError::Refused`]), or
-//!     their sender loses the connection; they never reach memory. (`ucp_mem_unmap` and
-//!     `ibv_dereg_mr` invalidate the key in the adapter before they return.) The transport keeps
-//!     the range until then, with the lease that it holds.
-//!    that had completed by then are in place. What comes later is refused ([`RmaError::Refused`]),
-//!    or its sender loses the connection; it never reaches memory. (`ucp_mem_unmap` and
+//!    that completed before are in place. Later operations are refused ([`RmaError::Refused`]), or
+//!    their sender loses the connection; they never reach memory. (`ucp_mem_unmap` and
 //!    `ibv_dereg_mr` invalidate the key in the adapter before they return.) The transport keeps the
-//!    range until then, with the lease that is in it.
+//!    range until then, with the lease that it holds.
 //! T12 With [`Rma::Bypasses`] an operation needs nothing from its target; with
-//!     [`Rma::NeedsProgress`] it waits for a poll of the target, and wakes a sleeping target.
-//!    it waits for a poll of the target, and wakes a target that sleeps.
+//!    [`Rma::NeedsProgress`] it waits for a poll of the target, and wakes a sleeping target.
 //!
 //! Source: the common part of UCX (`ucp_put_nbx`, `ucp_get_nbx`, `ucp_atomic_op_nbx`,
 //! `ucp_ep_flush_nbx`) and MPI-3 RMA in passive mode.

@@ -364,8 +364,7 @@ mod tests {
         assert!(matches!(request, Request::GiveBack { .. }), "{request:?}");
     }
 
-    /// What the agent could not be told, because it had no place for another caller, it is told
-    /// later.
+    /// What could not be sent because the agent's queue was full is sent later.
     #[test]
     fn what_could_not_be_sent_is_sent_later() {
         let (listener, mut extents) = ends("full", 1);

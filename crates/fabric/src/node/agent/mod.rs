@@ -11,8 +11,8 @@
 //! # Files
 //! `control` (requests, answers, socket) · `client` (how a process asks) · `extents` (how it asks
 //! for memory) · `book` (extents and budget, pure) · `jobs` (which units have joined, pure) ·
-//! `slots` (who has which number, pure) · `node` (what the agent keeps of all) · `server` (the
-//! loop) · `service` (what it hosts beside it)
+//! `slots` (which process has which number, pure) · `node` (the agent's state of a node) · `server`
+//! (the loop) · `service` (the services that it hosts)
 
 mod book;
 pub(crate) mod client;

@@ -20,7 +20,7 @@ pub struct AgentConfig {
     pub budget: u64,
 }
 
-/// A connection on which one request is awaited.
+/// A connection that awaits one request.
 #[derive(Debug)]
 struct Caller {
     socket: OwnedFd,
@@ -36,8 +36,7 @@ struct Caller {
 const CANDIDATES_MAX: usize = 8;
 /// The time for a candidate to confirm: one that was stopped asks again.
 const CANDIDATE_TIME: Duration = Duration::from_secs(5);
-/// The most callers that have said nothing yet; the one that has been silent for longest makes room
-/// for the next.
+/// The most silent callers; the one that has been silent for longest makes room for the next.
 const SILENT_MAX: usize = 8;
 /// The longest time for which a caller may be silent.
 const SILENT_TIME: Duration = Duration::from_millis(500);
@@ -178,7 +177,7 @@ impl Server {
         self.callers.push(caller);
     }
 
-    /// Answers a caller that spoke, or whose time is over.
+    /// Answers a caller that has sent its request, or whose time is over.
     fn hear(&mut self, caller: Caller, spoke: bool) {
         let Caller {
             socket, pid, seat, ..

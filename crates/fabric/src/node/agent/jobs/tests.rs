@@ -39,7 +39,7 @@ fn who_left_has_joined() {
     let solver = Wanted::Program("solver".into());
     assert_eq!(jobs.roster(&unit(2), &solver), peers(&[7, 6]));
     assert!(jobs.numbers().contains(&PeerId(7)));
-    // Another job finds the program while the job lives.
+    // Another job finds the program as long as the job lives.
     let other = Identity::by_hand("other");
     jobs.joined(&other, PeerId(9), 1, &STARTERS);
     assert_eq!(jobs.roster(&other, &solver), peers(&[7, 6]));

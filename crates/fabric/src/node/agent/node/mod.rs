@@ -354,7 +354,7 @@ impl Node {
         (facts, more)
     }
 
-    /// Returns the member in whose name a process speaks: its own.
+    /// Returns the member named in a request, if the requesting process is its own.
     fn own(&self, peer: Slot, incarnation: u32, pid: i32) -> Result<usize, String> {
         let index = self
             .member((peer, incarnation))
@@ -411,6 +411,7 @@ impl Node {
         request: Request,
         pid: i32,
     ) -> Result<Answer, String> {
+        // Each request that changes something is done only for the process of the member it names.
         match request {
             Request::Join { .. } | Request::Confirm => {
                 Err("joining begins a connection, and ends with Confirm on the same one".into())

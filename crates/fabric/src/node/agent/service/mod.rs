@@ -116,7 +116,7 @@ impl Lost<'_> {
 pub struct Owned {
     /// Its name, in the plural.
     pub what: Cow<'static, str>,
-    /// How many there are; bytes, if it is memory.
+    /// Their number; bytes, if it is memory.
     pub amount: u64,
     /// Whether it is memory.
     pub is_memory: bool,
