@@ -15,11 +15,10 @@ use std::process::ExitCode;
 use std::thread::Builder;
 use std::time::Duration;
 
-/// Shared memory that each process takes for its messages: memory is granted in steps of so many
-/// bytes.
+/// Shared memory that each process takes for its messages: the unit in which memory is granted.
 const MESSAGES: u64 = 2 << 20;
 
-/// How long the last words of an agent may take.
+/// How long the last message of an agent may take.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Options of `samite agent`.
@@ -30,10 +29,11 @@ pub(crate) struct AgentArgs {
     domain: String,
 }
 
-/// The agent's command for `samite run`; none if the domain has one already: the job joins it.
+/// Returns the agent's command for `samite run`, or `None` if the domain has an agent, which the
+/// job then joins.
 ///
 /// # Errors
-/// There is an agent of this name, which cannot be talked to.
+/// There is an agent of this name, but it cannot be reached.
 pub(crate) fn command(executable: &Path, domain: &str) -> Result<Option<Vec<OsString>>> {
     let timeout = std::time::Duration::from_secs(2);
     match agent::facts(domain, timeout) {
@@ -77,8 +77,8 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the agent and, in a thread of its own, its services; when that ends, so does the process,
-/// and all members of the domain hear of it.
+/// Runs the agent and, in a separate thread, its services. If that thread ends, so does the
+/// process, and all members of the domain learn of it.
 fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::Error> {
     let hosting = config.clone();
     agent::run(config, || {
@@ -103,7 +103,7 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
     })
 }
 
-/// Ends the process: what its services kept is gone, and no unit should wait for them until its
+/// Ends the process: the data of its services are gone, and no unit should wait for them until its
 /// deadline.
 fn end(domain: &str, why: &str) -> ! {
     say(format!(
@@ -112,7 +112,7 @@ fn end(domain: &str, why: &str) -> ! {
     std::process::exit(1);
 }
 
-/// Says a panic of any thread: the usual hook would wait for whoever reads it.
+/// Prints a panic of any thread. The default hook would block on a reader that does not read.
 fn say_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let thread = thread.name().unwrap_or("<unnamed>");
@@ -122,8 +122,8 @@ fn say_panic(panic: &PanicHookInfo<'_>) {
     ));
 }
 
-/// Says last words. Nobody may be reading them, or a reader that stands still, and there may be no
-/// thread for them: the agent ends all the same.
+/// Prints a last message. The reader may be gone or stopped, and starting a thread may fail: the
+/// agent ends in any case.
 fn say(words: String) {
     let (said, is_said) = std::sync::mpsc::channel();
     let saying = Builder::new().spawn(move || {
@@ -135,7 +135,7 @@ fn say(words: String) {
     }
 }
 
-/// Why so many units cannot run in one domain, whatever they do; `budget` is what was set.
+/// Returns why this many units cannot run in one domain, if so. `budget`: the configured budget.
 pub(crate) fn too_small(units: u64, budget: Option<u64>) -> Option<String> {
     // The units, the agent, and its peer that hosts services.
     let processes = units + 2;
@@ -154,7 +154,7 @@ pub(crate) fn too_small(units: u64, budget: Option<u64>) -> Option<String> {
     ))
 }
 
-/// Half of the memory that could be allocated now: the programs need the other half for themselves.
+/// Returns half of the memory that could be allocated now. The programs need the other half.
 pub(crate) fn budget_by_rule() -> u64 {
     (Host::read().memory_available / 2).max(64 << 20)
 }
@@ -199,8 +199,8 @@ mod tests {
         start: |_, _| vec![Box::new(Panicking)],
     };
 
-    /// The service of the agent panics: the agent says so and ends, and a member that waits hears
-    /// of that, and not its deadline.
+    /// If a service of the agent panics, the agent says so and ends, and a waiting member gets that
+    /// error before its deadline.
     #[test]
     fn an_agent_whose_service_panics_ends() {
         if let Ok(domain) = std::env::var(DOMAIN) {
@@ -217,12 +217,12 @@ mod tests {
         assert!(words.contains(&sentence), "{words}");
         assert!(words.contains("panicked at cli/src/agent.rs"), "{words}");
         assert!(words.contains("as in a test"), "{words}");
-        // Whoever reads its words stands still.
+        // The reader of its output has stopped reading.
         let (_reader, full) = full_pipe();
         panicking(&format!("{domain}-full"), Stdio::from(full));
     }
 
-    /// What an agent says whose service panics when it has a member.
+    /// Returns the output of an agent whose service panics when it has a member.
     fn panicking(domain: &str, stderr: Stdio) -> String {
         let name = "agent::tests::an_agent_whose_service_panics_ends";
         let mut agent = Command::new(std::env::current_exe().expect("a path"))
@@ -240,12 +240,12 @@ mod tests {
         };
         let member = Fabric::join(domain, Identity::by_hand("member"), config);
         let member = member.expect("the agent takes members");
-        // Its input ends, and that is when it panics.
+        // The service panics when its input ends.
         let agent_ends = agent.stdin.take();
         drop(agent_ends);
         let lost = member.recv(Match::any(1), &mut []);
         if !matches!(lost, Err(samite::Error::AgentLost(_))) {
-            // Or it would outlive the test.
+            // Otherwise it would outlive the test.
             let _ = agent.kill();
             panic!("{lost:?}");
         }

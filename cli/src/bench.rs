@@ -1,4 +1,4 @@
-//! `samite bench`: our figures beside those of the peers.
+//! `samite bench`: compares our figures with those of the peers.
 
 use crate::screen::say;
 use anyhow::{Context, Result, ensure};
@@ -19,7 +19,7 @@ pub(crate) struct BenchArgs {
     /// Write the figures to this file, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Shorter measurements: for a look, not for a comparison
+    /// Shorter measurements, for a quick look rather than a comparison
     #[arg(long)]
     quick: bool,
     /// Only the cases whose names contain this
@@ -33,7 +33,7 @@ pub(crate) struct BenchArgs {
     cpus: Option<Vec<usize>>,
 }
 
-/// What a bench starts as its contestants (hidden commands).
+/// The contestants that a bench starts (hidden commands).
 #[derive(clap::Args)]
 pub(crate) struct RankArgs {
     /// The control folder
@@ -41,7 +41,7 @@ pub(crate) struct RankArgs {
 }
 
 impl RankArgs {
-    /// Where the fifos are.
+    /// Returns the folder of the fifos.
     pub(crate) fn folder(&self) -> &std::path::Path {
         &self.folder
     }
@@ -54,7 +54,7 @@ fn has_lammps() -> bool {
     samite_lammps::Lammps::open(&[]).is_ok()
 }
 
-/// Sorts the integers of a class of NPB IS; the seconds of the timed passes.
+/// Sorts the integers of a class of NPB IS. Returns the seconds of the timed passes.
 fn is(pgas: &Pgas, class: &str) -> Result<Option<f64>> {
     let Ok(class) = Class::from_str(class, true) else {
         return Ok(None);

@@ -15,7 +15,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Their names, as a workflow's `command` knows them.
+/// Their names, as used in a workflow's `command`.
 pub(crate) const BUILTINS: &[&str] = &[
     "laplace-solver",
     "laplace-analysis",
@@ -38,7 +38,7 @@ pub(crate) const BUILTINS: &[&str] = &[
     "file-sort",
 ];
 
-/// The name of the built-in program that a program of a workflow is, if it is one.
+/// Returns the name of a workflow's program if it is a built-in one.
 pub(crate) fn name_of(program: &Program) -> Option<&OsStr> {
     let [unit, name, ..] = &program.args[..] else {
         return None;
@@ -47,7 +47,7 @@ pub(crate) fn name_of(program: &Program) -> Option<&OsStr> {
     (is_own && unit == "unit").then_some(name)
 }
 
-/// Whether the program is the built-in one that keeps blocks.
+/// Returns true if the program is the built-in staging server.
 pub(crate) fn is_server(program: &Program) -> bool {
     name_of(program).is_some_and(|name| name == "stage-server")
 }

@@ -1,8 +1,8 @@
-//! Whether the kernel copies between two processes, as units would: a child tries to read a word of
-//! this one.
+//! Tests whether the kernel copies between two processes, as it would between units: a child tries
+//! to read a word of this process.
 //!
-//! A process may always read itself, and its own children nearly always; so neither says anything
-//! about units, which are siblings.
+//! A process may always read itself, and nearly always its own children. So neither test would tell
+//! anything about units, which are siblings.
 
 use samite::Ptracer;
 use samite::config::PtracerName;
@@ -16,8 +16,8 @@ pub(crate) fn read(pid: i32, address: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a child read a word of this process, which lets whom it says as a unit with this setting
-/// does; this process takes the part of the launcher.
+/// Lets a child read a word of this process. This process allows readers as a unit with this
+/// setting does, and plays the part of the launcher.
 pub(crate) fn try_with(ptracer: PtracerName) -> Result<(), String> {
     let own = std::process::id();
     let policy = match ptracer {
@@ -26,7 +26,7 @@ pub(crate) fn try_with(ptracer: PtracerName) -> Result<(), String> {
         PtracerName::Unchanged => Ptracer::Unchanged,
     };
     policy.allow();
-    // Nobody else has it.
+    // A value that occurs nowhere else.
     let word = Box::new(0x5a31_7e5a_0000_0000 ^ u64::from(own));
     let address = std::ptr::from_ref(&*word) as u64;
     let program = std::env::current_exe().map_err(|error| error.to_string())?;

@@ -1,16 +1,16 @@
-//! The edges of a workflow, as units get them: under the settings of this run, and checked before a
-//! unit starts.
+//! The edges of a workflow, as units get them: combined with the settings of this run, and checked
+//! before a unit starts.
 
 use samite::config::{Bytes, Resolved, Steps};
 use samite::stage::method::graph::{Edge, check_cycles, check_operators};
 use samite::stage::{Configuration, Method, Settings};
 use samite_launch::{Error, Workflow};
 
-/// The edges of a workflow whose streams have these settings. What the command line or the
-/// environment says of a stream counts more than the words of its edge.
+/// Returns the edges of a workflow whose streams have these settings. Settings of a stream on the
+/// command line or in the environment override those of its edge.
 ///
 /// # Errors
-/// [`Error::Workflow`], with the line of the edge that cannot be.
+/// [`Error::Workflow`], with the line of the invalid edge.
 pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge>, Error> {
     let streams = settings.config.stage.configuration();
     let mut edges: Vec<Edge> = workflow.edges()?;
@@ -21,7 +21,7 @@ pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge
         check_method(workflow, &streams, at, edge)?;
         settle(edge, settings, &streams);
     }
-    // With other methods there are no tokens, and who waits for whom is the programs' own business.
+    // Other methods have no tokens, and the order of waits is up to the programs.
     let is_graph = |edge: &Edge| streams.stream(&edge.stream).method == Method::Graph;
     let graph = edges.iter().cloned().enumerate();
     let (numbers, graph): (Vec<usize>, Vec<Edge>) =
@@ -30,14 +30,14 @@ pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge
     Ok(edges)
 }
 
-/// What only the method `graph` does is not said of a stream that has another one.
+/// Rejects keys of the method `graph` for a stream with another method.
 fn check_method(
     workflow: &Workflow,
     streams: &Configuration,
     at: usize,
     edge: &Edge,
 ) -> Result<(), Error> {
-    // A reader finds the settings by its own name of the stream, a writer by its.
+    // Reader and writer find the settings by their own names of the stream.
     let names = [&edge.stream, &edge.name];
     let all = names.map(|name| streams.stream(name).method == Method::Graph);
     if all[0] != all[1] {
@@ -59,12 +59,11 @@ fn check_method(
     Ok(())
 }
 
-/// Rate and limits, each by itself: as it is said for this run, else by the edge; where the edge
-/// has one of the limits alone, the other one is that of the settings of the stream.
+/// Settles rate and limits, each separately: the value for this run, else that of the edge. If the
+/// edge sets only one of the limits, the other one is that of the stream's settings.
 fn settle(edge: &mut Edge, settings: &Resolved, streams: &Configuration) {
-    // The settings of the stream, by that of its two names under which the command line or the
-    // environment says this one: then it counts for both ends of the edge. The reader's own name
-    // comes first.
+    // The command line or the environment may set a value under either name of the stream. It then
+    // applies to both ends of the edge. The reader's own name has precedence.
     let names = [edge.name.clone(), edge.stream.clone()];
     let of_this_run = |key: &str| -> Option<&Settings> {
         let is_said = |name: &&String| settings.is_of_this_run(&format!("stage.{name}.{key}"));
@@ -95,7 +94,7 @@ mod tests {
     use samite_testkit::fuzz;
     use std::path::Path;
 
-    /// The edges of a workflow with three programs, whose streams have this method.
+    /// Returns the edges of a workflow with three programs, whose streams have this method.
     fn read(method: &str, text: &str) -> Result<Vec<Edge>, String> {
         let programs =
             ["a", "b", "c"].map(|name| format!("[[program]]\nname = '{name}'\ncommand = 'sh'\n"));
@@ -156,7 +155,7 @@ mod tests {
         };
         let graph = "stage.method=graph";
         assert_eq!(with(&[graph]).policy, Some(Policy::Every(3)));
-        // Of all streams: the edge is about this one.
+        // A setting of all streams does not override the edge, which is specific.
         let all = with(&[graph, "stage.policy=latest"]);
         assert_eq!(all.policy, Some(Policy::Every(3)));
         let limits = |edge: &Edge| edge.limits().map(|limits| (limits.steps, limits.bytes));
@@ -177,7 +176,7 @@ mod tests {
             "stage.input.limit_steps=5 steps",
         ]);
         assert_eq!(limits(&both), Some((5, 1 << 20)), "of the reader");
-        // What an edge says nothing of is as the settings say it.
+        // Values that an edge does not set come from the settings.
         let of_file = "[config.stage]\nlimit_steps = '7 steps'\n[config.stage.input]\nlimit_bytes = '1 KiB'\n";
         for (words, wanted) in [
             ("limit_bytes = '1 MiB'", Some((7, 1 << 20))),
@@ -305,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Words of edges that are changed a little: an edge, or an error in one sentence.
+    /// Slightly changed edges give an edge, or an error in one sentence.
     #[test]
     fn no_words_break_the_edges() {
         const WORDS: [(&str, &[&str]); 6] = [
@@ -330,7 +329,7 @@ mod tests {
                     }
                     _ => {}
                 }
-                // As a text of TOML, mostly.
+                // Usually as a TOML string.
                 format!("{:?}", String::from_utf8_lossy(&word))
             };
             let mut rest = String::new();

@@ -1,18 +1,18 @@
-//! Tells the agent of units that have ended: one that had not joined will not, and nobody has to
-//! wait for it.
+//! Reports units that have ended to the agent: a unit that had not joined never will, so no process
+//! has to wait for it.
 
 use samite::agent::unit_ended;
 use samite_launch::{Exit, Name, Plan};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// The agent answers at once; nobody waits for this thread anyway.
+/// The agent answers at once, and no other thread waits for this one.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Where the ends of units are told, by a thread of its own: the launcher waits for nobody.
+/// Reports the ends of units from a separate thread, so that the launcher never waits.
 pub(crate) struct Ends {
     send: Sender<(u32, String, String)>,
-    /// The first unit of each program, and how many it has.
+    /// The name and the first unit of each program.
     programs: Vec<(String, u32)>,
     left: usize,
 }
@@ -52,7 +52,7 @@ impl Ends {
             return;
         };
         self.left = self.left.saturating_sub(1);
-        // Nobody is left to hear of the last one.
+        // After the last unit, no process is left that waits.
         if self.left > 0 {
             let _ = self
                 .send

@@ -1,4 +1,4 @@
-//! `samite info`: what the machine and the fabric can do, and what was chosen.
+//! `samite info`: the features of the machine and the fabric, and what was chosen.
 
 use crate::agent::budget_by_rule;
 use crate::screen::{say, size, table};
@@ -15,12 +15,12 @@ pub(crate) struct InfoArgs {
     /// Measure the copy engines now and keep the figures
     #[arg(long)]
     calibrate: bool,
-    /// Show who is in this domain, too
+    /// Also show the members of this domain
     #[arg(long)]
     domain: Option<String>,
 }
 
-/// Prints all of it.
+/// Prints the information.
 pub(crate) fn run(args: &InfoArgs) -> Result<ExitCode> {
     let host = Host::read();
     say(format_args!(
@@ -79,6 +79,7 @@ fn transports(host: &Host) -> Table {
         "no",
         "a simulated network for tests; never chosen for a job",
     ]);
+    // Indented rows are features of shm.
     let fences = match samite_mem::enable_asymmetric_fences() {
         true => "yes: a sender pays nothing for a receiver that may sleep",
         false => "no: every send costs a full fence; the kernel refuses membarrier",
@@ -100,7 +101,7 @@ fn transports(host: &Host) -> Table {
     rows
 }
 
-/// The figures and where they are from.
+/// Returns the figures and their origin.
 fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
     if calibrate {
         let model = samite::calibration::measure()?;
@@ -118,6 +119,7 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
 
 fn engines(model: &CostModel, origin: &str) -> Result<String> {
     let alone = samite::Fabric::alone(Identity::by_hand("info"), FabricConfig::default())?;
+    // Whether the kernel copies depends on the ptrace setting, so it is tried.
     let kernel = crate::copy_probe::try_with(samite::config::PtracerName::Launcher);
     let caps = alone.caps_to(alone.me());
     let mut rows = table(&[

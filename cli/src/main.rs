@@ -1,4 +1,4 @@
-//! The samite command.
+//! The `samite` command.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -77,7 +77,7 @@ enum Command {
     CopyProbe {
         /// The process
         pid: i32,
-        /// Where the word is
+        /// The address of the word
         address: u64,
     },
     /// Run a built-in program as a unit (started by `samite run`)
@@ -95,10 +95,10 @@ enum Command {
 enum ConfigCommand {
     /// Print all settings; what is printed can be used as a configuration file
     Show {
-        /// Say where each value is from
+        /// Show the origin of each value
         #[arg(long)]
         origin: bool,
-        /// A workflow whose settings count too
+        /// A workflow whose settings are included
         file: Option<PathBuf>,
         /// A setting, as `samite run` takes it
         #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
@@ -185,7 +185,8 @@ fn start() -> Result<ExitCode> {
     }
 }
 
-/// `SAMITE_LOG=debug`, or `SAMITE_LOG=samite_launch=trace`, shows on standard error what happens.
+/// Starts logging to standard error, controlled by `SAMITE_LOG=debug` or
+/// `SAMITE_LOG=samite_launch=trace`.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("SAMITE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -211,11 +212,11 @@ fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
         "samite: cannot run {}: {error}",
         program.unwrap_or_default()
     );
-    // As shells do for a program that is there but cannot be run.
+    // As shells do for a program that exists but cannot be run.
     Ok(ExitCode::from(126))
 }
 
-/// 2 when what was asked for is wrong, the unit's own code when a unit failed, otherwise 1.
+/// Returns 2 for a wrong command line or input, a unit's own code if a unit failed, otherwise 1.
 fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<samite_launch::Error>() {
         return error.exit_code();

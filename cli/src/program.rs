@@ -1,10 +1,10 @@
-//! Which of the words after `samite run` or `samite doctor` is the workflow or the program.
+//! Finds the workflow or the program among the words after `samite run` or `samite doctor`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-/// The first word of `run`'s arguments that is neither an option nor an option's value, unless `-n`
-/// is before it: then a program is meant, whatever it is called.
+/// Returns the first word of `run`'s arguments that is neither an option nor an option's value.
+/// Returns `None` after `-n`: the word is then a program, whatever its name.
 pub(crate) fn first_word(arguments: &[OsString]) -> Option<PathBuf> {
     let mut after_option = false;
     for argument in arguments {
@@ -28,7 +28,7 @@ fn is_short(text: &str) -> bool {
     text.starts_with("-n") && !text.starts_with("--")
 }
 
-/// Whether a word names a workflow file rather than a program.
+/// Returns true if a word names a workflow file rather than a program.
 pub(crate) fn is_workflow(word: &OsStr) -> bool {
     std::path::Path::new(word)
         .extension()

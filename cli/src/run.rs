@@ -1,4 +1,4 @@
-//! `samite run`: from the command line to a plan, and the plan to its end.
+//! `samite run`: makes a plan from the command line, and runs it.
 
 use crate::ends::Ends;
 use crate::program::{first_word, is_workflow};
@@ -19,8 +19,7 @@ pub(crate) struct RunArgs {
     /// Units of PROGRAM to start
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     units: Option<u32>,
-    /// Name under which the processes find each other [default: the job's name and a number that
-    /// nobody else has]
+    /// Name under which the processes find each other [default: the job's name and a unique number]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all
@@ -28,7 +27,7 @@ pub(crate) struct RunArgs {
     config: Vec<String>,
     /// Change the workflow: a parameter, program.NAME.units (cpus, command, prefix, env.VARIABLE),
     /// or edge.PROGRAM.STREAM.rate (as, redistribute, limit_steps, limit_bytes, operators, tokens)
-    /// of the edge to a program that calls a stream so
+    /// of the edge by which PROGRAM reads what it calls STREAM
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     set: Vec<String>,
     /// Show which unit printed a line
@@ -55,7 +54,7 @@ enum YesNo {
     No,
 }
 
-/// What was asked for cannot be meant.
+/// The command line makes no sense.
 #[derive(Debug)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -67,8 +66,8 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// The command and the workflow file that the command line names, if it is `samite run FILE.toml`,
-/// or `samite doctor FILE.toml`: both take the workflow's parameters as options.
+/// Returns the command and the workflow file of `samite run FILE.toml` and `samite doctor
+/// FILE.toml`. Both take the workflow's parameters as options.
 pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<(&str, PathBuf)> {
     let (command, rest) = arguments.get(1..)?.split_first()?;
     let command = command
@@ -124,7 +123,7 @@ pub(crate) fn with_parameters(
         return Ok(command.mut_subcommand(name, |doctor| doctor.args(options)));
     }
     Ok(command.mut_subcommand("run", |run| {
-        // What follows the file is for us, not for a program.
+        // Options after the file are ours, not a program's.
         run.mut_arg("target", |target| {
             target
                 .trailing_var_arg(false)
@@ -139,13 +138,13 @@ pub(crate) fn with_parameters(
     }))
 }
 
-/// Parameters live beside our own options, which have other ids.
+/// Returns the option id of a parameter, which differs from the ids of our own options.
 fn parameter_id(name: &str) -> String {
     format!("parameter {name}")
 }
 
-/// What the command line gives to a workflow, as `NAME=VALUE`: its parameters as options, and
-/// `--set`, in the order in which they stand there. The last word counts.
+/// Returns the command line's assignments to a workflow as `NAME=VALUE`: its parameters as options,
+/// and `--set`, in their order on the command line. The last one counts.
 pub(crate) fn assignments(matches: &ArgMatches, workflow: Option<&Workflow>) -> Vec<String> {
     let parameters = workflow.map(Workflow::parameters).unwrap_or_default();
     let given = |name: &String| {
@@ -203,16 +202,16 @@ pub(crate) fn run(
         ),
     };
     plan.id = unique(&plan.job)?;
-    // A domain of its own, unless somebody asked for a name to be shared.
+    // A separate domain, unless the user gave a name to share.
     plan.domain = args.domain.clone().unwrap_or_else(|| plan.id.clone());
     plan.agent = crate::agent::command(&executable, &plan.domain)?;
-    // An agent that is there already has a budget of its own.
+    // An agent that already runs has its own budget.
     let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
     let budget = budget.filter(|_| plan.agent.is_some());
     if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
         return Err(UsageError(why).into());
     }
-    // The units read what is kept; whoever starts them first on a host measures.
+    // The units read the saved figures. The first run on a host measures them.
     samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
     plan.starter = Some(executable);
     plan.config = settings.to_units();
@@ -230,7 +229,7 @@ pub(crate) fn run(
     });
     let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
     if !screen.close(&interrupts, interrupted.then_some(plan.grace)) {
-        // Not a word more: whoever does not read the output may not read an error either.
+        // Prints nothing more: if the output is not read, an error may not be read either.
         let code = result.map_or_else(|error| error.exit_code(), |()| STALLED);
         std::process::exit(code.into());
     }
@@ -238,10 +237,11 @@ pub(crate) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ctrl-C while the output of a job that has ended well was not read: as a shell says it.
+/// The exit code of Ctrl-C while the output of a successful job was not read, as in a shell.
 const STALLED: u8 = 130;
 
-/// A name that no other run has: process ids come again, and are not the same in every container.
+/// Returns a name that no other run has: process ids are reused, and containers number them
+/// separately.
 fn unique(job: &str) -> Result<String> {
     let mut bytes = [0; 6];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -250,7 +250,7 @@ fn unique(job: &str) -> Result<String> {
     Ok(format!("{job}-{}-{random}", std::process::id()))
 }
 
-/// More copies than servers are as many as there are servers.
+/// Warns if a stream asks for more replicas than there are servers: it gets one per server.
 fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     let servers = programs.iter();
     let servers = servers.filter(|program| builtin::is_server(program));
@@ -268,8 +268,8 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     }
 }
 
-/// The plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in program
-/// means that one.
+/// Returns the plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in
+/// program means that program.
 fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     if !args.set.is_empty() {
         return Err(UsageError("--set changes a workflow, but this is a program".into()).into());
@@ -289,6 +289,7 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     );
     let mut all = arguments.to_vec();
     let path = if builtin::BUILTINS.contains(&&*command_text) {
+        // A built-in program is this executable with the command `unit`.
         all.splice(..0, ["unit".into(), command.clone()]);
         samite.to_path_buf()
     } else {
@@ -307,7 +308,7 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
 mod tests {
     use super::*;
 
-    /// Two launchers of the same job and with the same process id, in two containers.
+    /// Two launchers of the same job with the same process id, in two containers.
     #[test]
     fn no_two_runs_have_the_same_name() {
         let names = [(); 2].map(|()| unique("job").expect("there are random numbers"));

@@ -1,5 +1,5 @@
-//! What a person sees: sizes and tables, and while a job runs the lines of its units, and a bar for
-//! each program that reports.
+//! Output for people: sizes, tables, and for a running job the lines of its units and a bar for
+//! each program that reports progress.
 
 use anyhow::Context;
 use bytesize::ByteSize;
@@ -12,7 +12,7 @@ use std::io::{self, PipeReader, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Nobody reads what a command prints any more (`samite doctor | head`): it has nothing left to do.
+/// The reader of a command's output is gone (`samite doctor | head`), so nothing is left to do.
 #[derive(Debug)]
 pub(crate) struct NobodyReads;
 
@@ -24,10 +24,10 @@ impl std::fmt::Display for NobodyReads {
 
 impl std::error::Error for NobodyReads {}
 
-/// Prints, as every command does.
+/// Prints text. Every command prints with this.
 ///
 /// # Errors
-/// [`NobodyReads`], with which a command ends without a word; an output that cannot be written.
+/// [`NobodyReads`], on which a command ends silently; a failure to write the output.
 pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_fmt(text).and_then(|()| out.flush()) {
@@ -36,12 +36,12 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     }
 }
 
-/// A size as people say it.
+/// Formats a size for people.
 pub(crate) fn size(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
 }
 
-/// A table with this header, no lines inside.
+/// Returns a table with this header and no inner lines.
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
@@ -50,13 +50,13 @@ pub(crate) fn table(header: &[&str]) -> Table {
     table
 }
 
-/// The terminal of a running job: a queue, and a thread that writes. Whoever reads our output may
+/// The terminal of a running job: a queue, and a thread that writes. The reader of our output may
 /// pause, and the launcher does not wait for it.
 pub(crate) struct Screen {
     tag_output: bool,
     send: Sender<Shown>,
     backlog: Backlog,
-    /// At its end when the thread has shown everything.
+    /// Reaches its end when the thread has shown everything.
     done: PipeReader,
 }
 
@@ -67,7 +67,7 @@ enum Shown {
 }
 
 impl Shown {
-    /// What it takes in the queue.
+    /// Returns the bytes that it takes in the queue.
     fn bytes(&self) -> usize {
         const OWN: usize = 64;
         match self {
@@ -95,7 +95,7 @@ impl Screen {
         })
     }
 
-    /// What is not shown yet.
+    /// Returns what is not shown yet.
     pub(crate) fn backlog(&self) -> Backlog {
         self.backlog.clone()
     }
@@ -108,7 +108,7 @@ impl Screen {
                     ..*line
                 };
                 let mut text = Vec::new();
-                // A vector takes everything.
+                // Writing to a vector cannot fail.
                 let _ = line.write_to(&mut text);
                 Shown::Line {
                     stream: line.stream,
@@ -122,12 +122,12 @@ impl Screen {
             _ => return,
         };
         self.backlog.add(shown.bytes());
-        // The thread is there as long as this is.
+        // The thread lives as long as `self`.
         let _ = self.send.send(shown);
     }
 
-    /// Waits until everything is shown, and what comes next starts on a clean line. False if
-    /// somebody signals meanwhile, or if it takes longer than `at_most`: nobody reads.
+    /// Waits until everything is shown, so that later output starts on a clean line. Returns false
+    /// on a signal, or if it takes longer than `at_most` because the output is not read.
     pub(crate) fn close(self, interrupts: &Interrupts, at_most: Option<Duration>) -> bool {
         drop(self.send);
         let mut fds = [
@@ -140,7 +140,7 @@ impl Screen {
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 #[derive(Default)]
 struct Terminal {
     bars: MultiProgress,
@@ -153,7 +153,7 @@ impl Terminal {
             let bytes = shown.bytes();
             match &shown {
                 Shown::Line { stream, text } => {
-                    // Whoever reads our output may stop reading: the job goes on all the same.
+                    // The reader of our output may stop reading. The job continues.
                     let _ = self.bars.suspend(|| print(*stream, text));
                 }
                 Shown::Progress { name, progress } => self.progress(name.program(), progress),
@@ -165,7 +165,7 @@ impl Terminal {
         }
     }
 
-    /// A program has one bar; of its units the one that is furthest moves it.
+    /// Updates the bar of a program, which shows its most advanced unit.
     fn progress(&mut self, program: &str, progress: &Progress) {
         let bar = self.programs.entry(program.to_owned()).or_insert_with(|| {
             let bar = self.bars.add(ProgressBar::no_length());

@@ -1,5 +1,4 @@
-//! `stage-server`: a program of a workflow whose units keep the blocks of streams with the method
-//! `server`.
+//! `stage-server`: a program whose units keep the blocks of streams with the method `server`.
 
 use crate::screen::say;
 use anyhow::{Context, Result};
@@ -24,8 +23,7 @@ pub(crate) struct ServerArgs {
     #[arg(long, default_value = "8 GiB")]
     disk: Bytes,
 
-    /// Say at the end how evenly the servers were loaded. What is reached in mapped memory they do
-    /// not see
+    /// Report at the end how evenly the servers were loaded, without accesses to mapped memory
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     report: bool,
 }
@@ -51,7 +49,7 @@ pub(crate) fn run(fabric: &Fabric, args: &ServerArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the servers put and got for others, each as the mean of all and as the most that one did.
+/// Reports what the servers put and got for others, each as the mean and the maximum over servers.
 fn report(fabric: &Fabric, units: &Units) -> Result<()> {
     let own = fabric.served();
     let own = [own.put_bytes, own.puts, own.get_bytes, own.gets];
@@ -82,7 +80,7 @@ fn report(fabric: &Fabric, units: &Units) -> Result<()> {
     Ok(())
 }
 
-/// Its part of the memory of the domain.
+/// Returns this server's part of the memory of the domain.
 fn part_of_domain(fabric: &Fabric) -> Result<u64> {
     let domain = fabric.domain().context(
         "a staging server is a program of a workflow: start it with `samite run FILE.toml`",

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Resolves user file, workflow, environment (with what an outer `samite run` has resolved) and
+/// Resolves user file, workflow, environment (with the settings of an outer `samite run`) and
 /// `--config` options.
 pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result<Resolved> {
     let mut layers = Layers::default().user_file()?;
@@ -26,8 +26,8 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     Ok(layers.resolve()?)
 }
 
-/// A table of settings for a stream that no edge has was meant for another one. The user's own file
-/// may have tables for the streams of other workflows.
+/// Rejects settings for a stream that no edge has: they were meant for another one. Only the user's
+/// own file may have tables for the streams of other workflows.
 ///
 /// # Errors
 /// [`ConfigError::Stream`], with the nearest stream.
@@ -44,6 +44,7 @@ pub(crate) fn check_streams(
     let own = format!("{}:", workflow.path().display());
     for name in resolved.config.stage.streams.keys() {
         let origin = resolved.origin_of_stream(name).unwrap_or_default();
+        // Only settings from the command line or this workflow are meant for this run.
         let is_meant = origin == "--config" || origin.starts_with(&own);
         if streams.contains(name.as_str()) || !is_meant {
             continue;

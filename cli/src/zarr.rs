@@ -1,5 +1,5 @@
 //! `stage-archive` and `stage-replay`: programs of a workflow that write a stream as a Zarr store,
-//! and a Zarr store as a stream. The programs at the other end of the stream know nothing of it.
+//! and a Zarr store as a stream. The programs at the other end of the stream cannot tell.
 
 #[cfg(feature = "zarr")]
 pub(crate) use store::{archive, replay};
@@ -39,8 +39,8 @@ pub(crate) struct ReplayArgs {
     #[arg(long)]
     folder: PathBuf,
 
-    /// One array of any store, by its path within it: the only variable of one step. Else all steps
-    /// that `stage-archive` wrote
+    /// Read one array of any store, by its path within it, as the only variable of one step.
+    /// Default: all steps that `stage-archive` wrote
     #[arg(long)]
     array: Option<String>,
 }
@@ -91,7 +91,7 @@ mod store {
         for step in stage.reader(&args.stream)? {
             let step = step?;
             if steps == 0 {
-                // What an older run left.
+                // Removes what an older run left.
                 store.remove_from(step.number())?;
             }
             bytes += keep(&store, &step)?;
@@ -105,10 +105,11 @@ mod store {
         Ok(())
     }
 
-    /// Writes a step, block by block; how many bytes.
+    /// Writes a step, block by block. Returns the number of bytes.
     fn keep(store: &Zarr, step: &StepReader) -> Result<usize> {
         let (mut layout, mut blocks) = (Layout::default(), Vec::new());
         for variable in step.variables() {
+            // If an operator changed the array, its blocks no longer match: write it whole.
             let regions: Vec<Region> = match step.is_as_written(&variable.name)? {
                 true => step
                     .blocks(&variable.name)?
@@ -144,7 +145,7 @@ mod store {
         Ok(blocks.iter().map(|block| block.len()).sum())
     }
 
-    /// A box, dense.
+    /// Reads a box into dense bytes.
     fn bytes<T: Element>(step: &StepReader, name: &str, region: &Region) -> Result<Vec<u8>> {
         let array = step.get::<T, IxDyn>(name, region)?;
         Ok(bytemuck::cast_slice(array.as_slice().unwrap_or_default()).to_vec())
@@ -156,6 +157,7 @@ mod store {
         let own = fabric.identity();
         let part = (own.rank.into(), own.size.into());
         let mut writer = stage.writer(&args.stream)?;
+        // An array of a foreign store becomes the only variable of one step.
         if let Some(path) = &args.array {
             let array = store.array(path)?;
             let name = path.rsplit('/').next().unwrap_or(path);

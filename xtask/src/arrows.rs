@@ -1,11 +1,11 @@
-//! Which crate may use which: an arrow only ever points to a lower floor.
+//! Checks which crate uses which: dependencies only point to lower floors.
 
 use crate::command::output;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The part of `cargo metadata` that is needed here.
+/// The part of the output of `cargo metadata` that is needed here.
 #[derive(Deserialize)]
 pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
@@ -34,11 +34,11 @@ struct Dependency {
     kind: Option<String>,
 }
 
-/// Where a package lives.
+/// The place of a package in the workspace.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Place {
     Floor(u8),
-    /// Used by the tests of every floor, and by nothing else.
+    /// Used only by the tests of every floor.
     Testkit,
     /// The developer's commands: outside the house.
     Xtask,
@@ -49,7 +49,8 @@ pub(crate) fn metadata() -> Result<Metadata> {
     serde_json::from_str(&text).context("cargo metadata cannot be read")
 }
 
-/// One sentence for each arrow that points up or sideways, and for each crate without a floor.
+/// Returns a sentence for each dependency that points up or sideways, and for each crate without a
+/// floor.
 pub(crate) fn wrong_arrows() -> Result<Vec<String>> {
     let metadata = metadata()?;
     let mut places = BTreeMap::new();
@@ -85,7 +86,7 @@ pub(crate) fn wrong_arrows() -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// The floor of a manifest, by its path within the workspace.
+/// Returns the place of a manifest by its path within the workspace.
 fn place(path: &str) -> Option<Place> {
     let mut folders = path.trim_start_matches('/').split('/');
     Some(match (folders.next()?, folders.next()?) {

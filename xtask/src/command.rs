@@ -1,14 +1,14 @@
-//! Runs commands and shows them, so that they can be repeated by hand.
+//! Runs commands and prints them, so that they can be repeated by hand.
 
 use anyhow::{Context, Result, bail};
 use std::process::{Command, Stdio};
 
-/// Runs `cargo` and shows what it prints.
+/// Runs `cargo` and shows its output.
 pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
     cargo_with(&[], arguments)
 }
 
-/// Runs `cargo` with more in its environment.
+/// Runs `cargo` with additional environment variables.
 pub(crate) fn cargo_with(environment: &[(&str, &str)], arguments: &[&str]) -> Result<()> {
     let mut line = String::from("+");
     for (name, value) in environment {
@@ -19,7 +19,7 @@ pub(crate) fn cargo_with(environment: &[(&str, &str)], arguments: &[&str]) -> Re
         line.push_str(&format!(" {}", quoted(argument)));
     }
     eprintln!("{line}");
-    // The plain name: a toolchain that `cargo +nightly` asks for is found by rustup's own.
+    // The plain name, so that rustup's proxy resolves a toolchain such as `cargo +nightly`.
     let status = Command::new("cargo")
         .args(arguments)
         .envs(environment.iter().copied())
@@ -31,7 +31,7 @@ pub(crate) fn cargo_with(environment: &[(&str, &str)], arguments: &[&str]) -> Re
     Ok(())
 }
 
-/// Whether a command can be run and ends well; it prints nothing.
+/// Returns true if a command can be run and succeeds. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command
@@ -42,7 +42,7 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// What a command prints.
+/// Returns the output of a command.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)

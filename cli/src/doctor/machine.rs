@@ -1,4 +1,4 @@
-//! What the machine has: the kernel's calls, limits, memory, processors, programs of others.
+//! Checks the machine: system calls, limits, memory, processors, external programs.
 
 use super::{Finding, State};
 use bytesize::ByteSize;
@@ -8,9 +8,9 @@ use samite_launch::find_program;
 use std::fs;
 use std::path::Path;
 
-/// What the machine has for `units` units with these settings.
+/// Checks the machine for `units` units with these settings.
 pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
-    // None: as much as the rule says.
+    // `None`: the default rule applies.
     let budget = settings.memory.budget.set().map(|bytes| bytes.get());
     let mut findings = kernel(settings.fabric.ptracer);
     findings.extend(limits(units));
@@ -24,7 +24,7 @@ pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
     findings
 }
 
-/// What the kernel has to offer.
+/// Checks the features of the kernel.
 fn kernel(ptracer: PtracerName) -> Vec<Finding> {
     let has = |what, answer: rustix::io::Result<()>, remedy: &str| match answer {
         Ok(()) => Finding::new(what, State::Good, "works", ""),
@@ -68,7 +68,7 @@ fn kernel_copy(ptracer: PtracerName) -> Finding {
     }
 }
 
-/// Whether the limits of this user leave room for `units` units.
+/// Checks whether the limits of this user allow `units` units.
 fn limits(units: u64) -> Vec<Finding> {
     let shown =
         |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
@@ -77,6 +77,7 @@ fn limits(units: u64) -> Vec<Finding> {
     let files = getrlimit(Resource::Nofile).maximum;
     let processes = getrlimit(Resource::Nproc).current;
     let locked = getrlimit(Resource::Memlock).current;
+    // Too little lockable memory is only a note, because no local transport needs it.
     let lockable = if enough(locked, 64 << 20) {
         State::Good
     } else {
@@ -109,7 +110,7 @@ fn limits(units: u64) -> Vec<Finding> {
     ]
 }
 
-/// Memory against the budget, and huge pages.
+/// Compares memory with the budget, and checks huge pages.
 fn memory(budget: Option<u64>) -> Vec<Finding> {
     let available = meminfo("MemAvailable:");
     let shown = available.map_or("unknown".to_owned(), |bytes| ByteSize::b(bytes).to_string());
@@ -150,7 +151,7 @@ fn memory(budget: Option<u64>) -> Vec<Finding> {
     findings
 }
 
-/// Bytes of an entry of /proc/meminfo.
+/// Returns the bytes of an entry of /proc/meminfo.
 fn meminfo(entry: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(entry))?;
@@ -161,7 +162,7 @@ fn meminfo(entry: &str) -> Option<u64> {
         .map(|kib| kib * 1024)
 }
 
-/// The word in brackets: "always [madvise] never".
+/// Returns the word in brackets: "always [madvise] never".
 fn chosen_word(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let word = text
@@ -186,7 +187,7 @@ fn processors(units: u64) -> Finding {
     )
 }
 
-/// Programs that only benches and further transports use.
+/// Checks programs that only benches and further transports use.
 fn tools() -> Vec<Finding> {
     let tools = [
         ("mpicc.openmpi", "libopenmpi-dev openmpi-bin"),

@@ -1,9 +1,8 @@
-//! `samite doctor`: is this machine ready, and what comes of a workflow before it runs.
+//! `samite doctor`: checks this machine, and predicts what a workflow needs before it runs.
 //!
 //! # Files
-//! `machine` (what the machine has) · `plan` (bytes, memory, loads of a workflow's streams) ·
-//! `stream` (those of one stream) · `advice` (what is wrong with a plan, in words) · `paper` (as
-//! text)
+//! `machine` (checks of the machine) · `plan` (bytes, memory, loads of a workflow's streams) ·
+//! `stream` (those of one stream) · `advice` (findings about a plan) · `paper` (the plan as text)
 
 mod advice;
 mod machine;
@@ -44,7 +43,7 @@ pub(crate) struct DoctorArgs {
 enum State {
     /// As it should be.
     Good,
-    /// Samite runs, but slower or without something optional.
+    /// Samite runs, but slower, or without an optional feature.
     Note,
     /// Samite cannot run like this.
     Bad,
@@ -54,7 +53,7 @@ struct Finding {
     state: State,
     what: &'static str,
     found: String,
-    /// What to do; empty when nothing is to be done.
+    /// What to do; empty if nothing.
     remedy: String,
 }
 
@@ -100,6 +99,7 @@ pub(crate) fn doctor(
     for assignment in assignments {
         workflow.set(assignment)?;
     }
+    // The same steps as in `samite run`, so that an error of the workflow is found here, too.
     let settings = settings::resolve(Some(&workflow), &args.config)?;
     let programs = workflow.programs(&Builtins {
         executable: std::env::current_exe()?,
@@ -125,7 +125,7 @@ pub(crate) fn doctor(
     conclude(&[advice, machine], Some(&what))
 }
 
-/// Prints the findings and what follows from them.
+/// Prints the findings and the conclusion.
 fn conclude(findings: &[Vec<Finding>], what: Option<&str>) -> Result<ExitCode> {
     for findings in findings {
         say(format_args!("{}\n", table(findings)))?;

@@ -4,7 +4,7 @@ use super::plan::{Plan, ProgramPlan};
 use super::stream::{Array, StreamPlan};
 use crate::screen::{size, table};
 
-/// All of it; nothing where the workflow does not say who reads what.
+/// Returns the plan as text, or nothing if the workflow has no edges.
 pub(super) fn text(plan: &Plan) -> String {
     if plan.streams.is_empty() {
         return "The file has no [[edge]], so nothing is known of what its programs hand each other.\n".to_owned();

@@ -1,5 +1,5 @@
-//! What a workflow comes to before it runs: its streams, what each process sends, receives and has
-//! open, its memory.
+//! Predicts the needs of a workflow before it runs: its streams, what each process sends, receives
+//! and opens, its memory.
 
 use super::stream::{Around, StreamPlan};
 use crate::agent::budget_by_rule;
@@ -15,12 +15,12 @@ use serde::Serialize;
 /// Open files of a unit: its three streams, the pipe of its launcher, the memory of the domain, its
 /// agent, and one to spare.
 const OF_UNIT: u64 = 7;
-/// Those of an agent beside one for each process of its domain.
+/// Open files of an agent, besides one for each process of its domain.
 const OF_AGENT: u64 = 10;
-/// Those of the launcher beside the two pipes of each unit.
+/// Open files of the launcher, besides the two pipes of each unit.
 const OF_LAUNCHER: u64 = 12;
 
-/// A workflow.
+/// The plan of a workflow.
 #[derive(Serialize)]
 pub(super) struct Plan {
     pub(super) units: u64,
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) budget: u64,
     /// Bytes of these that blocks of streams may have.
     pub(super) capacity: u64,
-    /// Bytes that the streams need of that at the same time.
+    /// Bytes of these that the streams need at the same time.
     pub(super) memory: u64,
     pub(super) streams: Vec<StreamPlan>,
     pub(super) programs: Vec<ProgramPlan>,
@@ -37,33 +37,32 @@ pub(super) struct Plan {
     pub(super) agent_files: u64,
 }
 
-/// A program, seen from one of its units.
+/// The needs of one unit of a program.
 #[derive(Serialize)]
 pub(super) struct ProgramPlan {
     pub(super) name: String,
     pub(super) units: u64,
-    /// Most bytes that it puts into the steps of its streams, for one step of each.
+    /// Maximum bytes that it puts into one step of each of its streams.
     pub(super) sends: u64,
-    /// Bytes that it gets of them, if the units share them evenly.
+    /// Bytes that it gets of one step of each stream that it reads, if the units share evenly.
     pub(super) receives: u64,
     /// Bytes of blocks that it keeps, as a staging server.
     pub(super) keeps: u64,
-    /// Most private memory for what it copies: what it gets and does not read in place, and with
-    /// the method `file` what it puts.
+    /// Maximum private memory for copies: what it gets without reading in place and, with the
+    /// method `file`, what it puts.
     pub(super) copies: u64,
-    /// Most bytes of arrays that it has at a time: its own of what it puts, copies, and what it
-    /// keeps.
+    /// Maximum bytes of arrays at a time: its own arrays that it puts, copies, and what it keeps.
     pub(super) holds: u64,
-    /// Most bytes that it may keep, where its arguments say so.
+    /// The limit of what it may keep, if its arguments set one.
     pub(super) most_kept: Option<u64>,
     pub(super) files: u64,
 }
 
 impl Plan {
-    /// Of these programs, linked by these edges, with these settings.
+    /// Plans these programs, linked by these edges, with these settings.
     ///
     /// # Errors
-    /// An array that cannot be counted.
+    /// The size of an array overflows.
     pub(super) fn new(programs: &[Program], edges: &[Edge], config: &Config) -> Result<Plan> {
         let budget = config.memory.budget.set();
         let budget = budget.map_or_else(budget_by_rule, |bytes| bytes.get());
@@ -86,8 +85,7 @@ impl Plan {
                 program.map_or(0, |program| u64::from(program.units))
             };
             let of_stream = settings.stream(&edge.stream);
-            // With servers both they and the agent keep blocks, and a quarter of all of it may
-            // wait.
+            // With servers, both they and the agent keep blocks. A quarter of the total may wait.
             let all = match servers {
                 0 => capacity,
                 _ => capacity.saturating_mul(2),
@@ -123,6 +121,7 @@ impl Plan {
     }
 
     fn program(&self, program: &Program, servers: u64) -> ProgramPlan {
+        // Streams in files differ: writers buffer their part, and readers open one file per writer.
         let in_files = |stream: &&StreamPlan| stream.method == method_of_files();
         let writes = || {
             let streams = self.streams.iter();
@@ -171,7 +170,7 @@ fn method_of_files() -> &'static str {
     super::stream::method_name(Method::File)
 }
 
-/// The memory that the arguments of a server give it.
+/// Returns the memory that the arguments of a server set.
 fn memory_of(server: &Program) -> Option<u64> {
     let mut args = server.args.iter().map(|arg| arg.to_string_lossy());
     while let Some(arg) = args.next() {

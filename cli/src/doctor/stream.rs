@@ -1,4 +1,4 @@
-//! What one stream of a workflow comes to: its arrays, who sends and receives how much, memory,
+//! Predicts the needs of one stream of a workflow: arrays, bytes sent and received, memory,
 //! servers.
 
 use anyhow::{Context, Result};
@@ -23,22 +23,22 @@ pub(super) struct StreamPlan {
     /// Bytes of these that the writer with the largest part puts.
     pub(super) most_put: u64,
     pub(super) readers: Vec<ReaderPlan>,
-    /// Most steps that are in memory at the same time.
+    /// Maximum number of steps in memory at the same time.
     pub(super) steps_in_memory: u64,
-    /// Most steps that may wait for the slowest reader, as the settings say.
+    /// The configured limit of steps that wait for the slowest reader.
     pub(super) limit_steps: u64,
-    /// Most bytes that the settings let it have in memory.
+    /// The configured limit of its bytes in memory.
     pub(super) limit_memory: Option<u64>,
-    /// Whether a reader may leave steps on disk.
+    /// Whether steps may be spilled to disk for a reader.
     pub(super) spills: bool,
-    /// Servers that each byte is to lie on.
+    /// The number of servers that keep each byte.
     pub(super) replicas: u64,
-    /// Bytes of shared memory that these take, all copies.
+    /// Bytes of shared memory that the steps in memory take, with all replicas.
     pub(super) memory: u64,
-    /// Copies that are made of a byte on its way: `put` and `get`, and those that `alloc` and
-    /// `view` leave.
+    /// Copies of a byte on its way: by `put` and `get`, and those that remain with `alloc` and
+    /// `view`.
     pub(super) copies: Copies,
-    /// Bytes of the index of its blocks, in each process that reads.
+    /// Bytes of the index of its blocks, in each reading process.
     pub(super) index_bytes: u64,
     pub(super) servers: Option<ServerPlan>,
 }
@@ -48,7 +48,7 @@ pub(super) struct StreamPlan {
 pub(super) struct Array {
     pub(super) name: String,
     pub(super) dtype: String,
-    /// Empty where it is not promised.
+    /// Empty if it is not promised.
     pub(super) shape: Vec<u64>,
     pub(super) every: u64,
     pub(super) bytes: u64,
@@ -59,7 +59,7 @@ pub(super) struct Array {
 pub(super) struct ReaderPlan {
     pub(super) program: String,
     pub(super) units: u64,
-    /// Bytes of a step that each gets, if they share it evenly.
+    /// Bytes of a step that each unit gets, if they share it evenly.
     pub(super) each: u64,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Copies {
     pub(super) put: u64,
     pub(super) alloc: u64,
     pub(super) get: u64,
-    /// Of a box inside one block.
+    /// For a box inside one block.
     pub(super) view: u64,
 }
 
@@ -79,26 +79,26 @@ pub(super) struct ServerPlan {
     pub(super) replicas: u64,
     /// Bytes of a step at each, on average.
     pub(super) mean: u64,
-    /// Those of the fullest over the mean.
+    /// Bytes at the fullest server, relative to the mean.
     pub(super) max_over_mean: f64,
     pub(super) pieces: u64,
-    /// Servers that a writer and a reader talk to, and writers and readers that talk to a server,
-    /// at most.
+    /// Maximum number of servers that a writer and a reader talk to, and of writers and readers
+    /// that talk to a server.
     pub(super) per_writer: u64,
     pub(super) per_reader: u64,
     pub(super) per_server: u64,
 }
 
-/// The programs around a stream: writers, and each program that reads with its units.
+/// The programs around a stream: the writers, and each reading program with its units.
 pub(super) struct Around<'a> {
     pub(super) writers: u64,
     pub(super) readers: Vec<(&'a Edge, u64)>,
     pub(super) servers: u64,
-    /// Most bytes that may wait where no limit is given: a quarter of all memory for blocks.
+    /// Maximum bytes that may wait without a configured limit: a quarter of all memory for blocks.
     pub(super) quarter: u64,
 }
 
-/// A promised array, cut into the parts of the writers.
+/// A promised array, divided into the parts of the writers.
 struct Parts {
     shape: Vec<u64>,
     grid: Grid,
@@ -182,7 +182,8 @@ impl StreamPlan {
         Ok(())
     }
 
-    /// The loads of the servers by the code that places blocks; the largest variable counts.
+    /// Computes the loads of the servers with the code that places blocks. The largest variable
+    /// counts.
     fn spread(&mut self, parts: &Parts, settings: &Settings, around: &Around<'_>) -> Result<()> {
         let servers = around.servers;
         if servers == 0 {
@@ -194,6 +195,7 @@ impl StreamPlan {
         };
         let shares: Vec<Share> = (1..=servers).map(share).collect();
         let most = around.readers.iter().map(|(_, units)| *units).max();
+        // The reads are unknown: assume that the largest program divides the first dimension.
         let readers = Grid::along(&parts.shape, 0, most.unwrap_or(1).max(1))?;
         let replicas = u64::from(settings.replicas.max(1)).min(servers);
         let of = figures::of(
@@ -224,10 +226,10 @@ impl StreamPlan {
         Ok(())
     }
 
-    /// How many steps lie in memory, and how many bytes.
+    /// Computes how many steps are in memory, and how many bytes.
     fn remember(&mut self, settings: &Settings, around: &Around<'_>) {
         if settings.method == Method::File {
-            return; // each writer has its own part until it is written
+            return; // each writer buffers its own part until it is written
         }
         let by_method = match settings.method {
             Method::Local => 2,
@@ -251,7 +253,7 @@ impl StreamPlan {
                 self.step_bytes,
             )
         });
-        // What is kept is beside the step that is being written.
+        // Retained steps are in addition to the step that is being written.
         self.steps_in_memory = groups.max().unwrap_or(1).max(kept.saturating_add(1));
         if settings.precious_first {
             self.steps_in_memory = self.steps_in_memory.saturating_add(1);
@@ -276,13 +278,12 @@ impl StreamPlan {
     }
 }
 
-/// Most steps in memory for a group: those that wait or are held, and the one that is being
-/// written.
+/// Returns the maximum number of steps in memory for a group: waiting, held, and being written.
 fn steps_of(policy: Policy, limits: Limits, step: u64) -> u64 {
     let by_bytes = limits.bytes.checked_div(step).unwrap_or(u64::MAX).max(1);
     let limit = limits.steps.min(by_bytes);
     match policy {
-        // The one that is being written counts before it begins.
+        // The step to be written counts before it begins.
         Policy::Block | Policy::Spill => limit,
         Policy::Every(_) => limit.saturating_add(1),
         // One waits, one is held, one is being written.
@@ -315,7 +316,7 @@ fn copies(method: Method) -> Copies {
     }
 }
 
-/// What the edges of a stream promise: each variable once.
+/// Returns the promises of a stream's edges, each variable once.
 fn promises<'a>(around: &Around<'a>) -> Vec<&'a Promise> {
     let mut known: Vec<&Promise> = Vec::new();
     for promise in around.readers.iter().flat_map(|(edge, _)| &edge.variables) {
@@ -329,7 +330,7 @@ fn promises<'a>(around: &Around<'a>) -> Vec<&'a Promise> {
 }
 
 impl Parts {
-    /// The parts of `writers` units; `None` where the extent is not promised.
+    /// Returns the parts of `writers` units, or `None` if the extent is not promised.
     fn new(promise: &Promise, writers: u64) -> Result<Option<Parts>> {
         let cut = promise.cut.unwrap_or(Cut::Rows);
         let (shape, grid) = match &promise.extent {
@@ -350,8 +351,8 @@ impl Parts {
                     Cut::Rows => along(0, &mut parts),
                     Cut::Columns => along(block.len() - 1, &mut parts),
                     Cut::Blocks => {
-                        // As cubic as can be: the same number of blocks in each direction, as far
-                        // as it goes.
+                        // As cubic as possible: the same number of blocks in each direction, as far
+                        // as possible.
                         let whole: Vec<u64> = block.iter().map(|_| 1 << 20).collect();
                         parts = Grid::cubic(&whole, writers)?.divisions().to_vec();
                     }

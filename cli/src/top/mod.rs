@@ -1,11 +1,11 @@
-//! `samite top`: a running domain, live: streams and who reads them, queues, memory, who waits for
-//! whom.
+//! `samite top`: shows a running domain live: streams and their readers, queues, memory, and which
+//! process waits for which.
 //!
-//! It joins the domain as one more peer, in the background, and asks the agent, the coordinator and
-//! the block store; no unit is disturbed.
+//! It joins the domain as a background peer, and queries the agent, the coordinator and the block
+//! stores, but no unit.
 //!
 //! # Files
-//! `sample` (asking) · `report` (what is shown, and `--json`) · `tables` (as text) · `screen` (the
+//! `sample` (queries) · `report` (the contents, and `--json`) · `tables` (as text) · `screen` (the
 //! terminal)
 
 mod report;
@@ -23,21 +23,21 @@ use std::time::Duration;
 /// Options of `samite top`.
 #[derive(clap::Args)]
 pub(crate) struct TopArgs {
-    /// The domain; not needed where only one is there
+    /// The domain; not needed if there is only one
     #[arg(long)]
     domain: Option<String>,
-    /// Print the state of now as tables and end
+    /// Print the current state as tables and exit
     #[arg(long)]
     once: bool,
-    /// Print the state of now as JSON and end
+    /// Print the current state as JSON and exit
     #[arg(long, conflicts_with = "once")]
     json: bool,
-    /// Time between two looks
+    /// Time between two updates
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
 }
 
-/// Shows a domain until the person has seen enough, or once.
+/// Shows a domain until the user quits, or once.
 pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     let domain = match &args.domain {
         Some(domain) => domain.clone(),
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The domain of this user on this machine, if there is one and no other.
+/// Returns the domain of this user on this machine, if there is exactly one.
 fn only_domain() -> Result<String> {
     let domains = samite::agent::domains();
     match &domains[..] {

@@ -1,4 +1,5 @@
-//! What `samite top` knows of a domain, by names instead of numbers; `--json` prints it as it is.
+//! The state of a domain for `samite top`, by names instead of numbers. `--json` prints it
+//! unchanged.
 
 use super::sample::{PROGRAM, Sample};
 use samite::PeerInfo;
@@ -15,18 +16,18 @@ use std::time::Duration;
 pub(super) struct Report {
     pub(super) domain: String,
     pub(super) agent_pid: i32,
-    /// Most bytes that the units of the domain may share.
+    /// Maximum bytes that the units of the domain may share.
     pub(super) budget: u64,
-    /// Bytes of these that were given to units.
+    /// Bytes of these that are granted to units.
     pub(super) granted: u64,
-    /// Bytes of these that have pages.
+    /// Bytes of these that have physical pages.
     pub(super) resident: u64,
-    /// What the agent hosts.
+    /// The services that the agent hosts.
     pub(super) services: Vec<ServiceFacts>,
     pub(super) streams: Vec<Stream>,
     pub(super) block_stores: Vec<BlockStore>,
     pub(super) waits: Vec<Waiter>,
-    /// Streams, readers and waits that are not in it, because there are too many.
+    /// The number of streams, readers and waits that are left out because there are too many.
     pub(super) more: u64,
     pub(super) units: Vec<Unit>,
 }
@@ -37,26 +38,26 @@ pub(super) struct Stream {
     pub(super) writer: String,
     pub(super) ranks_here: u32,
     pub(super) ranks: u32,
-    /// `open`, `closed`, or who was lost.
+    /// `open`, `closed`, or which rank was lost.
     pub(super) state: String,
     pub(super) steps: u64,
     /// Bytes of all steps.
     pub(super) bytes: u64,
-    /// Steps that are still there.
+    /// Steps that are still stored.
     pub(super) held_steps: u64,
-    /// Bytes in memory, of steps that are there and of the one that is being written.
+    /// Bytes in memory of stored steps and of the one that is being written.
     pub(super) memory: u64,
     pub(super) bytes_per_second: f64,
     pub(super) age_seconds: f64,
     pub(super) readers: Vec<Readers>,
     pub(super) subscriptions: u64,
-    /// What they were not told yet.
+    /// News that they were not told yet.
     pub(super) news: u64,
 }
 
 #[derive(Serialize)]
 pub(super) struct Readers {
-    /// `None`: stands for the first that comes.
+    /// `None`: reserved for the first program that comes.
     pub(super) name: Option<String>,
     pub(super) ranks_here: u32,
     pub(super) ranks: u32,
@@ -65,10 +66,10 @@ pub(super) struct Readers {
     pub(super) queued_bytes: u64,
     pub(super) limit_steps: u64,
     pub(super) limit_bytes: u64,
-    /// Taken and not released.
+    /// Steps that are taken and not released.
     pub(super) held_steps: u64,
     pub(super) held_bytes: u64,
-    /// All that it has taken.
+    /// All steps that it has taken.
     pub(super) steps: u64,
     pub(super) bytes: u64,
     pub(super) bytes_per_second: f64,
@@ -78,12 +79,12 @@ pub(super) struct Readers {
 pub(super) struct BlockStore {
     pub(super) name: String,
     pub(super) peer: u32,
-    /// Most bytes of memory for blocks.
+    /// Maximum bytes of memory for blocks.
     pub(super) memory: u64,
-    /// Bytes of these that streams have.
+    /// Bytes of these that are granted to streams.
     pub(super) granted: u64,
-    /// Bytes that it has taken from the machine, and those of them that no stream has now; `None`:
-    /// it did not answer.
+    /// Bytes that it has taken from the machine, and those of them that no stream uses now. `None`
+    /// if it did not answer.
     pub(super) used: Option<u64>,
     pub(super) spare: Option<u64>,
     pub(super) buffers: Option<u64>,
@@ -114,8 +115,8 @@ pub(super) struct Unit {
 }
 
 impl Report {
-    /// What a sample says; with one from before, bytes per second are those between the two, else
-    /// since a stream was opened.
+    /// Makes a report of a sample. Rates are those since the sample `before`, or else since a
+    /// stream was opened.
     pub(super) fn new(sample: &Sample, before: Option<&Sample>) -> Report {
         let (facts, figures) = (&sample.facts, &sample.overview.figures);
         let streams = figures.streams.iter().map(|stream| {
@@ -135,6 +136,7 @@ impl Report {
         let outside = figures.opening.iter().map(|wait| (None, wait));
         let waits = inside.chain(outside);
         let units = facts.peers.iter().zip(&sample.processes);
+        // This process is a peer, too, but not part of the report.
         let units = units.filter(|(peer, _)| peer.identity.program != PROGRAM);
         Report {
             domain: facts.domain.clone(),
@@ -170,7 +172,7 @@ impl Report {
 }
 
 fn per_second(bytes: u64, time: Duration) -> f64 {
-    // The clock of the figures counts milliseconds.
+    // Figures have a resolution of one millisecond.
     bytes as f64 / time.as_secs_f64().max(1e-3)
 }
 

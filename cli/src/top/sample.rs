@@ -1,5 +1,5 @@
-//! Asks a domain how it stands: the agent, the coordinator and the block stores, and the kernel
-//! about the processes.
+//! Queries the state of a domain: from the agent, the coordinator and the block stores, and from
+//! the kernel for the processes.
 
 use anyhow::{Context, Result};
 use samite::agent::{self, DomainFacts, ServiceFacts};
@@ -7,40 +7,40 @@ use samite::stage::{Overview, Stage};
 use samite::{Fabric, FabricConfig, Identity};
 use std::time::{Duration, Instant};
 
-/// How long somebody may take to answer.
+/// How long each of them may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The name under which it is a peer.
+/// The program name of this peer.
 pub(super) const PROGRAM: &str = "samite-top";
 
-/// A place in the domain.
+/// A membership in the domain.
 pub(super) struct Source {
     domain: String,
     fabric: Fabric,
 }
 
-/// Where the coordinator can be asked.
+/// A connection to the coordinator.
 pub(super) struct Connected<'f> {
     source: &'f Source,
     stage: Stage,
 }
 
-/// How the domain stands at a time.
+/// The state of the domain at one time.
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) facts: DomainFacts,
-    /// What the agent hosts.
+    /// The services that the agent hosts.
     pub(super) services: Vec<ServiceFacts>,
     pub(super) overview: Overview,
-    /// Of the peers in `facts`.
+    /// The processes of the peers in `facts`.
     pub(super) processes: Vec<Process>,
 }
 
-/// What the kernel says of a process.
+/// The kernel's information about a process.
 pub(super) struct Process {
-    /// As a word: running, asleep, stopped ...
+    /// The state as a word: running, asleep, stopped ...
     pub(super) state: &'static str,
-    /// Bytes of memory that it has, shared ones included.
+    /// Bytes of resident memory, including shared memory.
     pub(super) resident: u64,
 }
 
@@ -69,11 +69,10 @@ impl Source {
 }
 
 impl Connected<'_> {
-    /// Asks everybody.
+    /// Queries all of them.
     ///
     /// # Errors
-    /// The agent, or the coordinator in it, does not answer: the domain is gone, or its agent is
-    /// stopped.
+    /// The agent, or its coordinator, does not answer: the domain is gone, or its agent is stopped.
     pub(super) fn sample(&self) -> Result<Sample> {
         let overview = self.stage.overview(TIMEOUT)?;
         let facts = agent::facts(&self.source.domain, TIMEOUT)?;
@@ -91,7 +90,7 @@ impl Connected<'_> {
 
 fn process(pid: i32) -> Process {
     let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    // After the name, which may have anything in it.
+    // The fields after the name, which may contain anything.
     let stat = read("stat");
     let state = stat
         .rsplit_once(") ")

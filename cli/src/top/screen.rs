@@ -1,4 +1,4 @@
-//! The live view: the tables of a report, drawn again and again, until a key ends it.
+//! The live view: draws the tables of a report repeatedly, until a key ends it.
 
 use super::report::Report;
 use super::sample::{Connected, Sample};
@@ -12,7 +12,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
 use std::time::{Duration, Instant};
 
-/// Draws the domain every `interval` until `q`, Escape or Ctrl-C; the terminal is as before then.
+/// Draws the domain every `interval` until `q`, Escape or Ctrl-C, and then restores the terminal.
 ///
 /// # Errors
 /// The terminal cannot be drawn on; the domain is gone.
@@ -61,8 +61,8 @@ fn ends(key: event::KeyEvent) -> bool {
     }
 }
 
-/// The domain in one line, and below the tables: each as high as its rows, the last with what is
-/// left.
+/// Draws the domain in one line, and the tables below: each as high as its rows, the last with the
+/// remaining space.
 pub(super) fn draw(frame: &mut Frame<'_>, report: &Report) {
     let sections = sections(report);
     let heights = sections.iter().map(|section| {
@@ -169,7 +169,7 @@ mod tests {
             "field   rank 2 of solver  77   a first reader; 2 steps are unread  1.2 s"
         );
         assert_eq!(lines[29], "q: quit");
-        // Too small for anything is no error.
+        // A terminal that is too small is not an error.
         for (width, height) in [(1, 1), (20, 5), (300, 2)] {
             drawn(&report, width, height);
         }

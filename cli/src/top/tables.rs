@@ -1,4 +1,4 @@
-//! A report as tables of text: the same on paper and on the terminal.
+//! A report as tables of text, the same for `--once` and for the live view.
 
 use super::report::{Readers, Report, Stream};
 use crate::screen::{size, table};
@@ -9,11 +9,11 @@ pub(super) struct Section {
     pub(super) title: String,
     pub(super) header: &'static [&'static str],
     pub(super) rows: Vec<Vec<String>>,
-    /// What is said where there are no rows.
+    /// The text for a table without rows.
     pub(super) nothing: &'static str,
 }
 
-/// The first line: the domain and its memory.
+/// Returns the first line: the domain and its memory.
 pub(super) fn headline(report: &Report) -> String {
     format!(
         "domain {}: agent {}, {} of {} granted, {} resident",
@@ -25,7 +25,7 @@ pub(super) fn headline(report: &Report) -> String {
     )
 }
 
-/// All tables.
+/// Returns all tables.
 pub(super) fn sections(report: &Report) -> [Section; 5] {
     [
         streams(report),
@@ -36,7 +36,7 @@ pub(super) fn sections(report: &Report) -> [Section; 5] {
     ]
 }
 
-/// All of it, for `--once`.
+/// Returns the whole report as text, for `--once`.
 pub(super) fn text(report: &Report) -> String {
     let mut text = headline(report) + "\n";
     for section in sections(report) {

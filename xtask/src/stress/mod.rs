@@ -1,16 +1,16 @@
-//! `cargo xtask stress`: what a suite of many processes says when some of them are late.
+//! `cargo xtask stress`: runs suites of many processes while some of the processes are late.
 //!
 //! A round runs the test binary of a suite while random processes below it (units, agents,
 //! launchers) are stopped for up to a second each, or beside eight processes that spin. The test
-//! itself, whose watchdog it is, is not stopped. The seed decides when the next one is stopped,
-//! which of those that run then, and for how long; the system decides how far they have got, so a
-//! seed repeats a round's pressure and not its course.
+//! process, which runs the watchdog, is not stopped. The seed decides when the next process is
+//! stopped, which of those running then, and for how long. Their progress depends on the system, so
+//! a seed repeats the pressure of a round but not its course.
 //!
-//! A round fails when a test fails, when it has not ended after `--limit`, and when it leaves
-//! processes behind. Whatever was started here ends with this command, Ctrl-C included.
+//! A round fails if a test fails, if it has not ended after `--limit`, or if it leaves processes
+//! behind. All processes started here end with this command, also on Ctrl-C.
 //!
-//! Files: `suites` (what there is, what is left out and why) · `round` (one run) · `stops` (whom,
-//! when, for how long) · `processes` (finding, signalling, ending them).
+//! Files: `suites` (the suites, what is left out and why) · `round` (one run) · `stops` (which
+//! process, when, for how long) · `processes` (finding, signalling and ending them).
 
 mod processes;
 mod round;
@@ -47,10 +47,10 @@ pub(crate) struct Options {
     /// Seconds after which a round has failed
     #[arg(long, default_value_t = 900)]
     limit: u64,
-    /// Say what there is and what is left out, and run nothing
+    /// List the suites and what is left out, and run nothing
     #[arg(long)]
     list: bool,
-    /// A program that is run instead of a suite
+    /// A program to run instead of a suite
     #[arg(last = true, conflicts_with_all = ["suite", "test", "list"])]
     program: Vec<OsString>,
 }
@@ -71,7 +71,7 @@ struct Failure {
     log: PathBuf,
 }
 
-/// Runs what is asked for; fails when a round did.
+/// Runs the requested rounds. Fails if a round failed.
 pub(crate) fn stress(options: &Options) -> Result<()> {
     if options.list {
         return list();
@@ -107,7 +107,7 @@ pub(crate) fn stress(options: &Options) -> Result<()> {
                 let (program, tests) = suite.build(options.test.as_deref())?;
                 built.push((suite.name, program, tests));
             }
-            // Before, Ctrl-C ends cargo and this command as it ends all others.
+            // Until here, Ctrl-C ends cargo and this command in the usual way.
             work.catch_interrupts()?;
             for (name, program, tests) in &built {
                 println!("{name}: {tests} tests");
@@ -147,7 +147,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// All rounds of one program.
+    /// Runs all rounds of one program.
     fn rounds(&mut self, name: &str, program: &Program) -> Result<()> {
         let both = Pressure::BOTH.into_iter();
         for pressure in both.filter(|one| self.options.only.is_none_or(|only| only == *one)) {
@@ -167,7 +167,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// One round, unless it was interrupted before.
+    /// Runs one round, unless interrupted.
     fn one(&self, program: &Program, seed: u64, row: &mut Row) -> Result<()> {
         if self.interrupted.load(Ordering::Relaxed) {
             return Ok(());
@@ -249,7 +249,8 @@ impl Work<'_> {
     }
 }
 
-/// Why a round failed, if it did: by the names of the tests where its output has them.
+/// Returns why a round failed, if it did, with the names of the failed tests if its output has
+/// them.
 fn failure(ended: &Ended, log: &Path) -> Option<String> {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -275,7 +276,7 @@ fn failure(ended: &Ended, log: &Path) -> Option<String> {
     }
 }
 
-/// Columns of equal width.
+/// Formats rows in aligned columns.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);

@@ -1,5 +1,5 @@
-//! The processes below this one: found in `/proc`, signalled through descriptors (a number that was
-//! given to another process meanwhile is not hit), reaped, and ended together.
+//! The descendants of this process: finds them in `/proc`, signals them through descriptors (so a
+//! reused process id is not hit), reaps them, and ends them together.
 
 use anyhow::{Context, Result};
 use rustix::fd::OwnedFd;
@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-/// The words by which this program starts itself as [`start`] and [`spin`].
+/// The commands by which this program starts itself as [`start`] and [`spin`].
 pub(crate) const START: &str = "stress-start";
 pub(crate) const SPIN: &str = "stress-spin";
 
@@ -26,7 +26,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// The name is in brackets and may hold brackets itself; what follows the last one is fixed.
+    /// Parses `stat`. The name is in brackets and may contain brackets. The fields after the last
+    /// one are fixed.
     fn parse(stat: &str) -> Option<Process> {
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
@@ -39,7 +40,7 @@ impl Process {
         })
     }
 
-    /// Whether it could go on at all: it has not ended, and nobody has stopped it.
+    /// Returns true if it can run: it has neither ended nor been stopped.
     pub(super) fn goes_on(&self) -> bool {
         !matches!(self.state, 'T' | 't') && !self.has_ended()
     }
@@ -49,12 +50,12 @@ impl Process {
     }
 }
 
-/// From now on orphans below this process become its children, so that none is lost from sight.
+/// Makes orphans below this process its children, so that none escapes.
 pub(super) fn adopt_orphans() -> Result<()> {
     set_child_subreaper(Some(getpid())).context("orphans cannot be adopted")
 }
 
-/// All processes below `root` that have not ended, without itself.
+/// Returns all live processes below `root`, without `root` itself.
 pub(super) fn below(root: Pid) -> Vec<Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let stats = entries
@@ -76,17 +77,17 @@ pub(super) fn below(root: Pid) -> Vec<Process> {
     found
 }
 
-/// A descriptor by which a process is signalled; none when it has ended.
+/// Returns a descriptor for signalling a process, or `None` if it has ended.
 pub(super) fn handle(pid: Pid) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Sends a signal; false when the process has ended.
+/// Sends a signal. Returns false if the process has ended.
 pub(super) fn signal(process: &OwnedFd, signal: Signal) -> bool {
     pidfd_send_signal(process, signal).is_ok()
 }
 
-/// Takes the exit status of adopted orphans that have ended. `ours` are waited for elsewhere.
+/// Reaps adopted orphans that have ended. `ours` are waited for elsewhere.
 pub(super) fn reap(ours: &[Pid]) {
     let me = getpid().as_raw_pid();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -99,7 +100,7 @@ pub(super) fn reap(ours: &[Pid]) {
     }
 }
 
-/// Kills all processes below this one, until there is none.
+/// Kills all processes below this one, until none is left.
 pub(super) fn end_all() {
     loop {
         let left = below(getpid());
@@ -114,16 +115,16 @@ pub(super) fn end_all() {
     }
 }
 
-/// The command that runs `program` so that it ends when this process does, however that ends.
+/// Returns a command that runs `program` so that it ends with this process, however this one ends.
 pub(super) fn bound(program: &std::ffi::OsStr) -> Command {
     let mut command = ourselves(START);
-    // Ctrl-C is for this process; the others are ended by it.
+    // Ctrl-C reaches only this process, which then ends the others.
     command.arg(program).process_group(0);
     command
 }
 
-/// The command that runs this program in another of its parts. The path that the system keeps is
-/// right even if the file was replaced meanwhile.
+/// Returns a command that runs another part of this program. The path in `/proc` is right even if
+/// the file was replaced meanwhile.
 pub(super) fn ourselves(part: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(part);
@@ -137,7 +138,7 @@ fn end_with_parent() {
     }
 }
 
-/// In a process of its own: becomes another program, which ends when its parent does.
+/// Runs in a separate process: becomes another program, which ends when its parent does.
 pub(crate) fn start(line: &[std::ffi::OsString]) -> ExitCode {
     end_with_parent();
     let error = match line {
@@ -148,7 +149,7 @@ pub(crate) fn start(line: &[std::ffi::OsString]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// In a process of its own: keeps a core busy until it is ended.
+/// Runs in a separate process: keeps a core busy until it is ended.
 pub(crate) fn spin() -> ! {
     end_with_parent();
     loop {

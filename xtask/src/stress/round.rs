@@ -11,14 +11,14 @@ use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How many spin beside a suite.
+/// The number of spinning processes beside a suite.
 const SPINNERS: usize = 8;
-/// How often the processes are looked at.
+/// The interval at which the processes are checked.
 const TICK: Duration = Duration::from_millis(5);
-/// What outlives a program ends by itself within this time, or was left behind.
+/// A process that outlives the program for longer than this counts as left behind.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What is done to a program.
+/// The kind of pressure on a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Pressure {
     /// Random processes of it are stopped for up to a second each
@@ -38,7 +38,7 @@ impl Pressure {
     }
 }
 
-/// What runs.
+/// The program to run.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) path: OsString,
@@ -49,7 +49,7 @@ pub(super) struct Program {
 /// How a round ended.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// None: it did not end in time.
+    /// `None` if it did not end in time.
     pub(super) status: Option<ExitStatus>,
     pub(super) stops: u64,
     pub(super) time: Duration,
@@ -57,7 +57,7 @@ pub(super) struct Ended {
     pub(super) left: Vec<String>,
 }
 
-/// Ends everything that was started here when it goes out of scope.
+/// Ends all processes started here when dropped.
 struct EndAll;
 
 impl Drop for EndAll {
@@ -66,8 +66,8 @@ impl Drop for EndAll {
     }
 }
 
-/// Runs a program; its output goes to `log`. None when `interrupted` was set meanwhile. Whatever
-/// happens, nothing that was started here runs when this returns.
+/// Runs a program with its output in `log`. Returns `None` if `interrupted` was set meanwhile. In
+/// any case, nothing that was started here runs when this returns.
 pub(super) fn round(
     program: &Program,
     pressure: Pressure,
@@ -115,7 +115,7 @@ pub(super) fn round(
         std::thread::sleep(TICK);
     };
 
-    // What is stopped goes on before it is asked who is left.
+    // Stopped processes are continued before the remaining ones are listed.
     let done = stops.map_or(0, |stops| stops.done);
     for spinner in &mut spinners {
         spinner.kill()?;
@@ -146,7 +146,7 @@ fn started(command: &mut Command) -> Result<Child> {
         .with_context(|| format!("{command:?} cannot be started"))
 }
 
-/// What outlives the program for longer than it may.
+/// Returns the processes that outlive the program for longer than [`GRACE`].
 fn left_behind(interrupted: &AtomicBool) -> Vec<String> {
     let start = Instant::now();
     loop {

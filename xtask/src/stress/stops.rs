@@ -1,4 +1,4 @@
-//! When whom is stopped, and for how long: drawn from a seed.
+//! Decides which process is stopped when, and for how long, from a seed.
 
 use super::processes::{Process, below, handle, signal};
 use fastrand::Rng;
@@ -6,11 +6,11 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, Signal, getpid};
 use std::time::{Duration, Instant};
 
-/// Between two stops.
+/// Milliseconds between two stops.
 const GAP: std::ops::RangeInclusive<u64> = 10..=150;
-/// Half of the stops are as short as a time slice, the others as long as a page that comes from a
-/// disk or a laptop that was closed: what is right after a moment and what is right after all
-/// deadlines of sleepers are different things.
+/// Milliseconds of a short stop. Half of the stops are as short as a time slice. The others are as
+/// long as a page-in from disk or a closed laptop, because code may survive a short delay but not
+/// one beyond the deadlines of sleepers.
 const SHORT: std::ops::RangeInclusive<u64> = 1..=50;
 const LONG: std::ops::RangeInclusive<u64> = 50..=1000;
 
@@ -20,7 +20,7 @@ pub(super) struct Stops {
     random: Rng,
     next: Instant,
     stopped: Vec<(Instant, OwnedFd)>,
-    /// How many so far.
+    /// The number of stops so far.
     pub(super) done: u64,
 }
 
@@ -34,8 +34,8 @@ impl Stops {
         }
     }
 
-    /// Lets those go on whose time is over, and stops the next one. `spared` are never stopped: the
-    /// test itself, with its watchdog.
+    /// Continues the processes whose time is over, and stops the next one. `spared` are never
+    /// stopped: the test itself, with its watchdog.
     pub(super) fn step(&mut self, spared: &[Pid]) {
         let now = Instant::now();
         self.stopped.retain(|(until, process)| {
@@ -51,7 +51,7 @@ impl Stops {
         self.next = now + self.draw(GAP);
         let (which, long) = (self.random.f64(), self.random.bool());
         let length = self.draw(if long { LONG } else { SHORT });
-        // One that a test has stopped is left to the test.
+        // A process that a test has stopped is left to the test.
         let may = |process: &Process| process.goes_on() && !spared.contains(&process.pid);
         let going: Vec<Process> = below(getpid()).into_iter().filter(may).collect();
         let at_most = (going.len() + self.stopped.len()).div_ceil(2);

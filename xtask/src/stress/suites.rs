@@ -1,4 +1,4 @@
-//! Which suites there are, and what is left out of them.
+//! Lists the suites, and what is left out of them.
 
 use super::round::Program;
 use crate::arrows::{Metadata, Package, metadata};
@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What is not run under stress, and why. The second word begins the names of tests of a suite;
-/// empty: the suite as a whole.
+/// What is not run under stress, and why. The second string is a prefix of test names in a suite;
+/// if empty, the whole suite is left out.
 pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
     (
         "fabric/simulated",
@@ -76,7 +76,7 @@ pub(super) struct Suite {
     zarr: bool,
 }
 
-/// The suites whose name begins with `wanted`; without it all.
+/// Returns the suites whose name begins with `wanted`, or all without it.
 pub(super) fn suites(wanted: Option<&str>) -> Result<Vec<Suite>> {
     let metadata = metadata()?;
     let mut found: Vec<Suite> = metadata
@@ -113,7 +113,7 @@ fn of_package(metadata: &Metadata, package: &Package) -> Vec<Suite> {
         .collect()
 }
 
-/// Why a test, or (with an empty name) a suite, is left out.
+/// Returns why a test or, with an empty name, a suite is left out, if it is.
 fn left_out(suite: &str, test: &str) -> Option<&'static str> {
     let applies = |(of, beginning, _): &&(&str, &str, &str)| {
         *of == suite && (beginning.is_empty() || !test.is_empty() && test.starts_with(beginning))
@@ -121,7 +121,7 @@ fn left_out(suite: &str, test: &str) -> Option<&'static str> {
     LEFT_OUT.iter().find(applies).map(|(.., why)| *why)
 }
 
-/// The part of what `cargo test --message-format=json` says that names the program.
+/// The part of the output of `cargo test --message-format=json` that names the program.
 #[derive(Deserialize)]
 struct Artifact {
     target: crate::arrows::Target,
@@ -129,7 +129,7 @@ struct Artifact {
 }
 
 impl Suite {
-    /// Builds it, and asks it for its tests. With `only`, those whose name contains that.
+    /// Builds the suite and counts its tests; with `only`, those whose name contains it.
     pub(super) fn build(&self, only: Option<&str>) -> Result<(Program, usize)> {
         let mut line = vec![
             "test",
@@ -172,7 +172,7 @@ impl Suite {
         ))
     }
 
-    /// The full names of its tests, without those that are left out.
+    /// Returns the full names of its tests, without those that are left out.
     fn tests(&self, path: &OsString, only: Option<&str>) -> Result<Vec<String>> {
         let mut list = Command::new(path);
         list.args(["--list", "--format=terse"])
