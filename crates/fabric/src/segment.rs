@@ -196,8 +196,9 @@ impl Fabric {
         Ok(Remote::new(self.clone(), key, path))
     }
 
-    /// As [`Fabric::attach`], but never refused: the owner is asked with each operation, and not
-    /// before. So operations on a segment of a lost peer end with an error that says so.
+    /// As [`Fabric::attach`], but without checking the segment: the owner is asked with each
+    /// operation, and not before. So operations on a segment of a lost peer end with an error that
+    /// says so.
     pub fn attach_unseen(&self, key: SegmentKey) -> Remote {
         Remote::new(self.clone(), key, AccessPath::Messages)
     }

@@ -54,8 +54,8 @@ pub(crate) enum Arrived {
     Offer(crate::wire::Offer),
     /// Its bytes are here. Its sender was this incarnation of a number that has been reassigned.
     Departed(u32, SmallVec<[u8; 64]>),
-    /// A receive took it from this incarnation of its sender, but panicked before it could return
-    /// it.
+    /// A receive took it from this incarnation of its sender, but a panic ended the receive before
+    /// it could return it.
     Back(u32, SmallVec<[u8; 64]>),
 }
 
@@ -476,7 +476,7 @@ impl Engine {
     fn joined(&mut self, info: PeerInfo, caps: Caps) {
         let id = info.peer;
         let route = self.new_route(&info, caps);
-        // Messages and signals of an earlier incarnation of this number are not those of the new
+        // Messages and signals of an earlier incarnation of this number do not belong to the new
         // one.
         self.keep_last_words(id);
         *self.peer(id) = Peer {
@@ -599,7 +599,7 @@ impl Engine {
         true
     }
 
-    /// Returns whether one more answered request may be sent to a peer.
+    /// Returns whether one more request that will be answered may be sent to a peer.
     pub(crate) fn has_credit(&mut self, to: PeerId) -> bool {
         let peer = self.peer(to);
         peer.unanswered < crate::proto::CREDITS && peer.outbox.has_capacity()

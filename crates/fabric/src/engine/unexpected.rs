@@ -18,7 +18,7 @@
 //! # What it does not do
 //! If two units of a program send each other more than [`OFFER_AT`] bytes by blocking sends, and
 //! receive afterwards, they wait until the deadline. What a process sends to itself is not counted:
-//! the process itself is responsible for it.
+//! that is its own responsibility.
 
 use super::{Arrived, Engine};
 use crate::ops::Status;

@@ -86,7 +86,7 @@ impl Piece {
 }
 
 impl PeerRma {
-    /// Returns the number of the last put: those up to it are behind the next fence.
+    /// Returns the number of the last put queued: the next fence waits for the puts up to it.
     pub(crate) fn last_put(&self) -> u64 {
         self.put
     }

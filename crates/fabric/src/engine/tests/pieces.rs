@@ -35,8 +35,8 @@ fn a_sender_inside_its_piece_holds_up_nobody() {
     );
 }
 
-/// A sender claims in its word that it is copying. One that was never asked to copy is not waited
-/// for.
+/// A sender's claim word says that it is copying. A sender that was never asked to copy is not
+/// waited for.
 #[test]
 fn a_sender_that_nobody_asked_holds_no_buffer() {
     for helped in [false, true] {

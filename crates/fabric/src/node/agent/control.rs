@@ -213,6 +213,7 @@ pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     socket: BorrowedFd<'_>,
 ) -> Result<(T, Vec<OwnedFd>), String> {
+    // A packet is received whole or cut off, so the buffer has the maximum size.
     let mut bytes = vec![0; PACKET_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -226,6 +227,7 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     if got.bytes == 0 {
         return Err("the connection was closed".to_owned());
     }
+    // Missing descriptors must be an error here: a message may be meaningless without them.
     if got.flags.contains(ReturnFlags::CTRUNC) {
         return Err(
             "the kernel cut descriptors off: this process has no more of them (ulimit -n), or too many were sent"

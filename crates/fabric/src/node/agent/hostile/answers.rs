@@ -125,6 +125,7 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
         1 => drop(client::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
         2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
+            // Grants are arbitrary: the heap must not return a block that does not fit.
             let mut extents = AgentExtents::new(domain, (Slot(0), 1), BRIEF);
             let _ = extents.grant(word(random));
             let heap = Heap::new(arena.clone(), Box::new(extents), false);

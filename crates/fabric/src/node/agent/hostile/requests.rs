@@ -107,6 +107,7 @@ fn no_request_breaks_a_node() {
         for _ in 0..60 {
             let who = if random.u32(..5) == 0 { victim } else { own };
             let request = request(random, who);
+            // Some requests are mutated as text, so that malformed ones occur, too.
             let mut text = serde_json::to_vec(&request).expect("a request can be said");
             if random.u32(..4) == 0 {
                 mutate(random, &mut text);
@@ -129,6 +130,7 @@ fn no_request_breaks_a_node() {
                 let said = serde_json::to_vec(&answer).expect("an answer can be said");
                 serde_json::from_slice::<Answer>(&said).expect("and understood");
             }
+            // Whatever happened, the victim is still a member, with its identity.
             node.reclaim();
             assert!(node.member(victim).is_some());
             let info = node.layout().peers.info(victim.0).expect("it is there");

@@ -101,7 +101,7 @@ impl Jobs {
         }
         let job = &identity.job;
         let known = self.jobs.get(job).and_then(|job| job.units.get(&unit));
-        // A name for two units would be ambiguous.
+        // Two processes as the same unit would make its name ambiguous.
         if let Some(Unit::Joined {
             peer, alive: true, ..
         }) = known

@@ -71,8 +71,8 @@ fn the_table_is_published_and_never_believed() {
         granted.push((life, node.grant(life, 1).map(|span| span.offset).ok()));
         scribble(&node, State::Free, u32::MAX);
         if round % 4 == 3 {
-            // One of several living processes leaves: only its own memory is reclaimed, and its
-            // number gets a new incarnation.
+            // A process among others is lost: only its own memory is reclaimed, and its number gets
+            // a new incarnation.
             let member = node.member(life).unwrap();
             node.lose(member);
             living.remove(&life.0);
