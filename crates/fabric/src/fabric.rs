@@ -484,8 +484,8 @@ impl Shared {
         self.layers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The last turns of a leaving process: what is queued is sent, and peers that copy into its
-    /// buffers end their piece.
+    /// Takes the last turns of a leaving process: what is queued is sent, and peers that copy into
+    /// its buffers end their piece.
     fn linger(&self) {
         let mut waiting = Waiting::new(self, LINGER);
         let Some(mut core) = self.core() else { return };

@@ -316,7 +316,7 @@ impl Remote {
         self.fabric.gather_far(self.key, size, offsets, into)
     }
 
-    /// The kernel has no atomics on other processes' memory: the owner performs them (see
+    /// Asks the owner for an atomic: the kernel has none on other processes' memory (see
     /// `proto/rma`).
     fn atomic_far(
         &self,

@@ -187,7 +187,7 @@ pub(crate) fn segment_word(id: u64, generation: u32) -> u64 {
     1 << 63 | id << 31 | generation as u64
 }
 
-/// The reverse; `None` for 0.
+/// Returns segment and generation of such a word; `None` for 0.
 pub(crate) fn segment_of_word(word: u64) -> Option<(u64, u32)> {
     (word >> 63 != 0).then_some((word >> 31 & 0xffff_ffff, word as u32 & 0x7fff_ffff))
 }

@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Sender: a peer says how it wants its messages from now on.
+    /// Sender: handles the pace at which a peer wants its messages from now on.
     pub(super) fn pace_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         self.peer(frame.from).pace = Pace::of(frame.arg).ok_or("a pace")?;
         Ok(())

@@ -74,7 +74,7 @@ pub(crate) fn segment_id(peer: Slot, segment: u32) -> u64 {
     (peer.0 as u64) << 16 | segment as u64
 }
 
-/// The reverse.
+/// Returns the segment that an id names.
 pub(crate) fn segment_of(id: u64) -> (Slot, u32) {
     (Slot((id >> 16) as u32 & 0xffff), id as u32 & 0xffff)
 }

@@ -441,8 +441,8 @@ impl Engine {
         }
     }
 
-    /// The same for an active message. Those that want no reply, and those of services, take no
-    /// credit; other limits apply to them.
+    /// Checks the same for an active message. Those that want no reply, and those of services, take
+    /// no credit; other limits apply to them.
     fn may_send_active(
         &mut self,
         from: PeerId,

@@ -12,7 +12,7 @@ use crate::wire::Help;
 use samite_mem::copy::cooperative::Claim;
 
 impl Engine {
-    /// Sender: the receiver asks for help.
+    /// Sender: handles the receiver's request for help.
     pub(crate) fn help_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let help = Help::read(frame.inline).ok_or("a call for help")?;
         let from = frame.from;

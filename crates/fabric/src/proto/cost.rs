@@ -96,7 +96,7 @@ impl CostModel {
         wanted.next_multiple_of(4096).max(floor)
     }
 
-    /// The same for a copy out of mapped memory.
+    /// Returns the same for a copy out of mapped memory.
     pub fn direct_piece(&self, bytes: u64) -> u64 {
         (4u64 << 20).max(self.piece(bytes, Choice::Kernel))
     }

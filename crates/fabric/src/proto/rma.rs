@@ -264,7 +264,7 @@ impl Engine {
         }
     }
 
-    /// Owner: a peer asks for the remote key of a segment.
+    /// Owner: handles a peer's request for the remote key of a segment.
     pub(crate) fn remote_key_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let (place, []) = RemoteAddress::read(frame.inline).ok_or("a request for a remote key")?;
         self.may_ask(frame.from)?;

@@ -34,7 +34,7 @@ impl Engine {
         }
     }
 
-    /// Sender: the receiver wants the message as data.
+    /// Sender: handles the receiver's request for the message as data.
     pub(crate) fn stream_wanted(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
         let Words([receive]) = Words::<1>::read(frame.inline).ok_or("a request for data")?;
         let from = frame.from;

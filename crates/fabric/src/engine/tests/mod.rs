@@ -82,7 +82,7 @@ impl World {
         world
     }
 
-    /// The peer joins, or joins again after it broke the rules.
+    /// Lets the peer join, or join again after it broke the rules.
     fn join(&mut self, index: usize) {
         let info = self.infos[index].clone();
         self.engine.change(Change::Joined(info, caps()));
@@ -92,7 +92,7 @@ impl World {
         self.infos[index].peer
     }
 
-    /// The first peer sends a frame.
+    /// Sends a frame from the first peer.
     fn say(&mut self, kind: u8, arg: u64, inline: &[u8], body: &[u8]) {
         let from = self.peer(1);
         self.engine.frame(Incoming {
