@@ -32,6 +32,7 @@ fn uneven(stream: &StreamPlan) -> Vec<Finding> {
     let readers = stream.readers.iter().filter(|reader| reader.each > 0);
     let readers = readers.filter_map(|reader| {
         let (sent, got) = (stream.most_put.max(1), reader.each);
+        // Few readers: each gets much more than a writer puts.
         if got >= sent.saturating_mul(UNEVEN) {
             let found = format!(
                 "each unit of {} gets {} of a step of {}, {} times what a unit of {} puts",
@@ -44,6 +45,7 @@ fn uneven(stream: &StreamPlan) -> Vec<Finding> {
             let remedy = format!("more units of {} would share it", reader.program);
             return Some(Finding::new("N-to-1", State::Note, found, remedy));
         }
+        // Few writers: each puts much more than a reader gets.
         if sent >= got.saturating_mul(UNEVEN) {
             let found = format!(
                 "a unit of {} puts {} of a step of {}, {} times what each unit of {} gets",

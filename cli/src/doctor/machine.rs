@@ -126,6 +126,7 @@ fn memory(budget: Option<u64>) -> Vec<Finding> {
         found,
         "the budget is more than there is: lower memory.budget, or free memory",
     )];
+    // The mode `madvise` is enough, because Samite asks for huge pages.
     let base = Path::new("/sys/kernel/mm/transparent_hugepage");
     for (what, file, good) in [
         ("huge pages", "enabled", ["always", "madvise"].as_slice()),

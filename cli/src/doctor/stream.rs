@@ -133,6 +133,7 @@ impl StreamPlan {
             let parts = Parts::new(promise, around.writers)
                 .with_context(|| format!("the variable {} of the stream {name}", promise.name))?;
             plan.add(promise, parts.as_ref(), &mut loads)?;
+            // Only the method `server` spreads blocks over servers.
             if let (Method::Server, Some(parts)) = (settings.method, &parts) {
                 plan.spread(parts, settings, around)?;
             }
@@ -157,6 +158,7 @@ impl StreamPlan {
             let blocks: Vec<Region> = (0..parts.grid.parts())
                 .map(|at| parts.grid.part(at))
                 .collect();
+            // Each block counts for its writer, over all variables.
             for (block, load) in blocks.iter().zip(loads) {
                 let more = block.bytes(parts.element)?;
                 *load = load

@@ -179,6 +179,7 @@ fn per_second(bytes: u64, time: Duration) -> f64 {
 impl Stream {
     fn new(stream: &StreamFigures, before: Option<(Duration, &StreamFigures)>) -> Stream {
         let age = Duration::from_millis(stream.age);
+        // Without an earlier sample, rates are averages since the stream was opened.
         let (time, earlier) =
             before.map_or((age, 0), |(time, before)| (time, before.committed_bytes));
         let readers = stream.groups.iter().map(|group| {

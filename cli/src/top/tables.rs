@@ -70,6 +70,7 @@ fn streams(report: &Report) -> Section {
         ];
         let mut lines = vec![first];
         lines.extend(stream.readers.iter().map(readers));
+        // Subscriptions share one line below the readers.
         if stream.subscriptions > 0 {
             let mut line = vec![String::new(); 8];
             line[1] = format!("{} subscriptions", stream.subscriptions);
@@ -156,6 +157,7 @@ fn services(report: &Report) -> Section {
 
 fn block_stores(report: &Report) -> Section {
     let row = |block_store: &super::report::BlockStore| {
+        // A block store may not have answered in time.
         let said = |bytes: Option<u64>| bytes.map_or("no answer".to_owned(), size);
         vec![
             block_store.name.clone(),

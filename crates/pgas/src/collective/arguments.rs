@@ -67,6 +67,8 @@ impl Team {
         from: u64,
         into: u64,
     ) -> (Call, Result<Shape>) {
+        // The descriptor holds only what all members know. Other lengths are compared when blocks
+        // move.
         let (kind, root, count) = match what {
             What::Broadcast(root) => (Kind::Broadcast, *root, from),
             What::Scatter(root) => (Kind::Scatter, *root, into),
@@ -152,6 +154,7 @@ impl Team {
                 }
             }
             What::AllToAllV(given, received) => {
+                // A member's block to itself must have the same length on both sides.
                 let own = |counts: Counts<'_>| {
                     let own = counts.counts.get(self.rank() as usize);
                     own.copied().unwrap_or(0)

@@ -85,6 +85,8 @@ impl<'b> Run<'b> {
             is_new: false,
         };
         match (team.board(), shape) {
+            // run.link => On flags, a call begins when it has its turn. On messages, it begins at
+            // once.
             (Some(board), shape) => run.link = Link::Flags(Box::new(Flags::new(board, shape))),
             (None, shape) => {
                 let begun = shape.and_then(|shape| run.begin_messages(team, &shape));

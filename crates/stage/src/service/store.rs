@@ -12,9 +12,8 @@ use samite_fabric::agent::{self, Host, Lost, Owned};
 use samite_fabric::rpc::Service as Number;
 use std::time::Duration;
 
-/// Keeps blocks for the coordinator of a domain. It owns their memory, and what is spilled of them.
-/// When a process is lost, it stops reading for it; the coordinator frees the memory of its
-/// buffers.
+/// Keeps blocks for the coordinator of a domain. It owns their memory, and the spill file. When a
+/// process is lost, it stops reading for it; the coordinator frees the memory of its buffers.
 pub struct BlockStoreService {
     fabric: Fabric,
     clients: Clients<ToStore>,

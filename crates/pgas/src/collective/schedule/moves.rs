@@ -48,6 +48,7 @@ impl Builder {
             },
             Shape::AllToAll { from, into } => self.all_to_all(from, into),
         }
+        // Members may disagree on lengths: none may end before all have compared them.
         if shape.known_longest().is_none() {
             self.barrier();
         }

@@ -485,6 +485,8 @@ impl Plan {
                 let gets = combine.gives_to(rank);
                 gets.then(|| Term::Give(self.result(rank, start, len)))
             };
+            // An exclusive scan gives a rank the result before its own vector, an inclusive one
+            // after it.
             if combine == Combine::ExScan {
                 terms.extend(give());
             }
@@ -498,6 +500,7 @@ impl Plan {
             terms.extend(getting.map(|rank| Term::Give(self.result(rank, start, len))));
         }
         self.builder.combine(terms);
+        // No later round fetches the results of the last one.
         if round + 1 == self.rounds {
             self.builder.exchange(false);
             self.fetch(combine, elements, round);

@@ -139,6 +139,7 @@ impl Member {
             return self.exchange(world, touching);
         }
         let step = self.schedule.steps.get(self.next).copied();
+        // A schedule may end with operations in flight: these need a fence.
         let Some(step) = step.or_else(|| (!self.has_ended()).then_some(Step::Fence)) else {
             return self.go_on(world);
         };
@@ -406,6 +407,7 @@ fn check_moves(
         .map(|(.., lens)| vec![0x55; lens.1 as usize])
         .collect();
     let mut expected = outputs.clone();
+    // The expected outputs follow from the shapes alone, without a schedule.
     for (rank, moves, _) in all() {
         for from in 0..size {
             let take = moves.takes(rank, from);
@@ -455,6 +457,7 @@ fn check_combine((link, seed): (Link, u64), size: u32, combine: Combine, element
     };
     let inputs: Vec<Vec<u8>> = (0..size).map(|rank| own(rank, total)).collect();
     let outputs = vec![vec![0x55; bytes as usize]; size as usize];
+    // The expected results are folded strictly in the order of the ranks.
     let fold = |ranks: std::ops::Range<u32>| {
         let inputs = ranks.map(|rank| inputs[rank as usize].clone());
         inputs.reduce(|sum, next| combiner(&sum, &next))
@@ -657,6 +660,7 @@ fn check_lengths(schedules: &[Schedule], memories: impl Fn(u32) -> (u64, u64)) {
     for (rank, schedule) in (0..).zip(schedules) {
         for step in &schedule.steps {
             if let Step::Recv { from, into } = step {
+                // Messages of a pair match in order.
                 let len = sent.get_mut(&(*from, rank)).and_then(VecDeque::pop_front);
                 assert_eq!(len, Some(into.len));
             }
@@ -710,6 +714,7 @@ fn sizes_beyond_what_memory_holds() {
                 commute: true,
             };
             let of = |rank| messages(&Shape::Combines(combine, elements), rank, size);
+            // Here `bytes` is the length of a block, and a member gives one for each member.
             let given = if combine == Combine::ReduceScatter {
                 all
             } else {

@@ -34,7 +34,8 @@
 //!   writes its word, then looks who has come. The one that comes writes its slot, then looks
 //!   whether any member gave up. With a fence on both sides, at least one sees the other.
 //! * A member that had come may have continued: it is waited for until it comes to the next
-//!   meeting, or gives up. The same holds for one that has not come yet from the previous meeting.
+//!   meeting, or gives up. One that has not come may still touch memory since the previous meeting,
+//!   and is waited for as well.
 //! * A member that does neither within the deadline is stopped in the middle, and may continue at
 //!   any time: the staging memory is then not reused ([`super::Staging`]), nor is the heap after
 //!   this life.

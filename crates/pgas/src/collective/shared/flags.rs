@@ -39,7 +39,7 @@ pub(crate) struct Flags {
 /// What happens at the next meeting.
 #[derive(Debug)]
 enum Phase {
-    /// This member tells the others that it cannot go on.
+    /// This member tells the others that it cannot continue.
     Refusing(Failure),
     /// The data are in the slots.
     Few(Shape),
@@ -97,6 +97,7 @@ impl Flags {
             Phase::Few(shape) if !few::fits(shape, &self.board) => Some(shape.clone()),
             _ => None,
         };
+        // Too long for the slots: the first meeting exchanges locations of memory.
         if let Some(shape) = shape {
             let own = Own {
                 rank: self.board.rank,
@@ -112,6 +113,7 @@ impl Flags {
                 self.staging = Some(job.collectives.pool.stage(job, bytes)?);
             }
         }
+        // After the first meeting of a plan, members access each other's memory.
         let touching = matches!(self.phase, Phase::Entering(_));
         schedule.steps.push(Step::Meet { touching });
         Ok(Some(schedule))

@@ -167,6 +167,7 @@ impl Spilled {
                 Ok(bytes)
             }
             Job::Free(range) => {
+                // A hole returns the blocks, and keeps the offsets of other ranges.
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let (file, length) = (self.file()?, range.end - range.start);
                 retry_on_intr(|| fallocate(file, hole, range.start, length))?;
