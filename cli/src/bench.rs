@@ -13,7 +13,7 @@ use std::process::ExitCode;
 /// Options of `samite bench`.
 #[derive(clap::Args)]
 pub(crate) struct BenchArgs {
-    /// Which bench
+    /// The bench to run
     #[arg(value_parser = samite_bench::BENCHES)]
     name: String,
     /// Write the figures to this file, too

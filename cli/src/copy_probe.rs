@@ -8,7 +8,7 @@ use samite::Ptracer;
 use samite::config::PtracerName;
 use std::process::Command;
 
-/// The child: reads eight bytes of another process and prints them as a number.
+/// Runs in the child: reads eight bytes of another process and prints them as a number.
 pub(crate) fn read(pid: i32, address: u64) -> anyhow::Result<()> {
     let mut word = [0; 8];
     samite_mem::copy::kernel::read_exact(pid, address, &mut word)?;

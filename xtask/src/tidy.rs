@@ -218,7 +218,7 @@ fn too_wide(path: &str, text: &str) -> Vec<String> {
             false => line.trim_start().strip_prefix("//"),
         };
         let Some(prose) = prose.map(|prose| prose.trim_start_matches(['/', '!', ' '])) else {
-            // A block of code ends with its comment.
+            // A code block ends with its comment.
             is_code = false;
             continue;
         };

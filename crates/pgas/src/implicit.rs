@@ -149,7 +149,7 @@ impl Tracked {
         self.failed.retain(|(thread, ..)| thread.strong_count() > 0);
     }
 
-    /// Takes the results of those operations.
+    /// Takes the results of the operations for which `which` is true.
     fn take_results(&mut self, which: impl FnMut(&mut Pending) -> bool) {
         let Tracked {
             pending, failed, ..

@@ -175,7 +175,7 @@ struct Starving {
     kept: Vec<(PeerId, RawFrame)>,
 }
 
-/// A request.
+/// The kind of a request frame.
 pub(crate) const ACTIVE: u8 = 8;
 pub(crate) const PUT: u8 = 11;
 pub(crate) const GET: u8 = 12;

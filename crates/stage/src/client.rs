@@ -121,8 +121,8 @@ impl Client {
         self.answer_within(deadline, what, &mut call)
     }
 
-    /// Waits for the answer to an earlier request. Only after a timeout can it be waited for again.
-    /// A fault is an error.
+    /// Waits for the answer to an earlier request. It may be called again only after a timeout. A
+    /// fault is an error.
     pub(crate) fn answer(&self, what: &'static str, call: &mut Call) -> Result<Answer> {
         self.answer_within(self.fabric.deadline(), what, call)
     }

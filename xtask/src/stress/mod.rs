@@ -41,7 +41,7 @@ pub(crate) struct Options {
     /// Seed of the first round; the next one has the next number
     #[arg(long)]
     seed: Option<u64>,
-    /// Only one of the two kinds
+    /// Only rounds of this kind
     #[arg(long)]
     only: Option<Pressure>,
     /// Seconds after which a round has failed

@@ -168,7 +168,7 @@ fn is_before(completed: &[Vec<u64>], old: &Past, at: When, new: &New<'_>) -> boo
     time.is_some_and(|time| old.unit == new.unit || time <= new.clock.time(old.unit))
 }
 
-/// Adds a range to those of the same past access.
+/// Adds a range to those found for the same past access.
 fn note(found: &mut Vec<(Past, Range<u64>)>, old: Past, bytes: &Range<u64>) {
     match found.iter_mut().find(|(past, _)| *past == old) {
         Some((_, range)) => {

@@ -74,7 +74,7 @@ impl<V: Copy> Located<V> {
         Located { value, place }
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn value(&self) -> V {
         self.value
     }
@@ -126,7 +126,7 @@ impl<T: Elem, F: Fn(T, T) -> T> Operator<T> for Op<F> {
     }
 }
 
-/// `operator for types: code, expression`, by hand once.
+/// Implements operators, each given as `operator for types: code, expression`.
 macro_rules! operators {
     ($($operator:ty, $code:expr, for $($t:ty)+: |$a:ident, $b:ident| $value:expr;)+) => {
         $($(impl Operator<$t> for $operator {
