@@ -367,7 +367,8 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it
-    /// before, or has some 250,000 other keys that it has not awaited; [`Error::NoSuchKey`].
+    /// before, or has some 250,000 other keys or messages that it has not awaited;
+    /// [`Error::NoSuchKey`].
     #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
         of_users(key)?;

@@ -38,8 +38,9 @@ fn number(name: &str, default: u32) -> Result<u32> {
     }
 }
 
-/// Returns the identity that the launcher has set; without one, a job of its own.
-fn identity() -> Result<Identity> {
+/// Returns the identity that the launcher has set; without one, a job of its own. `joins`: a domain
+/// where other units of the job may be.
+fn identity(joins: bool) -> Result<Identity> {
     let program = env::current_exe().ok();
     let program = program
         .as_ref()
@@ -48,7 +49,7 @@ fn identity() -> Result<Identity> {
     let by_hand = Identity::by_hand(&program.unwrap_or("program".into()));
     let (rank, size) = (number(variable::RANK, 0)?, number(variable::SIZE, 1)?);
     // Whoever starts a job of one program by hand need not say the same numbers twice.
-    let is_of_job = env::var(variable::JOB).is_ok() && env::var(variable::DOMAIN).is_ok();
+    let is_of_job = joins && env::var(variable::JOB).is_ok();
     let (unit, units) = if is_of_job { (rank, size) } else { (0, 1) };
     Ok(Identity {
         job: env::var(variable::JOB).unwrap_or(by_hand.job),
@@ -129,12 +130,12 @@ pub fn init() -> Result<Fabric> {
 /// Joins like [`init`], with the program's own settings.
 pub fn init_with(config: Config) -> Result<Fabric> {
     match env::var(variable::DOMAIN) {
-        Ok(domain) => Fabric::join(&domain, identity()?, config),
-        Err(_) => Fabric::alone(identity()?, config),
+        Ok(domain) => Fabric::join(&domain, identity(true)?, config),
+        Err(_) => Fabric::alone(identity(false)?, config),
     }
 }
 
 /// Joins a running domain by name, from a program started by hand.
 pub fn join(domain: &str) -> Result<Fabric> {
-    Fabric::join(domain, identity()?, of_environment()?)
+    Fabric::join(domain, identity(true)?, of_environment()?)
 }

@@ -26,7 +26,7 @@ use crate::protocol::{Answer, EndOfStream, Fault, Interest, News, Request, Start
 use crate::{Error, Result, SpaceError};
 use samite_fabric::rpc::Call;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The default number of news that may wait for a subscriber.
 const USUAL: u32 = 1024;
@@ -158,7 +158,7 @@ impl Watch {
     /// Nothing within the deadline: the error names what the next step waits for. A box outside the
     /// array of a step; the next call continues after that step.
     pub fn next(&mut self, deadline: Duration) -> Result<Option<News>> {
-        let deadline = deadline.min(LONGEST);
+        let (deadline, began) = (deadline.min(LONGEST), Instant::now());
         let late = self.late.take();
         let was_late = late.is_some();
         let mut call = match late {
@@ -168,7 +168,9 @@ impl Watch {
         let answer = self.client.answer_within(deadline, WAITED_FOR, &mut call);
         match answer {
             // This answer belongs to the deadline of the previous call.
-            Err(Error::Fault(Fault::NothingWritten { .. })) if was_late => self.next(deadline),
+            Err(Error::Fault(Fault::NothingWritten { .. })) if was_late => {
+                self.next(deadline.saturating_sub(began.elapsed()))
+            }
             Ok(Answer::News(news)) => {
                 self.next = Some(news.next_step());
                 Ok(Some(*news))

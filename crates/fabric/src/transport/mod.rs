@@ -15,8 +15,8 @@
 //!
 //! # What a transport promises
 //! T1 Frames of one class between two peers arrive once and whole, and in the order of `push` if
-//!    [`Caps::is_ordered`] is set. Otherwise the fabric puts them in order ([`ordered`]), and at
-//!    most [`ordered::KEPT_MAX`] bytes of a peer's frames may overtake a frame of that peer.
+//!    [`Caps::is_ordered`] is set. Otherwise the fabric puts them in order (`ordered`), and at
+//!    most `ordered::KEPT_MAX` bytes of a peer's frames may overtake a frame of that peer.
 //! T2 `push` copies what it is given; a refused push ([`Push::Full`]) has no effect.
 //! T3 Replies find room even when requests do not (separate credits).
 //! T4 A peer's frames are delivered before its loss is reported, and none afterwards.

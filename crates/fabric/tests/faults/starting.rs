@@ -300,7 +300,7 @@ fn a_unit_is_one_process() {
     let body = |unit: &Unit| -> Outcome {
         let fabric = unit.join()?;
         let again = unit.join().map(|_| ());
-        let is_told = |Failed(why): &Failed| why.contains("is there already");
+        let is_told = |Failed(why): &Failed| why.contains("has already joined");
         check!(again.as_ref().is_err_and(is_told), "{again:?}");
         let members = fabric.job()?;
         same!(members.get(unit.rank as usize), Some(&fabric.me()));

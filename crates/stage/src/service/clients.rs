@@ -26,7 +26,8 @@ pub(super) struct Heard<M> {
 }
 
 /// The queue between the coordinator and the block store of one process, which holds values without
-/// encoding. Its owner empties it at each poll. It holds at most one order or report per buffer.
+/// encoding. Its owner empties it at each poll, so it holds what one poll of the other service put
+/// there.
 pub(super) type Mailbox<M> = Arc<Mutex<VecDeque<M>>>;
 
 /// The clients of a service. `M`: their messages.

@@ -28,7 +28,7 @@ impl CoordinatorService {
     pub(super) const NAME: &str = "coordinator of streams";
 
     /// Starts the coordinator. There is one per domain.
-    pub fn new(fabric: &Fabric) -> CoordinatorService {
+    pub(super) fn new(fabric: &Fabric) -> CoordinatorService {
         CoordinatorService {
             clients: Clients::new(fabric, Number::COORDINATOR),
             coordinator: Coordinator::new(),

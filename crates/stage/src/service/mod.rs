@@ -5,7 +5,7 @@
 //! The agent hosts both ([`STARTER`]); a dedicated staging unit (method `server`) hosts one more
 //! block store; a domain of one process has both in the process itself, polled by the waiting
 //! thread ([`Staging`]). Orders and reports between a coordinator and the block store of its own
-//! process are values in a queue ([`clients::Mailbox`]); to and from other block stores they travel
+//! process are values in a queue (`clients::Mailbox`); to and from other block stores they travel
 //! as notes.
 //!
 //! ```text

@@ -107,7 +107,10 @@ impl Jobs {
         }) = known
         {
             return Err(format!(
-                "unit {unit} of job {} is there already, as {peer}, and this is another process: one that a unit                  starts inherits who the unit is, so start it with no SAMITE_ variable but SAMITE_DOMAIN; units that                  are started by hand as one job have numbers of their own (SAMITE_UNIT, SAMITE_UNITS)",
+                "unit {unit} of job {} has already joined, as {peer}, and has not left. If this process is \
+                 that unit, use a clone of its Fabric. If a unit started it, start it without any SAMITE_ \
+                 variable but SAMITE_DOMAIN. Units of a job that are started by hand need numbers of their \
+                 own (SAMITE_UNIT, SAMITE_UNITS)",
                 cut(job)
             ));
         }

@@ -159,7 +159,7 @@ fn a_unit_is_one_process() {
     assert_eq!(jobs.check(&unit), Ok(()));
     jobs.joined(&unit, PeerId(4), 1, &STARTERS);
     let refused = jobs.check(&unit).unwrap_err();
-    assert!(refused.contains("unit 0 of job job is there already, as peer 4"));
+    assert!(refused.contains("unit 0 of job job has already joined, as peer 4"));
     assert!(refused.contains("SAMITE_DOMAIN") && refused.contains("SAMITE_UNIT"));
     // It may join again.
     jobs.left(PeerId(4), 1);
