@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use samite_fabric::{Error, Fabric, Handle, PeerId, Whom};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Number of tracked operations, besides those in flight, at which completed ones are removed.
@@ -25,7 +25,11 @@ fn this_thread() -> Weak<()> {
 /// failures of its own thread.
 #[derive(Debug, Default)]
 pub(crate) struct Implicit {
+    /// Its holder may use the fabric. So a handler, which runs while its thread holds the fabric,
+    /// must not wait for it.
     kept: Mutex<Tracked>,
+    /// The number of the next operation. Changed under the lock.
+    next: AtomicU64,
     /// Set if anything is tracked.
     is_used: AtomicBool,
 }
@@ -42,8 +46,6 @@ struct Pending {
 
 #[derive(Debug, Default)]
 struct Tracked {
-    /// The number of the next operation.
-    next: u64,
     pending: Vec<Pending>,
     /// The first failure of each living thread's operations to each peer. The thread's next flush
     /// returns it.
@@ -56,8 +58,9 @@ impl Implicit {
     /// Tracks an operation of this thread that may be in flight.
     pub(crate) fn track(&self, to: PeerId, handle: Handle<u64>) {
         let mut kept = self.kept.lock();
-        let number = kept.next;
-        kept.next += 1;
+        // ORDERING: Relaxed: orders nothing. A thread's flush sees its own operations, and those
+        // of threads that synchronise with it.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         kept.pending.push(Pending {
             thread: this_thread(),
             to,
@@ -89,7 +92,7 @@ impl Implicit {
         let is_for = |peer| to.is_none_or(|to| to == peer);
         // Excludes operations that other threads start from now on: they may start faster than they
         // end.
-        let next = self.kept.lock().next;
+        let next = self.next.load(Ordering::Relaxed);
         let is_wanted = |op: &Pending| op.number < next && is_for(op.to);
         // The operations stay in the list, because a handler that runs during the wait may panic.
         let step = || {
@@ -103,14 +106,18 @@ impl Implicit {
             all_over.then_some(())
         };
         let waited = fabric.wait_stepping("a flush", to.as_slice(), step, || false);
+        let mut given_up = Vec::new();
         let mut kept = self.kept.lock();
-        let waited = waited.or_else(|error| kept.give_up(is_wanted, error));
+        let waited = waited.or_else(|error| kept.give_up(is_wanted, &mut given_up, error));
         let me = this_thread();
         let own = |(thread, to, _): &mut (Weak<()>, _, _)| thread.ptr_eq(&me) && is_for(*to);
         let failed: Vec<_> = kept.failed.extract_if(.., own).collect();
         kept.forget_the_ended();
         let is_used = !kept.pending.is_empty() || !kept.failed.is_empty();
         self.is_used.store(is_used, Ordering::Relaxed);
+        drop(kept);
+        // Without the lock, because handlers may run.
+        given_up.iter_mut().for_each(|op| op.handle.cancel());
         let failed = failed.into_iter().next();
         waited.and(failed.map_or(Ok(()), |(.., error)| Err(error)))
     }
@@ -122,10 +129,15 @@ impl Implicit {
 }
 
 impl Tracked {
-    /// Gives up the operations of this thread and of threads that have ended. Other threads flush
-    /// their own, perhaps with a longer deadline. Errors: `error`, with the peer.
+    /// Moves the operations of this thread and of threads that have ended to `given_up`. Other
+    /// threads flush their own, perhaps with a longer deadline. Errors: `error`, with the peer.
     #[cold]
-    fn give_up(&mut self, is_wanted: impl Fn(&Pending) -> bool, error: Error) -> Result<(), Error> {
+    fn give_up(
+        &mut self,
+        is_wanted: impl Fn(&Pending) -> bool,
+        given_up: &mut Vec<Pending>,
+        error: Error,
+    ) -> Result<(), Error> {
         let first = self.pending.iter().find(|op| is_wanted(op));
         let Some(whom) = first.map(|op| Whom::Peer(op.to)) else {
             return Ok(());
@@ -135,9 +147,7 @@ impl Tracked {
             let nobody_flushes = op.thread.ptr_eq(&me) || op.thread.strong_count() == 0;
             is_wanted(op) && nobody_flushes
         };
-        for mut op in self.pending.extract_if(.., is_left) {
-            op.handle.cancel();
-        }
+        given_up.extend(self.pending.extract_if(.., is_left));
         Err(match error {
             Error::Timeout { what, after, .. } => Error::Timeout { what, whom, after },
             error => error,
@@ -176,7 +186,6 @@ mod tests {
     use samite_fabric::{Config, Identity, Remote, Segment};
     use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, same, simulate, units};
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::AtomicU64;
     use std::thread::ScopedJoinHandle;
     use std::time::Duration;
 
@@ -216,6 +225,26 @@ mod tests {
         same!(found, [7]);
         same!(implicit.len(), 0);
         Ok(())
+    }
+
+    /// A flush in a handler, which holds the fabric, does not wait for a thread that uses the list:
+    /// that thread may be waiting for the fabric.
+    #[test]
+    fn a_handler_does_not_wait_for_the_list() -> Outcome {
+        let (fabric, _segment, remote) = alone()?;
+        let implicit = Arc::new(Implicit::default());
+        let (flushing, core) = (Arc::downgrade(&implicit), fabric.clone());
+        fabric.on(HANDLER, move |_, _| {
+            let _ = flushing.upgrade()?.flush(&core, None);
+            None
+        });
+        implicit.track(fabric.me(), remote.put_nb(0, &[7])?);
+        fabric.tell(fabric.me(), HANDLER, &[])?;
+        let kept = implicit.kept.lock();
+        let turn = |_| catch_unwind(AssertUnwindSafe(|| fabric.progress())).is_err();
+        check!((0..100).any(turn), "the flush in the handler did not panic");
+        drop(kept);
+        Ok(implicit.flush(&fabric, None)?)
     }
 
     /// Each thread gets the failures of its own operations, whichever flush found them. Failures of
