@@ -17,16 +17,23 @@
 //! G3 Only the root decides that a loss ends a barrier: a loss that a member sees may be that of
 //!    one that was released and has left. So NO never overtakes a GO of the same barrier.
 //! G4 A root that has found a member lost answers those that arrive later, until it enters a
-//!    barrier with this list again itself.
+//!    barrier with this list again itself, or sees a new life of that member's number.
+//! G5 The loss of a root ends the waits of its members when it happens: by the time they look, the
+//!    number of the root may have a new life.
 //!
-//! Not guaranteed: a member whose deadline expires while GO is in flight ends with
-//! [`Error::Timeout`], the others do not. Two lists with one root and one hash are one barrier. A
-//! root whose deadline expires while a GO waits for room returns, and that GO is sent with its next
-//! progress.
+//! # Not guaranteed
+//! - A member whose deadline expires while GO is in flight ends with [`Error::Timeout`], the others
+//!   do not. If a handler panics in the turn that takes GO, that panic ends the member's call, and
+//!   the others have passed.
+//! - A root whose deadline expires, or in which a handler panics, while a GO waits for room,
+//!   returns. All members have been released, and that GO is sent with its next progress.
+//! - NO waits for no room: a member that reads no answers gets none, and its deadline expires.
+//! - Two lists with one root and one hash are one barrier.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::proto::barrier::{BACK, COME, GO, LISTS_MAX, NO, key};
+use crate::transport::Transport;
 use crate::wire::kind;
 use crate::{Error, PeerId, Result, Whom};
 
@@ -43,6 +50,8 @@ struct AtBarrier<'a> {
     root: PeerId,
     list: u64,
     attempt: u64,
+    /// Whether COME was sent or queued.
+    has_come: bool,
 }
 
 impl Drop for AtBarrier<'_> {
@@ -51,8 +60,10 @@ impl Drop for AtBarrier<'_> {
         self.fabric.0.with(|core| {
             let waits = &mut core.engine.barriers.waits;
             waits.retain(|(_, attempt, _)| *attempt != self.attempt);
-            core.engine.post(self.root, kind::SIGNAL, back, &[]);
-            core.flush();
+            if self.has_come {
+                core.engine.post(self.root, kind::SIGNAL, back, &[]);
+                core.flush();
+            }
         });
     }
 }
@@ -82,22 +93,30 @@ impl Fabric {
         };
         let without = |broken: &mut Vec<_>| broken.retain(|(one, _)| *one != list);
         without(&mut self.0.lock()?.engine.barriers.broken); // G4
-        let mut missing = 0;
-        let is_posted = loop {
+        let deadline = self.deadline();
+        // A member that goes back makes the root wait again, but only for one more deadline in all.
+        let (mut left, mut first_return) = (deadline, None);
+        let (mut missing, mut changes) = (0, None);
+        let mut posted = loop {
             let mut gather = |engine: &mut Engine| {
                 while let Some(other) = others.get(missing) {
                     if !engine.has_come(*other, list) {
-                        return engine.gone(*other).map(Err);
+                        let lost = engine.gone(*other);
+                        let has_changed = changes.replace(engine.changes) != Some(engine.changes);
+                        let any_lost = || has_changed.then(|| engine.lost_at(others, list))?;
+                        return lost.or_else(any_lost).map(Err);
                     }
                     missing += 1;
                 }
                 Some(Ok(()))
             };
+            let whom = Whom::Peer(*first);
             let gathered = self
-                .after_announcement(|| self.wait("a barrier", Whom::Peer(*first), &mut gather)?);
+                .after_announcement(|| self.wait_within(left, "a barrier", whom, &mut gather)?);
             match gathered {
-                Err(Error::Timeout { what, after, .. }) => {
+                Err(Error::Timeout { what, .. }) => {
                     let whom = Whom::Peer(*others.get(missing).unwrap_or(first));
+                    let after = deadline;
                     return Err(Error::Timeout { what, whom, after });
                 }
                 Err(error) => {
@@ -112,19 +131,21 @@ impl Fabric {
                 .position(|one| !core.engine.has_come(*one, list))
             {
                 // It went back while the others arrived (G1).
-                Some(index) => missing = index,
+                Some(index) => {
+                    let now = core.transport.now();
+                    left = deadline.saturating_sub(now - *first_return.get_or_insert(now));
+                    missing = index;
+                }
                 None => break core.let_go(others, list),
             }
         };
-        if is_posted {
-            let has_left = |engine: &mut Engine, to: PeerId| {
-                engine.gone(to).is_some() || engine.peer(to).outbox.is_empty()
-            };
+        if let Some((to, _)) = posted.first() {
             // All have arrived, so the result of this wait is ignored.
-            let whom = Whom::Peer(*first);
-            let _ = self.wait("room for the end of a barrier", whom, |engine| {
-                let have_left = others.iter().all(|other| has_left(engine, *other));
-                have_left.then_some(())
+            let (what, whom) = ("room for the end of a barrier", Whom::Peer(*to));
+            let _ = self.wait_within(left, what, whom, |engine| {
+                // The outbox of a lost member is empty.
+                posted.retain(|(to, go)| engine.peer(*to).outbox.has_signal(*go));
+                posted.is_empty().then_some(())
             });
         }
         Ok(())
@@ -132,16 +153,17 @@ impl Fabric {
 
     fn come(&self, root: PeerId, list: u64) -> Result<()> {
         let attempt = self.0.lock()?.engine.barriers.next_attempt(root);
-        let at_barrier = AtBarrier {
+        let mut at_barrier = AtBarrier {
             fabric: self,
             root,
             list,
             attempt,
+            has_come: false,
         };
         self.signal_any(root, key(COME, list, attempt))?;
+        at_barrier.has_come = true;
         self.wait("a barrier", Whom::Peer(root), |engine| {
-            let answer = engine.barriers.take_answer(attempt);
-            answer.or_else(|| engine.gone(root).map(Err))
+            engine.barriers.take_answer(attempt)
         })??;
         std::mem::forget(at_barrier);
         Ok(())
@@ -149,27 +171,29 @@ impl Fabric {
 }
 
 impl Core {
-    /// Releases all members. Returns whether a GO waits for room.
-    fn let_go(&mut self, others: &[PeerId], list: u64) -> bool {
-        let mut is_posted = false;
+    /// Releases all members. Returns the GOs that wait for room, by key.
+    fn let_go(&mut self, others: &[PeerId], list: u64) -> Vec<(PeerId, u64)> {
+        let mut posted = Vec::new();
         for other in others {
             let attempt = self.engine.take_come(*other, list);
             let go = key(GO, list, attempt);
             if !self.signal_now(*other, go) {
                 self.engine.post(*other, kind::SIGNAL, go, &[]);
-                is_posted = true;
+                posted.push((*other, go));
             }
         }
-        is_posted
+        posted
     }
 
     /// Handles a lost member: tells the others that have arrived, and those that will (G4).
     #[cold]
     fn break_up(&mut self, others: &[PeerId], list: u64, error: &Error) {
-        let &Error::PeerLost { peer, incarnation } = error else {
-            return;
+        let lost = match *error {
+            Error::PeerLost { peer, incarnation } => (peer, incarnation),
+            // Whoever waits for it with this root waits in vain, too.
+            Error::PeerCorrupt { peer, .. } => (peer, self.engine.incarnation(peer)),
+            _ => return,
         };
-        let lost = (peer, incarnation);
         for other in others {
             match self.engine.take_come(*other, list) {
                 0 => {}
@@ -187,7 +211,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use crate::transport::sim::Scenario;
-    use crate::{Error, Result, Whom};
+    use crate::{Error, Match, Result, Whom};
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::time::Duration;
 
@@ -222,6 +246,41 @@ mod tests {
                 assert!(is_late, "{early:?}");
                 fabric.signal(panics, 2)?;
                 fabric.barrier(&members)?;
+            }
+            fabric.barrier(&members)
+        });
+        assert_eq!(ended, vec![Ok(()); 3]);
+    }
+
+    /// Two members come and go back in turn, and are never there together: the root's deadline
+    /// expires all the same.
+    #[test]
+    fn members_that_come_and_go_do_not_hold_the_root() {
+        const MS: Duration = Duration::from_millis(1);
+        let ended = Scenario::new(1, 3).run(|fabric| -> Result<()> {
+            let members = fabric.job()?;
+            let me = members.iter().position(|member| *member == fabric.me());
+            let pause = |time| {
+                let ended = fabric.within(time, || fabric.recv(Match::any(99), &mut []));
+                assert!(ended.is_err(), "{ended:?}");
+            };
+            fabric.barrier(&members)?;
+            if me == Some(0) {
+                let (begin, deadline) = (fabric.now(), 1000 * MS);
+                let ended = fabric.within(deadline, || fabric.barrier(&members));
+                let is_over =
+                    matches!(ended, Err(Error::Timeout { after, .. }) if after == deadline);
+                assert!(is_over, "{ended:?}");
+                let after = fabric.now() - begin;
+                assert!(after < 2 * deadline, "{after:?}, in virtual time");
+                return fabric.barrier(&members);
+            }
+            let before = if me == Some(1) { 0 } else { 250 };
+            for _ in 0..10 {
+                pause(before * MS);
+                let early = fabric.within(200 * MS, || fabric.barrier(&members));
+                assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
+                pause((300 - before) * MS);
             }
             fabric.barrier(&members)
         });

@@ -437,6 +437,50 @@ fn through_a_return(fabric: &Fabric) -> Outcome {
     Ok(fabric.barrier(&others)?)
 }
 
+/// Node 1 disappears while the others wait for its units, and comes back. Then all meet at a barrier
+/// with the same list, which the root enters last.
+fn at_a_barrier_through_a_return(fabric: &Fabric) -> Outcome {
+    let members = fabric.job()?;
+    let root = members[0];
+    let returns = fabric.me().node() == 1;
+    if returns && fabric.incarnation() == 1 {
+        check!(fabric.recv(Match::any(1), &mut [0]).is_err());
+        return Ok(());
+    }
+    if !returns {
+        ends_with_old(1, fabric.barrier(&members))?;
+    }
+    let pause = || fabric.within(Duration::from_millis(1), || fabric.recv_vec(Match::any(99)));
+    if fabric.me() == root {
+        while fabric.peers().len() < members.len() {
+            check!(pause().is_err());
+        }
+        for member in &members[1..] {
+            fabric.signal(*member, 1)?;
+        }
+        check!(pause().is_err(), "the others come meanwhile");
+    } else {
+        fabric.await_signal(root, 1)?;
+    }
+    fabric.barrier(&members)?;
+    Ok(fabric.barrier(&members)?)
+}
+
+/// The root of a barrier that a loss has ended does not refuse those that come to the next one,
+/// with the new life of the lost member.
+#[test]
+fn a_barrier_with_a_new_life() {
+    for seed in seeds(0..10) {
+        let at = Duration::from_micros(500);
+        let scenario = Scenario::new(seed, 6).on_nodes(3).kill_node(1, at);
+        let scenario = scenario.start_node(1, at + Duration::from_secs(1));
+        let ended = scenario.run(at_a_barrier_through_a_return);
+        let mut ended = ended.into_iter().enumerate();
+        let failed = ended.find(|(life, end)| end.is_err() && ![1, 4].contains(life));
+        assert!(failed.is_none(), "seed {seed}, life and end: {failed:?}");
+    }
+}
+
 /// A node disappears with all of its units while messages, gets and barriers are under way, and
 /// comes back.
 #[test]

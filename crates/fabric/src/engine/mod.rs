@@ -415,6 +415,7 @@ impl Engine {
         state.route.kernel = None;
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
+        self.barriers.root_lost(peer, &error);
         self.views.part(peer);
         self.matcher.take_directed(peer);
         self.drop_unexpected(peer, |arrived| matches!(arrived, Arrived::Offer(_)));
@@ -479,6 +480,8 @@ impl Engine {
         // Messages and signals of an earlier incarnation of this number do not belong to the new
         // one.
         self.keep_last_words(id);
+        // A barrier with the new life can succeed.
+        self.barriers.broken.retain(|(_, (lost, _))| *lost != id);
         *self.peer(id) = Peer {
             info: Some(info),
             route,

@@ -188,6 +188,12 @@ impl Outbox {
         self.requests.is_empty() && !self.is_behind
     }
 
+    /// Returns whether a signal with this key waits here.
+    pub(crate) fn has_signal(&self, key: u64) -> bool {
+        let is_it = |queued: &Queued| matches!(queued, Queued::Frame { kind: kind::SIGNAL, arg, .. } if *arg == key);
+        self.requests.iter().any(is_it)
+    }
+
     /// Returns whether nothing can be sent, however much room there is.
     fn has_nothing(&self) -> bool {
         let may_leave = match self.requests.front() {

@@ -54,6 +54,13 @@ impl Barriers {
         }
     }
 
+    /// Ends the waits for the answer of a root that can no longer be reached (G5).
+    pub(crate) fn root_lost(&mut self, root: PeerId, error: &Error) {
+        for (_, _, answer) in self.waits.iter_mut().filter(|wait| wait.0 == root) {
+            answer.get_or_insert_with(|| Err(error.clone()));
+        }
+    }
+
     pub(crate) fn take_answer(&mut self, attempt: u64) -> Option<Result<()>> {
         let mut waits = self.waits.iter();
         let index = waits.position(|wait| wait.1 == attempt && wait.2.is_some())?;
@@ -113,6 +120,12 @@ impl Engine {
     pub(crate) fn has_come(&self, from: PeerId, list: u64) -> bool {
         let peer = self.peers.get(from);
         peer.is_some_and(|peer| peer.arrivals.contains_key(&list))
+    }
+
+    /// Returns why one of those that have not come never will, if so.
+    pub(crate) fn lost_at(&self, others: &[PeerId], list: u64) -> Option<Error> {
+        let mut missing = others.iter().filter(|other| !self.has_come(**other, list));
+        missing.find_map(|other| self.gone(*other))
     }
 
     pub(crate) fn take_come(&mut self, from: PeerId, list: u64) -> u64 {
