@@ -372,7 +372,8 @@ impl Fabric {
                 }
             }
             if waiting.rest(core, &mut || condition.is_there()) {
-                return Err(Error::Timeout {
+                // Another thread's turn may have brought it since the last look.
+                return condition.look(core, &mut waiting).ok_or(Error::Timeout {
                     what: wait.what,
                     whom: wait.whom,
                     after: wait.deadline,

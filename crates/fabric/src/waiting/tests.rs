@@ -203,6 +203,25 @@ fn a_deadline_loses_no_message() {
     });
 }
 
+/// A condition that holds only once the deadline is over, as if another thread's turn had brought
+/// what it waits for while the waiting thread let others have the lock.
+struct InTheLastMoment(Duration);
+
+impl Condition for InTheLastMoment {
+    type Value = ();
+    fn look(&mut self, _: &mut Guard<'_, Core>, waiting: &mut Waiting<'_>) -> Option<()> {
+        (waiting.waited() >= self.0).then_some(())
+    }
+}
+
+#[test]
+fn a_wait_looks_once_more_when_its_deadline_is_over() {
+    let soon = Duration::from_nanos(1);
+    let wait = Wait::of_engine(soon, "the last moment", Whom::Any, None);
+    let ended = alone().wait_for(&wait, InTheLastMoment(soon));
+    assert_eq!(ended, Ok(()));
+}
+
 /// A thread waits with a buffer in its stack frame while another one forks. In the fork a new
 /// thread has that stack, and the wait's operation ends without touching it.
 #[test]
