@@ -185,7 +185,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
     /// Gives the operation up. An unmatched receive ends with [`Error::Cancelled`]; one that is
     /// being copied ends as soon as the other side is quiet, and its message is consumed: its send
     /// ends with [`Error::NotReceived`], unless all of it had left. Wait for the handle to learn
-    /// which.
+    /// which. It may make progress, unless the thread is unwinding: a handler that panicked then
+    /// would abort the process.
     pub fn cancel(&mut self) {
         let key = self.key;
         let Some(mut core) = self.core() else {
@@ -199,7 +200,7 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         core.flush();
         // The peer answers each withdrawal, so a program that only cancels must take these answers,
         // too.
-        if core.engine.must_poll() {
+        if core.engine.must_poll() && !std::thread::panicking() {
             core.turn();
         }
     }

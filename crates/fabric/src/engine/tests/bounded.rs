@@ -158,6 +158,31 @@ fn who_only_cancels_looks_at_what_comes() {
     assert!(fabric.lost(fabric.me()).is_none());
 }
 
+/// A handler that would panic does not run when a send is cancelled during an unwind: that would
+/// abort the process.
+#[test]
+fn a_cancel_in_an_unwind_takes_no_turn() {
+    let fabric = alone(Config::default());
+    fabric.on(1, |_, _| panic!("a handler"));
+    struct CancelsIn<'a>(crate::Handle<crate::Sent>, &'a crate::Fabric);
+    impl Drop for CancelsIn<'_> {
+        fn drop(&mut self) {
+            self.1.tell(self.1.me(), 1, b"").unwrap();
+            self.1.0.with(|core| core.engine.unpolled = 0);
+            self.0.cancel();
+        }
+    }
+    let unwinds = || {
+        let send = fabric.isend(fabric.me(), 1, vec![0; 128 << 10]).unwrap();
+        let _cancels = CancelsIn(send, &fabric);
+        panic!("the program");
+    };
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(unwinds));
+    assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"the program"));
+    let handled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| fabric.progress()));
+    assert_eq!(handled.unwrap_err().downcast_ref(), Some(&"a handler"));
+}
+
 /// Returns the pace that a peer was last told.
 fn told(world: &mut World) -> Pace {
     let from = world.peer(1);
