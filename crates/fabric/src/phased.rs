@@ -81,7 +81,8 @@ impl Borrowed {
 }
 
 impl Core {
-    /// Frees the dropped segments whose last user has left.
+    /// Frees the dropped segments whose last user has left. Other threads wait meanwhile, also for
+    /// private memory to be freed: that such a segment is still in use when dropped is rare.
     pub(crate) fn sweep(&mut self) {
         for Deferred { segment, block } in std::mem::take(&mut self.engine.deferred) {
             match block.end() {
@@ -309,7 +310,7 @@ impl Drop for Phased {
         };
         self.set_access(Access::Withdrawn(self.key.bytes));
         let segment = self.key.segment;
-        // Without the lock: freeing much private memory takes long.
+        // Without the lock, unless it is still in use: freeing much private memory takes long.
         match block.end() {
             Ok(()) => self.fabric.withdraw(segment),
             Err(block) => {

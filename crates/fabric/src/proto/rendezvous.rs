@@ -39,7 +39,8 @@ use std::sync::OnceLock;
 impl Engine {
     /// Sends a message eagerly, or offers it. `Full` leaves everything as it was.
     pub(crate) fn push_send(&mut self, key: Key, to: PeerId, transport: &mut AnyTransport) -> Push {
-        let (route, pace) = (self.peer(to).route, self.peer(to).pace);
+        let crate::engine::Peer { route, pace, .. } = self.peer(to);
+        let pace = *pace;
         let (eager_max, inline_max, map) = (route.eager_max, route.caps.inline_max, route.caps.map);
         let Some(op) = self.ops.get(key) else {
             return Push::Done;
