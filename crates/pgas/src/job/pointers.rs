@@ -207,6 +207,10 @@ impl Job {
         }
         let peer = self.peer(pointer.unit())?;
         let key = self.fabric.look_up(peer, pointer.segment().into())?;
+        // The segment may be that of another process, which has the number of a lost unit by now.
+        if let Some(lost) = self.lost(peer) {
+            return Err(lost.into());
+        }
         let remote = key.map(|key| self.fabric.attach(key)).transpose();
         let remote = remote.map_err(|error| clarify(error, pointer))?;
         let remote = remote.filter(|remote| is_of(remote, pointer));

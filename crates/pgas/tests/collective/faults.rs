@@ -1,8 +1,8 @@
 //! Members that call something else, or with other arguments, and members that die.
 
 use samite_fabric::testing::live_again;
-use samite_fabric::{Fabric, Match, PeerId};
-use samite_pgas::{Error, Group, Max, Pgas, Segment, Sum, Team, Unit};
+use samite_fabric::{Error as Below, Fabric, Match, PeerId};
+use samite_pgas::{Error, GlobalPtr, Group, Max, Pgas, Segment, Sum, Team, Unit};
 use samite_testkit::{
     Cluster, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same,
     simulate, simulate_on, units,
@@ -372,14 +372,20 @@ deaths!(
 );
 
 /// Another process has the number of unit 1 by now: a member that had not seen unit 1 die waits
-/// for nobody.
+/// for nobody, and a pointer that it has not followed yet does not lead to the other process.
 fn a_stranger(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
-    world.barrier()?;
+    // So much that it gets a segment of its own: unit 0 already uses the first one.
+    let mut theirs = [pgas.allocate::<u64>(1 << 20)?.to_bits()];
+    world.broadcast(1, &mut theirs)?;
     if world.rank() == 0 {
         live_again(fabric, members[1]);
-        return lost(world.barrier());
+        lost(world.barrier())?;
+        let answer = pgas.put(GlobalPtr::from_bits(theirs[0]), &[7u64]);
+        let is_lost = matches!(answer, Err(Error::Fabric(Below::PeerLost { .. })));
+        check!(is_lost, "{answer:?}");
+        return Ok(());
     }
     // Not before unit 0 has its answer.
     let never = || fabric.recv(Match::from(members[0], 1), &mut []);
