@@ -54,7 +54,8 @@ const FAILED_MAX: usize = 16;
 
 impl ReportedFailures {
     fn add(&mut self, call: (u64, u64), from: PeerId, why: [u64; 4]) {
-        if self.ends.iter().all(|(other, ..)| *other != call) {
+        let is_known = |(other, peer, _): &(_, PeerId, _)| (*other, *peer) == (call, from);
+        if !self.ends.iter().any(is_known) {
             self.ends.push_back((call, from, why));
         }
         // Most belong to calls that had already ended here, so the oldest is dropped.
@@ -70,10 +71,16 @@ impl ReportedFailures {
         is_late.then(|| self.failed.pop_front())?
     }
 
-    fn take(&mut self, call: (u64, u64)) -> Option<(PeerId, [u64; 4])> {
-        let at = self.ends.iter().position(|(other, ..)| *other == call)?;
-        let (_, from, why) = self.ends.remove(at)?;
-        Some((from, why))
+    /// Takes the report of a member, with its rank. Only members can end a call.
+    fn take(&mut self, call: (u64, u64), members: &[PeerId]) -> Option<(u32, [u64; 4])> {
+        let rank = |(other, from, _): &((u64, u64), PeerId, _)| match *other == call {
+            true => members.iter().position(|peer| peer == from),
+            false => None,
+        };
+        let mut found = self.ends.iter().enumerate();
+        let (at, rank) = found.find_map(|(at, end)| Some((at, rank(end)?)))?;
+        let (.., why) = self.ends.remove(at)?;
+        Some((rank as u32, why))
     }
 }
 
@@ -203,14 +210,9 @@ impl Messages {
             self.lost = self.awaited().filter(is_lost).collect();
         }
         let key = (self.team, call.number);
-        let told = self.ends.lock().take(key);
-        let told = told.and_then(|(from, why)| {
-            // Only members can end it.
-            let teller = self.peers.iter().position(|peer| *peer == from)?;
-            Some(Failure::from_words(why, teller as u32, self.size()))
-        });
-        if let Some(failure) = told {
-            return Err(failure);
+        let told = self.ends.lock().take(key, &self.peers);
+        if let Some((teller, why)) = told {
+            return Err(Failure::from_words(why, teller, self.size()));
         }
         let Some(descriptor) = self.descriptor.take_if(|handle| handle.is_over()) else {
             return Ok(());
@@ -358,6 +360,7 @@ mod tests {
     #[test]
     fn the_oldest_failures_are_let_go() {
         let (mut told, from) = (ReportedFailures::default(), PeerId(1));
+        let members = [PeerId(0), from];
         // The calls of the first team have the lowest keys and are the latest reports.
         for call in 0..ENDS_MAX as u64 {
             told.add((7, call), from, [call; 4]);
@@ -368,11 +371,22 @@ mod tests {
         }
         assert_eq!(told.ends.len(), ENDS_MAX);
         for call in 0..10 {
-            assert_eq!(told.take((7, call)), None);
-            assert_eq!(told.take((0, call)), Some((from, [call; 4])));
-            assert_eq!(told.take((0, call)), None);
+            assert_eq!(told.take((7, call), &members), None);
+            assert_eq!(told.take((0, call), &members), Some((1, [call; 4])));
+            assert_eq!(told.take((0, call), &members), None);
         }
-        assert_eq!(told.take((7, 10)), Some((from, [10; 4])));
+        assert_eq!(told.take((7, 10), &members), Some((1, [10; 4])));
+    }
+
+    /// The report of a unit that is no member neither ends a call nor hides that of a member.
+    #[test]
+    fn only_reports_of_members_are_taken() {
+        let (mut told, call) = (ReportedFailures::default(), (7, 1));
+        told.add(call, PeerId(9), [9; 4]);
+        assert_eq!(told.take(call, &[PeerId(0), PeerId(1)]), None);
+        told.add(call, PeerId(1), [1; 4]);
+        let taken = told.take(call, &[PeerId(0), PeerId(1)]);
+        assert_eq!(taken, Some((1, [1; 4])));
     }
 
     /// Also for teams whose leaders are far apart.
