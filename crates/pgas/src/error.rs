@@ -47,7 +47,7 @@ pub enum Error {
         pointer: String,
     },
     /// A size that exceeds any address space.
-    #[error("{count} elements of {size} bytes are more than 2^63 bytes")]
+    #[error("{count} elements of {size} bytes are more than 2^62 bytes")]
     TooLarge {
         /// The number of elements.
         count: u64,

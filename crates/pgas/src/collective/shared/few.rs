@@ -19,7 +19,9 @@ pub(super) fn fits(shape: &Shape, board: &Board) -> bool {
 pub(crate) fn give(shape: &Shape, rank: u32, input: &Input<'_>) -> impl Fn(u32, &SharedBytes, u64) {
     move |to, slot, at| {
         let (from, len) = shape.gives(rank, to);
-        input.copy_to(from, slot, at, len);
+        if len > 0 {
+            input.copy_to(from, slot, at, len);
+        }
     }
 }
 
