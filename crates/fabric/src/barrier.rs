@@ -28,6 +28,9 @@
 //! - A root whose deadline expires, or in which a handler panics, while a GO waits for room,
 //!   returns. All members have been released, and that GO is sent with its next progress.
 //! - NO waits for no room: a member that reads no answers gets none, and its deadline expires.
+//! - A list names peers without their incarnations. Between a loss and the moment at which the root
+//!   sees the new life of the number, a member that enters the next barrier of the list may still
+//!   get NO, and a late COME of the barrier that was lost counts for the next one.
 //! - Two lists with one root and one hash are one barrier.
 
 use crate::engine::Engine;

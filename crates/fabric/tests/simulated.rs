@@ -437,8 +437,8 @@ fn through_a_return(fabric: &Fabric) -> Outcome {
     Ok(fabric.barrier(&others)?)
 }
 
-/// Node 1 disappears while the others wait for its units, and comes back. Then all meet at a barrier
-/// with the same list, which the root enters last.
+/// Node 1 disappears while the others wait for its units, and comes back. Then all enter a barrier
+/// with the same list, the root last.
 fn at_a_barrier_through_a_return(fabric: &Fabric) -> Outcome {
     let members = fabric.job()?;
     let root = members[0];
