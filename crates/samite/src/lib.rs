@@ -57,6 +57,6 @@ mod tests {
     #[test]
     fn the_agent_serves_streams() {
         let names: Vec<&str> = super::services().iter().map(|one| one.name).collect();
-        assert_eq!(names, ["coordinator of streams", "block store"]);
+        assert_eq!(names, ["staging"]);
     }
 }
