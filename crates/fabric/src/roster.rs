@@ -189,7 +189,7 @@ impl Fabric {
         self.0.with(caps).flatten().unwrap_or_default()
     }
 
-    /// Which node a peer is on, or behaves as if it were on ([`Mask`]): equal for those that may
+    /// Which node a peer is on, or behaves as if it were on (`Mask`): equal for those that may
     /// map each other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
         let mut core = self.0.core()?;

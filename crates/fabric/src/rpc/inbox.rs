@@ -14,7 +14,7 @@ const EACH: u64 = 64;
 pub struct Inbound {
     /// The sender.
     pub from: Life,
-    /// Its id, for [`Server::respond`]; `None` for a note.
+    /// Its id, for [`Server::respond`](super::Server::respond); `None` for a note.
     pub id: Option<u64>,
     /// Its content.
     pub bytes: Vec<u8>,

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! # Ids
-//! The id of a request is its [operation](crate::ops): one table holds all that a process waits
+//! The id of a request is its operation: one table holds all that a process waits
 //! for, so a response finds its call without a search, and the loss of a peer ends calls like any
 //! other operation. An id is never reused within 2^32 operations, and no id is 0. The service is
 //! selected by a number of an active message from [`KEPT`] on; users have the numbers below.
