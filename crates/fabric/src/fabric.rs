@@ -119,6 +119,12 @@ impl Core {
         self.engine.gone(peer)
     }
 
+    /// As [`Core::gone`], for one incarnation: it is lost when its number has been reassigned.
+    pub(crate) fn lost_life(&mut self, peer: PeerId, incarnation: u32) -> Option<Error> {
+        self.known(peer);
+        self.engine.lost_life(peer, incarnation)
+    }
+
     /// Returns what is known of a peer. A peer that this process has not dealt with yet is looked
     /// up.
     pub(crate) fn known(&mut self, peer: PeerId) -> Option<&Peer> {

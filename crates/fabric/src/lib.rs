@@ -106,6 +106,7 @@ pub use samite_mem::ErrorCode;
 pub use scope::Scope;
 pub use segment::{Reserved, Segment};
 pub use view::View;
+pub use waiting::Awaited;
 pub use watch::Bell;
 
 /// Result of the operations of this crate.

@@ -12,7 +12,7 @@ use crate::route::Reach;
 use crate::transport::Transport;
 use crate::transport::sim::Waker;
 use crate::{Error, PeerId};
-use samite_mem::{Doorbell, SharedBytes};
+use samite_mem::{Doorbell, Guard, SharedBytes};
 
 /// Wakes one peer after a store that it may be waiting for.
 #[derive(Clone, Debug)]
@@ -63,11 +63,7 @@ impl Fabric {
     /// As [`Fabric::lost`], for one incarnation of a peer: it is lost when its number has been
     /// reassigned.
     pub fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
-        let mut core = match self.0.lock() {
-            Ok(core) => core,
-            Err(error) => return Some(error),
-        };
-        core.known(peer);
-        core.engine.lost_life(peer, incarnation)
+        let lost = |mut core: Guard<'_, Core>| core.lost_life(peer, incarnation);
+        self.0.lock().map_or_else(Some, lost)
     }
 }

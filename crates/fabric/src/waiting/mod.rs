@@ -160,6 +160,14 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// The peers on which a wait depends: the wait ends when one of them is lost.
+#[derive(Clone, Copy)]
+pub struct Awaited<'a> {
+    peers: &'a [PeerId],
+    /// The incarnation of a peer that is awaited; any if there is none.
+    life_of: Option<&'a dyn Fn(PeerId) -> Option<u32>>,
+}
+
 /// What a wait is for, and on whom it depends.
 pub(crate) struct Wait<'a> {
     deadline: Duration,
@@ -167,8 +175,8 @@ pub(crate) struct Wait<'a> {
     what: &'static str,
     /// The peer that a timeout names.
     whom: Whom,
-    /// The peers whose loss ends the wait; `None`: the condition itself checks that.
-    members: Option<&'a [PeerId]>,
+    /// Those whose loss ends the wait; `None`: the condition itself checks that.
+    members: Option<Awaited<'a>>,
     /// As in [`Waiting`].
     key: Option<Key>,
     park: Duration,
@@ -297,22 +305,22 @@ impl Fabric {
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`], which names the first of `whom`.
     #[inline]
-    pub fn wait_until<T>(
+    pub fn wait_until<'w, T>(
         &self,
         what: &'static str,
-        whom: &[PeerId],
+        whom: impl Into<Awaited<'w>>,
         mut done: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         if let Some(value) = done() {
             return Ok(value);
         }
-        self.wait_for_words(what, whom, &mut done)
+        self.wait_for_words(what, whom.into(), &mut done)
     }
 
     fn wait_for_words<T>(
         &self,
         what: &'static str,
-        whom: &[PeerId],
+        whom: Awaited<'_>,
         done: &mut dyn FnMut() -> Option<T>,
     ) -> Result<T> {
         let words = OfWords { done, found: None };
@@ -324,10 +332,10 @@ impl Fabric {
     /// fabric. It must be short: other waiting threads may have to wait for its end. `there` is
     /// called once before a sleep, for news that comes without a frame; like the condition of
     /// [`Fabric::wait_until`], it must not use the fabric.
-    pub fn wait_stepping<T>(
+    pub fn wait_stepping<'w, T>(
         &self,
         what: &'static str,
-        whom: &[PeerId],
+        whom: impl Into<Awaited<'w>>,
         step: impl FnMut() -> Option<T>,
         there: impl FnMut() -> bool,
     ) -> Result<T> {
@@ -335,15 +343,15 @@ impl Fabric {
     }
 
     /// As [`Fabric::wait_stepping`], with a deadline other than the fabric's.
-    pub fn wait_stepping_within<T>(
+    pub fn wait_stepping_within<'w, T>(
         &self,
         deadline: Duration,
         what: &'static str,
-        whom: &[PeerId],
+        whom: impl Into<Awaited<'w>>,
         step: impl FnMut() -> Option<T>,
         there: impl FnMut() -> bool,
     ) -> Result<T> {
-        let wait = Wait::of_words(deadline, what, whom);
+        let wait = Wait::of_words(deadline, what, whom.into());
         self.wait_for(&wait, OfSteps(step, there))
     }
 
@@ -388,10 +396,43 @@ impl Fabric {
     /// Returns why a wait is futile, if so.
     fn ends(&self, wait: &Wait<'_>, core: &mut Core) -> Option<Error> {
         if let Some(members) = wait.members {
-            return members.iter().find_map(|peer| core.gone(*peer));
+            return members.lost(core);
         }
         let is_alone = core.engine.agent_lost && wait.whom == Whom::Any;
         is_alone.then(|| Error::AgentLost(self.domain().unwrap_or_default().to_owned()))
+    }
+}
+
+impl<'a> Awaited<'a> {
+    /// Waits for the incarnations of peers that `life_of` returns, which must not use the fabric:
+    /// a peer is lost as soon as its number belongs to another process.
+    pub fn lives(peers: &'a [PeerId], life_of: &'a dyn Fn(PeerId) -> Option<u32>) -> Awaited<'a> {
+        let life_of = Some(life_of);
+        Awaited { peers, life_of }
+    }
+
+    /// Returns why the first of them that is lost is lost.
+    fn lost(&self, core: &mut Core) -> Option<Error> {
+        self.peers.iter().find_map(|peer| {
+            let life = self.life_of.and_then(|life_of| life_of(*peer));
+            match life {
+                Some(life) => core.lost_life(*peer, life),
+                None => core.gone(*peer),
+            }
+        })
+    }
+}
+
+impl<'a> From<&'a [PeerId]> for Awaited<'a> {
+    fn from(peers: &'a [PeerId]) -> Awaited<'a> {
+        let life_of = None;
+        Awaited { peers, life_of }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [PeerId; N]> for Awaited<'a> {
+    fn from(peers: &'a [PeerId; N]) -> Awaited<'a> {
+        peers.as_slice().into()
     }
 }
 
@@ -407,8 +448,11 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn of_words(deadline: Duration, what: &'static str, members: &'a [PeerId]) -> Self {
-        let whom = members.first().map_or(Whom::Any, |peer| Whom::Peer(*peer));
+    fn of_words(deadline: Duration, what: &'static str, members: Awaited<'a>) -> Self {
+        let whom = members
+            .peers
+            .first()
+            .map_or(Whom::Any, |peer| Whom::Peer(*peer));
         Wait {
             members: Some(members),
             park: PARK_FOR_WORD,

@@ -20,7 +20,7 @@ use crate::unfinished::Unfinished;
 use crate::waited::Waited;
 use crate::{Elem, Error, GlobalPtr, Result, Unit};
 use parking_lot::Mutex;
-use samite_fabric::{Bell, Fabric, Handle, Layer, PeerId, Segment};
+use samite_fabric::{Awaited, Bell, Fabric, Handle, Layer, PeerId, Segment};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::Location;
@@ -66,7 +66,7 @@ impl Job {
         Ok(Job {
             fabric: fabric.clone(),
             me,
-            collectives: crate::collective::State::new(fabric, layer.life()),
+            collectives: crate::collective::State::new(fabric, layer.life(), &peers),
             left: Arc::default(),
             unfinished: Unfinished::default(),
             layer,
@@ -105,8 +105,8 @@ impl Job {
         was_one.then_some(()).ok_or_else(|| bad(pointer))
     }
 
-    /// As the fabric's wait, but advances what this unit has in flight, because the others may be
-    /// waiting for it. If another thread starts something during the wait, the deadline starts
+    /// As the fabric's wait, for the units `whom`, but advances what this unit has in flight,
+    /// because the others may be waiting for it. If another thread starts something during the wait, the deadline starts
     /// again.
     #[inline]
     pub(crate) fn wait_until<V>(
@@ -120,6 +120,8 @@ impl Job {
                 None if self.has_nothing_to_step() => None,
                 value => Some(value),
             };
+            let life_of = |peer| self.lives.get(&peer).copied();
+            let whom = Awaited::lives(whom, &life_of);
             if let Some(value) = self.fabric.wait_until(what, whom, done)? {
                 return Ok(value);
             }
@@ -148,6 +150,8 @@ impl Job {
             step()
         };
         let there = || there() || self.collectives.is_ready();
+        let life_of = |peer| self.lives.get(&peer).copied();
+        let whom = Awaited::lives(whom, &life_of);
         self.fabric.wait_stepping(what, whom, step, there)
     }
 

@@ -2,7 +2,7 @@
 
 use samite_fabric::testing::live_again;
 use samite_fabric::{Error as Below, Fabric, Match, PeerId};
-use samite_pgas::{Error, GlobalPtr, Group, Max, Pgas, Segment, Sum, Team, Unit};
+use samite_pgas::{Error, GlobalPtr, Group, Max, Pgas, Segment, Sum, Team, Unit, Wanted};
 use samite_testkit::{
     Cluster, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same,
     simulate, simulate_on, units,
@@ -372,15 +372,31 @@ deaths!(
 );
 
 /// Another process has the number of unit 1 by now: a member that had not seen unit 1 die waits
-/// for nobody, and a pointer that it has not followed yet does not lead to the other process.
+/// for nobody, neither in a collective nor for a signal or a lock, and a pointer that it has not
+/// followed yet does not lead to the other process.
 fn a_stranger(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     let pgas = Pgas::new(fabric)?;
     let world = pgas.world();
+    let words = world.allocate::<u64>(1)?;
+    let mut locks = [world.lock()?, world.lock()?];
+    locks.sort_by_key(samite_pgas::Lock::home);
+    check!(locks[0].home() == 0);
+    if world.rank() == 1 {
+        std::mem::forget(locks[0].acquire()?);
+    }
     // So much that it gets a segment of its own: unit 0 already uses the first one.
     let mut theirs = [pgas.allocate::<u64>(1 << 20)?.to_bits()];
     world.broadcast(1, &mut theirs)?;
     if world.rank() == 0 {
         live_again(fabric, members[1]);
+        let signalled = words.wait_until_from(0, Wanted::Equal(1), 1);
+        let is_lost = matches!(signalled, Err(Error::Fabric(Below::PeerLost { .. })));
+        check!(is_lost, "{signalled:?}");
+        let acquired = locks[0].acquire();
+        check!(
+            matches!(acquired, Err(Error::HolderLost { .. })),
+            "{acquired:?}"
+        );
         lost(world.barrier())?;
         let answer = pgas.put(GlobalPtr::from_bits(theirs[0]), &[7u64]);
         let is_lost = matches!(answer, Err(Error::Fabric(Below::PeerLost { .. })));
