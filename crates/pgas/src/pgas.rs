@@ -255,7 +255,7 @@ impl Pgas {
         &self,
         at: GlobalPtr<T>,
         kind: AccessKind,
-        access: impl FnOnce(&Remote) -> Result<R>,
+        access: impl FnMut(&Remote) -> Result<R>,
     ) -> Result<R> {
         self.job.watch(at, 1, kind)?;
         let value = self.job.with_remote(at, size_of::<T>() as u64, access)?;

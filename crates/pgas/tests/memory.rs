@@ -260,6 +260,43 @@ everywhere!(handles_and_flushes, 2, |fabric, _| {
     Ok(segment.free()?)
 });
 
+// A pointer has six bits of the generation: this one equals one that led to memory which its owner
+// has unregistered since.
+everywhere!(a_pointer_comes_again, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    let (mut bits, mut seen) = ([0], [0]);
+    if world.rank() == 0 {
+        bits = [pgas.register(vec![1_u64])?.to_bits()];
+    }
+    world.broadcast(0, &mut bits)?;
+    let pointer = GlobalPtr::<u64>::from_bits(bits[0]);
+    if world.rank() == 1 {
+        pgas.get(pointer, &mut seen)?;
+    }
+    world.barrier()?;
+    if world.rank() == 0 {
+        pgas.unregister(pointer, 1)?;
+        let mut again = pgas.register(vec![2_u64])?;
+        for _ in 0..256 {
+            if again == pointer {
+                break;
+            }
+            pgas.unregister(again, 1)?;
+            again = pgas.register(vec![2_u64])?;
+        }
+        assert_eq!(again, pointer);
+    }
+    world.barrier()?;
+    if world.rank() == 1 {
+        assert_eq!(seen, [1]);
+        pgas.get(pointer, &mut seen)?;
+        assert_eq!(seen, [2]);
+        assert_eq!(pgas.fetch_op(pointer, Update::Sum, 1)?, 2);
+    }
+    Ok(world.barrier()?)
+});
+
 /// Every type and update from all units at once, against the sum of what they did.
 fn updates<T: samite_pgas::AtomicElem + std::fmt::Debug>(
     pgas: &Pgas,

@@ -141,13 +141,15 @@ impl Attached {
 
 impl Job {
     /// Runs `access` on the segment that a pointer names. Attaches to it on first use, and again if
-    /// the number has been reused since.
+    /// the number has been reused since. `access` runs a second time if the owner of memory that is
+    /// not mapped here no longer has that segment: a pointer has six bits of the generation, so it
+    /// may name a later one.
     #[inline]
     pub(crate) fn with_remote<T, R, E: Into<Error>>(
         &self,
         pointer: GlobalPtr<T>,
         bytes: u64,
-        access: impl FnOnce(&Remote) -> Result<R, E>,
+        mut access: impl FnMut(&Remote) -> Result<R, E>,
     ) -> Result<R> {
         let place = (pointer.unit(), pointer.segment());
         let is_right = |remote: &Remote| remote.is_offered() && is_of(remote, pointer);
@@ -163,8 +165,11 @@ impl Job {
         let known = known.cloned();
         drop(of_thread);
         if let Some(remote) = known.or_else(|| self.attached.copy(place, is_right)) {
-            check(&remote, pointer, bytes)?;
-            return access(&remote).map_err(|error| clarify(error, pointer));
+            let mut again = || access(&remote).map_err(E::into);
+            let ended = check(&remote, pointer, bytes).and_then(|()| again());
+            if !matches!(&ended, Err(error) if is_missing(error)) {
+                return ended;
+            }
         }
         self.let_go();
         let remote = self.attach(pointer)?;
@@ -267,6 +272,14 @@ pub(crate) fn bad<T>(pointer: GlobalPtr<T>) -> Error {
     Error::BadPointer {
         pointer: pointer.to_string(),
     }
+}
+
+/// Returns true if the segment that a pointer names may be another one than the one accessed.
+fn is_missing(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::BadPointer { .. } | Error::Fabric(samite_fabric::Error::NoSuchSegment { .. })
+    )
 }
 
 fn clarify<T>(error: impl Into<Error>, pointer: GlobalPtr<T>) -> Error {
