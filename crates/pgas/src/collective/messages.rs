@@ -84,8 +84,8 @@ impl ReportedFailures {
     }
 }
 
-/// Starts to receive reports of failures in this life.
-pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
+/// Starts to receive reports of failures in this life from the units of the job.
+pub(super) fn listen(fabric: &Fabric, life: u32, units: Vec<PeerId>) -> Reports {
     let ends = Reports::default();
     let kept = ends.clone();
     fabric.on(END, move |from, bytes| {
@@ -96,6 +96,7 @@ pub(super) fn listen(fabric: &Fabric, life: u32) -> Reports {
         if let [of, team, call, why @ ..] = &words[..]
             && let Ok(why) = <[u64; 4]>::try_from(why)
             && *of == u64::from(life)
+            && units.contains(&from)
         {
             kept.lock().add((*team, *call), from, why);
         }
@@ -199,6 +200,7 @@ impl Messages {
         let send = self.fabric.isend(peer(next), tag, own);
         let send = send.map_err(|error| Failure::below(error, next))?;
         self.sends.push((send, next));
+        self.changes = None;
         Ok(())
     }
 

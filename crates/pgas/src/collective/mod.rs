@@ -89,7 +89,7 @@ use crate::job::Job;
 use messages::Reports;
 use parking_lot::Mutex;
 use pending::{Flying, InFlight};
-use samite_fabric::Fabric;
+use samite_fabric::{Fabric, PeerId};
 use shared::Pool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -109,9 +109,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(fabric: &Fabric, life: u32) -> State {
+    pub(crate) fn new(fabric: &Fabric, life: u32, units: &[PeerId]) -> State {
         State {
-            ends: messages::listen(fabric, life),
+            ends: messages::listen(fabric, life, units.to_vec()),
             in_flight: Mutex::default(),
             count: AtomicUsize::new(0),
             pool: Arc::default(),

@@ -111,7 +111,11 @@ impl<'b> Run<'b> {
         }
         self.schedule = schedule;
         match &mut self.link {
-            Link::Messages(messages) => messages.introduce(&self.call),
+            Link::Messages(messages) => {
+                // A call that is known to have failed sends nothing: nobody would receive it.
+                messages.hear(&team.job, &self.call)?;
+                messages.introduce(&self.call)
+            }
             Link::Flags(_) => Ok(()),
         }
     }
@@ -457,7 +461,8 @@ impl Inner {
     fn wait_free(&self, board: &Board, call: &Call) -> Result<()> {
         let (job, what) = (&self.job, call.kind.name());
         let free = || board.is_free().then_some(());
-        let waited = job.wait_stepping(what, &[], free, || board.is_free());
+        let wait = || job.wait_stepping(what, &[], free, || board.is_free());
+        let waited = board.unless_it_panics(wait);
         waited.map_err(|error| self.refuse(*call, error.into()))
     }
 

@@ -20,7 +20,7 @@ pub(crate) use turn::stepping;
 pub struct TeamId(pub u64);
 
 impl TeamId {
-    /// Returns a hash of the id, whose high bits are mixed best.
+    /// Returns a hash of the id. Use its high bits: the low ones depend only on those of the id.
     pub(crate) fn mixed(self) -> u64 {
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }

@@ -370,9 +370,8 @@ impl Board {
             let met = self.look(job, call, meeting);
             met.map(|met| met.then_some(())).transpose()
         };
-        let unwinding = Abandons(self);
-        let waited = job.wait_stepping(what, &[], step, || self.is_ready(&known));
-        std::mem::forget(unwinding);
+        let ready = || self.is_ready(&known);
+        let waited = self.unless_it_panics(|| job.wait_stepping(what, &[], step, ready));
         waited.unwrap_or_else(|error| {
             let failure = Failure::late(error, self.awaited(&known));
             Err(self.give_up(job, failure))
@@ -472,6 +471,14 @@ impl Board {
     /// Marks that others may come to a meeting that this member does not come to, or has not left.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
+    }
+
+    /// Runs a wait of a call. If a handler panics in it, the board is abandoned.
+    pub(crate) fn unless_it_panics<R>(&self, wait: impl FnOnce() -> R) -> R {
+        let unwinding = Abandons(self);
+        let waited = wait();
+        std::mem::forget(unwinding);
+        waited
     }
 
     /// Records that an unfinished call is dropped, in the middle if it had its turn.
