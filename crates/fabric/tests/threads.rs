@@ -1,8 +1,8 @@
 //! One fabric, many threads: each of them sends, receives, asks, puts and waits.
 
 use samite_fabric::{
-    Bell, Error, Fabric, Growing, Handle, Layer, Match, Owned, PeerId, Phased, Received, Remote,
-    Reserved, Segment, Sent, View,
+    Bell, Config, Error, Fabric, Growing, Handle, Identity, Layer, Match, Owned, PeerId, Phased,
+    Received, Remote, Reserved, Segment, Sent, View,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, full_name, same, units};
@@ -197,27 +197,32 @@ fn every_thread_has_its_deadline() {
     });
 }
 
-/// A handle, and a fabric, end in another thread than they began in; the last clone leaves the
-/// domain.
+/// A handle and a clone work after the fabric that they came from was dropped, in another thread.
+/// The process leaves the domain with the last of them, not before.
 #[test]
 fn the_last_clone_leaves() {
     let name = full_name(module_path!(), "the_last_clone_leaves");
-    units(3).run(&name, |fabric, members| {
-        if fabric.me() != members[0] {
-            let handle = fabric.isend(members[0], 3, vec![1; 200_000])?;
-            let (clone, to) = (fabric.clone(), members[0]);
-            let thread = std::thread::spawn(move || {
-                handle.wait()?;
-                clone.send(to, 4, &[1])
-            });
-            thread.join().expect("no panic")?;
-            return Ok(());
-        }
-        for from in &members[1..] {
-            let (status, bytes) = fabric.recv_vec(Match::from(*from, 3))?;
-            same!((status.len, bytes.len()), (200_000, 200_000));
-            fabric.recv(Match::from(*from, 4), &mut [0])?;
-        }
-        Ok(())
+    units(1).run(&name, |fabric, _| {
+        let domain = fabric.domain().unwrap_or_default();
+        let own = Fabric::join(domain, Identity::by_hand("other"), Config::default())?;
+        let (from, to) = (own.me(), fabric.me());
+        let (handle, clone) = (own.isend(to, 3, vec![1; 200_000])?, own.clone());
+        drop(own);
+        let (lasts, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || -> Outcome {
+            handle.wait()?;
+            clone.send(to, 4, &[1])?;
+            let _ = ends.recv();
+            drop(clone);
+            Ok(())
+        });
+        let (status, bytes) = fabric.recv_vec(Match::from(from, 3))?;
+        same!((status.len, bytes.len()), (200_000, 200_000));
+        fabric.recv(Match::from(from, 4), &mut [0])?;
+        check!(fabric.lost(from).is_none());
+        drop(lasts);
+        let gone = fabric.wait_until("the end of the clone", &[from], || None::<()>);
+        check!(matches!(gone, Err(Error::PeerLost { .. })), "{gone:?}");
+        thread.join().expect("no panic")
     });
 }

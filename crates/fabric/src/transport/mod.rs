@@ -27,9 +27,10 @@
 //!    that ends early ([`Sink::satisfied`]) the next one begins with the next peer.
 //! T7 to T12, of RMA: [`rma`].
 //! T13 A peer is announced ([`Change::Joined`]) before its first frame. Peers on this node are
-//!    announced when they join; a peer on another node when this process first deals with it: at
-//!    its first frame, or when it is [asked for](Transport::announce). A process hears nothing
-//!    about other peers, however many there are.
+//!    announced by the first poll after they joined; a peer on another node when this process first
+//!    deals with it, at its first frame. Both are announced at once when they are
+//!    [asked for](Transport::announce). A process hears nothing about other peers of other nodes,
+//!    however many there are.
 
 pub(crate) mod ordered;
 pub mod rma;
@@ -224,8 +225,9 @@ pub trait Transport {
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
     /// Delivers what has arrived; returns the number of frames and changes.
     fn poll<S: Sink>(&mut self, sink: &mut S) -> usize;
-    /// Announces a peer on another node that this process asks for, or its loss (T13).
-    fn announce<S: Sink>(&mut self, _peer: PeerId, _sink: &mut S) {}
+    /// Announces a peer that this process asks for and that has not been announced yet, or its
+    /// loss (T13).
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S);
     /// Announces that this process will sleep, then looks again, also for what the caller waits
     /// for; returns `None` if something has arrived. The sleep itself needs no access to the
     /// transport (T5).

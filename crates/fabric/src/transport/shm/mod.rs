@@ -89,6 +89,15 @@ pub struct Shm {
     polls: u32,
 }
 
+/// What [`Shm::meet`] found in the table.
+enum Met {
+    Announced,
+    /// The entry is not complete.
+    Nobody,
+    /// The number has been reassigned meanwhile: the next poll looks again.
+    Another,
+}
+
 impl Shm {
     /// Returns the transport of a process that has become peer `me` of the node behind `layout`.
     pub(crate) fn new(membership: &Membership, agent: Option<AgentWatch>) -> Shm {
@@ -141,24 +150,14 @@ impl Shm {
             // (T4).
             let had_its_say = state == State::Dead && self.look_for_ring(peer);
             if (state == State::Alive || had_its_say) && self.known[peer.index()].is_none() {
-                let info = self.layout.peers.info(peer);
-                if self.layout.peers.state(peer) != (state, incarnation) {
-                    // The number has been reassigned meanwhile. The two incarnations must not be
-                    // mixed: the next poll looks again.
-                    if let Some(slot) = self.inbound.get_mut(peer.index()) {
-                        *slot = None;
+                match self.meet(peer, (state, incarnation), sink) {
+                    Met::Announced => changes += 1,
+                    Met::Nobody => continue,
+                    Met::Another => {
+                        is_whole = false;
+                        continue;
                     }
-                    is_whole = false;
-                    continue;
                 }
-                let Some(info) = info else {
-                    continue;
-                };
-                self.known[peer.index()] = Some(incarnation);
-                changes += 1;
-                // A bit that was seen for an earlier incarnation is checked again.
-                self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
-                sink.change(Change::Joined(info, CAPS));
             }
             if had_its_say {
                 self.lose(peer, sink);
@@ -174,6 +173,26 @@ impl Shm {
         // H1. Segments of the dead that are still in use have a lease, which the agent sees.
         self.layout.set_seen_epoch(self.me, epoch);
         changes
+    }
+
+    /// Announces a process that the table names in this state and incarnation.
+    fn meet<S: Sink>(&mut self, peer: Slot, seen: (State, u32), sink: &mut S) -> Met {
+        let info = self.layout.peers.info(peer);
+        if self.layout.peers.state(peer) != seen {
+            // The two incarnations must not be mixed.
+            if let Some(slot) = self.inbound.get_mut(peer.index()) {
+                *slot = None;
+            }
+            return Met::Another;
+        }
+        let Some(info) = info else {
+            return Met::Nobody;
+        };
+        self.known[peer.index()] = Some(seen.1);
+        // A bit that was seen for an earlier incarnation is checked again.
+        self.news_seen[peer.index() / 64] &= !(1 << (peer.index() % 64));
+        sink.change(Change::Joined(info, CAPS));
+        Met::Announced
     }
 
     /// Returns whether more processes of the domain want our processors than there are. A process
@@ -281,6 +300,22 @@ impl Transport for Shm {
             arrived += self.membership(sink);
         }
         arrived
+    }
+
+    /// One that has joined since the last poll.
+    fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        let index = peer.index_on(self.node);
+        let is_new = matches!(self.known.get(index), None | Some(None));
+        if !is_new || index >= self.layout.peers.used() as usize || !self.owner.is_current() {
+            return;
+        }
+        let slot = Slot(index as u32);
+        let (state, incarnation) = self.layout.peers.state(slot);
+        if state == State::Alive {
+            self.known.resize(self.known.len().max(index + 1), None);
+            self.meet(slot, (state, incarnation), sink);
+            self.oversubscribed = self.count_crowd();
+        }
     }
 
     fn announce_sleep(&mut self, there: &mut dyn FnMut() -> bool) -> Option<Sleep> {
