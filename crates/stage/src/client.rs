@@ -229,14 +229,15 @@ impl Client {
         }
     }
 
-    /// Gives the services of this process one turn, if there are any. A waiting thread repeats it
-    /// up to its deadline: a turn may allocate only a part of a large step's memory.
-    fn serve(&self) {
-        if let Some(service) = &self.service {
+    /// Gives the services of this process one turn, if there are any. Returns whether there was
+    /// anything to do. A waiting thread repeats it up to its deadline: a turn may allocate only a
+    /// part of a large step's memory.
+    fn serve(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| {
             let (service, _) = &mut *service.lock().unwrap_or_else(PoisonError::into_inner);
             self.fabric.progress();
-            service.turn();
-        }
+            service.turn()
+        })
     }
 }
 

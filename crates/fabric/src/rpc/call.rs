@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Outcome, Work};
 use crate::{Error, Result, Whom};
+use std::cell::Cell;
 use std::time::Duration;
 
 /// The pauses before a refused request is resent: the first and the longest.
@@ -96,20 +97,22 @@ impl Call {
     }
 
     /// As [`Call::wait`], for a process that has other work meanwhile: `step` is called once per
-    /// turn, and may use the fabric.
+    /// turn, and may use the fabric. While it returns true (there is more to do), the wait does not
+    /// sleep.
     pub fn wait_stepping(
         &mut self,
         deadline: Duration,
         what: &'static str,
-        mut step: impl FnMut(),
+        mut step: impl FnMut() -> bool,
     ) -> Result<Vec<u8>> {
         let (fabric, key, peer) = (self.fabric.clone(), self.key, self.to.peer);
         self.wait_by(deadline, what, |left| {
-            let mut look = || {
-                step();
+            let has_more = Cell::new(false);
+            let look = || {
+                has_more.set(step());
                 fate_in(&fabric, key)
             };
-            fabric.wait_stepping_within(left, what, &[peer], &mut look, || false)
+            fabric.wait_stepping_within(left, what, &[peer], look, || has_more.get())
         })
     }
 

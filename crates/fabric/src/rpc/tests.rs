@@ -27,6 +27,7 @@ fn answered(call: &mut Call, server: &Server) -> Vec<u8> {
             let id = asked.id.expect("it is a request");
             server.respond(asked.from, id, &asked.bytes, LONG).unwrap();
         }
+        false
     };
     call.wait_stepping(LONG, "a response", serve).unwrap()
 }

@@ -47,6 +47,7 @@ pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outco
                 failed = server.respond(request.from, id, &bytes, LONG).err();
             }
         }
+        false
     };
     for (size, call) in &mut calls {
         let mut response = call.wait_stepping(LONG, "a response", &mut serve)?;
