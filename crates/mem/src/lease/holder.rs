@@ -63,18 +63,27 @@ type Table = HashMap<Key, Known, foldhash::fast::RandomState>;
 /// A use of an entry: the address of its words, and the generation.
 type Key = (u64, u32);
 
-#[derive(Debug, Default)]
+/// What this process does with a segment (G6). An entry without leases is that of a block of this
+/// process.
+#[derive(Debug)]
 struct Known {
     /// Leases of this process.
     leases: u64,
-    /// Content of the entry when the first lease was granted. It is not read again: its owner could
-    /// write anything there, and only what was claimed may be accessed.
-    seen: Option<Seen>,
-    /// What was claimed of the arena, if the segment lies there and does not belong to this
-    /// process.
-    claimed: Option<Span>,
-    /// The memory, if this process is the owner.
-    own: Option<SharedBytes>,
+    /// The mode in which they were granted, which is that of the block if this process owns it.
+    mode: Mode,
+    /// `None`: this process owned it, and has dropped it while leases are out.
+    memory: Option<Memory>,
+}
+
+/// The memory of a segment.
+#[derive(Clone, Debug)]
+enum Memory {
+    /// This process owns it.
+    Own(SharedBytes),
+    /// Another process owns it: the content of the entry when the first lease was granted. It is
+    /// not read again: its owner could write anything there, and only what was claimed may be
+    /// accessed.
+    Theirs(Seen),
 }
 
 /// One use of a segment by this process; it ends when it is dropped.
@@ -84,8 +93,6 @@ pub struct Lease {
     entry: Entry<SharedBytes>,
     generation: u32,
     id: u64,
-    /// Set if it was borrowed, with the claim. It is then the only lease.
-    lent: Option<Option<Span>>,
 }
 
 /// What a lease in the mode `Open` provides.
@@ -125,18 +132,17 @@ impl Holder {
         generation: u32,
         id: u64,
     ) -> Result<Option<Shared>, Error> {
-        let Some((lease, seen, own)) = self.0.take(entry, generation, id, Mode::Open)? else {
+        let Some((lease, memory)) = self.0.take(entry, generation, id, Mode::Open)? else {
             return Ok(None);
         };
-        if own.is_none() && seen.private {
-            let (address, bytes) = (seen.place, seen.bytes);
-            return Ok(Some(Shared::Private {
-                address,
-                bytes,
+        Ok(Some(match memory {
+            Memory::Theirs(seen) if seen.private => Shared::Private {
+                address: seen.place,
+                bytes: seen.bytes,
                 lease,
-            }));
-        }
-        Ok(Some(Shared::Mapped(self.0.range(own, seen, lease)?)))
+            },
+            memory => Shared::Mapped(self.0.range(memory, lease)?),
+        }))
     }
 
     /// Takes a lease to read; `None` unless this generation is offered for reading.
@@ -146,10 +152,9 @@ impl Holder {
         generation: u32,
         id: u64,
     ) -> Result<Option<Readable>, Error> {
-        let Some((lease, seen, own)) = self.0.take(entry, generation, id, Mode::Reading)? else {
-            return Ok(None);
-        };
-        Ok(Some(Readable(self.0.range(own, seen, lease)?)))
+        let taken = self.0.take(entry, generation, id, Mode::Reading)?;
+        let range = taken.map(|(lease, memory)| self.0.range(memory, lease));
+        Ok(range.transpose()?.map(Readable))
     }
 
     /// Takes a lease for this borrower alone; `None` unless this generation can be borrowed and no
@@ -160,54 +165,64 @@ impl Holder {
         generation: u32,
         id: u64,
     ) -> Result<Option<ExclusiveLease>, Error> {
-        let process = &self.0;
-        if process.is_of_parent() {
-            return Err(Error::Forked);
-        }
-        // Counted before the exchange, as in `Process::take`.
-        process.count_out();
-        if !entry.borrow(process.me, generation) {
-            process.count_in();
-            return Ok(None);
-        }
-        let seen = entry.leased();
-        let own = process.own(entry, generation);
-        let claimed = match process.claim(&own, seen) {
-            Ok(claimed) => claimed,
-            Err(error) => {
-                entry.give_back(process.me, generation);
-                process.count_in();
-                return Err(error);
-            }
-        };
-        let lease = Lease {
-            process: process.clone(),
-            entry: entry.clone(),
-            generation,
-            id,
-            lent: Some(claimed),
-        };
-        Ok(Some(ExclusiveLease(process.range(own, seen, lease)?)))
+        let taken = self.0.take(entry, generation, id, Mode::Exclusive)?;
+        let range = taken.map(|(lease, memory)| self.0.range(memory, lease));
+        Ok(range.transpose()?.map(ExclusiveLease))
     }
 
-    /// Owner: records that the memory belongs to a segment.
+    /// Owner: records that the memory belongs to a segment, which is open.
     pub(super) fn owns(&self, entry: &Entry<SharedBytes>, generation: u32, bytes: &SharedBytes) {
         let key = (entry.0.address(), generation);
-        self.0.lock().entry(key).or_default().own = Some(bytes.clone());
+        let mut table = self.0.lock();
+        let new = Known {
+            // Not 0 if a generation comes again while leases of the earlier one are out.
+            leases: table.get(&key).map_or(0, |known| known.leases),
+            mode: Mode::Open,
+            memory: Some(Memory::Own(bytes.clone())),
+        };
+        table.insert(key, new);
     }
 
-    /// Owner: records that it no longer does.
+    /// Owner: changes the mode, or returns the processes that have a lease.
+    pub(super) fn turn(
+        &self,
+        entry: &Entry<SharedBytes>,
+        generation: u32,
+        to: Mode,
+    ) -> Result<(), Vec<u32>> {
+        if self.is_of_parent() {
+            return Err(Vec::new());
+        }
+        // Locked to the end, so that no lease of this process begins meanwhile.
+        let mut table = self.0.lock();
+        let known = table.get_mut(&(entry.0.address(), generation));
+        let Some(known) = known else {
+            return Err(Vec::new());
+        };
+        if known.leases > 0 {
+            // Even if the words say something else (G6).
+            let mut who = entry.who();
+            who.retain(|user| *user != self.0.me as u32);
+            who.push(self.0.me as u32);
+            return Err(who);
+        }
+        entry.turn(generation, known.mode, to)?;
+        known.mode = to;
+        Ok(())
+    }
+
+    /// Owner: records that the memory no longer belongs to the segment.
     pub(super) fn disowns(&self, entry: &Entry<SharedBytes>, generation: u32) {
         let key = (entry.0.address(), generation);
         let mut table = self.0.lock();
         let known = table.get_mut(&key);
-        let bytes = known.and_then(|known| known.own.take());
+        let memory = known.and_then(|known| known.memory.take());
         if table.get(&key).is_some_and(|known| known.leases == 0) {
             table.remove(&key);
         }
         drop(table);
         // After the table is unlocked, because this may drop the last range of something.
-        drop(bytes);
+        drop(memory);
     }
 
     /// Returns true if this process is a fork of the one that has the leases.
@@ -239,58 +254,67 @@ impl Process {
         self.out.u64(0).fetch_sub(1, Ordering::Release);
     }
 
-    fn own(&self, entry: &Entry<SharedBytes>, generation: u32) -> Option<SharedBytes> {
-        let key = (entry.0.address(), generation);
-        self.lock().get(&key)?.own.clone()
-    }
-
-    /// Adds one use of a segment by this process; the first one sets its bit. Returns the lease,
-    /// the description of the segment, and the memory if this process owns it.
+    /// Adds one use of a segment by this process; the first one sets its bit, or borrows. Returns
+    /// the lease and the memory.
     fn take(
         self: &Arc<Self>,
         entry: &Entry<SharedBytes>,
         generation: u32,
         id: u64,
         mode: Mode,
-    ) -> Result<Option<(Lease, Seen, Option<SharedBytes>)>, Error> {
+    ) -> Result<Option<(Lease, Memory)>, Error> {
         if self.is_of_parent() {
             return Err(Error::Forked);
         }
         let key = (entry.0.address(), generation);
         let mut table = self.lock();
         let known = table.get_mut(&key);
-        let own = known.as_ref().and_then(|known| known.own.clone());
-        let seen = match known {
+        // G6: the words may say something else.
+        if known.as_ref().is_some_and(|known| known.mode != mode) {
+            return Ok(None);
+        }
+        let memory = match known {
             Some(known) if known.leases > 0 => {
-                // A further use is only counted; the bit must still be set in the same mode.
-                let may = own.is_some() || entry.offers(generation);
-                if !may || !entry.is_inside(self.me, generation, mode) {
+                // A further use is only counted; beside an exclusive one, there is none.
+                let may = |memory: &Memory| {
+                    let is_own = matches!(memory, Memory::Own(_));
+                    mode != Mode::Exclusive && (is_own || entry.offers(generation))
+                };
+                let Some(memory) = known.memory.clone().filter(may) else {
                     return Ok(None);
-                }
+                };
                 known.leases += 1;
-                *known.seen.get_or_insert_with(|| entry.leased())
+                memory
             }
-            _ => {
+            known => {
+                let own = known.and_then(|known| known.memory.clone());
                 // Counted before the bit is set: at 0, the agent assumes that no lease is out.
                 self.count_out();
-                let entered = match own {
-                    Some(_) => entry.enter(self.me, generation, mode),
-                    None => entry.take(self.me, generation, mode),
+                let entered = match (mode, &own) {
+                    (Mode::Exclusive, _) => entry.borrow(self.me, generation),
+                    (_, Some(_)) => entry.enter(self.me, generation, mode),
+                    (_, None) => entry.take(self.me, generation, mode),
                 };
                 if !entered {
                     self.count_in();
                     return Ok(None);
                 }
-                let seen = entry.leased();
-                let claimed = self.claim(&own, seen).inspect_err(|_| {
-                    entry.leave(self.me);
-                    self.count_in();
-                })?;
-                let known = table.entry(key).or_default();
-                known.leases = 1;
-                known.seen = Some(seen);
-                known.claimed = claimed;
-                seen
+                let memory = match own {
+                    Some(own) => own,
+                    None => {
+                        let seen = entry.leased();
+                        self.claim(seen)
+                            .inspect_err(|_| self.leave(entry, generation, mode))?;
+                        Memory::Theirs(seen)
+                    }
+                };
+                let new = Known {
+                    leases: 0,
+                    mode,
+                    memory: Some(memory.clone()),
+                };
+                table.entry(key).or_insert(new).leases = 1;
+                memory
             }
         };
         let lease = Lease {
@@ -298,62 +322,63 @@ impl Process {
             entry: entry.clone(),
             generation,
             id,
-            lent: None,
         };
-        Ok(Some((lease, seen, own)))
+        Ok(Some((lease, memory)))
+    }
+
+    /// Ends the use of a segment by this process.
+    fn leave(&self, entry: &Entry<SharedBytes>, generation: u32, mode: Mode) {
+        match mode {
+            Mode::Exclusive => entry.give_back(self.me, generation),
+            _ => entry.leave(self.me),
+        }
+        self.count_in();
     }
 
     /// Claims the memory of another process's segment, which its owner describes. It must lie
     /// inside the arena, be aligned like a block, and not be used by this process in another way.
-    fn claim(&self, own: &Option<SharedBytes>, seen: Seen) -> Result<Option<Span>, Error> {
-        if own.is_some() {
-            return Ok(None);
-        }
-        if seen.private {
-            let end = seen.place.checked_add(seen.bytes);
-            return end.map(|_| None).ok_or(Error::Corrupt(Corrupt {
-                what: "the address of private memory",
-                value: seen.place,
-            }));
-        }
-        let span = Span {
-            offset: seen.place,
-            bytes: seen.bytes,
+    fn claim(&self, seen: Seen) -> Result<(), Error> {
+        let corrupt = |what| {
+            let value = seen.place;
+            Err(Error::Corrupt(Corrupt { what, value }))
+        };
+        let Some(span) = in_arena(seen) else {
+            return match seen.place.checked_add(seen.bytes) {
+                Some(_) => Ok(()),
+                None => corrupt("the address of private memory"),
+            };
         };
         if !span.offset.is_multiple_of(ALIGN) {
-            return Err(Error::Corrupt(Corrupt {
-                what: "the beginning of a block",
-                value: span.offset,
-            }));
+            return corrupt("the beginning of a block");
         }
         self.arena.range(span)?;
-        self.arena.claims().claim(span, Use::Leased)?;
-        Ok(Some(span))
+        self.arena.claims().claim(span, Use::Leased)
     }
 
     /// Returns the range that a lease is for.
-    fn range(
-        &self,
-        own: Option<SharedBytes>,
-        seen: Seen,
-        lease: Lease,
-    ) -> Result<SharedBytes, Error> {
-        let span = Span {
-            offset: seen.place,
-            bytes: seen.bytes,
-        };
-        let range = match own {
-            Some(own) => own,
-            None if seen.private => {
-                return Err(Error::Corrupt(Corrupt {
-                    what: "the mode of private memory",
-                    value: seen.place,
-                }));
-            }
-            None => self.arena.range(span)?,
+    fn range(&self, memory: Memory, lease: Lease) -> Result<SharedBytes, Error> {
+        let range = match memory {
+            Memory::Own(own) => own,
+            Memory::Theirs(seen) => match in_arena(seen) {
+                Some(span) => self.arena.range(span)?,
+                None => {
+                    return Err(Error::Corrupt(Corrupt {
+                        what: "the address of memory that is read or borrowed",
+                        value: seen.place,
+                    }));
+                }
+            },
         };
         Ok(range.keeping(Keeps::Lease(lease)))
     }
+}
+
+/// Returns where a segment lies in the arena; `None` if it is private memory.
+fn in_arena(seen: Seen) -> Option<Span> {
+    (!seen.private).then_some(Span {
+        offset: seen.place,
+        bytes: seen.bytes,
+    })
 }
 
 impl Lease {
@@ -372,15 +397,6 @@ impl Drop for Lease {
         if process.is_of_parent() {
             return;
         }
-        // A borrowed segment is not in the table: its lease is the only one.
-        if let Some(claimed) = self.lent {
-            if let Some(span) = claimed {
-                process.arena.claims().release(span, Use::Leased);
-            }
-            entry.give_back(process.me, self.generation);
-            process.count_in();
-            return;
-        }
         let key = (entry.0.address(), self.generation);
         let mut table = process.lock();
         let Some(known) = table.get_mut(&key) else {
@@ -391,14 +407,18 @@ impl Drop for Lease {
             return;
         }
         // The last use. Release the claim before the bit: then the owner may reuse the memory.
-        if let Some(span) = known.claimed.take() {
-            process.arena.claims().release(span, Use::Leased);
+        let mode = known.mode;
+        match known.memory {
+            Some(Memory::Own(_)) => {}
+            Some(Memory::Theirs(seen)) => {
+                if let Some(span) = in_arena(seen) {
+                    process.arena.claims().release(span, Use::Leased);
+                }
+                table.remove(&key);
+            }
+            None => drop(table.remove(&key)),
         }
-        if known.own.is_none() {
-            table.remove(&key);
-        }
-        entry.leave(process.me);
-        process.count_in();
+        process.leave(entry, self.generation, mode);
     }
 }
 
@@ -420,7 +440,8 @@ impl Readable {
     /// Returns the bytes as elements, without an incomplete element at the end.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: G2: nobody writes while the lease of `self` is out; else as `elements` says.
+        // SAFETY: G2 and G6: nobody writes while the lease of `self` is out; else as `elements`
+        // says.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 }
@@ -433,15 +454,15 @@ impl ExclusiveLease {
     /// Returns the bytes as elements, without an incomplete element at the end.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: G3: the lease of `self` is the only one, and `self` cannot be cloned; else as
-        // `elements` says.
+        // SAFETY: G3 and G6: the lease of `self` is the only one, and `self` cannot be cloned; else
+        // as `elements` says.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
     /// Returns the bytes as mutable elements.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(&self.0);
-        // SAFETY: G3, as in `as_slice`, and `&mut self` is the only way to the bytes in this
+        // SAFETY: G3 and G6, as in `as_slice`, and `&mut self` is the only way to the bytes in this
         // process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }

@@ -30,6 +30,11 @@
 //! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and this process never
 //!    uses its memory again. To get the memory back, the owner keeps the block and tries again
 //!    ([`LeasedBlock::end`]).
+//! G6 Any process can write the words of an entry, so they do not decide what the threads of one
+//!    process may do together. The table of its [`Holder`], which only that process writes, has the
+//!    mode of each segment that it owns or has leases on. The holder grants leases in that mode
+//!    only, and never a second [`ExclusiveLease`]. The mode does not change while it counts a
+//!    lease.
 
 mod words;
 

@@ -109,7 +109,8 @@ impl LeasedBlock {
 
     /// Changes the mode, or returns the processes that have a lease.
     pub fn turn(&mut self, to: Mode) -> Result<(), Vec<u32>> {
-        self.slot.entry.turn(self.generation, self.mode, to)?;
+        let OwnEntry { holder, entry, .. } = &self.slot;
+        holder.turn(entry, self.generation, to)?;
         self.mode = to;
         Ok(())
     }
@@ -185,16 +186,16 @@ impl Exclusive {
     /// Returns the block as elements.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(self.bytes());
-        // SAFETY: G2, G3 and G4: it is closed, so no other range of these bytes is used; else as
-        // `elements` says.
+        // SAFETY: G2, G3, G4 and G6: it is closed, so no other range of these bytes is used; else
+        // as `elements` says.
         unsafe { std::slice::from_raw_parts(first, count) }
     }
 
     /// Returns the block as mutable elements.
     pub fn as_mut_slice<T: Pod>(&mut self) -> &mut [T] {
         let (first, count) = elements::<T>(self.bytes());
-        // SAFETY: G2, G3 and G4, as in `as_slice`, and `&mut self` is the only way to the bytes in
-        // this process.
+        // SAFETY: G2, G3, G4 and G6, as in `as_slice`, and `&mut self` is the only way to the bytes
+        // in this process.
         unsafe { std::slice::from_raw_parts_mut(first, count) }
     }
 }
@@ -446,6 +447,83 @@ mod tests {
         let second = node.share(own.generation()).expect("it is open");
         assert_eq!(second.address(), first.address());
         place.fetch_sub(4096, crate::sync::Ordering::Relaxed);
+    }
+
+    /// The word of a process is at 64, its mode in the two highest bits.
+    const USERS: u64 = 64;
+    const BORROWER: u64 = 24;
+
+    /// Any process can write the words of an entry. However it does, the threads of another process
+    /// get no writable range, and no second one, beside a slice that one of them has.
+    #[test]
+    fn words_that_lie_give_no_second_access() {
+        let node = node();
+        let entry = node.entry();
+        let words = |at| entry.0.u64(at).load(crate::sync::Ordering::Relaxed);
+        let lie = |at, word| entry.0.u64(at).store(word, crate::sync::Ordering::Relaxed);
+        let say = |mode| lie(USERS, words(USERS) << 2 >> 2 | (mode as u64) << 62);
+        let mut block = node.block(64);
+        let generation = block.generation();
+        let by_owner = || node.owner.share(&entry, generation, 7).unwrap();
+        let by_user = || node.user.share(&entry, generation, 7).unwrap();
+
+        block.turn(Mode::Reading).unwrap();
+        let reading = node.user.read(&entry, generation, 7).unwrap().unwrap();
+        say(Mode::Open);
+        assert!(by_user().is_none(), "one of its threads reads");
+        drop(reading);
+        say(Mode::Reading);
+
+        let reading = block.read().unwrap().unwrap();
+        lie(USERS, words(USERS) & !1);
+        let (block, users) = block.close().unwrap_err();
+        assert_eq!(users, [0], "the owner reads");
+        drop(reading);
+
+        let own = block.close().unwrap();
+        say(Mode::Open);
+        assert!(by_owner().is_none(), "it is closed");
+        say(Mode::Closed);
+
+        let mut block = own.open(Mode::Open);
+        block.turn(Mode::Exclusive).unwrap();
+        let vacant = words(BORROWER);
+        let borrow = || node.owner.borrow(&entry, generation, 7).unwrap();
+        let lent = borrow().expect("it is lent");
+        lie(BORROWER, vacant);
+        assert!(borrow().is_none(), "one has it");
+        assert_eq!(block.turn(Mode::Open), Err(vec![0]));
+        lie(BORROWER, vacant & !(u32::MAX as u64) | 1);
+        drop(lent);
+        assert_eq!(block.turn(Mode::Open), Ok(()));
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    /// A lease that outlives its block keeps its memory; its entry says nothing about it any more.
+    #[test]
+    fn a_segment_that_was_dropped_is_not_what_its_entry_says() {
+        let node = node();
+        let (entry, block) = (node.entry(), node.block(4096));
+        let generation = block.generation();
+        let stale = block.share().unwrap().unwrap();
+        drop(block);
+        let other = node.heap.block(4096).unwrap();
+        let place = node.heap.arena().offset_of(other.bytes());
+        entry.0.u64(0).store(place, crate::sync::Ordering::Relaxed);
+        entry.offer_again();
+        assert!(node.owner.share(&entry, generation, 7).unwrap().is_none());
+        drop(stale);
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    #[test]
+    fn private_memory_that_is_read_by_others_is_refused() {
+        let node = node();
+        let generation = node.entry().offer(4096, 64, true);
+        let opened = node.entry().turn(generation, Mode::Open, Mode::Reading);
+        let refused = node.user.read(&node.entry(), generation, 7).unwrap_err();
+        assert!(opened.is_ok() && refused.to_string().contains("the address of memory"));
+        assert_eq!((node.entry().who(), node.out()), (vec![], [0, 0]));
     }
 
     #[test]

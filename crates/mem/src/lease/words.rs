@@ -21,7 +21,7 @@
 //!    word is in another mode.
 //! W3 A process that takes a lease checks the state *after* it has set its bit, and leaves if the
 //!    generation has changed or is no longer offered. So a bit that stays belongs to the generation
-//!    that its process meant.
+//!    that its process meant. A process that borrows does the same.
 //! W4 Place and length are those of the generation while a bit of it is set, because the number is
 //!    reused only after the words were closed. Without a lease, they are read between two checks of
 //!    the state.
@@ -109,6 +109,18 @@ fn borrower(generation: u32, who: u64) -> u64 {
 /// borrowed.
 fn borrowers(me: usize, generation: u32) -> [u64; 2] {
     [VACANT, me as u64 + 1].map(|who| borrower(generation, who))
+}
+
+/// Returns the processes whose bits are set in a user word.
+fn processes(index: usize, users: u64) -> impl Iterator<Item = u32> {
+    let bits = (0..BITS).filter(move |bit| users & 1 << bit != 0);
+    bits.map(move |bit| (index * BITS + bit) as u32)
+}
+
+/// Returns the process that a borrower's word names.
+fn borrowed_by(word: u64) -> Option<u32> {
+    let who = word & u32::MAX as u64;
+    (who != SHUT && who != VACANT).then(|| who as u32 - 1)
 }
 
 /// Returns true if a word of [`Entry::state`] offers this generation; for users with a lease that
@@ -235,13 +247,6 @@ impl<W: Words> Entry<W> {
         entered.is_ok()
     }
 
-    /// Returns true if the bit of a process is set in this mode.
-    pub fn is_inside(&self, me: usize, generation: u32, mode: Mode) -> bool {
-        let (word, bit) = self.users_of(me);
-        let users = word.load(Ordering::Relaxed);
-        users & HEADER == header(generation, mode) && users & bit != 0
-    }
-
     /// User: clears the bit of process `me`.
     pub fn leave(&self, me: usize) {
         let (word, bit) = self.users_of(me);
@@ -249,14 +254,18 @@ impl<W: Words> Entry<W> {
         word.fetch_and(!bit, Ordering::Release);
     }
 
-    /// User: borrows the segment if it can be borrowed and no process has (W5).
+    /// User: borrows the segment if it is offered, can be borrowed and no process has (W3, W5).
     pub fn borrow(&self, me: usize, generation: u32) -> bool {
         let [vacant, mine] = borrowers(me, generation);
         // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` by the
-        // previous borrower.
+        // previous borrower; the check of the state comes after it.
         let word = self.0.word(BORROWER);
-        word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        let borrowed = word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed);
+        if borrowed.is_ok() && !self.offers(generation) {
+            self.give_back(me, generation);
+            return false;
+        }
+        borrowed.is_ok()
     }
 
     /// User: gives back what it borrowed.
@@ -268,7 +277,7 @@ impl<W: Words> Entry<W> {
         let _ = word.compare_exchange(mine, vacant, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Owner: changes the mode when no process is inside; otherwise returns those that are (empty
+    /// Owner: changes the mode when no process is inside; otherwise returns those that were (empty
     /// if the words are invalid). If the entry is offered meanwhile, it refuses new leases.
     pub fn turn(&self, generation: u32, from: Mode, to: Mode) -> Result<(), Vec<u32>> {
         self.close(generation, from)?;
@@ -289,29 +298,32 @@ impl<W: Words> Entry<W> {
         if from == Mode::Closed {
             return Ok(());
         }
+        // Nothing is closed for users that are seen at once: meanwhile, others would be refused.
+        let who = self.who();
+        if !who.is_empty() {
+            return Err(who);
+        }
         let word = self.0.word(BORROWER);
         let (vacant, shut) = (borrower(generation, VACANT), borrower(generation, SHUT));
         if from == Mode::Exclusive {
             // ORDERING: Acquire pairs with the Release of `give_back`.
             word.compare_exchange(vacant, shut, Ordering::Acquire, Ordering::Relaxed)
-                .map_err(|_| self.who())?;
+                .map_err(|found| Vec::from_iter(borrowed_by(found)))?;
         }
         let (open, closed) = (header(generation, from), header(generation, Mode::Closed));
         for (index, users) in self.all_users() {
             // ORDERING: Acquire pairs with the Release of `leave`.
             let turned = users.compare_exchange(open, closed, Ordering::Acquire, Ordering::Relaxed);
-            if turned.is_ok() {
-                continue;
-            }
-            let who = self.who();
+            let Err(found) = turned else { continue };
             for (_, users) in self.all_users().take(index) {
                 // ORDERING: Release, as in `set_users`.
                 users.store(open, Ordering::Release);
             }
             if from == Mode::Exclusive {
+                // ORDERING: Release, as in `turn`.
                 word.store(vacant, Ordering::Release);
             }
-            return Err(who);
+            return Err(processes(index, found).collect());
         }
         Ok(())
     }
@@ -331,20 +343,11 @@ impl<W: Words> Entry<W> {
         let mut who = Vec::new();
         for (index, users) in self.all_users() {
             // ORDERING: Acquire pairs with the Release of `leave`.
-            let mut bits = users.load(Ordering::Acquire) & !HEADER;
-            while bits != 0 {
-                who.push((index * BITS) as u32 + bits.trailing_zeros());
-                bits &= bits - 1;
-            }
+            who.extend(processes(index, users.load(Ordering::Acquire)));
         }
-        who.extend(self.borrowed_by());
-        who
-    }
-
-    fn borrowed_by(&self) -> Option<u32> {
         // ORDERING: Acquire pairs with the Release of `give_back`.
-        let word = self.0.word(BORROWER).load(Ordering::Acquire) & u32::MAX as u64;
-        (word != SHUT && word != VACANT).then(|| word as u32 - 1)
+        who.extend(borrowed_by(self.0.word(BORROWER).load(Ordering::Acquire)));
+        who
     }
 
     /// Agent: clears what a dead process had. A bit is set or not, whatever the process was doing.
@@ -378,6 +381,17 @@ mod tests {
 
     fn entry() -> Entry<Local> {
         Entry(Local([const { AtomicU64::new(0) }; 16]))
+    }
+
+    /// Words that change between two accesses of the owner.
+    struct Watched(Local, Watch);
+    type Watch = Box<dyn Fn(&Local, usize)>;
+
+    impl Words for Watched {
+        fn word(&self, index: usize) -> &AtomicU64 {
+            self.1(&self.0, index);
+            self.0.word(index)
+        }
     }
 
     #[test]
@@ -460,10 +474,50 @@ mod tests {
         entry.give_back(4, generation);
         assert_eq!(entry.who(), [5], "it is not given back by somebody else");
         entry.give_back(5, generation);
+        entry.withdraw();
+        assert!(!entry.borrow(5, generation), "it is not offered");
+        assert_eq!(entry.who(), []);
+        entry.offer_again();
         assert_eq!(
             entry.turn(generation, Mode::Exclusive, Mode::Reading),
             Ok(())
         );
         assert!(!entry.borrow(5, generation));
+    }
+
+    /// Process 3 is inside only when the owner accesses its word for the nth time.
+    #[test]
+    fn a_turn_that_fails_names_a_process_even_if_that_has_left() {
+        for inside_at in 1..=3 {
+            let accesses = std::cell::Cell::new(0);
+            let passes = move |words: &Local, index: usize| {
+                if index == USERS {
+                    accesses.set(accesses.get() + 1);
+                    match accesses.get() == inside_at {
+                        true => words.word(USERS).fetch_or(1 << 3, Ordering::Relaxed),
+                        false => words.word(USERS).fetch_and(!(1 << 3), Ordering::Relaxed),
+                    };
+                }
+            };
+            let mut entry = Entry(Watched(entry().0, Box::new(|_, _| ())));
+            let generation = entry.offer(0, 8, false);
+            entry.0.1 = Box::new(passes);
+            let turned = entry.turn(generation, Mode::Open, Mode::Closed);
+            let expected = if inside_at == 3 { Ok(()) } else { Err(vec![3]) };
+            assert_eq!(turned, expected);
+        }
+    }
+
+    #[test]
+    fn a_turn_that_fails_closes_no_other_word() {
+        let mut entry = Entry(Watched(entry().0, Box::new(|_, _| ())));
+        let generation = entry.offer(0, 8, false);
+        assert!(entry.take(58, generation, Mode::Open));
+        entry.0.1 = Box::new(move |words, _| {
+            let first = words.word(USERS).load(Ordering::Relaxed);
+            assert_eq!(first, header(generation, Mode::Open));
+        });
+        let turned = entry.turn(generation, Mode::Open, Mode::Exclusive);
+        assert_eq!(turned, Err(vec![58]));
     }
 }
