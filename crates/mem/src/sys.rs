@@ -4,7 +4,8 @@
 //! S1 Every pointer passed to the kernel comes from a live slice or value of the caller with its
 //!    own length.
 //! S2 Addresses in *another* process are numbers: the kernel checks them, a wrong one is `EFAULT`.
-//! S3 This process never writes to itself through the kernel: that would bypass every borrow.
+//! S3 This process never writes to itself through the kernel, neither by its own id nor by that of
+//!    one of its threads, which the kernel also accepts: that would bypass every borrow.
 //! S4 A registered range ([`WipedInForks`]) is one live mapping of shared memory, from before the
 //!    process can use it until after its last use. Only a fork replaces it, before `fork` returns
 //!    in it (handlers for children that were registered before ours run earlier).
@@ -288,7 +289,11 @@ pub(crate) unsafe fn write_process_raw(
     from: *const u8,
     len: usize,
 ) -> std::io::Result<usize> {
-    if pid == std::process::id() as i32 {
+    let own = std::process::id() as i32;
+    // SAFETY: three integers (S1 is empty). Signal 0 is not sent: the call only finds out whether
+    // `pid` is a thread of this process.
+    let is_own_thread = || unsafe { libc::syscall(libc::SYS_tgkill, own, pid, 0) } == 0;
+    if pid == own || is_own_thread() {
         return Err(std::io::ErrorKind::PermissionDenied.into()); // S3
     }
     // SAFETY: S1, as the caller promises; another process (S3, above).
@@ -376,4 +381,28 @@ unsafe fn write_anywhere(
     // and S3.
     let n = unsafe { libc::process_vm_writev(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(n).map_err(|_| std::io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_of_this_process_is_written_to() {
+        let (give, take) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            give.send(rustix::thread::gettid()).unwrap();
+            let _ = ended.recv();
+        });
+        let thread = take.recv().unwrap().as_raw_nonzero().get();
+        let value = AtomicU64::new(7);
+        for pid in [thread, std::process::id() as i32] {
+            let written = write_process(pid, value.as_ptr() as u64, &[9; 8]);
+            assert!(written.is_err(), "{pid}");
+        }
+        assert_eq!(value.load(Ordering::Relaxed), 7);
+        drop(end);
+        other.join().unwrap();
+    }
 }

@@ -381,7 +381,7 @@ impl SharedBytes {
 
     /// Copies from this range to an address of another process (kernel copy). Returns the number of
     /// bytes copied.
-    pub fn write_to_process(
+    pub(crate) fn write_to_process(
         &self,
         offset: u64,
         bytes: u64,
