@@ -7,18 +7,18 @@ use crate::sys::OwnerProcess;
 use crate::{Arena, Error, SharedBytes, Span};
 use range_alloc::RangeAllocator;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The source of extents: the agent of the node, or the process itself if it is alone.
 pub trait ExtentSource: Send {
-    /// Returns an extent of at least `bytes`, aligned to 2 MiB.
+    /// Returns an extent of at least `bytes`, zeroed and aligned to 2 MiB.
     fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
     /// Grants like [`ExtentSource::grant`], for callers that must also serve others: where that
     /// would take long, it refuses, and a later call gets the extent that this one requested.
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, Error> {
         self.grant(bytes)
     }
-    /// Takes an extent back. Returns quickly.
+    /// Takes an extent back. Returns quickly. Its bytes are not zero any more.
     fn give_back(&mut self, extent: Span);
     /// Does what could not be done at once. Called from time to time by a caller that also serves
     /// others.
@@ -41,21 +41,24 @@ const PART: u64 = 64 << 20;
 /// Maximum number of extents requested if other uses overlap those that are granted.
 const GRANTS: usize = 4;
 
-/// A way to request an extent.
-type Request = fn(&mut dyn ExtentSource, u64) -> Result<Span, Error>;
-
 /// Blocks of shared memory of this process.
 #[derive(Clone)]
 pub struct Heap {
     arena: Arena,
     huge: bool,
     owner: OwnerProcess,
+    /// Locked while the source waits, perhaps long. No thread waits for it that has `inner` locked.
+    source: Arc<Mutex<Source>>,
     inner: Arc<Mutex<Inner>>,
 }
 
+type Source = Box<dyn ExtentSource>;
+
+#[derive(Default)]
 struct Inner {
-    source: Box<dyn ExtentSource>,
     extents: Vec<Extent>,
+    /// Extents to be given back by the next thread that has the source.
+    returns: Vec<Span>,
     used: u64,
     /// See [`Heap::leave`].
     leaves: bool,
@@ -88,17 +91,12 @@ impl Heap {
     /// Creates a heap that grows by extents from `source`. `huge` requests huge pages for large
     /// blocks.
     pub fn new(arena: Arena, source: Box<dyn ExtentSource>, huge: bool) -> Self {
-        let inner = Inner {
-            source,
-            extents: Vec::new(),
-            used: 0,
-            leaves: false,
-        };
         Heap {
             arena,
             huge,
             owner: OwnerProcess::current(),
-            inner: Arc::new(Mutex::new(inner)),
+            source: Arc::new(Mutex::new(source)),
+            inner: Arc::default(),
         }
     }
 
@@ -112,17 +110,21 @@ impl Heap {
         self.owner
     }
 
-    /// Returns the number of bytes in blocks.
+    /// Returns the number of bytes in blocks; 0 in a fork, which has none.
     pub fn used(&self) -> u64 {
-        self.lock().used
+        // Another thread of the parent may have had the lock.
+        match self.owner.is_current() {
+            true => self.lock().used,
+            false => 0,
+        }
     }
 
     /// Lets the source do what it could not do at once, unless another thread is using it.
     pub fn tend(&self) {
         if self.owner.is_current()
-            && let Ok(mut inner) = self.inner.try_lock()
+            && let Some(mut source) = self.source(false)
         {
-            inner.source.tend();
+            source.tend();
         }
     }
 
@@ -135,8 +137,26 @@ impl Heap {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the source, after it has taken back what is to be given back; `None` if another
+    /// thread is using it, unless this one `waits`.
+    fn source(&self, waits: bool) -> Option<MutexGuard<'_, Source>> {
+        let mut source = match waits {
+            true => self.source.lock().unwrap_or_else(PoisonError::into_inner),
+            false => match self.source.try_lock() {
+                Ok(source) => source,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
+            },
+        };
+        let returns = std::mem::take(&mut self.lock().returns);
+        for extent in returns {
+            source.give_back(extent);
+        }
+        Some(source)
     }
 
     /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages.
@@ -145,14 +165,13 @@ impl Heap {
         self.grow(bytes)?.block()
     }
 
-    /// Allocates like [`Heap::block`], for callers that must also serve others: does not wait for
-    /// the source of extents.
+    /// Allocates like [`Heap::block`], for callers that must also serve others: waits neither for
+    /// the source of extents nor for another thread that does.
     ///
     /// # Errors
     /// [`Error::NoGrant`] if there is no answer yet; try again.
     pub fn block_soon(&self, bytes: u64) -> Result<Block, Error> {
-        self.grow_by(bytes, |source, bytes| source.grant_soon(bytes))?
-            .block()
+        self.grow_by(bytes, false)?.block()
     }
 
     /// Allocates like [`Heap::block`], but part by part, so that the caller can serve others in
@@ -162,10 +181,10 @@ impl Heap {
     /// [`Error::Budget`]; [`Error::Forked`]: the list of free memory is a copy, and memory that is
     /// free there is in use.
     pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
-        self.grow_by(bytes, |source, bytes| source.grant(bytes))
+        self.grow_by(bytes, true)
     }
 
-    fn grow_by(&self, bytes: u64, ask: Request) -> Result<Growing, Error> {
+    fn grow_by(&self, bytes: u64, waits: bool) -> Result<Growing, Error> {
         if !self.owner.is_current() {
             return Err(Error::Forked);
         }
@@ -173,12 +192,7 @@ impl Heap {
             .max(1)
             .checked_next_multiple_of(GRAIN)
             .unwrap_or(u64::MAX);
-        // A large block has its own extent: page aligned, and given back as a whole.
-        let span = if rounded >= EXTENT {
-            self.grant_alone(rounded, ask)?
-        } else {
-            self.cut(rounded, ask)?
-        };
+        let span = self.find(rounded, waits)?;
         let piece = Piece {
             heap: self.clone(),
             span,
@@ -208,11 +222,15 @@ impl Heap {
     /// Requests an extent that nothing else in this process overlaps (K1 of `claims`). An
     /// overlapping one is given back only after others were requested, because it would be granted
     /// again.
-    fn grant(&self, inner: &mut Inner, bytes: u64, ask: Request) -> Result<Span, Error> {
+    fn grant(&self, source: &mut Source, bytes: u64, waits: bool) -> Result<Span, Error> {
         let mut overlapped = Vec::new();
         let mut why = None;
         let granted = loop {
-            let span = match ask(inner.source.as_mut(), bytes) {
+            let asked = match waits {
+                true => source.grant(bytes),
+                false => source.grant_soon(bytes),
+            };
+            let span = match asked {
                 Ok(span) => span,
                 // There is no other extent: report what was wrong with the first ones.
                 Err(error @ Error::Budget { .. }) => break Err(why.unwrap_or(error)),
@@ -231,7 +249,7 @@ impl Heap {
             }
         };
         for span in overlapped {
-            inner.source.give_back(span);
+            source.give_back(span);
         }
         granted
     }
@@ -248,78 +266,84 @@ impl Heap {
         self.arena.claims().claim(span, Use::Own)
     }
 
-    fn grant_alone(&self, bytes: u64, ask: Request) -> Result<Span, Error> {
-        let mut inner = self.lock();
-        let bytes = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
-        let span = self.grant(&mut inner, bytes, ask)?;
-        let mut free = RangeAllocator::new(span.offset..span.end());
-        let _ = free.allocate_range(span.bytes);
-        inner.extents.push(Extent {
-            span,
-            free,
-            blocks: 1,
-        });
-        inner.used += span.bytes;
-        Ok(span)
-    }
-
-    fn cut(&self, bytes: u64, ask: Request) -> Result<Span, Error> {
-        let mut inner = self.lock();
-        // Extents with free space first; a new one only if none fits.
-        for extent in &mut inner.extents {
-            if let Ok(range) = extent.free.allocate_range(bytes) {
-                extent.blocks += 1;
-                inner.used += bytes;
-                return Ok(Span {
-                    offset: range.start,
-                    bytes,
-                });
-            }
+    /// Finds space for a block, or requests an extent for it.
+    fn find(&self, bytes: u64, waits: bool) -> Result<Span, Error> {
+        // A large block has its own extent: page aligned, and given back as a whole.
+        let is_large = bytes >= EXTENT;
+        let cut = || match is_large {
+            true => None,
+            false => self.lock().cut(bytes),
+        };
+        if let Some(span) = cut() {
+            return Ok(span);
         }
-        let span = self.grant(&mut inner, EXTENT, ask)?;
-        let mut free = RangeAllocator::new(span.offset..span.end());
-        let range = free.allocate_range(bytes).map_err(|_| {
-            Error::NoGrant(format!(
-                "an extent of {} bytes was granted for a block of {bytes}",
-                span.bytes
-            ))
-        })?;
-        inner.extents.push(Extent {
-            span,
-            free,
-            blocks: 1,
-        });
-        inner.used += bytes;
-        Ok(Span {
-            offset: range.start,
-            bytes,
-        })
+        let Some(mut source) = self.source(waits) else {
+            let why = "another thread of this process is waiting for the agent";
+            return Err(Error::NoGrant(why.into()));
+        };
+        // Another thread may have got an extent while this one waited for the source.
+        if let Some(span) = cut() {
+            return Ok(span);
+        }
+        let extent = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
+        let extent = self.grant(&mut source, extent, waits)?;
+        let bytes = if is_large { extent.bytes } else { bytes };
+        Ok(self.lock().open(extent, bytes))
     }
 
     fn free(&self, span: Span) {
-        let mut inner = self.lock();
-        inner.used -= span.bytes;
-        let found = inner
-            .extents
-            .iter()
-            .position(|e| e.span.offset <= span.offset && span.end() <= e.span.end());
-        let Some(index) = found else { return };
-        let extent = &mut inner.extents[index];
+        let Some(extent) = self.lock().free(span) else {
+            return;
+        };
+        self.arena.claims().release(extent, Use::Own);
+        self.lock().returns.push(extent);
+        drop(self.source(false));
+    }
+}
+
+impl Inner {
+    /// Cuts a block from an extent that has space for it.
+    fn cut(&mut self, bytes: u64) -> Option<Span> {
+        for extent in &mut self.extents {
+            if let Ok(range) = extent.free.allocate_range(bytes) {
+                extent.blocks += 1;
+                self.used += bytes;
+                let offset = range.start;
+                return Some(Span { offset, bytes });
+            }
+        }
+        None
+    }
+
+    /// Adds an extent, with a first block of so many bytes, which it has.
+    fn open(&mut self, span: Span, bytes: u64) -> Span {
+        let mut free = RangeAllocator::new(span.offset..span.end());
+        let _ = free.allocate_range(bytes);
+        self.extents.push(Extent {
+            span,
+            free,
+            blocks: 1,
+        });
+        self.used += bytes;
+        Span { bytes, ..span }
+    }
+
+    /// Ends a block. Returns its extent if that is to be given back.
+    fn free(&mut self, span: Span) -> Option<Span> {
+        if self.leaves {
+            return None;
+        }
+        self.used -= span.bytes;
+        let is_of = |e: &Extent| e.span.offset <= span.offset && span.end() <= e.span.end();
+        let index = self.extents.iter().position(is_of)?;
+        let extent = &mut self.extents[index];
         extent.free.free_range(span.offset..span.end());
         extent.blocks -= 1;
+        let is_empty = extent.blocks == 0;
         // Keep the last small extent: rings are often dropped and created again.
-        let small_extents = inner
-            .extents
-            .iter()
-            .filter(|e| e.span.bytes == EXTENT)
-            .count();
-        let extent = &inner.extents[index];
-        if extent.blocks == 0 && !inner.leaves && (extent.span.bytes > EXTENT || small_extents > 1)
-        {
-            let span = inner.extents.swap_remove(index).span;
-            self.arena.claims().release(span, Use::Own);
-            inner.source.give_back(span);
-        }
+        let is_small = |e: &Extent| e.span.bytes == EXTENT;
+        let is_last = is_small(extent) && self.extents.iter().filter(|e| is_small(e)).count() == 1;
+        (is_empty && !is_last).then(|| self.extents.swap_remove(index).span)
     }
 }
 

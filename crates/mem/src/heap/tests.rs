@@ -2,6 +2,8 @@
 
 use super::*;
 use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 struct Bump {
     next: u64,
@@ -38,14 +40,18 @@ pub(crate) fn heap(bytes: u64) -> Heap {
 }
 
 fn heap_that_counts(bytes: u64) -> (Heap, Arc<AtomicU64>) {
+    heap_from(bytes, |bump| Box::new(bump))
+}
+
+fn heap_from(bytes: u64, source: impl FnOnce(Bump) -> Source) -> (Heap, Arc<AtomicU64>) {
     let arena = Arena::create(bytes).unwrap();
     let out = Arc::default();
-    let source = Bump {
+    let bump = Bump {
         next: 0,
         end: arena.len(),
         out: Arc::clone(&out),
     };
-    (Heap::new(arena, Box::new(source), true), out)
+    (Heap::new(arena, source(bump), true), out)
 }
 
 #[test]
@@ -135,16 +141,87 @@ fn no_answer_is_no_answer_also_after_an_extent_that_is_used() {
     assert_eq!(heap.block(8).unwrap().span().offset, 0);
 }
 
+/// A source that grants only after it was told to, and says when it waits for that.
+struct Slow(Bump, Sender<()>, Receiver<()>);
+
+impl ExtentSource for Slow {
+    fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
+        self.1.send(()).unwrap();
+        let told = self.2.recv();
+        told.map_err(|_| Error::NoGrant("the test is over".into()))?;
+        self.0.grant(bytes)
+    }
+    fn give_back(&mut self, extent: Span) {
+        self.0.give_back(extent);
+    }
+}
+
 #[test]
-fn who_leaves_gives_no_extent_back() {
+fn a_thread_that_waits_for_the_source_holds_up_no_other() {
+    let (waits, is_waiting) = channel();
+    let (go, may_go) = channel();
+    let (heap, out) = heap_from(16 << 20, |bump| Box::new(Slow(bump, waits, may_go)));
+    go.send(()).unwrap();
+    let large = heap.block(2 * EXTENT).unwrap();
+    is_waiting.recv().unwrap();
+    std::thread::scope(|threads| {
+        let waiting = threads.spawn(|| heap.block(3 * EXTENT).unwrap());
+        is_waiting.recv().unwrap();
+        let (done, is_done) = channel();
+        let heap = &heap;
+        threads.spawn(move || {
+            let refused = heap.block_soon(8);
+            drop(large);
+            heap.tend();
+            done.send(refused.err()).unwrap();
+        });
+        let refused = is_done.recv_timeout(Duration::from_secs(30));
+        go.send(()).unwrap();
+        drop(go);
+        drop(waiting.join().unwrap());
+        let refused = refused.expect("it waited for the other thread");
+        assert!(matches!(refused, Some(Error::NoGrant(_))), "{refused:?}");
+    });
+    assert_eq!(out.load(Ordering::Relaxed), 0, "one was not given back");
+}
+
+/// Another thread of the parent has the lock at the moment of the fork.
+#[test]
+fn a_fork_waits_for_no_lock() {
+    let heap = heap(8 << 20);
+    let block = heap.block(8).unwrap();
+    let locked = heap.lock();
+    // SAFETY: the child allocates nothing, and waits for no lock of the parent: that is what is
+    // tested.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0);
+    if child == 0 {
+        // SAFETY: no pointers; a child that hangs is ended by a signal.
+        unsafe { libc::alarm(30) };
+        let used = heap.used();
+        // SAFETY: the child ends here, without the destructors of the parent.
+        unsafe { libc::_exit(used as i32) }
+    }
+    drop(locked);
+    let mut status = -1;
+    // SAFETY: the kernel writes one integer, which outlives the call.
+    let waited = unsafe { libc::waitpid(child, &mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    drop(block);
+}
+
+#[test]
+fn a_process_that_leaves_gives_no_extent_back() {
     let (heap, out) = heap_that_counts(16 << 20);
     let large = || heap.block(2 * EXTENT).unwrap();
     drop((large(), large()));
     assert_eq!(out.load(Ordering::Relaxed), 0);
-    let blocks = (large(), large());
+    let (blocks, small) = ((large(), large()), heap.block(8).unwrap());
+    let place = small.span();
     heap.leave();
-    drop(blocks);
-    assert_eq!(out.load(Ordering::Relaxed), 2);
+    drop((blocks, small));
+    assert_eq!(out.load(Ordering::Relaxed), 3);
+    assert_ne!(heap.block(8).unwrap().span(), place, "others may read it");
 }
 
 /// The source grants the lowest free extent, again and again.
