@@ -4,12 +4,12 @@
 //! Two threads on two processors act as sender and receiver; their private pages are pinned, copied
 //! and shared between caches like those of two processes. Each engine moves the same bytes, in
 //! turn, several times. The best result counts, because other activity only adds time. With one
-//! processor, nothing can overlap, and the kernel copy is measured alone.
+//! processor, both threads run on it, and nothing overlaps.
 
 use crate::copy::cooperative::{self, Claim};
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Arena, Error, Pages, SharedBytes, Span};
+use crate::{Arena, Error, Pages, Span};
 use std::time::Instant;
 
 /// Rates at one size, in bytes per microsecond.
@@ -52,7 +52,7 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
     };
     std::thread::scope(|scope| match scope.spawn(all).join() {
         Ok(measured) => measured,
-        Err(_) => Err(Error::NoGrant("the measurement failed".to_owned())),
+        Err(panic) => std::panic::resume_unwind(panic),
     })
 }
 
@@ -80,7 +80,14 @@ fn measure_size(bytes: u64, cpus: &[usize]) -> Result<Measured, Error> {
     to.fill(2);
     let ring = through_ring(&from, &mut to, cpus)?;
     let kernel = best(|| by_kernel(from.as_ptr() as u64, &mut to));
-    let cooperative = cooperatively(&from, &Target(to), cpus);
+    let (piece, to) = (cooperative::piece(bytes), Target(to));
+    let copy = |index: u64| {
+        let offset = index * piece;
+        let len = piece.min(bytes - offset);
+        let part = &from[offset as usize..(offset + len) as usize];
+        crate::sys::write_own_pages(&to, offset, part)
+    };
+    let cooperative = cooperatively(bytes.div_ceil(piece), &copy, cpus);
     Ok(Measured {
         bytes,
         ring: rate(bytes, ring),
@@ -110,6 +117,20 @@ fn by_kernel(address: u64, to: &mut [u8]) -> f64 {
     }
 }
 
+/// A loop that waits for the other thread.
+#[derive(Default)]
+struct Wait(u32);
+
+impl Wait {
+    fn look(&mut self) {
+        std::hint::spin_loop();
+        self.0 = self.0.wrapping_add(1);
+        if self.0.is_multiple_of(4096) {
+            std::thread::yield_now(); // There may be only one processor for both.
+        }
+    }
+}
+
 /// Lets both threads start together: the leader reads the clock before the follower goes.
 #[derive(Default)]
 struct StartLine {
@@ -121,13 +142,9 @@ impl StartLine {
     fn follow(&self, round: u64) {
         // ORDERING: Release pairs with the Acquire in `lead`; the loop's Acquire with its Release.
         self.waiting.store(round, Ordering::Release);
-        let mut looks = 0u32;
+        let mut wait = Wait::default();
         while self.gone.load(Ordering::Acquire) < round {
-            std::hint::spin_loop();
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(4096) {
-                std::thread::yield_now(); // There may be only one processor for both.
-            }
+            wait.look();
         }
     }
 
@@ -158,18 +175,10 @@ impl Target {
     }
 }
 
-/// Both threads copy one half each, piece by piece.
-fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
-    let bytes = from.len() as u64;
-    let piece = cooperative::piece(bytes);
-    let pieces = bytes.div_ceil(piece);
+/// Both threads copy one half each, piece by piece. Returns the seconds, infinite if `copy`, which
+/// gets the number of a piece, fails.
+fn cooperatively(pieces: u64, copy: &(impl Fn(u64) -> bool + Sync), cpus: &[usize]) -> f64 {
     let (word, line) = (AtomicU64::new(0), StartLine::default());
-    let copy = |index: u64| {
-        let offset = index * piece;
-        let len = piece.min(bytes - offset);
-        let part = &from[offset as usize..(offset + len) as usize];
-        crate::sys::write_own_pages(to, offset, part)
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(cpus, 1);
@@ -177,7 +186,9 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
                 line.follow(round);
                 let claim = Claim::new(&word, pieces);
                 while let Some(index) = claim.take_back() {
-                    copy(index);
+                    if !copy(index) {
+                        claim.spoil();
+                    }
                     claim.done_back();
                 }
             }
@@ -190,10 +201,11 @@ fn cooperatively(from: &Pages, to: &Target, cpus: &[usize]) -> f64 {
             while let Some(index) = claim.take_front() {
                 worked &= copy(index);
             }
-            while !claim.finished() {
-                std::hint::spin_loop();
+            let mut wait = Wait::default();
+            while !claim.finished() && !claim.spoilt() {
+                wait.look();
             }
-            if worked {
+            if worked && !claim.spoilt() {
                 begin.elapsed().as_secs_f64()
             } else {
                 f64::INFINITY
@@ -218,16 +230,11 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
     arena.populate(ring)?;
     arena.populate(bulk)?;
     arena.span(bulk)?.fill(0); // Page faults are not what is measured.
-    let view =
-        |bytes: SharedBytes| SharedRing::new(bytes).map_err(|e| Error::NoGrant(e.to_string()));
-    let mut producer = Producer::new(view(arena.span(ring)?)?);
+    let mut producer = Producer::new(SharedRing::new(arena.span(ring)?)?);
     producer.medium.publish_bulk(bulk, arena.span(bulk)?);
     producer.set_bulk_bytes(BULK);
-    let mut consumer = Consumer::new(view(arena.span(ring)?)?);
-    let attached = consumer
-        .medium
-        .attach_bulk(&arena, BULK)
-        .map_err(|e| Error::NoGrant(e.to_string()))?;
+    let mut consumer = Consumer::new(SharedRing::new(arena.span(ring)?)?);
+    let attached = consumer.medium.attach_bulk(&arena, BULK)?;
     consumer.set_bulk(attached, attached);
     let line = StartLine::default();
     Ok(std::thread::scope(|scope| {
@@ -249,21 +256,22 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
 }
 
 fn send_piece(producer: &mut Producer<SharedRing>, part: &[u8]) {
+    let mut wait = Wait::default();
     loop {
         if let Ok(at) = producer.reserve_bulk(0, part.len() as u64, 0) {
             producer.medium.write_body(at, &Body::Slice(part));
             producer.push_bulk(1, 0, &[], at, part.len() as u64);
             return;
         }
-        std::hint::spin_loop();
+        wait.look();
     }
 }
 
 fn receive_all(consumer: &mut Consumer<SharedRing>, to: &mut [u8]) {
-    let mut done = 0;
+    let (mut done, mut wait) = (0, Wait::default());
     while done < to.len() {
         let Ok(Some((frame, medium))) = consumer.peek_with_medium() else {
-            std::hint::spin_loop();
+            wait.look();
             continue;
         };
         let (offset, len) = frame.bulk.unwrap_or_default();
@@ -277,15 +285,41 @@ fn receive_all(consumer: &mut Consumer<SharedRing>, to: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
-    fn every_engine_gets_a_rate() {
-        for bytes in [16 << 10, 256 << 10] {
-            let measured = super::measure_size(bytes, &super::own_cpus()).unwrap();
+    fn every_engine_that_works_here_gets_a_rate() {
+        let (from, mut to) = ([7u8; 64], [0; 64]);
+        let pid = std::process::id() as i32;
+        let works = crate::copy::kernel::read_exact(pid, from.as_ptr() as u64, &mut to).is_ok();
+        let all = own_cpus();
+        for (bytes, cpus) in [
+            (16 << 10, &all[..]),
+            (256 << 10, &all),
+            (256 << 10, &all[..1]),
+        ] {
+            let measured = measure_size(bytes, cpus).unwrap();
             assert!(measured.ring > 0.0, "{measured:?}");
-            assert!(
-                measured.kernel >= 0.0 && measured.cooperative >= 0.0,
-                "{measured:?}"
-            );
+            let rates = [measured.kernel, measured.cooperative];
+            assert_eq!(rates.map(|rate| rate > 0.0), [works; 2], "{measured:?}");
         }
+    }
+
+    /// The second piece is that of the follower, except if the leader is much faster. It fails.
+    #[test]
+    fn a_copy_that_fails_gets_no_rate() {
+        let tried = AtomicU64::new(0);
+        let copy = |index| {
+            if index == 1 {
+                tried.store(1, Ordering::Relaxed);
+                return false;
+            }
+            while tried.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            true
+        };
+        let seconds = cooperatively(2, &copy, &own_cpus());
+        assert_eq!(rate(1, seconds), 0.0);
     }
 }
