@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! A1 `base..base+bytes` is one mapping of the memfd, readable and writable, until `Drop`.
-//! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes` (checked
-//!    on attach, because the descriptor may come from another process).
+//! A2 The memfd carries `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL`; its size is `bytes`, a whole
+//!    number of pages (checked on attach, because the descriptor may come from another process).
 //! A3 Adopted memory is one vector that is not accessed any more, so that it neither moves nor is
 //!    freed.
 //! A4 A range keeps what it is used for: its block, its lease, its claim ([`crate::claims`]). They
@@ -163,6 +163,11 @@ unsafe impl Sync for Mapping {}
 
 const HUGE: u64 = 2 << 20;
 
+/// The seals of the memfd (A2).
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
 impl Arena {
     /// Creates a sparse arena of `bytes` (rounded up to 2 MiB) without a name.
     pub fn create(bytes: u64) -> Result<Arena, Error> {
@@ -173,8 +178,7 @@ impl Arena {
             rustix::fs::memfd_create("samite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
                 .map_err(Error::system("memfd_create"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(Error::system("ftruncate"))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(Error::system("fcntl(F_ADD_SEALS)"))?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(Error::system("fcntl(F_ADD_SEALS)"))?;
         Self::map(fd, bytes)
     }
 
@@ -182,14 +186,20 @@ impl Arena {
     pub fn attach(fd: OwnedFd) -> Result<Arena, Error> {
         let seals =
             rustix::fs::fcntl_get_seals(&fd).map_err(Error::system("fcntl(F_GET_SEALS)"))?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(Error::System {
-                call: "attaching an arena",
-                source: std::io::Error::other("the descriptor is not sealed"),
-            });
+        let refused = |why| Error::System {
+            call: "attaching an arena",
+            source: std::io::Error::other(why),
+        };
+        if !seals.contains(SEALS) {
+            return Err(refused("the descriptor is not sealed"));
         }
-        let stat = rustix::fs::fstat(&fd).map_err(Error::system("fstat"))?;
-        Self::map(fd, stat.st_size as u64)
+        let bytes = rustix::fs::fstat(&fd)
+            .map_err(Error::system("fstat"))?
+            .st_size as u64;
+        if bytes == 0 || !bytes.is_multiple_of(PAGE) {
+            return Err(refused("its size is not that of pages"));
+        }
+        Self::map(fd, bytes)
     }
 
     fn map(fd: OwnedFd, bytes: u64) -> Result<Arena, Error> {
@@ -222,7 +232,11 @@ impl Arena {
                 0,
             )
         }
-        .map_err(Error::system("mmap"))?;
+        .map_err(|errno| {
+            // SAFETY: the reservation above, which nothing uses.
+            let _ = unsafe { rustix::mm::munmap(hint, reserve) };
+            Error::system("mmap")(errno)
+        })?;
         // Unmap what the alignment left over on both sides; failure only costs address space.
         let (front, back) = (
             start - hint as usize,
@@ -428,6 +442,17 @@ mod tests {
         let fd = rustix::fs::memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 4096).unwrap();
         assert!(Arena::attach(fd).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_that_is_not_of_whole_pages_is_refused() {
+        for (bytes, is_arena) in [(0, false), (4096, true), (4100, false)] {
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let fd = rustix::fs::memfd_create("x", flags).unwrap();
+            rustix::fs::ftruncate(&fd, bytes).unwrap();
+            rustix::fs::fcntl_add_seals(&fd, SEALS).unwrap();
+            assert_eq!(Arena::attach(fd).is_ok(), is_arena, "{bytes}");
+        }
     }
 
     #[test]

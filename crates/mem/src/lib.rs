@@ -39,8 +39,9 @@
 //!    and stores, and to conclude nothing from it: a copy by atomics would take several times as
 //!    long.
 //! M3 The memfd is sealed against shrinking before its descriptor leaves the process, so that no
-//!    page of a mapping can vanish (no `SIGBUS`). Pages are allocated before they are handed out. A
-//!    fork shares none of its parent's memory: writable mappings are private zeroes there.
+//!    page of a mapping can vanish (no `SIGBUS`). The pages of blocks and of published memory are
+//!    allocated before they are handed out; other ranges of an arena are sparse. A fork shares none
+//!    of its parent's memory: writable mappings are private zeroes there.
 //! M4 A buffer lent to an operation is recalled before its borrow ends ([`lend`]).
 //! M5 Data read from a ring or a table of another process is copied once, then checked; a bad value
 //!    is [`Corrupt`], never a panic or an access out of range.

@@ -6,7 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// Zeroed private pages; a slice of bytes.
 ///
 /// # Invariants
-/// P1 `base..base+bytes` is a private anonymous mapping of this value alone, until `Drop`.
+/// Z1 `base..base+bytes` is a private anonymous mapping of this value alone, until `Drop`.
 #[derive(Debug)]
 pub struct Pages {
     base: *mut u8,
@@ -14,7 +14,7 @@ pub struct Pages {
     mapped: (usize, usize),
 }
 
-// SAFETY: plain private memory with one owner (P1).
+// SAFETY: plain private memory with one owner (Z1).
 unsafe impl Send for Pages {}
 // SAFETY: as above; `&Pages` only reads.
 unsafe impl Sync for Pages {}
@@ -24,13 +24,17 @@ impl Pages {
     /// pages.
     pub fn new(bytes: u64, huge: bool) -> Result<Pages, Error> {
         const HUGE: usize = 2 << 20;
-        let len = (bytes as usize).max(1).next_multiple_of(4096);
+        // So much that all sums below stay in range, and no slice is longer.
+        let most = isize::MAX as usize - 2 * HUGE;
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= most);
+        let bytes = bytes.ok_or(Error::system("mmap")(rustix::io::Errno::NOMEM))?;
+        let len = bytes.max(1).next_multiple_of(4096);
         let mapped = if huge {
             len.next_multiple_of(HUGE) + HUGE
         } else {
             len
         };
-        // SAFETY: P1 begins here: a fresh private mapping at an address chosen by the kernel.
+        // SAFETY: Z1 begins here: a fresh private mapping at an address chosen by the kernel.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -46,19 +50,14 @@ impl Pages {
             start
         };
         if huge {
-            // SAFETY: inside the mapping made above (P1); the advice changes no content.
-            let advised = unsafe {
-                rustix::mm::madvise(
-                    base as *mut _,
-                    len.next_multiple_of(HUGE),
-                    Advice::LinuxHugepage,
-                )
-            };
-            advised.map_err(Error::system("madvise(MADV_HUGEPAGE)"))?;
+            let len = len.next_multiple_of(HUGE);
+            // SAFETY: inside the mapping made above (Z1); the advice changes no content. A kernel
+            // without huge pages refuses it.
+            let _ = unsafe { rustix::mm::madvise(base as *mut _, len, Advice::LinuxHugepage) };
         }
         Ok(Pages {
             base: base as *mut u8,
-            bytes: bytes as usize,
+            bytes,
             mapped: (start, mapped),
         })
     }
@@ -67,7 +66,7 @@ impl Pages {
 impl std::ops::Deref for Pages {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: P1; `bytes` is not longer than the mapping, which is zeroed or written through
+        // SAFETY: Z1; `bytes` is not longer than the mapping, which is zeroed or written through
         // this value.
         unsafe { std::slice::from_raw_parts(self.base, self.bytes) }
     }
@@ -82,9 +81,23 @@ impl std::ops::DerefMut for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping of P1, to which no reference is left.
+        // SAFETY: the mapping of Z1, to which no reference is left.
         unsafe {
             let _ = rustix::mm::munmap(self.mapped.0 as *mut _, self.mapped.1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_the_address_space_is_refused() {
+        for bytes in [u64::MAX, u64::MAX - 4096, u64::MAX / 2] {
+            for huge in [false, true] {
+                assert!(Pages::new(bytes, huge).is_err(), "{bytes}, {huge}");
+            }
         }
     }
 }

@@ -20,7 +20,8 @@ use crate::arena::Mapping;
 use crate::sync::{Ordering, fence};
 use crate::{Error, SharedBytes};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate};
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::sync::Arc;
 
@@ -48,6 +49,9 @@ impl Publisher {
         let fd = rustix::fs::memfd_create("samite-published", flags)
             .map_err(Error::system("memfd_create"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(Error::system("ftruncate"))?;
+        // M3: no write finds that the machine has no memory left for its page.
+        retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, bytes))
+            .map_err(Error::system("fallocate"))?;
         let mapped = map(&fd, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         let seals = SEALS | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(Error::system("fcntl(F_ADD_SEALS)"))?;
@@ -160,7 +164,6 @@ fn map(fd: &OwnedFd, bytes: u64, access: ProtFlags) -> Result<SharedBytes, Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::FallocateFlags;
     use rustix::io::Errno;
     use rustix::mm::MprotectFlags;
 
@@ -206,6 +209,13 @@ mod tests {
         // A private copy affects only its own process.
         assert!(attempt(read_write, MapFlags::PRIVATE).is_ok());
         assert_eq!(reader.u64(64), 7);
+    }
+
+    #[test]
+    fn all_pages_are_there_before_they_are_written() {
+        let publisher = Publisher::create(BYTES).unwrap();
+        let stat = rustix::fs::fstat(publisher.fd()).unwrap();
+        assert!(stat.st_blocks as u64 * 512 >= BYTES);
     }
 
     #[test]
