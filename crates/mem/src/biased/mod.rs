@@ -26,16 +26,16 @@
 //! bias. It then takes the mark back; in a shared cell, that would be the mark of the other thread.
 //!
 //! # Invariants
-//! B1 Only the holder of the mutex writes `bias` and `owners`. It grants a bias only to itself,
+//! H1 Only the holder of the mutex writes `bias` and `owners`. It grants a bias only to itself,
 //!    when it is not inside by a bias.
-//! B2 Only the owner of a cell writes it, and the owner never changes.
-//! B3 A thread is inside by its bias if its cell was 1 and, after a light fence, it still had the
+//! H2 Only the owner of a cell writes it, and the owner never changes.
+//! H3 A thread is inside by its bias if its cell was 1 and, after a light fence, it still had the
 //!    bias. It is inside by the mutex if it has the mutex, then has found or made the bias
-//!    [`NOBODY`], and, after a heavy fence, has seen the cell of the thread that had it 0. With B1
-//!    and B2: one thread is inside.
-//! B4 The 0 in a cell is stored with Release and loaded with Acquire: the next thread sees
+//!    [`NOBODY`], and, after a heavy fence, has seen the cell of the thread that had it 0. With H1
+//!    and H2: one thread is inside.
+//! H4 The 0 in a cell is stored with Release and loaded with Acquire: the next thread sees
 //!    everything that was done inside.
-//! B5 A thread that withdraws a bias reads `quit` before it checks the cell. The thread that stores
+//! H5 A thread that withdraws a bias reads `quit` before it checks the cell. The thread that stores
 //!    0 into the cell then passes a light fence, checks the bias and, if it is gone, increments
 //!    `quit` and wakes the other.
 //!
@@ -119,7 +119,7 @@ pub struct Biased<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: one thread is inside at a time (B3) and sees what earlier ones did (B4, X1), so a shared
+// SAFETY: one thread is inside at a time (H3) and sees what earlier ones did (H4, X1), so a shared
 // lock passes its value from thread to thread, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Biased<T> {}
 
@@ -199,7 +199,7 @@ impl<T> Biased<T> {
         self.value.into_inner()
     }
 
-    /// Enters if this thread has the bias and is not inside (B3).
+    /// Enters if this thread has the bias and is not inside (H3).
     #[inline(always)]
     fn enter_by_bias(&self) -> Option<Pass> {
         // ORDERING: Relaxed: this thread stored its bias itself, or the bias is another thread's.
@@ -209,11 +209,11 @@ impl<T> Biased<T> {
             return None;
         }
         let cell = self.cell(bias);
-        // ORDERING: Relaxed: only this thread writes it (B2).
+        // ORDERING: Relaxed: only this thread writes it (H2).
         if cell.load(Ordering::Relaxed) != 0 {
             return None;
         }
-        // ORDERING: Relaxed, ordered before the load by the fences (B3).
+        // ORDERING: Relaxed, ordered before the load by the fences (H3).
         cell.store(1, Ordering::Relaxed);
         threads_light_fence();
         if self.bias.load(Ordering::Relaxed) == bias {
@@ -225,10 +225,10 @@ impl<T> Biased<T> {
 
     #[inline(always)]
     fn leave_by_bias(&self, bias: u64) {
-        // ORDERING: Release pairs with the Acquire loads in `withdraw` (B4).
+        // ORDERING: Release pairs with the Acquire loads in `withdraw` (H4).
         self.cell(bias).store(0, Ordering::Release);
         threads_light_fence();
-        // ORDERING: Relaxed, ordered by the fences (B5).
+        // ORDERING: Relaxed, ordered by the fences (H5).
         if self.bias.load(Ordering::Relaxed) != bias {
             self.wake_next();
         }
@@ -282,7 +282,7 @@ impl<T> Biased<T> {
         if bias != NOBODY && owner(bias) != me {
             self.bias.store(NOBODY, Ordering::Relaxed);
             threads_heavy_fence();
-            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (H4).
             if self.cell(bias).load(Ordering::Acquire) != 0 {
                 // Undone: the other thread has not noticed, or has noticed and queues for the
                 // mutex.
@@ -302,18 +302,18 @@ impl<T> Biased<T> {
         let cell = self.cell(bias);
         if !thread::is_of_this_process(owner(bias)) {
             // ORDERING: Acquire pairs with the Release in `leave_by_bias`, of a thread of the
-            // parent (B4).
+            // parent (H4).
             return cell.load(Ordering::Acquire) == 0;
         }
-        // ORDERING: Relaxed, ordered before the loads of the cell by the fences (B3).
+        // ORDERING: Relaxed, ordered before the loads of the cell by the fences (H3).
         self.bias.store(NOBODY, Ordering::Relaxed);
         threads_heavy_fence();
         self.lengthen_run();
         let mut backoff = Backoff::new();
         loop {
-            // ORDERING: Acquire pairs with the Release in `advance`: the cell is then 0 (B5).
+            // ORDERING: Acquire pairs with the Release in `advance`: the cell is then 0 (H5).
             let seen = self.quit.load(Ordering::Acquire);
-            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (B4).
+            // ORDERING: Acquire pairs with the Release in `leave_by_bias` (H4).
             if cell.load(Ordering::Acquire) == 0 {
                 return true;
             }
@@ -348,7 +348,7 @@ impl<T> Biased<T> {
             && !self.mutex.is_wanted()
             && let Some(index) = self.own_cell(me)
         {
-            // ORDERING: Relaxed: as in `enter` (B1).
+            // ORDERING: Relaxed: as in `enter` (H1).
             self.bias.store(me | index as u64, Ordering::Relaxed);
         }
         self.mutex.unlock();
@@ -484,7 +484,7 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
-        // SAFETY: this thread is inside (B3): the pass is NONE only while `unlocked` or
+        // SAFETY: this thread is inside (H3): the pass is NONE only while `unlocked` or
         // `let_others` borrow the guard for writing.
         unsafe { &*self.lock.value.get() }
     }

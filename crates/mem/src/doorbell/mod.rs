@@ -43,8 +43,9 @@
 //!
 //! # What it does not guarantee
 //! That an owner sleeps until it is rung: a late wake-up from its previous sleep, or a signal, ends
-//! the present one. That a producer without a free descriptor for a socket can wake it: an owner
-//! that polls always limits its sleep.
+//! the present one. That a producer without a free descriptor for a socket can wake it, or one that
+//! is killed or stopped after it has swapped `asleep` to 0 and before it has sent the wake-up: all
+//! others then take the sleeper for awake. So an owner always limits its sleep.
 
 #[cfg(not(loom))]
 mod socket;

@@ -1,7 +1,7 @@
 //! The algorithm of the ring, over any [`Medium`]: shared memory in production, loom's cells in the
 //! model checker.
 
-use super::{CELLS, FIRST_BYTES, FRAME_CELLS, INLINE_BYTES, NEXT_BYTES};
+use super::{CELLS, FIRST_BYTES, INLINE_BYTES, NEXT_BYTES};
 use crate::Corrupt;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -148,7 +148,8 @@ impl<M: Medium> Producer<M> {
     /// bulk area. [`Producer::push_bulk`] must then publish the body with the same position.
     pub fn reserve_bulk(&mut self, inline: usize, bytes: u64, reserve: u64) -> Result<u64, Full> {
         let cells = cells_for(BULK_REFERENCE + inline) as u64;
-        if bytes > self.bulk_bytes || !self.has_capacity(cells + reserve) {
+        // Without an area, there is no space for an empty body either.
+        if bytes.max(1) > self.bulk_bytes || !self.has_capacity(cells + reserve) {
             return Err(Full);
         }
         let start = self.bulk_start(bytes);
@@ -373,7 +374,7 @@ impl<M: Medium> Consumer<M> {
             (word & 0xffff) as usize,
         );
         let (cells, has_bulk) = ((shape & !BULK) as usize, shape & BULK != 0);
-        if len > INLINE_BYTES || cells != cells_for(len) || cells > FRAME_CELLS {
+        if len > INLINE_BYTES || cells != cells_for(len) {
             return Err(Corrupt {
                 what: "the length of a frame",
                 value: word & 0xffff_ffff,
@@ -418,7 +419,7 @@ impl<M: Medium> Consumer<M> {
         )))
     }
 
-    /// Checks the position and length of the body of the current frame (R5).
+    /// Checks the position and length of the body of the current frame (R5). The area is known.
     fn bulk_reference(&mut self) -> Result<(u64, u64), Corrupt> {
         let word = |at: usize| {
             let mut bytes = [0; 8];
@@ -434,7 +435,7 @@ impl<M: Medium> Consumer<M> {
         }
         let skipped = start.wrapping_sub(self.bulk_head);
         let inside =
-            skipped <= self.bulk_bytes && start % self.bulk_bytes.max(1) + bytes <= self.bulk_bytes;
+            skipped <= self.bulk_bytes && start % self.bulk_bytes + bytes <= self.bulk_bytes;
         let Some(end) = start.checked_add(bytes).filter(|_| inside) else {
             return Err(Corrupt {
                 what: "the position of a body",
@@ -442,7 +443,7 @@ impl<M: Medium> Consumer<M> {
             });
         };
         self.next.1 = end;
-        Ok((start % self.bulk_bytes.max(1), bytes))
+        Ok((start % self.bulk_bytes, bytes))
     }
 
     /// Consumes the frame that was peeked last. The producer learns of free space in batches: one
@@ -472,6 +473,13 @@ mod tests {
     use super::*;
     use crate::Arena;
     use crate::ring::{RING_BYTES, SharedRing};
+
+    #[test]
+    fn without_an_area_there_is_no_space_for_an_empty_body() {
+        let arena = Arena::create(RING_BYTES).unwrap();
+        let ring = SharedRing::new(arena.bytes(0, RING_BYTES).unwrap()).unwrap();
+        assert_eq!(Producer::new(ring).reserve_bulk(0, 0, 0), Err(Full));
+    }
 
     /// After 2^32 cells, a continuation cell (zero) must not look like the frame of that position.
     #[test]

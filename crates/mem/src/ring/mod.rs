@@ -29,6 +29,8 @@
 //!    earlier lap differs by `CELLS`.
 //! R5 The bulk area obeys R2 with `bulk_head`; a body is contiguous and skips the end of the area
 //!    if necessary.
+//! R6 The bytes of a ring are [`RING_BYTES`] of a live mapping, aligned to a line:
+//!    [`SharedRing::new`] checks it, and they are never replaced.
 //!
 //! The other side is not trusted: a violation of R1-R5 is `Corrupt` and the ring is closed.
 //!

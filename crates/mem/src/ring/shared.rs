@@ -5,10 +5,6 @@
 //!   128   | bulk offset | bulk bytes |    written once by the producer
 //!   256   | cell 0 | cell 1 | ...
 //! ```
-//!
-//! # Invariants
-//! G1 The bytes of a ring are [`RING_BYTES`] of a live mapping, aligned to a line: `new` checks it,
-//!    and they are never replaced.
 
 use super::{CELLS, Medium};
 use crate::shared::{read_from, write_to};
@@ -120,16 +116,14 @@ impl SharedRing {
             body.copy_to_shared(bulk, position % bulk.len());
         }
     }
-}
 
-impl SharedRing {
     /// Returns a pointer to bytes of a cell. This runs for every frame: the number of the cell
     /// ensures that it lies in the ring, without a check.
     #[inline(always)]
     fn cell(&self, cell: u64, at: usize, bytes: usize) -> *mut u8 {
         assert!(at + bytes <= LINE as usize, "beyond the end of a cell");
         let cell = (FIRST_CELL + cell % CELLS * LINE) as usize;
-        // SAFETY: the cells lie in the RING_BYTES of a live mapping (G1), and the bytes in the
+        // SAFETY: the cells lie in the RING_BYTES of a live mapping (R6), and the bytes in the
         // cell.
         unsafe { self.bytes.pointer().add(cell + at) }
     }
@@ -138,7 +132,7 @@ impl SharedRing {
 impl Medium for SharedRing {
     #[inline(always)]
     fn header(&self, cell: u64) -> &AtomicU64 {
-        // SAFETY: alive as long as `self`, aligned as the ring is (G1), and used only as an atomic.
+        // SAFETY: alive as long as `self`, aligned as the ring is (R6), and used only as an atomic.
         unsafe { AtomicU64::from_ptr(self.cell(cell, 0, 8).cast()) }
     }
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! The biased lock: one thread is inside, and who waits gets in.
+//! The biased lock: one thread is inside, and every thread that waits gets in.
 //!
 //! The value is a cell of loom's, which fails the model if two accesses are not ordered. Threads
 //! have their tokens from loom's thread-local storage, and sleep on a condition of loom's, which

@@ -72,7 +72,8 @@ fn a_revoked_buffer_is_left_alone() {
     });
 }
 
-/// The sender gives up: who finished before the revocation has the old bytes, everybody else knows.
+/// The sender gives up: a receiver that finished before the revocation has the old bytes, any other
+/// finds the message revoked.
 #[test]
 fn a_withdrawn_message_is_not_delivered() {
     model(6, || {

@@ -1,4 +1,4 @@
-//! Who sleeps is woken.
+//! Every sleeper is woken.
 
 use crate::model;
 use crate::ring::{LINE, read, write};
@@ -14,7 +14,7 @@ struct Bell {
     news: Vec<AtomicU64>,
     address: AtomicU64,
     kernel: Mutex<Kernel>,
-    /// Whoever sleeps on the futex, and whoever polls.
+    /// The owner, while it sleeps on the futex, and while it polls.
     on_futex: Condvar,
     polls: Condvar,
 }

@@ -1,5 +1,5 @@
-//! Every interleaving of the ring, the doorbell, the claim word, the lease, the biased lock and
-//! those who wait under it, within a bound on preemptions.
+//! Every interleaving of the ring, the doorbell, the claim word, the lease, the biased lock and the
+//! threads that wait under it, within a bound on preemptions.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p samite-mem --release --test loom`
 //!
