@@ -20,6 +20,7 @@ use samite_stage::service::{Capacity, Staging};
 use samite_stage::{Error, News, Settings};
 use samite_testkit::{Outcome, check, full_name, same, simulate_as, three_nodes, two_nodes};
 use staged::{MEMORY, is_right, next, rows, stage};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Ranks of the writer, and of the reader.
@@ -209,6 +210,9 @@ fn a_late_answer_is_not_that_to_the_next_question() {
     });
 }
 
+/// Readers that were told of the death, in all seeds.
+static FAILED: AtomicU32 = AtomicU32::new(0);
+
 /// A rank of the writer is killed at some time. Readers get all steps, or whole ones up to an error
 /// that names it.
 fn ends_with_its_writer(fabric: &Fabric, me: u32) -> Outcome {
@@ -233,7 +237,11 @@ fn ends_with_its_writer(fabric: &Fabric, me: u32) -> Outcome {
                 same!(number, STEPS);
                 break;
             }
-            Err(Error::Fault(Fault::WriterFailed { .. })) => break,
+            Err(Error::Fault(Fault::WriterFailed { .. })) => {
+                // ORDERING: the simulation joins its threads before it is read.
+                FAILED.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -262,4 +270,9 @@ fn a_writer_on_another_node_dies() {
             }
         }
     });
+    assert_ne!(
+        FAILED.load(Ordering::Relaxed),
+        0,
+        "no seed ends in the middle"
+    );
 }

@@ -165,11 +165,12 @@ impl Disk {
         Some((id, done))
     }
 
-    /// Blocks the thread until the sender sends, or is dropped.
+    /// Blocks the thread until the sender sends, or is dropped. Returns when it is blocked.
     #[cfg(test)]
-    pub(super) fn stall(&mut self) -> std::sync::mpsc::Sender<()> {
-        let (go_on, until) = std::sync::mpsc::channel();
+    pub(super) fn stall(&mut self) -> std::sync::mpsc::SyncSender<()> {
+        let (go_on, until) = std::sync::mpsc::sync_channel(0);
         self.begin(0, Job::Stall(until)).expect("a thread");
+        go_on.send(()).expect("it is blocked");
         go_on
     }
 
