@@ -95,7 +95,7 @@ pub fn of(
         pieces: parts.len() as u64,
         max_over_mean: max_over_mean(&sizes, &places, shares.len()),
         index_bytes: index.bytes(),
-        table_bytes: 4 * (parts.len() * replicas) as u64,
+        table_bytes: 4 * places.iter().map(|of| of.len() as u64).sum::<u64>(),
         connections_per_writer: talk.per_writer,
         connections_per_reader: talk.per_reader,
         connections_per_server: talk.per_server.into_iter().max().unwrap_or(0),

@@ -122,7 +122,7 @@ fn split(block: Region, element: u64, most: u64, into: &mut Vec<Region>) -> Resu
 pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u32>> {
     assert!(
         !shares.is_empty() && replicas > 0,
-        "nobody to keep anything"
+        "no block store, or no copy"
     );
     assert!(shares.iter().all(|share| share.weight > 0));
     let replicas = replicas.min(shares.len());
@@ -148,6 +148,9 @@ pub fn assign(pieces: &[Piece], shares: &[Share], replicas: usize) -> Vec<Vec<u3
 /// ranks has the same ones; `rank` is in it.
 ///
 /// Returns the ranks of the group, and the block stores of their pieces, rank by rank.
+///
+/// # Panics
+/// As [`assign`].
 pub fn assign_group(
     (variable, number): (&str, u64),
     sizes: &[u64],
@@ -156,7 +159,7 @@ pub fn assign_group(
     replicas: usize,
 ) -> (Range<u64>, Vec<Vec<u32>>) {
     let pieces = ranks.saturating_mul(sizes.len() as u64);
-    let groups = (pieces / (SLACK * shares.len() as u64)).clamp(1, ranks);
+    let groups = (pieces / (SLACK * shares.len().max(1) as u64)).clamp(1, ranks);
     let group = rank * groups / ranks;
     let begin = |group: u64| (group * ranks).div_ceil(groups);
     let range = begin(group)..begin(group + 1);
@@ -397,6 +400,25 @@ mod tests {
             }
             assert_eq!(next, ranks);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no block store")]
+    fn a_group_without_block_stores_is_a_bug() {
+        assign_group(("u", 0), &[1], (0, 1), &[], 1);
+    }
+
+    /// There are at most as many copies as block stores.
+    #[test]
+    fn the_table_has_the_copies_that_there_are() {
+        let grid = Grid::new(&[64], &[4]).unwrap();
+        let table = |replicas| figures::of(&grid, &grid, 8, &equal(2), replicas);
+        let (one, two, more) = (table(1), table(2), table(5));
+        assert_eq!(
+            two.as_ref().unwrap().table_bytes,
+            2 * one.unwrap().table_bytes
+        );
+        assert_eq!(more, two);
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Grid {
 fn prime_factors(mut number: u64) -> Vec<u64> {
     let mut factors = Vec::new();
     let mut divisor = 2;
-    while divisor * divisor <= number {
+    while divisor <= number / divisor {
         while number.is_multiple_of(divisor) {
             factors.push(divisor);
             number /= divisor;
