@@ -1,7 +1,7 @@
 //! Shapes and boxes as a program writes them: arrays of numbers and ranges, or [`Region`]s.
 
 use crate::space::Dims;
-use crate::{Region, Result};
+use crate::{Error, Region, Result};
 use ndarray::{ArrayViewD, Axis, Slice};
 use std::ops::{Range, RangeFull};
 
@@ -96,6 +96,18 @@ impl<S: Selection> Selection for &S {
 impl Selection for RangeFull {
     fn region(&self, shape: &[u64]) -> Result<Region> {
         Ok(Region::whole(shape)?)
+    }
+}
+
+/// Returns a box of a variable, after checking that it is inside the array.
+pub(crate) fn inside(variable: &str, shape: &[u64], asked: Region) -> Result<Region> {
+    match Region::whole(shape)?.contains(&asked) {
+        true => Ok(asked),
+        false => Err(Error::OutsideArray {
+            variable: variable.to_owned(),
+            asked,
+            shape: shape.to_vec(),
+        }),
     }
 }
 

@@ -14,8 +14,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long a domain may exist before its coordinator, and one staging server before the others.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// The time between two requests for servers that have not joined yet.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The time between two requests for servers that have not joined yet, at first and at last.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
 /// How long a wait yields its processor before it waits as the fabric does.
 const GIVING_WAY: Duration = Duration::from_micros(200);
@@ -151,7 +151,8 @@ impl Client {
         let encode = |_| protocol::encode(&ToStore::Ask(ask));
         let mut call = self.call(Number::BLOCK_STORE, block_store, encode)?;
         let answer = self.wait(deadline, "a block store", &mut call)?;
-        decoded::<BlockStoreAnswer>(&answer)?.map_err(Error::BlockStore)
+        let answer = decoded::<BlockStoreAnswer>(&answer)?;
+        answer.map_err(|why| Error::BlockStore { block_store, why })
     }
 
     /// Waits for the staging servers of the domain: all ranks of each program of which one has
@@ -161,7 +162,7 @@ impl Client {
     /// No server joins in time.
     pub(crate) fn await_servers(&self, stream: &str) -> Result<Vec<BlockStoreInfo>> {
         let begin = Instant::now();
-        let deadline = self.fabric.deadline();
+        let (deadline, mut pause) = (self.fabric.deadline(), PAUSE.0);
         loop {
             let answer = self.request("the staging servers", |ticket| Request::BlockStores {
                 ticket,
@@ -182,7 +183,8 @@ impl Client {
                     stream: stream.to_owned(),
                 });
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What can go wrong in staging, said to a person.
 
 use crate::method::graph::GraphError;
-use crate::protocol::{Fault, Step};
+use crate::protocol::{Fault, Peer, Step};
 use crate::{Dtype, Region, SpaceError};
 
 /// Failures of the world, and calls that do not fit the stream they are for.
@@ -87,12 +87,17 @@ pub enum Error {
         /// How many.
         bytes: u64,
     },
-    /// The answer was not one to the question.
-    #[error("the coordinator of streams sent an unexpected answer: {0}")]
+    /// An answer that is not one to the request, or something else that cannot be.
+    #[error("an unexpected answer or state: {0}")]
     Nonsense(String),
     /// A block store did not do what it was asked.
-    #[error("a block store did not provide a buffer: {0}")]
-    BlockStore(String),
+    #[error("block store {block_store}: {why}")]
+    BlockStore {
+        /// The block store.
+        block_store: Peer,
+        /// What it answered.
+        why: String,
+    },
     /// An array that is not as large as its box.
     #[error(
         "an array of shape {array:?} does not fill a block of {variable} of shape {block:?}: give both the same shape"
@@ -104,6 +109,30 @@ pub enum Error {
         array: Vec<u64>,
         /// Shape of the box.
         block: Vec<u64>,
+    },
+    /// An array with another number of dimensions than its variable.
+    #[error(
+        "the number of dimensions of {variable} is {has}, but an array with {asked} was requested: request one with {has}, or with any number (`IxDyn`)"
+    )]
+    Dimensions {
+        /// The variable.
+        variable: String,
+        /// Number of dimensions of the array.
+        asked: usize,
+        /// Number of dimensions of the variable.
+        has: usize,
+    },
+    /// A variable of which this rank allocated nothing, in the step that it can read in place.
+    #[error(
+        "this rank allocated nothing of {variable} in step {step}, only {there:?}: only what `alloc` returned can be read in place"
+    )]
+    NotAllocated {
+        /// The step.
+        step: Step,
+        /// What was asked for.
+        variable: String,
+        /// The variables of which it allocated some.
+        there: Vec<String>,
     },
     /// A variable that the writer gave two types or shapes within a step.
     #[error(
@@ -179,6 +208,7 @@ samite_mem::error_codes!(Error, "stage", {
     NoCoordinator = 300, SecondStage = 301, NoServers = 302, NoNews = 303, File = 304, OtherRun = 305,
     RankBehind = 306, NoMemory = 307, Nonsense = 308, BlockStore = 309, ArrayShape = 310,
     TwoKinds = 311, NoVariable = 312, Clash = 313, OutsideArray = 314, Spoiled = 315, Hole = 316,
+    Dimensions = 317, NotAllocated = 318,
 }, inner: Fault, Fabric, Graph, Space);
 
 fn said_of(written: &Option<u64>) -> String {

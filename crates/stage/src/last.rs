@@ -16,7 +16,7 @@
 //! The hold ends at the next commit. The views cannot outlive it: they borrow from the step that is
 //! being written.
 
-use crate::array::{Selection, cut, lengths};
+use crate::array::{Selection, cut, inside, lengths};
 use crate::protocol::{BufferAt, Step};
 use crate::service::segment_key;
 use crate::space::Dims;
@@ -116,15 +116,7 @@ impl LastStep {
                 asked: T::DTYPE,
             });
         }
-        let region = asked.region(&first.shape)?;
-        let whole = Region::whole(&first.shape)?;
-        if region.dims() != whole.dims() || !whole.contains(&region) {
-            return Err(Error::OutsideArray {
-                variable: name.to_owned(),
-                asked: region,
-                shape: first.shape.to_vec(),
-            });
-        }
+        let region = inside(name, &first.shape, asked.region(&first.shape)?)?;
         // A box that spans several blocks is not contiguous, so it has no view.
         let Some(block) = blocks.find(|block| block.region.contains(&region)) else {
             return Ok(None);
@@ -158,11 +150,11 @@ impl LastStep {
     fn not_there(&self, name: &str) -> Error {
         let mut there: Vec<String> = Vec::new();
         for block in &self.kept.blocks {
-            if there.last() != Some(&block.variable) {
+            if !there.contains(&block.variable) {
                 there.push(block.variable.clone());
             }
         }
-        Error::NoVariable {
+        Error::NotAllocated {
             step: self.kept.number,
             variable: name.to_owned(),
             there,

@@ -15,6 +15,7 @@ use crate::step::StepReader;
 use crate::step_buffers::Buffers;
 use crate::{Error, Result};
 use samite_fabric::rpc::Call;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -207,7 +208,7 @@ impl Reader {
     /// Returns the open stream; first opens, and waits for, one that did not exist before.
     fn opened(&mut self) -> Result<&mut Opened> {
         if let Source::Later(client, reader, timeout) = &self.source {
-            let open_timeout = client.timeout();
+            let open_timeout = client.timeout_of(*timeout);
             let (kept, _) = StoreReader::open(
                 client.clone(),
                 &self.stream,
@@ -394,12 +395,10 @@ impl StoreReader {
         if let Some((_, counts)) = &self.contents {
             counts.check(&record)?;
         }
-        let mut attributes: Vec<(String, Attribute)> = Vec::new();
-        for (name, value) in record.parts.iter().flat_map(|part| &*part.attributes) {
-            if !attributes.iter().any(|(known, _)| known == name) {
-                attributes.push((name.clone(), value.clone()));
-            }
-        }
+        let mut known = HashSet::new();
+        let attributes = record.parts.iter().flat_map(|part| &*part.attributes);
+        let attributes = attributes.filter(|(name, _)| known.insert(name.as_str()));
+        let attributes = attributes.cloned().collect();
         Ok(Given {
             stream: self.stream.clone(),
             number: record.step,

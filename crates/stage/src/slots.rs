@@ -358,7 +358,7 @@ fn put_pieces(remote: &Remote, offset: u64, from: &[u8]) -> Result<()> {
 }
 
 fn none_left() -> Error {
-    Error::BlockStore("every copy of it is lost".into())
+    Error::Nonsense("a buffer is written after the loss of its last copy".into())
 }
 
 /// Returns zeroed memory of this process for `bytes` bytes, as words.

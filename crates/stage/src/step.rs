@@ -5,7 +5,7 @@
 //! the method `file` the same calls read files. If an edge has operators
 //! ([`crate::method::graph`]), variables are the results of these.
 
-use crate::array::{Selection, cut, lengths};
+use crate::array::{Selection, cut, inside, lengths};
 use crate::contents::{Indexed, Variable};
 use crate::method::graph::{Chain, GraphError, Link, Passed, Share, Source, Tile, regions};
 use crate::protocol::{Attribute, Step};
@@ -29,6 +29,14 @@ struct Found<'s> {
     /// As it was written.
     written: &'s Indexed,
     chain: Option<&'s Chain>,
+}
+
+impl Found<'_> {
+    /// Returns a box of it, after checking that it is inside.
+    fn part(&self, asked: impl Selection) -> Result<Region> {
+        let shape = &self.info.shape;
+        inside(&self.info.name, shape, asked.region(shape)?)
+    }
 }
 
 impl StepReader {
@@ -114,7 +122,7 @@ impl StepReader {
         asked: impl Selection,
     ) -> Result<Array<T, D>> {
         let variable = self.typed::<T>(name)?;
-        let region = self.inside(&variable, asked)?;
+        let region = variable.part(asked)?;
         fits::<D>(name, &region)?;
         self.is_whole(&variable, &region)?;
         let mut elements = zeros(std::slice::from_ref(&region))?;
@@ -169,7 +177,7 @@ impl StepReader {
         into: &mut [T],
     ) -> Result<()> {
         let variable = self.typed::<T>(name)?;
-        let region = self.inside(&variable, asked)?;
+        let region = variable.part(asked)?;
         if region.volume() != Some(into.len() as u64) {
             return Err(Error::ArrayShape {
                 variable: name.to_owned(),
@@ -191,7 +199,7 @@ impl StepReader {
         asked: impl Selection,
     ) -> Result<Option<ArrayViewD<'_, T>>> {
         let variable = self.typed::<T>(name)?;
-        let region = self.inside(&variable, asked)?;
+        let region = variable.part(asked)?;
         if variable.chain.is_some() {
             return Ok(None);
         }
@@ -276,20 +284,6 @@ impl StepReader {
         }
     }
 
-    fn inside(&self, variable: &Found<'_>, asked: impl Selection) -> Result<Region> {
-        let shape = &variable.info.shape;
-        let region = asked.region(shape)?;
-        let whole = Region::whole(shape)?;
-        if region.dims() == whole.dims() && whole.contains(&region) {
-            return Ok(region);
-        }
-        Err(Error::OutsideArray {
-            variable: variable.info.name.clone(),
-            asked: region,
-            shape: shape.to_vec(),
-        })
-    }
-
     fn regions_of(&self, variable: &Found<'_>) -> Result<Vec<Region>> {
         let how = self.link.redistribution()?;
         let rank = (self.link.rank, self.link.size);
@@ -339,10 +333,10 @@ impl StepReader {
 /// Checks that the requested array type has as many dimensions as the box, before anything is read.
 fn fits<D: Dimension>(name: &str, region: &Region) -> Result<()> {
     match D::NDIM {
-        Some(dims) if dims != region.dims() => Err(Error::ArrayShape {
+        Some(asked) if asked != region.dims() => Err(Error::Dimensions {
             variable: name.to_owned(),
-            array: vec![dims as u64],
-            block: region.shape().to_vec(),
+            asked,
+            has: region.dims(),
         }),
         _ => Ok(()),
     }

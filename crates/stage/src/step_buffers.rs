@@ -258,16 +258,18 @@ impl Buffers {
         part: Region,
         element: u64,
     ) -> Result<Flight<'r>> {
+        // An offset may be any number: beyond the buffer, the fabric refuses it.
         let offset = self.offset(block);
+        let at = |start: &u64| offset.saturating_add(*start);
         let (run, starts) = runs(&block.region, &part, element)?;
         let bytes = part.bytes(element)?;
         let runs = if run < SHORT {
-            let offsets: Vec<u64> = starts.iter().map(|start| offset + start).collect();
+            let offsets: Vec<u64> = starts.iter().map(at).collect();
             vec![remote.get_batch(run, &offsets)?]
         } else {
             let handles: samite_fabric::Result<_> = starts
                 .iter()
-                .map(|start| remote.get_nb(offset + start, run))
+                .map(|start| remote.get_nb(at(start), run))
                 .collect();
             handles?
         };
@@ -328,7 +330,7 @@ impl Buffers {
                 if next >= begin + loaded.len() as u64 {
                     begin = next;
                     let bytes = window(&starts, run, next);
-                    loaded = self.load_some(at, self.offset(block) + next, bytes)?;
+                    loaded = self.load_some(at, self.offset(block).saturating_add(next), bytes)?;
                 }
                 let there = &loaded[(next - begin) as usize..];
                 let some = there.len().min((start + run - next) as usize);
@@ -347,7 +349,10 @@ impl Buffers {
             .request_block_store(deadline, at.block_store, ask)?;
         if bytes.len() as u64 != len {
             let there = bytes.len();
-            return Err(Error::BlockStore(format!("{there} bytes for {len}")));
+            return Err(Error::BlockStore {
+                block_store: at.block_store,
+                why: format!("it sent {there} bytes of {len} that were requested"),
+            });
         }
         Ok(bytes)
     }

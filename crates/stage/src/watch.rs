@@ -185,7 +185,9 @@ impl Watch {
             Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
             Err(error) => {
                 match &error {
-                    Error::Fault(Fault::NoSuchBox { step, .. }) => self.next = Some(step + 1),
+                    Error::Fault(Fault::NoSuchBox { step, .. }) => {
+                        self.next = Some(step.saturating_add(1));
+                    }
                     // The request is still open. Keep it, or its answer would be lost.
                     Error::Fabric(samite_fabric::Error::Timeout { .. }) => self.late = Some(call),
                     _ => {}

@@ -247,8 +247,15 @@ impl StoreWriter {
                 }
             };
             let mut slots = Slots::new(self.client.clone(), self.id, self.timeout);
-            let opened = slots.open(self.needs.clone(), buffers);
-            return opened.map(|()| slots).inspect_err(|_| self.abort());
+            let Err(error) = slots.open(self.needs.clone(), buffers) else {
+                return Ok(slots);
+            };
+            drop(slots);
+            self.abort();
+            // A server that died since then gave some of them.
+            if !self.forget(&error)? {
+                return Err(error);
+            }
         }
     }
 

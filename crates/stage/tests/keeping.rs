@@ -77,7 +77,7 @@ fn compute(step: &mut StepWriter<'_>, (from, to): (u64, u64)) -> Outcome {
         ));
         check!(matches!(
             last.view::<f64>("put", ..),
-            Err(Error::NoVariable { .. })
+            Err(Error::NotAllocated { .. })
         ));
         check!(matches!(
             last.view::<f64>("u", [0_u64..65, 0..1]),

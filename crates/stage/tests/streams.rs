@@ -111,7 +111,7 @@ fn one_to_one(fabric: &Fabric, me: u32) -> Outcome {
         ));
         check!(matches!(
             step.get::<f64, ndarray::Ix3>("u", ..),
-            Err(Error::ArrayShape { .. })
+            Err(Error::Dimensions { .. })
         ));
         let outside = step.get::<f64, ndarray::Ix2>("u", [0_u64..41, 0..3]);
         check!(

@@ -8,7 +8,7 @@
 
 mod commit;
 
-use crate::array::{Shape, cut, lengths};
+use crate::array::{Shape, cut, inside, lengths};
 use crate::last::{LastStep, WrittenBlock, WrittenStep};
 use crate::protocol::{Attribute, Block, Layout, Peer, Slot, Step, Variable};
 use crate::slots::{Slots, zeroed_words};
@@ -219,7 +219,7 @@ impl<'w> StepWriter<'w> {
         self.last.as_ref()
     }
 
-    /// Adds an attribute of this step.
+    /// Adds an attribute of this step. The first value of a name stays.
     pub fn attribute(&mut self, name: &str, value: Attribute) {
         self.attributes.push((name.to_owned(), value));
     }
@@ -291,14 +291,7 @@ impl<'w> StepWriter<'w> {
     ) -> Result<usize> {
         self.is_sound()?;
         let shape = shape.dims();
-        let whole = Region::whole(&shape)?;
-        if whole.dims() != region.dims() || !whole.contains(region) {
-            return Err(Error::OutsideArray {
-                variable: name.to_owned(),
-                asked: region.clone(),
-                shape: shape.to_vec(),
-            });
-        }
+        inside(name, &shape, region.clone())?;
         let variables = &mut self.layout.variables;
         let Some(at) = variables.iter().position(|known| known.name == name) else {
             variables.push(Variable {

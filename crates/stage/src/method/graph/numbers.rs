@@ -1,8 +1,9 @@
 //! Boxes of numbers whose type is known only at run time: the inputs and the results of operators.
 
 use crate::array::{cut, lengths};
+use crate::slots::zeroed_words;
 use crate::space::Dims;
-use crate::{Dtype, Element, Error, Region, Result};
+use crate::{Dtype, Element, Region, Result};
 use ndarray::{ArrayViewD, ArrayViewMutD, IxDyn};
 
 /// Type and shape of an array.
@@ -79,18 +80,11 @@ impl Tile {
     /// Not enough memory.
     pub(crate) fn zeros(dtype: Dtype, region: Region) -> Result<Tile> {
         let bytes = region.bytes(dtype.bytes())?;
-        let no_memory = Error::NoMemory { bytes };
-        let Ok(length) = usize::try_from(bytes) else {
-            return Err(no_memory);
-        };
-        let mut words = Vec::new();
-        let count = length.div_ceil(8);
-        words.try_reserve_exact(count).map_err(|_| no_memory)?;
-        words.resize(count, 0);
+        let words = zeroed_words(bytes)?;
         Ok(Tile {
             dtype,
             region,
-            bytes: length,
+            bytes: bytes as usize,
             words,
         })
     }
