@@ -3,7 +3,7 @@
 use super::Header;
 use super::claim::is_written;
 use super::error::FileError;
-use super::folder::{Life, life_of};
+use super::folder::{Life, found, life_of};
 use super::scan::Scan;
 use super::stored::StoredStep;
 use crate::protocol::Step;
@@ -90,14 +90,17 @@ impl Archive {
     }
 
     fn take(&mut self, life: Life) -> Result<(), FileError> {
-        let of = |header: &Header| (header.run, header.life);
+        let of = |header: &Header| (header.stream.clone(), header.ranks, header.run, header.life);
         if of(&self.header) != of(&life.header) {
             self.ranks.clear();
         }
         self.header = life.header;
-        for (rank, frames) in life.files {
+        for rank in life.ranks {
             if let Entry::Vacant(place) = self.ranks.entry(rank)
-                && let Some(scan) = Scan::open(frames)?
+                && let Some(found) = found(&self.folder, rank)?
+                && let Some(scan) = Scan::open(found.frames)?
+                // Another file may have replaced the one that was seen.
+                && of(&scan.header) == of(&self.header)
             {
                 place.insert(scan);
             }
@@ -114,10 +117,14 @@ impl Archive {
         let Some(first) = scans.next().filter(|_| self.is_begun()) else {
             return;
         };
-        self.steps = first.records.iter().map(|record| record.0).collect();
-        for scan in scans {
-            self.steps.retain(|step| scan.has(*step));
-        }
+        // Steps of a file increase, so those before the last one are known.
+        let last = self.steps.last().copied();
+        let new = first
+            .records
+            .partition_point(|record| Some(record.0) <= last);
+        let new = first.records[new..].iter().map(|record| record.0);
+        let is_whole = |step: &Step| scans.clone().all(|scan| scan.has(*step));
+        self.steps.extend(new.filter(is_whole));
     }
 
     /// Returns the rank that the next step waits for, and its number of steps: one that has not

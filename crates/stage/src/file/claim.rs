@@ -24,7 +24,7 @@
 
 use super::error::{FileError, io};
 use super::file_of;
-use super::frame::{ALIGN, Frames, HEAD};
+use super::frame::{ALIGN, Frames, HEAD, word};
 use crate::process;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -107,7 +107,7 @@ impl Turn {
 
     /// Makes the new file that of the rank.
     pub(super) fn name(mut self) -> Result<(), FileError> {
-        fs::rename(&self.place, &self.fresh.path).map_err(io("name", &self.fresh.path))?;
+        fs::rename(&self.place, &self.fresh.path).map_err(io("rename", &self.fresh.path))?;
         self.is_named = true;
         Ok(())
     }
@@ -294,11 +294,7 @@ impl Mark {
         }
         let mut bytes = [0; 32];
         frames.read(Self::AT, &mut bytes)?;
-        let word = |index: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
-            u64::from_le_bytes(word)
-        };
+        let word = |index| word(&bytes, index);
         let mark = Mark {
             machine: word(0),
             process: word(1) as u32,

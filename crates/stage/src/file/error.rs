@@ -69,14 +69,17 @@ pub enum FileError {
         rank: u32,
     },
     /// A step out of order.
-    #[error("step {step} cannot follow step {last} in {path}: write steps in increasing order")]
+    #[error(
+        "step {step} cannot be written to {path}, {}: write steps in increasing order, below 2^64 - 1",
+        after(.last)
+    )]
     Order {
         /// The file.
         path: PathBuf,
         /// The step to be written.
         step: Step,
         /// The last step of the file.
-        last: Step,
+        last: Option<Step>,
     },
     /// Blocks that do not match the layout: another number, or another length.
     #[error("block {block} of the layout needs {needed} bytes, but {given} were given")]
@@ -191,6 +194,13 @@ impl From<SpaceError> for FileError {
 impl From<Fault> for FileError {
     fn from(fault: Fault) -> Self {
         FileError::Layout(Box::new(fault))
+    }
+}
+
+fn after(last: &Option<Step>) -> String {
+    match last {
+        Some(last) => format!("whose last step is {last}"),
+        None => "which has no step yet".to_owned(),
     }
 }
 

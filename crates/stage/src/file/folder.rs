@@ -3,7 +3,7 @@
 use super::error::{FileError, io};
 use super::frame::{Frames, Head};
 use super::{Header, MOST_RANKS, scan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::time::SystemTime;
@@ -18,17 +18,18 @@ pub(super) struct Found {
     changed: SystemTime,
 }
 
-/// The files of one life of a stream in one run.
+/// The ranks with files of one life of a stream in one run. It holds none of these files open: a
+/// process may have few descriptors.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) header: Header,
-    pub(super) files: BTreeMap<u32, Frames>,
+    pub(super) ranks: BTreeSet<u32>,
     changed: SystemTime,
 }
 
 impl Life {
     fn is_whole(&self) -> bool {
-        self.files.len() as u64 == u64::from(self.header.ranks)
+        self.ranks.len() as u64 == u64::from(self.header.ranks)
     }
 }
 
@@ -40,9 +41,9 @@ impl Life {
 pub(super) fn files_of(
     folder: &Path,
 ) -> Result<impl Iterator<Item = Result<Found, FileError>> + '_, FileError> {
-    let entries = std::fs::read_dir(folder).map_err(io("look into", folder))?;
+    let entries = std::fs::read_dir(folder).map_err(io("list", folder))?;
     Ok(entries.filter_map(|entry| {
-        let name = match entry.map_err(io("look into", folder)) {
+        let name = match entry.map_err(io("list", folder)) {
             Ok(entry) => entry.file_name(),
             Err(error) => return Some(Err(error)),
         };
@@ -58,14 +59,14 @@ fn rank_of(name: &str) -> Option<u32> {
 }
 
 /// Opens the file of a rank; `None` if it was just removed.
-fn found(folder: &Path, rank: u32) -> Result<Option<Found>, FileError> {
+pub(super) fn found(folder: &Path, rank: u32) -> Result<Option<Found>, FileError> {
     let path = super::file_of(folder, rank);
     let file = match File::open(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(io("open", &path)(error)),
     };
-    let metadata = file.metadata().map_err(io("look at", &path))?;
+    let metadata = file.metadata().map_err(io("inspect", &path))?;
     let frames = Frames::new(file, &path);
     Ok(Some(Found {
         rank,
@@ -119,7 +120,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
         let of = (header.run, header.life);
         let life = lives.entry(of).or_insert_with(|| Life {
             header: header.clone(),
-            files: BTreeMap::new(),
+            ranks: BTreeSet::new(),
             changed: found.changed,
         });
         if (&header.stream, header.ranks) != (&life.header.stream, life.header.ranks) {
@@ -130,7 +131,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
             });
         }
         life.changed = life.changed.max(found.changed);
-        life.files.insert(found.rank, found.frames);
+        life.ranks.insert(found.rank);
     }
     let lives = lives.into_values();
     let best = match run {
@@ -138,10 +139,7 @@ pub(super) fn life_of(folder: &Path, run: Option<u64>) -> Result<Life, FileError
         None => lives.max_by_key(|life| (life.is_whole(), life.changed)),
     };
     let ranks = best.as_ref().map_or(u32::MAX, |life| life.header.ranks);
-    let has = |rank| {
-        best.as_ref()
-            .is_some_and(|life| life.files.contains_key(&rank))
-    };
+    let has = |rank| best.as_ref().is_some_and(|life| life.ranks.contains(&rank));
     // A damaged file matters only if the life needs the rank and has no other file of it.
     let wrong = damaged
         .into_iter()

@@ -36,8 +36,11 @@ const MAGIC: [u8; 8] = *b"samite\r\n";
 /// Maximum bytes of one read or write: they stay in the L2 cache, so that the checksum costs less.
 /// (The kernel's limit is 0x7ffff000.)
 const PIECE: usize = 256 << 10;
-/// Maximum length of content that is not data: a damaged head must not cause a large allocation.
-const MOST_CONTENT: u64 = 1 << 30;
+/// Maximum length of an index: a damaged head must not cause a large allocation.
+const MOST_INDEX: u64 = 1 << 30;
+/// Maximum length of other content that is not data, which is as in a message: it may decode to
+/// many times as much.
+const MOST_CONTENT: u64 = crate::protocol::LONGEST as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -51,6 +54,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Returns the maximum length of its content, if it is not data.
+    fn most(self) -> u64 {
+        match self {
+            Kind::Index => MOST_INDEX,
+            _ => MOST_CONTENT,
+        }
+    }
+
     fn from_number(number: u32) -> Option<Self> {
         use Kind::*;
         [Header, Layout, Data, Record, Index, End]
@@ -103,11 +114,7 @@ impl Head {
 
     /// Returns `None` if there is no head of this offset.
     fn from_bytes(bytes: &[u8; HEAD], at: u64) -> Result<Option<Self>, u32> {
-        let word = |index: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
-            u64::from_le_bytes(word)
-        };
+        let word = |index| word(bytes, index);
         if bytes[..8] != MAGIC || word(7) != xxh3_64(&bytes[..HEAD - 8]) || word(6) != at {
             return Ok(None);
         }
@@ -126,6 +133,13 @@ impl Head {
     }
 }
 
+/// Returns a number of a head.
+pub(super) fn word(bytes: &[u8], index: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+    u64::from_le_bytes(word)
+}
+
 /// A file of frames. All access is by offset: there is no cursor.
 #[derive(Clone, Debug)]
 pub(super) struct Frames {
@@ -142,17 +156,17 @@ impl Frames {
     }
 
     pub(super) fn length(&self) -> Result<u64, FileError> {
-        let metadata = self.file.metadata().map_err(io("look at", &self.path))?;
+        let metadata = self.file.metadata().map_err(io("inspect", &self.path))?;
         Ok(metadata.len())
     }
 
     /// Returns true if the file is at this path now.
     pub(super) fn is_at(&self, path: &Path) -> Result<bool, FileError> {
-        let own = self.file.metadata().map_err(io("look at", &self.path))?;
+        let own = self.file.metadata().map_err(io("inspect", &self.path))?;
         match std::fs::metadata(path) {
             Ok(there) => Ok((own.dev(), own.ino()) == (there.dev(), there.ino())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(io("look at", path)(error)),
+            Err(error) => Err(io("inspect", path)(error)),
         }
     }
 
@@ -204,7 +218,7 @@ impl Frames {
     pub(super) fn content<T: DeserializeOwned>(&self, head: &Head) -> Result<T, FileError> {
         let wrong = |what| self.corrupt(head.at, what);
         let length = self.length()?;
-        let is_there = head.length <= MOST_CONTENT
+        let is_there = head.length <= head.kind.most()
             && head.end().is_some()
             && head.content() + head.length <= length;
         if !is_there {
@@ -215,7 +229,7 @@ impl Frames {
         if xxh3_64(&bytes) != head.checksum {
             return Err(wrong("a checksum differs"));
         }
-        crate::protocol::decode(&bytes).ok_or_else(|| wrong("a frame has no sense"))
+        crate::protocol::decode(&bytes).ok_or_else(|| wrong("a frame cannot be decoded"))
     }
 
     pub(super) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), FileError> {
@@ -225,6 +239,9 @@ impl Frames {
     }
 
     /// Writes a complete frame. Returns where the next one begins.
+    ///
+    /// # Errors
+    /// A content that is too long to be read again; the system refuses.
     pub(super) fn write<T: Serialize>(
         &self,
         kind: Kind,
@@ -234,6 +251,10 @@ impl Frames {
         content: &T,
     ) -> Result<u64, FileError> {
         let content = crate::protocol::encode(content);
+        if content.len() as u64 > kind.most() {
+            let too_large = std::io::ErrorKind::FileTooLarge.into();
+            return Err(io("write", &self.path)(too_large));
+        }
         let head = Head {
             kind,
             step,
@@ -267,7 +288,7 @@ impl Frames {
         match room {
             // Not every file system supports it.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-            Err(error) => Err(io("find room in", &self.path)(error.into())),
+            Err(error) => Err(io("reserve space in", &self.path)(error.into())),
         }
     }
 
@@ -311,20 +332,23 @@ impl Frames {
 
     /// Truncates the file at `at`.
     pub(super) fn cut(&self, at: u64) -> Result<(), FileError> {
-        self.file.set_len(at).map_err(io("cut", &self.path))
+        self.file.set_len(at).map_err(io("truncate", &self.path))
     }
 
     pub(super) fn sync(&self) -> Result<(), FileError> {
         self.file.sync_data().map_err(io("sync", &self.path))
     }
 
-    /// Returns when the name of the file is on the disk, too: its folder, and the name of that.
+    /// Returns when the name of the file is on the disk, too: its folder, and the names of that and
+    /// of the folder of all streams, which a writer may have created.
     pub(super) fn sync_name(&self) -> Result<(), FileError> {
-        let folders = self.path.ancestors().skip(1).take(2);
-        for folder in folders.filter(|folder| !folder.as_os_str().is_empty()) {
+        use std::io::ErrorKind::{InvalidInput, PermissionDenied};
+        let path = std::path::absolute(&self.path).map_err(io("sync", &self.path))?;
+        for folder in path.ancestors().skip(1).take(3) {
             let synced = File::open(folder).and_then(|folder| folder.sync_all());
             match synced {
-                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {} // not every file system supports it
+                // Not every file system supports it. A folder that cannot be read is older.
+                Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied) => {}
                 synced => synced.map_err(io("sync", folder))?,
             }
         }

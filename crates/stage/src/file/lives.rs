@@ -8,13 +8,14 @@ use super::frame::{ALIGN, Frames, Kind};
 use std::fs;
 use std::path::Path;
 
-/// Returns the life of the stream in this run: that of its other ranks, and later than the previous
-/// one of `rank`.
+/// Returns the life of the stream in this run: that of its other ranks. For `rank` of `ranks` that
+/// begins it, it is later than the previous one of that rank, and than any with another number of
+/// ranks.
 ///
 /// # Errors
 /// The system refuses to read a file: the life is unknown. A damaged file is ignored: it belongs to
 /// an older run.
-pub(super) fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, FileError> {
+pub(super) fn life(folder: &Path, run: u64, of: Option<(u32, u32)>) -> Result<u32, FileError> {
     let mut life = 0;
     for file in files_of(folder)? {
         let header = match file?.header {
@@ -23,8 +24,9 @@ pub(super) fn life(folder: &Path, run: u64, rank: Option<u32>) -> Result<u32, Fi
             Err(error @ FileError::Io { .. }) => return Err(error),
             Err(_) => continue,
         };
-        let own = u32::from(rank == Some(header.rank));
-        life = life.max(header.life.saturating_add(own));
+        let is_earlier =
+            of.is_some_and(|(rank, ranks)| header.rank == rank || header.ranks != ranks);
+        life = life.max(header.life.saturating_add(is_earlier.into()));
     }
     Ok(life)
 }

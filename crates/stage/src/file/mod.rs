@@ -45,8 +45,8 @@
 //!   its mark is in the file (`claim`). A restarted stream is another file of that name, so readers
 //!   of the old one may continue.
 //! * W5: an end is written after everything before it is on the disk, if the writer waits for the
-//!   disk; so is a record with [`Durability::Step`]. Readers are never told of an end that the disk
-//!   refused, and no step is removed that they may have seen.
+//!   disk; so is a record with [`Durability::Step`]. No step and no end is removed that readers may
+//!   have seen, even if the disk refuses it afterwards.
 //! * R1: every length and offset that was read is checked against the file before it is used; an
 //!   invalid one is [`FileError::Corrupt`], with its offset.
 //! * R2: an error of the system is never taken for the end of a file, and neither is damage with
@@ -56,6 +56,8 @@
 //! * A crash of the *machine* may lose steps that were not synced: by default those of files that
 //!   were not ended, by choice all or none ([`Durability`]). Records that reached the disk before
 //!   their data then show as wrong checksums.
+//! * After a refused sync, a file is not ended ([`StepFile::sync`]); but a process that resumes it
+//!   cannot know of the refusal.
 //! * A read checks the checksum of a block only when it reads the whole block;
 //!   [`StoredStep::check`] checks all of them. A writer may omit them
 //!   ([`StepFile::without_checksums`]); those of heads, layouts and records always exist.
@@ -81,6 +83,7 @@ pub(crate) use archive::Writers;
 pub use error::FileError;
 pub(crate) use stored::StepRecords;
 pub use stored::{StoredBlock, StoredStep, StoredVariable};
+pub(crate) use writer::check_rank;
 pub use writer::{Content, Durability, StepFile};
 
 use crate::protocol::{Attribute, Step};

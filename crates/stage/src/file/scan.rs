@@ -6,6 +6,9 @@ use super::frame::{ALIGN, Frames, Head, Kind};
 use super::{Header, Index, Record};
 use crate::protocol::Step;
 
+/// Readers count on a next step.
+const NO_SUCCESSOR: &str = "a step with the largest number";
+
 /// A file, as far as it was read.
 #[derive(Debug)]
 pub(super) struct Scan {
@@ -58,7 +61,10 @@ impl Scan {
         let Index { records } = self.frames.content(&index)?;
         let rises = records.is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1);
         if !rises || records.last().is_some_and(|last| last.1 >= at) {
-            return Err(self.frames.corrupt(at, "the index has no order"));
+            return Err(self.frames.corrupt(at, "the index is not sorted"));
+        }
+        if records.last().is_some_and(|last| last.0 == Step::MAX) {
+            return Err(self.frames.corrupt(at, NO_SUCCESSOR));
         }
         (self.records, self.end, self.is_finished) = (records, at, true);
         Ok(())
@@ -82,7 +88,10 @@ impl Scan {
                         break;
                     }
                     if self.records.last().is_some_and(|last| head.step <= last.0) {
-                        return Err(self.frames.corrupt(at, "steps do not rise"));
+                        return Err(self.frames.corrupt(at, "step numbers do not increase"));
+                    }
+                    if head.step == Step::MAX {
+                        return Err(self.frames.corrupt(at, NO_SUCCESSOR));
                     }
                     self.records.push((head.step, at));
                     self.end = next;
@@ -99,6 +108,7 @@ impl Scan {
         }
         Ok(())
     }
+
     pub(super) fn has(&self, step: Step) -> bool {
         let place = self.records.binary_search_by_key(&step, |record| record.0);
         place.is_ok()

@@ -6,10 +6,12 @@ use super::error::{FileError, io};
 use super::fetch::{Source, fetch};
 use super::frame::{ALIGN, Kind};
 use super::scan::Scan;
+use super::writer::check_apart;
 use crate::index::Index;
-use crate::protocol::{Attribute, Fault, Layout, Step};
-use crate::space::{Dims, first_hole, first_overlap};
+use crate::protocol::{Attribute, Layout, Step};
+use crate::space::{Dims, first_hole};
 use crate::{Dtype, Element, Region};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// One step of an [`Archive`], with what all ranks wrote.
@@ -25,6 +27,9 @@ pub(crate) struct StepRecords {
     step: Step,
     variables: Vec<StoredVariable>,
     attributes: Vec<(String, Attribute)>,
+    /// The index of each variable, by name, and the names of attributes.
+    numbers: HashMap<String, usize>,
+    names: HashSet<String>,
 }
 
 /// A variable of a stored step.
@@ -63,6 +68,8 @@ impl<'a> StoredStep<'a> {
             step,
             variables: Vec::new(),
             attributes: Vec::new(),
+            numbers: HashMap::new(),
+            names: HashSet::new(),
         };
         for (rank, scan) in &archive.ranks {
             told.add(*rank, scan)?;
@@ -90,7 +97,7 @@ impl<'a> StoredStep<'a> {
         &self.told.variables
     }
 
-    /// Returns the attributes of the step; if ranks differ, all of them.
+    /// Returns the attributes of the step. If several ranks have set one, that of the lowest rank.
     pub fn attributes(&self) -> &[(String, Attribute)] {
         &self.told.attributes
     }
@@ -100,11 +107,8 @@ impl<'a> StoredStep<'a> {
     /// # Errors
     /// No variable has that name; the error lists the existing ones.
     pub fn variable(&self, name: &str) -> Result<&StoredVariable, FileError> {
-        let found = self
-            .told
-            .variables
-            .iter()
-            .find(|variable| variable.name == name);
+        let at = self.told.numbers.get(name);
+        let found = at.and_then(|at| self.told.variables.get(*at));
         found.ok_or_else(|| {
             let names: Vec<&str> = self
                 .told
@@ -140,15 +144,17 @@ impl<'a> StoredStep<'a> {
         // Checked before an allocation of that size.
         let parts = self.parts(variable, region)?;
         let count = usize::try_from(region.bytes(1)?).unwrap_or(usize::MAX);
-        let mut values = Vec::new();
-        values.try_reserve_exact(count).map_err(|_| {
-            let no_memory = std::io::ErrorKind::OutOfMemory.into();
-            io("find memory for a box of", &self.archive.folder)(no_memory)
-        })?;
-        values.resize(count, T::zeroed());
+        let mut values: Vec<T> = self.zeros(count)?;
         let bytes = bytemuck::cast_slice_mut(&mut values);
         self.fetch_all(variable, &parts, region, bytes)?;
         Ok(values)
+    }
+
+    fn zeros<T: Element>(&self, count: usize) -> Result<Vec<T>, FileError> {
+        bytemuck::try_zeroed_vec(count).map_err(|()| {
+            let no_memory = std::io::ErrorKind::OutOfMemory.into();
+            io("find memory for a box of", &self.archive.folder)(no_memory)
+        })
     }
 
     /// As [`read`](Self::read), but reads bytes of any type into `to`, which has the length of the
@@ -180,12 +186,16 @@ impl<'a> StoredStep<'a> {
         variable.holds(region)?;
         let regions: Vec<Region> = variable.blocks.iter().map(|b| b.region.clone()).collect();
         let mut parts: Vec<(u32, Region)> = Index::new(&regions)?.query(region).collect();
-        let covered: Vec<Region> = parts.iter().map(|part| part.1.clone()).collect();
-        if let Some(hole) = first_hole(region, &covered) {
+        // Blocks do not overlap, so their parts cover the box if they have its volume.
+        let covered: u64 = parts.iter().filter_map(|part| part.1.volume()).sum();
+        if region.volume() != Some(covered) {
+            let covered: Vec<Region> = parts.into_iter().map(|part| part.1).collect();
             return Err(FileError::Hole {
                 name: variable.name.clone(),
                 step: self.told.step,
-                hole: hole.into(),
+                hole: first_hole(region, &covered)
+                    .unwrap_or_else(|| region.clone())
+                    .into(),
             });
         }
         parts.sort_unstable_by_key(|part| part.0);
@@ -208,20 +218,13 @@ impl<'a> StoredStep<'a> {
 
     /// Checks that no two ranks wrote the same points; within one rank, the writer has checked it.
     pub(super) fn check_blocks(&self) -> Result<(), FileError> {
-        for variable in &self.told.variables {
-            let blocks = &variable.blocks;
-            let regions: Vec<Region> = blocks.iter().map(|b| b.region.clone()).collect();
-            if let Some((one, other)) = first_overlap(&regions) {
-                return Err(FileError::from(Fault::Overlap {
-                    variable: variable.name.clone(),
-                    one: blocks[one].rank,
-                    one_block: Box::new(regions[one].clone()),
-                    other: blocks[other].rank,
-                    other_block: Box::new(regions[other].clone()),
-                }));
-            }
-        }
-        Ok(())
+        self.told.variables.iter().try_for_each(|variable| {
+            let blocks = variable.blocks.iter();
+            check_apart(
+                &variable.name,
+                blocks.map(|block| (block.rank, &block.region)),
+            )
+        })
     }
 
     /// Reads everything and verifies its checksums.
@@ -229,17 +232,11 @@ impl<'a> StoredStep<'a> {
     /// # Errors
     /// The first block that differs; the system refuses.
     pub fn check(&self) -> Result<(), FileError> {
-        let mut bytes = Vec::new();
         for variable in &self.told.variables {
             for block in &variable.blocks {
                 let needed = block.region.bytes(variable.dtype.bytes())?;
-                let more = usize::try_from(needed).unwrap_or(usize::MAX);
-                bytes.clear();
-                bytes.try_reserve_exact(more).map_err(|_| {
-                    let no_memory = std::io::ErrorKind::OutOfMemory.into();
-                    io("find memory for a block of", &self.archive.folder)(no_memory)
-                })?;
-                bytes.resize(more, 0);
+                let mut bytes: Vec<u8> =
+                    self.zeros(usize::try_from(needed).unwrap_or(usize::MAX))?;
                 self.fetch(variable, block, &block.region, &block.region, &mut bytes)?;
             }
         }
@@ -303,11 +300,11 @@ impl StepRecords {
         }
         layout
             .check(rank)
-            .map_err(|_| frames.corrupt(record.layout, "a layout that cannot be"))?;
+            .map_err(|_| frames.corrupt(record.layout, "an invalid layout"))?;
         let limit = data.content() + data.length;
         let mut checksums = record.checksums.iter().copied();
         if !record.checksums.is_empty() && record.checksums.len() != layout.blocks() {
-            return Err(frames.corrupt(at, "not a checksum for each block"));
+            return Err(frames.corrupt(at, "the number of checksums is not that of the blocks"));
         }
         let mut at = data.content();
         for variable in &layout.variables {
@@ -328,9 +325,9 @@ impl StepRecords {
             }
             self.merge(rank, variable, blocks)?;
         }
-        for attribute in record.attributes {
-            if !self.attributes.contains(&attribute) {
-                self.attributes.push(attribute);
+        for (name, value) in record.attributes {
+            if self.names.insert(name.clone()) {
+                self.attributes.push((name, value));
             }
         }
         Ok(())
@@ -342,11 +339,9 @@ impl StepRecords {
         new: &crate::protocol::Variable,
         blocks: Vec<StoredBlock>,
     ) -> Result<(), FileError> {
-        let Some(known) = self
-            .variables
-            .iter_mut()
-            .find(|known| known.name == new.name)
-        else {
+        let at = self.numbers.get(&new.name);
+        let Some(known) = at.and_then(|at| self.variables.get_mut(*at)) else {
+            self.numbers.insert(new.name.clone(), self.variables.len());
             self.variables.push(StoredVariable {
                 name: new.name.clone(),
                 dtype: new.dtype,

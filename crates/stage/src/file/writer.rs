@@ -54,6 +54,8 @@ pub struct StepFile {
     durability: Durability,
     /// The name of the file is on the disk.
     is_name_synced: bool,
+    /// A sync has failed.
+    is_lost: bool,
     /// Replaces syncing the file at this path, in tests.
     #[cfg(test)]
     disk: Option<fn(&Path) -> std::io::Result<()>>,
@@ -66,7 +68,7 @@ impl StepFile {
     /// # Errors
     /// [`FileError::InUse`]: a process is writing it. An invalid rank. The system refuses.
     pub fn create(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        check_rank(stream, rank, ranks)?;
+        check_rank(&writers_of(stream), rank, ranks)?;
         let turn = Turn::take(folder, rank)?;
         let _old = turn.old()?;
         Self::create_in(folder, stream, 0, (rank, ranks), turn)
@@ -79,7 +81,7 @@ impl StepFile {
     /// As [`create`](Self::create). The file is damaged before its end, or belongs to another
     /// stream or number of ranks.
     pub fn resume(folder: &Path, stream: &str, rank: u32, ranks: u32) -> Result<Self, FileError> {
-        check_rank(stream, rank, ranks)?;
+        check_rank(&writers_of(stream), rank, ranks)?;
         let turn = Turn::take(folder, rank)?;
         let Some(old) = turn.old()? else {
             return Self::create_in(folder, stream, 0, (rank, ranks), turn);
@@ -105,7 +107,7 @@ impl StepFile {
         rank: u32,
         ranks: u32,
     ) -> Result<Self, FileError> {
-        check_rank(stream, rank, ranks)?;
+        check_rank(&writers_of(stream), rank, ranks)?;
         let turn = Turn::take(folder, rank)?;
         let Some(old) = turn.old()? else {
             return Self::create_in(folder, stream, run, (rank, ranks), turn);
@@ -145,7 +147,7 @@ impl StepFile {
             rank,
             ranks,
             run,
-            life: life(folder, run, Some(rank))?,
+            life: life(folder, run, Some((rank, ranks)))?,
         };
         let id = RandomState::new().hash_one(&header.stream);
         let end = claim.frames.write(Kind::Header, 0, id, 0, &header)?;
@@ -183,6 +185,7 @@ impl StepFile {
             is_summed: true,
             durability: Durability::default(),
             is_name_synced: false,
+            is_lost: false,
             #[cfg(test)]
             disk: None,
         }
@@ -213,16 +216,17 @@ impl StepFile {
     /// on the disk.
     ///
     /// # Errors
-    /// A step that does not follow the last one; a number of blocks, or bytes, other than in the
+    /// A step that does not follow the last one, or the largest number; a number of blocks, or bytes, other than in the
     /// layout; blocks that overlap or are outside their array; this process is a fork of the one
     /// that created the file; the system refuses (a full disk). Then the file has the previous
     /// steps, and this one can be tried again. With [`Durability::Step`], the disk may fail when
     /// only the record of the step was left to be synced: then the step exists
     /// ([`last`](Self::last)), since readers may have seen it, and a crash of the machine may lose
-    /// it.
+    /// it. After a refused [`sync`](Self::sync), all later ones are refused.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
         self.claim.check()?;
-        if let Some(last) = self.last().filter(|last| *last >= step) {
+        let last = self.last();
+        if last >= Some(step) || step == Step::MAX {
             let path = self.frames.path.clone();
             return Err(FileError::Order { path, step, last });
         }
@@ -234,14 +238,11 @@ impl StepFile {
         {
             check_layout(self.rank, content.layout)?;
         }
-        let end = self.end;
         let written = self.write_step(step, content, offsets);
         if written.is_err() && self.last() != Some(step) {
             // An incomplete step is useless, and its space is needed; so is one that the disk does
             // not have. No reader has seen it.
-            self.layout.take_if(|layout| layout.1 >= end);
-            self.end = end;
-            let _ = self.frames.cut(end);
+            let _ = self.frames.cut(self.end);
         }
         written
     }
@@ -312,8 +313,20 @@ impl StepFile {
     /// Returns when all steps are on the disk.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system refuses, now or at an earlier sync: it may have given up what it could not write,
+    /// and reports that once. Then write the stream again, to another disk.
     pub fn sync(&mut self) -> Result<(), FileError> {
+        if self.is_lost {
+            let earlier =
+                std::io::Error::other("an earlier sync failed, and its bytes may be lost");
+            return Err(super::error::io("sync", &self.frames.path)(earlier));
+        }
+        let synced = self.sync_all();
+        self.is_lost = synced.is_err();
+        synced
+    }
+
+    fn sync_all(&mut self) -> Result<(), FileError> {
         #[cfg(test)]
         if let Some(disk) = self.disk {
             disk(&self.frames.path).map_err(super::error::io("sync", &self.frames.path))?;
@@ -333,6 +346,12 @@ impl StepFile {
         self.frames = Frames::new(file.expect("there is such a device"), &self.frames.path);
     }
 
+    /// Returns its file, to forge frames.
+    #[cfg(test)]
+    pub(super) fn frames(&self) -> Frames {
+        self.frames.clone()
+    }
+
     /// Replaces the disk from now on by one that may fail.
     #[cfg(test)]
     pub(super) fn on_disk(&mut self, disk: fn(&Path) -> std::io::Result<()>) {
@@ -345,16 +364,19 @@ impl StepFile {
     ///
     /// # Errors
     /// The system refuses; this process is a fork of the one that created the file. Then steps
-    /// written since the last [`sync`](Self::sync) may be lost, and the file has no end.
+    /// written since the last [`sync`](Self::sync) may be lost, and the file has no end; or, if only
+    /// the end was left to be synced, it has one that a crash of the machine may lose.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.claim.check()?;
         // First: an end implies that everything before it is on the disk.
         self.sync_for_end()?;
-        let ended = self.write_end().and_then(|()| self.sync_for_end());
+        let ended = self.write_end();
         if ended.is_err() {
             let _ = self.frames.cut(self.end);
         }
-        ended
+        ended?;
+        // Readers may have seen the end by now: it stays.
+        self.sync_for_end()
     }
 
     fn sync_for_end(&mut self) -> Result<(), FileError> {
@@ -423,38 +445,51 @@ fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
 /// A variable that occurs twice, blocks outside their array or overlapping.
 fn check_layout(rank: u32, layout: &Layout) -> Result<(), FileError> {
     layout.check(rank)?;
-    for variable in &layout.variables {
-        let regions: Vec<Region> = variable.blocks.iter().map(|b| b.region.clone()).collect();
-        if let Some((one, other)) = first_overlap(&regions) {
-            return Err(FileError::from(Fault::Overlap {
-                variable: variable.name.clone(),
-                one: rank,
-                one_block: Box::new(regions[one].clone()),
-                other: rank,
-                other_block: Box::new(regions[other].clone()),
-            }));
-        }
-    }
-    Ok(())
+    layout.variables.iter().try_for_each(|variable| {
+        let blocks = variable.blocks.iter();
+        check_apart(&variable.name, blocks.map(|block| (rank, &block.region)))
+    })
 }
 
-fn check_rank(stream: &str, rank: u32, ranks: u32) -> Result<(), FileError> {
-    let program = || format!("the writers of {stream}");
-    if ranks > MOST_RANKS {
-        return Err(FileError::from(Fault::TooManyRanks {
-            program: program(),
-            size: ranks,
-            most: MOST_RANKS,
-        }));
-    }
-    match rank < ranks {
-        true => Ok(()),
-        false => Err(FileError::from(Fault::RankBeyond {
-            program: program(),
-            rank,
-            size: ranks,
+/// Checks that no two blocks of a variable overlap; each is given with its rank.
+pub(super) fn check_apart<'b>(
+    variable: &str,
+    blocks: impl Iterator<Item = (u32, &'b Region)>,
+) -> Result<(), FileError> {
+    let (ranks, regions): (Vec<u32>, Vec<Region>) =
+        blocks.map(|(rank, region)| (rank, region.clone())).unzip();
+    match first_overlap(&regions) {
+        None => Ok(()),
+        Some((one, other)) => Err(FileError::from(Fault::Overlap {
+            variable: variable.to_owned(),
+            one: ranks[one],
+            one_block: Box::new(regions[one].clone()),
+            other: ranks[other],
+            other_block: Box::new(regions[other].clone()),
         })),
     }
+}
+
+/// Checks that a program has this rank.
+pub(crate) fn check_rank(program: &str, rank: u32, size: u32) -> Result<(), Fault> {
+    let (program, most) = (program.to_owned(), MOST_RANKS);
+    match rank < size {
+        _ if size > most => Err(Fault::TooManyRanks {
+            program,
+            size,
+            most,
+        }),
+        true => Ok(()),
+        false => Err(Fault::RankBeyond {
+            program,
+            rank,
+            size,
+        }),
+    }
+}
+
+fn writers_of(stream: &str) -> String {
+    format!("the writers of {stream}")
 }
 
 fn stranger(frames: &Frames, is: &Header, stream: &str, (rank, ranks): (u32, u32)) -> FileError {

@@ -39,6 +39,7 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
 mod answers;
 mod coordinator;
 mod files;
+mod gathered;
 mod growth;
 mod products;
 mod schemer;

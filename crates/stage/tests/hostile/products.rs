@@ -21,13 +21,13 @@ const LIAR: Peer = Peer(9);
 const MOST: u64 = 64 << 20;
 
 /// Nanoseconds that this thread has had of its processor.
-fn ran() -> u64 {
+pub(crate) fn ran() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// How many times as long an event takes of four times as much: the least of some runs of each.
-fn growth(few: u64, event: impl Fn(u64) -> u64) -> f64 {
+pub(crate) fn growth(few: u64, event: impl Fn(u64) -> u64) -> f64 {
     let _alone = crate::alone();
     let least = |much: u64| (0..3).map(|_| event(much)).min().unwrap_or(0);
     least(4 * few) as f64 / least(few) as f64

@@ -1,6 +1,7 @@
 //! Errors of the disk, and files that cannot be read.
 
 use super::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A file on a device that accepts all writes, and fails at the end, like a failing disk.
 fn onto(device: &str, durability: Durability) -> (TempDir, StepFile) {
@@ -71,9 +72,9 @@ fn on_disk(durability: Durability, disk: fn(&Path) -> std::io::Result<()>) -> (T
     (folder, writer.with_durability(durability))
 }
 
-/// Readers see no end before everything is on the disk, and no end that the disk refused.
+/// Readers see no end before everything else is on the disk; an end that they may have seen stays.
 #[test]
-fn what_the_disk_refuses_has_no_end() {
+fn an_end_follows_what_is_on_the_disk_and_stays() {
     let refuses_data: fn(&Path) -> _ = |path| {
         assert_eq!(
             steps_and_end(path),
@@ -86,7 +87,7 @@ fn what_the_disk_refuses_has_no_end() {
         true => fails(),
         false => Ok(()),
     };
-    for disk in [refuses_data, refuses_the_end] {
+    for (disk, is_ended) in [(refuses_data, false), (refuses_the_end, true)] {
         for durability in [Durability::Close, Durability::Step] {
             let (folder, writer) = on_disk(durability, disk);
             let path = file_of(folder.path(), 0);
@@ -95,7 +96,7 @@ fn what_the_disk_refuses_has_no_end() {
                 matches!(refused, Err(FileError::Io { doing: "sync", .. })),
                 "{refused:?}"
             );
-            assert_eq!(steps_and_end(&path), (vec![0], false));
+            assert_eq!(steps_and_end(&path), (vec![0], is_ended));
             // It is resumed, and ended by a disk that works.
             let again = StepFile::resume(folder.path(), "field", 0, 1).unwrap();
             again.finish().unwrap();
@@ -135,6 +136,27 @@ fn a_step_that_was_seen_is_not_taken_back() {
         let steps = steps_and_end(&file_of(folder.path(), 0)).0;
         assert_eq!(steps.len(), 1 + usize::from(is_there));
     }
+}
+
+/// The system reports once that it gave up bytes, and the next sync succeeds without them.
+#[test]
+fn a_sync_after_a_refused_one_is_refused() {
+    static FAILS: AtomicBool = AtomicBool::new(true);
+    let (folder, mut writer) = on_disk(Durability::Step, |_| {
+        // ORDERING: one thread.
+        match FAILS.swap(false, Ordering::Relaxed) {
+            true => fails(),
+            false => Ok(()),
+        }
+    });
+    let synced = [writer.sync(), writer.sync(), writer.finish()];
+    for refused in synced {
+        assert!(
+            matches!(refused, Err(FileError::Io { doing: "sync", .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(steps_and_end(&file_of(folder.path(), 0)), (vec![0], false));
 }
 
 /// The name of a file is part of its folder.
@@ -189,4 +211,8 @@ fn many_ranks_need_few_descriptors() {
         assert!(open() < before + 150);
     }
     assert_eq!(seen, 200);
+    let before = open();
+    let life = folder::life_of(folder.path(), Some(5)).unwrap();
+    assert!(open() < before + 150);
+    drop(life);
 }

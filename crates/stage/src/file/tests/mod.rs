@@ -330,7 +330,7 @@ fn wrong_questions_get_answers() {
         append(0, &[&[0; 16]]),
         Err(FileError::Order {
             step: 0,
-            last: 0,
+            last: Some(0),
             ..
         })
     ));

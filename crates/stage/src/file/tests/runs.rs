@@ -138,6 +138,34 @@ fn lives_of_a_run_are_not_mixed() {
     assert!(Archive::open(folder).unwrap().steps().is_empty());
 }
 
+/// One run writes a stream to its end, and again with another number of ranks, whichever begins
+/// first: the files of the two are never taken for one.
+#[test]
+fn lives_with_other_numbers_of_ranks_are_not_mixed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for (ranks, order) in [
+        (2, &[0, 1][..]),
+        (4, &[2, 0, 1, 3]),
+        (2, &[1, 0]),
+        (4, &[3, 2, 1, 0]),
+    ] {
+        let begun = order
+            .iter()
+            .map(|rank| (*rank, begin(folder, 11, *rank, ranks)));
+        for (rank, mut writer) in begun.collect::<Vec<_>>() {
+            let own = Region::at(&[u64::from(rank)], &[1]).unwrap();
+            append(&mut writer, 0, rank, &[u64::from(ranks)], &[own]);
+            writer.finish().unwrap();
+        }
+        let archive = Archive::open_run(folder, 11).unwrap();
+        assert_eq!((archive.ranks(), archive.steps()), (ranks, &[0][..]));
+        let whole = Region::whole(&[u64::from(ranks)]).unwrap();
+        let read: Vec<f64> = archive.step(0).unwrap().read("u", &whole).unwrap();
+        assert_eq!(read, array(0, &[u64::from(ranks)]));
+    }
+}
+
 #[test]
 fn two_writers_of_a_rank_are_refused() {
     let folder = TempDir::new().unwrap();
@@ -322,4 +350,81 @@ fn made_up_files_are_refused() {
         let refused = archive.step(0).unwrap_err();
         assert!(matches!(refused, FileError::Corrupt { .. }), "{refused}");
     }
+}
+
+/// Readers count steps from the next one on, so there must be one.
+#[test]
+fn the_last_number_is_no_step() {
+    let folder = TempDir::new().unwrap();
+    let layout = Layout::default();
+    let content = Content {
+        layout: &layout,
+        blocks: &[],
+        attributes: &[],
+    };
+    let mut writer = StepFile::create(folder.path(), "field", 0, 1).unwrap();
+    let refused = writer.append(Step::MAX, content);
+    assert!(
+        matches!(refused, Err(FileError::Order { last: None, .. })),
+        "{refused:?}"
+    );
+    writer.append(Step::MAX - 1, content).unwrap();
+    // A file that has it nevertheless, without an end and with one.
+    for is_finished in [false, true] {
+        let frames = writer.frames();
+        let record = Record {
+            layout: 0,
+            data: 0,
+            checksums: Vec::new(),
+            attributes: Vec::new(),
+        };
+        let at = frames.length().unwrap();
+        let (id, step) = (frames.head(0).unwrap().unwrap().id, Step::MAX);
+        let end = frames.write(Kind::Record, step, id, at, &record).unwrap();
+        if is_finished {
+            let records = vec![(step, at)];
+            let index = frames.write(Kind::Index, 0, id, end, &Index { records });
+            frames
+                .write(Kind::End, 0, id, index.unwrap(), &end)
+                .unwrap();
+        }
+        let refused = Archive::open(folder.path()).unwrap_err();
+        assert!(matches!(refused, FileError::Corrupt { .. }), "{refused}");
+        frames.cut(at).unwrap();
+    }
+}
+
+/// A frame is at most as long as a message, except for the index: a sparse file costs nothing, and
+/// its zeros decode to much more than their length.
+#[test]
+fn frames_longer_than_a_message_are_neither_written_nor_read() {
+    let folder = TempDir::new().unwrap();
+    let mut writer = StepFile::create(folder.path(), "field", 0, 1).unwrap();
+    let layout = Layout::default();
+    let numbers = vec![0.5; crate::protocol::LONGEST / 8];
+    let content = |attributes| Content {
+        layout: &layout,
+        blocks: &[],
+        attributes,
+    };
+    let long = [("long".to_owned(), Attribute::Reals(numbers))];
+    let refused = writer.append(0, content(&long));
+    assert!(
+        matches!(refused, Err(FileError::Io { doing: "write", .. })),
+        "{refused:?}"
+    );
+    writer.append(0, content(&[])).unwrap();
+    let frames = writer.frames();
+    let zeros = vec![0; crate::protocol::LONGEST + 1];
+    let head = Head {
+        kind: Kind::Record,
+        step: 1,
+        length: zeros.len() as u64,
+        checksum: xxhash_rust::xxh3::xxh3_64(&zeros),
+        id: frames.head(0).unwrap().unwrap().id,
+        at: frames.length().unwrap(),
+    };
+    frames.put(head.at, &head.bytes()).unwrap();
+    frames.cut(head.end().unwrap()).unwrap();
+    assert_eq!(Archive::open(folder.path()).unwrap().steps(), [0]);
 }
