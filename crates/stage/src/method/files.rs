@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::clock::Clock;
 use crate::contents::{BlockAt, Contents, Indexed, Variable};
 use crate::file::{
-    Archive, Content, Durability, FileError, StepFile, StepRecords, StoredStep, Writers,
+    Archive, Content, Durability, FileError, StepFile, StepRecords, StoredStep, Writers, check_rank,
 };
 use crate::protocol::{
     Attribute, EndOfStream, Failure, Fault, Interest, Layout, LayoutHash, Policy,
@@ -27,16 +27,23 @@ const LOOK: (Duration, Duration) = (Duration::from_micros(200), Duration::from_m
 /// How often a waiting reader checks whether the writers are alive.
 const LOOK_FOR_WRITERS: Duration = Duration::from_millis(40);
 
-/// Returns the folder of a stream: its name, with characters replaced that are not for folder
-/// names.
+/// Returns the folder of a stream: its name, with the bytes of characters replaced that are not for
+/// folder names. Two streams never have the same.
 fn folder_of(folder: &Path, stream: &str) -> PathBuf {
     let plain = |letter: char| letter.is_alphanumeric() || "-_.+".contains(letter);
     let mut name = String::new();
     for letter in stream.chars() {
         match letter {
             letter if plain(letter) && !(letter == '.' && name.is_empty()) => name.push(letter),
-            other => name += &format!("%{:x}", u32::from(other)),
+            other => {
+                for byte in other.encode_utf8(&mut [0; 4]).bytes() {
+                    name += &format!("%{byte:02x}");
+                }
+            }
         }
+    }
+    if name.is_empty() {
+        name.push('%');
     }
     folder.join(name)
 }
@@ -48,18 +55,6 @@ fn wrong(stream: &str) -> impl Fn(FileError) -> Error + '_ {
             stream: stream.to_owned(),
             why: error.to_string(),
         },
-    }
-}
-
-/// Checks that the program has this rank.
-fn check_rank(program: &str, rank: u32, size: u32) -> Result<()> {
-    match rank < size {
-        true => Ok(()),
-        false => Err(Error::from(Fault::RankBeyond {
-            program: program.to_owned(),
-            rank,
-            size,
-        })),
     }
 }
 
@@ -510,6 +505,9 @@ mod tests {
         assert_eq!(name("field-2.b"), Path::new("x/field-2.b"));
         assert_eq!(name("../a/b"), Path::new("x/%2e.%2fa%2fb"));
         assert_ne!(name("a/b"), name("a%2fb"));
+        assert_ne!(name("€"), name(" ac"));
+        assert_ne!(name("\u{2}f"), name("/"));
+        assert_ne!(name(""), Path::new("x/"));
         assert_eq!(name("..").parent(), Some(Path::new("x")));
     }
 }
