@@ -175,6 +175,45 @@ fn a_step_is_written_again() {
     assert_eq!(u.read::<f64>(&whole).unwrap(), values(&whole));
 }
 
+/// A chunk has as many bytes as its array says, whatever it claims: here it is a frame of zstd with
+/// a single block, which is not compressed.
+#[test]
+fn a_chunk_that_claims_more_than_its_array_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let zarr = Zarr::open(folder.path()).unwrap();
+    zarr.begin("field").unwrap();
+    let whole = Region::whole(&[4]).unwrap();
+    let layout = layout("u", Dtype::U8, &[4], std::slice::from_ref(&whole));
+    let content = Content {
+        layout: &layout,
+        blocks: &[&[1, 2, 3, 4]],
+        attributes: &[],
+    };
+    zarr.write(0, &[content]).unwrap();
+    let place = folder.path().join("step-0/u");
+    let metadata = std::fs::read(place.join("zarr.json")).unwrap();
+    let mut metadata: serde_json::Value = serde_json::from_slice(&metadata).unwrap();
+    let zstd = r#"{"name": "zstd", "configuration": {"level": 0, "checksum": false}}"#;
+    let codecs = metadata["codecs"].as_array_mut().unwrap();
+    codecs.push(serde_json::from_str(zstd).unwrap());
+    std::fs::write(place.join("zarr.json"), metadata.to_string()).unwrap();
+    let read = |claims: u64| {
+        let mut chunk = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
+        chunk.extend(claims.to_le_bytes());
+        chunk.extend([0x21, 0, 0, 1, 2, 3, 4]);
+        std::fs::write(place.join("c/0"), chunk).unwrap();
+        zarr.variable(0, "u").unwrap().read::<u8>(&whole)
+    };
+    assert_eq!(read(4).unwrap(), [1, 2, 3, 4]);
+    for claims in [3, 5, 1 << 46, 1 << 62] {
+        let refused = read(claims);
+        assert!(
+            matches!(refused, Err(FileError::Foreign { .. })),
+            "{claims}: {refused:?}"
+        );
+    }
+}
+
 /// Python reads what we wrote, and we read what it wrote: compressed, sharded, with chunks that end
 /// inside nothing of ours.
 #[test]

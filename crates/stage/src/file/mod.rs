@@ -32,7 +32,7 @@
 //! # Files
 //! `frame` (bytes of a head) · `claim` (which process writes a file) · `writer` · `lives` (what
 //! older runs and lives have left) · `folder` (which files belong together) · `scan` (which steps a
-//! file has) · `archive` · `fetch` (a box from a block, with few reads) · `error` · `zarr`
+//! file has) · `archive` · `fetch` (a box from a block, with few reads) · `error` · `zarr` · `zstd`
 //!
 //! # Invariants
 //! * W1: a file only grows, except for its mark, and except that [`StepFile::resume`] truncates it
@@ -77,6 +77,8 @@ mod stored;
 mod writer;
 #[cfg(feature = "zarr")]
 pub mod zarr;
+#[cfg(feature = "zarr")]
+mod zstd;
 
 pub use archive::Archive;
 pub(crate) use archive::Writers;

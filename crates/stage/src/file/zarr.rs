@@ -18,7 +18,9 @@
 //!
 //! Not guaranteed: points that no rank wrote are read as the array's fill value (0 in ours),
 //! without an error; an array without dimensions cannot be read; one process writes a step, with
-//! the parts of all ranks.
+//! the parts of all ranks. A reader takes as much memory as the metadata and the chunks of a store
+//! claim, except for zstd: chunks with gzip may grow a thousand times, so read only stores that you
+//! trust.
 
 use super::error::{FileError, io};
 use super::writer::{Content, check};
@@ -54,6 +56,7 @@ impl Zarr {
     /// # Errors
     /// The path cannot be the folder of a store.
     pub fn open(folder: &Path) -> Result<Self, FileError> {
+        super::zstd::register();
         let store = FilesystemStore::new(folder).map_err(foreign(folder))?;
         Ok(Zarr {
             folder: folder.to_owned(),
@@ -94,7 +97,8 @@ impl Zarr {
                 }
             }
         }
-        let attributes = parts.iter().flat_map(|part| part.attributes);
+        // The first rank that has set an attribute comes last, and stays.
+        let attributes = parts.iter().flat_map(|part| part.attributes).rev();
         self.group(&path(step), attributes.map(to_json).collect())
     }
 
