@@ -7,7 +7,9 @@
 
 use crate::array::{Selection, cut, inside, lengths};
 use crate::contents::{Indexed, Variable};
-use crate::method::graph::{Chain, GraphError, Link, Passed, Share, Source, Tile, regions};
+use crate::method::graph::{
+    Chain, GraphError, Link, Passed, Redistribution, Share, Source, Tile, regions,
+};
 use crate::protocol::{Attribute, Step};
 use crate::reader::{Bytes, Given};
 use crate::{Element, Error, Region, Result};
@@ -143,8 +145,6 @@ impl StepReader {
         fits::<D>(name, &whole)?;
         let mut shape = regions.first().unwrap_or(&whole).shape();
         shape[0] = regions.iter().map(|region| region.extent(0)).sum();
-        let mut boxes = regions.iter();
-        boxes.try_for_each(|region| self.is_whole(&variable, region))?;
         let mut elements = zeros(&regions)?;
         let mut rest = &mut elements[..];
         for region in &regions {
@@ -288,13 +288,32 @@ impl StepReader {
         let how = self.link.redistribution()?;
         let rank = (self.link.rank, self.link.size);
         let own = regions(how, &variable.info.shape, rank)?;
-        Ok(own.unwrap_or_default())
+        // A shape may have any number of rows, and next to none may be written: with `round`, each
+        // is checked before the next one takes memory.
+        let check = |own: Region| {
+            match variable.chain {
+                Some(chain) if how == Redistribution::Round => {
+                    self.is_written(variable, &chain.source_of(&own)?)?;
+                }
+                _ => self.is_whole(variable, &own)?,
+            }
+            Ok(own)
+        };
+        own.into_iter().flatten().map(check).collect()
     }
 
     /// Checks a box for holes before memory is allocated for it. The input of an operator is
     /// checked when it is read.
     fn is_whole(&self, variable: &Found<'_>, region: &Region) -> Result<()> {
-        match variable.chain.is_some() || variable.written.covers(region) {
+        match variable.chain {
+            Some(_) => Ok(()),
+            None => self.is_written(variable, region),
+        }
+    }
+
+    /// Checks a box of the writer's array for holes.
+    fn is_written(&self, variable: &Found<'_>, region: &Region) -> Result<()> {
+        match variable.written.covers(region) {
             true => Ok(()),
             false => Err(variable.written.hole(self.given.number, region)),
         }

@@ -6,9 +6,10 @@
     reason = "errors name boxes; they are rare, and never on the way of a byte"
 )]
 
-use ndarray::{Array1, Ix1, array};
+use ndarray::{Array1, Ix1, Ix2, array};
 use samite_fabric::{Config, Fabric, Identity};
-use samite_stage::method::graph::GraphError;
+use samite_stage::method::graph::{Applied, Edge, GraphError, Redistribution};
+use samite_stage::protocol::{Fault, Start};
 use samite_stage::{Configuration, Error, Method, Region, Result, Settings, Stage};
 use std::time::Duration;
 
@@ -87,6 +88,112 @@ fn a_huge_box_with_a_hole_is_said_to_have_one() -> Result<()> {
     assert_eq!(
         step.get::<f64, Ix1>("u", &Region::at(&[7], &[2])?)?,
         array![1.0, 2.0]
+    );
+    Ok(())
+}
+
+/// A reader's own rows are as many as the writer declares, which is next to none of them.
+#[test]
+fn rows_of_a_huge_array_are_said_to_have_a_hole() -> Result<()> {
+    for operators in [&[][..], &["stride 2"]] {
+        let fabric = alone();
+        let edge = Edge {
+            redistribute: Redistribution::Round,
+            operators: operators.iter().map(|text| Applied::from(*text)).collect(),
+            ..Edge::new("solver", "field", "analysis")
+        };
+        let configuration = Configuration {
+            edges: vec![edge],
+            ..Configuration::of(Settings::of(Method::Graph))
+        };
+        let stage = Stage::join_with(&fabric, configuration)?;
+        let field = stage.write("field").as_rank("solver", 0, 1);
+        let mut field = field.discard_unread().retain(2).open()?;
+        for rows in [1_u64 << 50, 1 << 33] {
+            let mut step = field.step()?;
+            step.put("u", [rows], [0_u64], array![1.0, 2.0, 3.0].view())?;
+            step.commit()?;
+        }
+        let reader = stage.read("field").as_rank("analysis", 0, 2);
+        let mut reader = reader.start(Start::Earliest).open()?;
+        for number in 0..2 {
+            let step = reader.at(number)?.expect("it is retained");
+            for error in [
+                step.mine::<f64, Ix1>("u").map(|_| ()),
+                step.mine_of("u").map(|_| ()),
+            ] {
+                assert!(matches!(error, Err(Error::Hole { .. })), "{error:?}");
+            }
+        }
+        // Through an operator, holes are found when its input is read: first there has to be memory
+        // for the result.
+        let all = reader
+            .at(0)?
+            .expect("it is retained")
+            .get::<f64, Ix1>("u", ..);
+        match operators.is_empty() {
+            true => assert!(matches!(all, Err(Error::Hole { .. })), "{all:?}"),
+            false => assert!(matches!(all, Err(Error::NoMemory { .. })), "{all:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// A wrong call is named, and not something else that it might have been.
+#[test]
+fn wrong_calls_are_told_what_is_wrong_with_them() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").discard_unread().retain(1).open()?;
+    let mut step = field.step()?;
+    for (name, from) in [("u", 0_u64), ("v", 0), ("u", 2)] {
+        step.alloc::<f64>(name, [4_u64], [from], [2_u64])?;
+    }
+    step.put("w", [2_u64], [0_u64], array![1.0, 2.0].view())?;
+    step.commit_and_keep()?;
+    let read = stage.reader("field")?.at(0)?.expect("it is retained");
+    let flat = read.get::<f64, Ix2>("w", ..).map(|_| ()).unwrap_err();
+    assert_eq!(
+        flat.to_string(),
+        "the number of dimensions of w is 1, but an array with 2 was requested: request one with 1, or with any number (`IxDyn`)"
+    );
+    let step = field.step()?;
+    let last = step.last().expect("it was kept");
+    let put = last.view::<f64>("w", ..).map(|_| ()).unwrap_err();
+    assert_eq!(
+        put.to_string(),
+        "this rank allocated nothing of w in step 0, only [\"u\", \"v\"]: only what `alloc` returned can be read in place"
+    );
+    Ok(())
+}
+
+/// A stream that appears after the tokens is waited for as long as the reader says.
+#[test]
+fn a_stream_after_the_tokens_is_waited_for_up_to_the_timeout() -> Result<()> {
+    let fabric = alone();
+    let edge = Edge {
+        tokens: 1,
+        ..Edge::new("solver", "field", "analysis")
+    };
+    let configuration = Configuration {
+        edges: vec![edge],
+        ..Configuration::of(Settings::of(Method::Graph))
+    };
+    let stage = Stage::join_with(&fabric, configuration)?;
+    let reader = stage.read("field").as_rank("analysis", 0, 1);
+    let mut reader = reader.timeout(Duration::from_millis(1)).open()?;
+    assert!(reader.next_step()?.is_some_and(|step| step.is_token()));
+    let deadline = Duration::from_secs(20);
+    fabric.set_deadline(deadline);
+    let begin = fabric.now();
+    let none = reader.next_step().map(|_| ());
+    assert!(
+        matches!(none, Err(Error::Fault(Fault::NoStream { .. }))),
+        "{none:?}"
+    );
+    assert!(
+        fabric.now() - begin < deadline,
+        "the deadline is not the timeout"
     );
     Ok(())
 }

@@ -68,6 +68,11 @@ impl Chain {
         }
     }
 
+    /// Returns the box of the writer's array from which a box of the final result is computed.
+    pub(crate) fn source_of(&self, asked: &Region) -> Result<Region> {
+        Ok(self.needs(asked.clone())?.swap_remove(0))
+    }
+
     /// Computes a box of the final result, dense and row-major, into `into`; `fetch` reads boxes of
     /// the writer's array.
     pub(crate) fn read<'a>(
@@ -106,7 +111,7 @@ impl Chain {
             let after = &needs[needs.len() - 1];
             let need = self.operators[at].1.needs(&self.kinds[at], after);
             let whole = Region::whole(&self.kinds[at].shape)?;
-            let need = need.and_then(|need| match whole.contains(&need) {
+            let need = need.and_then(|need| match whole.contains(&need) && !need.is_empty() {
                 true => Ok(need),
                 false => Err(format!("it needs {need} of an array of {whole}")),
             });
@@ -386,6 +391,40 @@ mod tests {
         assert!(
             error.contains("[0..5]") && error.contains("mine:beyond"),
             "{error}"
+        );
+    }
+
+    /// Needs nothing of its input.
+    struct Nothing;
+
+    impl Operator for Nothing {
+        fn result(&self, input: &Kind) -> std::result::Result<Kind, String> {
+            Ok(input.clone())
+        }
+
+        fn needs(&self, _: &Kind, _: &Region) -> std::result::Result<Region, String> {
+            Region::at(&[0], &[0]).map_err(|error| error.to_string())
+        }
+
+        fn apply(&self, _: &Input<'_>, _: &mut Tile) -> std::result::Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// No operator is asked what it needs for an empty box.
+    #[test]
+    fn an_operator_that_needs_nothing_is_refused() {
+        let mut all = operators(&["stride 2".to_owned()]).to_vec();
+        all.push(("mine:nothing".into(), Arc::new(Nothing)));
+        let input = Kind {
+            dtype: Dtype::F64,
+            shape: Dims::from_slice(&[4]),
+        };
+        let chain = Chain::new("edge", "u", all.into(), input).unwrap();
+        let refused = chain.needs(Region::whole(&[2]).unwrap());
+        assert!(
+            matches!(refused, Err(Error::Graph(GraphError::Operator { .. }))),
+            "{refused:?}"
         );
     }
 }

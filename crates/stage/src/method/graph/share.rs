@@ -19,36 +19,32 @@ pub struct Share<T, D: Dimension> {
     pub regions: Vec<Region>,
 }
 
-/// Returns the boxes of reader `rank` of `size`; together, all readers have every element once.
-/// `None` if parts are not assigned.
+/// Returns the boxes of reader `rank` of `size`, of which none is empty; together, all readers have
+/// every element once. `None` if parts are not assigned. There may be as many as the array has
+/// rows, whatever was written of it.
 ///
 /// # Errors
-/// An invalid shape.
+/// An invalid shape; no readers.
 pub fn regions(
     how: Redistribution,
     shape: &[u64],
     (rank, size): (u32, u32),
-) -> Result<Option<Vec<Region>>, SpaceError> {
-    let (rank, size) = (u64::from(rank), u64::from(size));
-    let one = |grid: Grid| {
-        let part = grid.part(rank);
-        if part.is_empty() { vec![] } else { vec![part] }
-    };
-    Ok(Some(match how {
+) -> Result<Option<impl Iterator<Item = Region>>, SpaceError> {
+    let (rank, size, whole) = (u64::from(rank), u64::from(size), Region::whole(shape)?);
+    let one = rank..rank + 1;
+    let (grid, parts) = match how {
         Redistribution::Box => return Ok(None),
-        Redistribution::Count => one(Grid::along(shape, 0, size)?),
-        Redistribution::Block => one(Grid::cubic(shape, size)?),
+        Redistribution::Count => (Grid::along(shape, 0, size)?, one),
+        Redistribution::Block => (Grid::cubic(shape, size)?, one),
+        Redistribution::Round if size == 0 => return Err(SpaceError::Grid(vec![size])),
         Redistribution::Round => {
-            let whole = Region::whole(shape)?;
-            if whole.is_empty() {
-                return Ok(Some(vec![]));
-            }
-            let items =
-                (rank..whole.extent(0)).step_by(usize::try_from(size).unwrap_or(usize::MAX));
-            let item = |at: u64| whole.cut(0, at).1.cut(0, at + 1).0;
-            items.map(item).collect()
+            let rows = if whole.is_empty() { 0 } else { whole.extent(0) };
+            (Grid::along(shape, 0, rows.max(1))?, rank..rows)
         }
-    }))
+    };
+    let parts = parts.step_by(usize::try_from(size).unwrap_or(usize::MAX));
+    let boxes = parts.map(move |part| grid.part(part));
+    Ok(Some(boxes.filter(|part| !part.is_empty())))
 }
 
 #[cfg(test)]
@@ -64,6 +60,7 @@ mod tests {
                 let mut parts = Vec::new();
                 for rank in 0..size {
                     let own = regions(how, &shape, (rank, size)).unwrap().unwrap();
+                    let own: Vec<Region> = own.collect();
                     prop_assert!(own.iter().all(|region| !region.is_empty()));
                     parts.extend(own);
                 }
@@ -77,7 +74,11 @@ mod tests {
 
     #[test]
     fn parts_are_dealt_as_the_words_say() {
-        let own = |how, rank| regions(how, &[5, 4], (rank, 2)).unwrap();
+        let all = |how, shape: &[u64], reader| {
+            let own = regions(how, shape, reader).unwrap();
+            own.map(Iterator::collect::<Vec<Region>>)
+        };
+        let own = |how, rank| all(how, &[5, 4], (rank, 2));
         let region = |lower: [u64; 2], upper: [u64; 2]| Region::new(&lower, &upper).unwrap();
         assert_eq!(own(Redistribution::Box, 0), None);
         assert_eq!(
@@ -86,7 +87,17 @@ mod tests {
         );
         let odd = vec![region([1, 0], [2, 4]), region([3, 0], [4, 4])];
         assert_eq!(own(Redistribution::Round, 1), Some(odd));
-        let many = regions(Redistribution::Block, &[512, 512], (3, 4)).unwrap();
+        let many = all(Redistribution::Block, &[512, 512], (3, 4));
         assert_eq!(many, Some(vec![region([256, 256], [512, 512])]));
+        for how in [
+            Redistribution::Count,
+            Redistribution::Round,
+            Redistribution::Block,
+        ] {
+            assert!(matches!(
+                regions(how, &[5, 4], (0, 0)),
+                Err(SpaceError::Grid(_))
+            ));
+        }
     }
 }
