@@ -1,5 +1,6 @@
 //! A process and its peers: joining, membership, waiting.
 
+use crate::deadline::{Deadline, nanos};
 use crate::engine::{Engine, Offered, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
@@ -13,7 +14,6 @@ use crate::wire::{frame, kind};
 use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use samite_mem::{Biased, Guard, Waiters};
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,11 +32,6 @@ impl AsRef<Fabric> for Fabric {
     }
 }
 
-thread_local! {
-    /// The deadline of a call of [`Fabric::within`] that this thread is in, of any fabric.
-    static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
-}
-
 /// The state that all clones of a fabric share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -46,8 +41,7 @@ pub(crate) struct Shared {
     identity: Identity,
     /// Its place in a domain with an agent.
     seat: Option<Seat>,
-    /// The deadline of waits, in nanoseconds.
-    deadline: AtomicU64,
+    deadline: Deadline,
     /// How long this process waits for a peer that still copies into the buffer of a message that
     /// was given up, in nanoseconds.
     grace: AtomicU64,
@@ -241,12 +235,13 @@ impl Fabric {
             engine,
             waiters: Waiters::default(),
         };
+        let deadline = seat.as_ref().map(|seat| seat.deadline.clone());
         let fabric = Fabric(Arc::new(Shared {
             core: Biased::new(core),
             node,
             identity,
             seat,
-            deadline: AtomicU64::new(nanos(config.deadline)),
+            deadline: deadline.unwrap_or_else(|| Deadline::new(config.deadline)),
             grace: AtomicU64::new(nanos(GRACE)),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,
@@ -285,22 +280,13 @@ impl Fabric {
 
     /// Returns the deadline of waits in this thread.
     pub fn deadline(&self) -> Duration {
-        // ORDERING: Relaxed: a number by itself, here and in `set_deadline`.
-        let usual = || Duration::from_nanos(self.0.deadline.load(Ordering::Relaxed));
-        WITHIN.get().unwrap_or_else(usual)
+        self.0.deadline.get()
     }
 
     /// Runs `f` with another deadline for the waits of this thread, on other fabrics too. Other
     /// threads keep theirs.
     pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
-        struct Before(Option<Duration>);
-        impl Drop for Before {
-            fn drop(&mut self) {
-                WITHIN.set(self.0);
-            }
-        }
-        let _before = Before(WITHIN.replace(Some(deadline)));
-        f()
+        crate::deadline::within(deadline, f)
     }
 
     /// Asks the agent to end the peers that still copy into buffers of this process long after it
@@ -319,7 +305,7 @@ impl Fabric {
 
     /// Sets the deadline of the waits that follow.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.0.deadline.store(nanos(deadline), Ordering::Relaxed);
+        self.0.deadline.set(deadline);
     }
 
     /// Returns whether the layers above should check what the program does ([`Config::check`]).
@@ -445,10 +431,6 @@ fn of_users(key: u64) -> Result<()> {
     } else {
         Err(Error::NoSuchKey(key))
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Shared {

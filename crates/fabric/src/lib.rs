@@ -55,6 +55,7 @@ mod atomic;
 mod backoff;
 mod barrier;
 mod config;
+mod deadline;
 mod direct;
 mod engine;
 mod error;

@@ -66,7 +66,10 @@ impl Fabric {
         if self.domain().is_none() {
             return Ok(false);
         }
-        Ok(matches!(self.roster(&Wanted::Coming)?, Roster::Missing(_)))
+        Ok(matches!(
+            self.roster(&Wanted::Coming, self.deadline())?,
+            Roster::Missing(_)
+        ))
     }
 
     fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
@@ -106,7 +109,7 @@ impl Fabric {
             });
             let found = match seen {
                 Ok(Some(living)) => Some(living),
-                Ok(None) => self.request_roster(wanted)?,
+                Ok(None) => self.request_roster(wanted, left)?,
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
                     return Err(self.absent(wanted, deadline));
                 }
@@ -119,8 +122,12 @@ impl Fabric {
     }
 
     /// Asks the agent for the units; returns their numbers once they have all joined.
-    fn request_roster(&self, wanted: &Wanted) -> Result<Option<Vec<(PeerId, u32)>>> {
-        match self.roster(wanted)? {
+    fn request_roster(
+        &self,
+        wanted: &Wanted,
+        deadline: Duration,
+    ) -> Result<Option<Vec<(PeerId, u32)>>> {
+        match self.roster(wanted, deadline)? {
             Roster::Complete(lives) => Ok(Some(lives)),
             Roster::Missing(_) => Ok(None),
             Roster::Absent { unit, how } => Err(Error::Absent {
@@ -131,16 +138,17 @@ impl Fabric {
         }
     }
 
-    fn roster(&self, wanted: &Wanted) -> Result<Roster> {
+    fn roster(&self, wanted: &Wanted, deadline: Duration) -> Result<Roster> {
         let domain = self.domain().unwrap_or_default();
-        client::roster(domain, self.identity(), wanted, self.deadline().max(ANSWER))
+        client::roster(domain, self.identity(), wanted, deadline.max(ANSWER))
     }
 
     /// Returns the error that names the units that have not joined by the deadline.
     fn absent(&self, wanted: &Wanted, after: Duration) -> Error {
-        let names = match self.roster(wanted) {
+        let names = match self.roster(wanted, ANSWER) {
             Ok(Roster::Missing(names)) => names.join(", "),
-            _ => "a unit".to_owned(),
+            Ok(_) => "a unit".to_owned(),
+            Err(error) => return error,
         };
         Error::Absent {
             unit: names,

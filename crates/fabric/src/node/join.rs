@@ -124,7 +124,7 @@ pub(crate) fn join_domain(
     };
     let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
-    let extents = AgentExtents::new(name, life, config.deadline);
+    let extents = AgentExtents::new(name, life, seat.deadline.clone());
     let (unit, extents) = (identity.unit, Box::new(extents));
     let membership = Membership::new(life, unit, layout, extents, config.huge_pages);
     Ok((seat, membership, watch))

@@ -2,10 +2,11 @@
 //! process was too slow to send it. Requests for memory are in `extents`.
 
 use super::control::{
-    Answer, DomainFacts, Request, address, check_credentials, has_come, receive, send, set_timeout,
-    socket,
+    Answer, DomainFacts, Failure, Request, address, check_credentials, has_come, receive, send,
+    set_timeout, socket,
 };
 use super::jobs::{Roster, Wanted};
+use crate::deadline::Deadline;
 use crate::node::{Cpus, Slot, own_cpus};
 use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +19,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
 /// Why the agent did not read a request.
 pub(super) const TOO_SLOW: &str =
-    "this process was stopped or starved each time that it wanted to say its request";
+    "this process was too slow to send its request each time, or too many others were joining";
 
 /// Sends one request to the agent of `domain`, and repeats it if this process was too slow to send
 /// it (stopped, or starved).
@@ -26,20 +27,14 @@ pub(super) fn ask(
     domain: &str,
     request: &Request,
     deadline: Duration,
-) -> Result<(Answer, Vec<OwnedFd>), Error> {
+) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     let start = Instant::now();
     loop {
-        match ask_once(domain, request, deadline)? {
+        let left = deadline.saturating_sub(start.elapsed());
+        match ask_once(domain, request, left.max(AGAIN))? {
             (Answer::Late, _) if start.elapsed() < deadline => std::thread::sleep(AGAIN),
             answer => return Ok(answer),
         }
-    }
-}
-
-pub(super) fn failed(domain: &str) -> impl Fn(String) -> Error {
-    move |why| Error::Join {
-        domain: domain.to_owned(),
-        why,
     }
 }
 
@@ -47,44 +42,32 @@ fn ask_once(
     domain: &str,
     request: &Request,
     deadline: Duration,
-) -> Result<(Answer, Vec<OwnedFd>), Error> {
+) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     let socket = connect(domain, deadline)?;
-    speak(domain, socket.as_fd(), request)
+    speak(socket.as_fd(), request)
 }
 
 /// Sends one request on a connection and receives its answer.
-fn speak(
-    domain: &str,
-    socket: BorrowedFd<'_>,
-    request: &Request,
-) -> Result<(Answer, Vec<OwnedFd>), Error> {
+fn speak(socket: BorrowedFd<'_>, request: &Request) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     if let Err(error) = send(socket, request, &[]) {
         // The agent may have said why it refuses the connection.
         let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
-        return said.flatten().ok_or_else(|| failed(domain)(error));
+        return said.flatten().ok_or(error);
     }
-    receive(socket).map_err(failed(domain))
+    receive(socket)
 }
 
-pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Error> {
-    let fail = failed(domain);
-    let socket = socket().map_err(|e| fail(e.to_string()))?;
-    set_timeout(socket.as_fd(), deadline).map_err(&fail)?;
-    let address = address(domain)?;
-    retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(|e| match e {
-        rustix::io::Errno::CONNREFUSED => fail(
-            "no agent listens under this name for this user; start one with \
-             `samite agent --domain NAME` or let `samite run` do it"
-                .to_owned(),
-        ),
-        e => fail(e.to_string()),
-    })?;
-    check_credentials(socket.as_fd()).map_err(fail)?;
+pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failure> {
+    let socket = socket().map_err(|e| Failure::Other(e.to_string()))?;
+    set_timeout(socket.as_fd(), deadline).map_err(Failure::Other)?;
+    let address = address(domain).map_err(Failure::Other)?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(Failure::of)?;
+    check_credentials(socket.as_fd()).map_err(Failure::Other)?;
     Ok(socket)
 }
 
-fn refused(domain: &str, answer: Answer) -> Error {
-    failed(domain)(match answer {
+fn refused(answer: Answer) -> Failure {
+    Failure::Other(match answer {
         Answer::Refused(why) => why,
         Answer::Late => TOO_SLOW.into(),
         other => format!("unexpected answer {other:?}"),
@@ -98,6 +81,8 @@ pub(crate) struct Seat {
     pub(crate) domain: String,
     pub(crate) peer: Slot,
     pub(crate) incarnation: u32,
+    /// That of the fabric, which requests for memory share.
+    pub(crate) deadline: Deadline,
     owner: OwnerProcess,
 }
 
@@ -112,8 +97,8 @@ impl Drop for Seat {
         };
         let heard = match ask(&self.domain, &request, Duration::from_secs(5)) {
             Ok((Answer::Done, _)) => return,
-            Ok((answer, _)) => refused(&self.domain, answer),
-            Err(error) => error,
+            Ok((answer, _)) => refused(answer),
+            Err(failure) => failure,
         };
         tracing::debug!(error = %heard, "leaving was not heard; the agent notices the end of the process");
     }
@@ -137,8 +122,9 @@ pub(crate) fn join<T>(
     };
     let start = Instant::now();
     loop {
-        let socket = connect(domain, config.deadline)?;
-        let (peer, incarnation, fds) = match speak(domain, socket.as_fd(), &request)? {
+        let fail = |failure: Failure| failure.of_joining(domain);
+        let socket = connect(domain, config.deadline).map_err(fail)?;
+        let (peer, incarnation, fds) = match speak(socket.as_fd(), &request).map_err(fail)? {
             (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
                 (peer, incarnation, fds)
             }
@@ -146,12 +132,14 @@ pub(crate) fn join<T>(
                 std::thread::sleep(AGAIN);
                 continue;
             }
-            (answer, _) => return Err(refused(domain, answer)),
+            (answer, _) => return Err(fail(refused(answer))),
         };
         // If this process does not confirm, the agent takes the seat back when the connection
         // closes.
         let Ok([arena, table]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(failed(domain)("the agent sent no memory to map".into()));
+            return Err(fail(Failure::Other(
+                "the agent sent no memory to map".into(),
+            )));
         };
         let mapped = map(arena, table)?;
         // From here on this process has to give the seat up itself.
@@ -159,14 +147,15 @@ pub(crate) fn join<T>(
             domain: domain.to_owned(),
             peer,
             incarnation,
+            deadline: Deadline::new(config.deadline),
             owner: OwnerProcess::current(),
         };
-        match speak(domain, socket.as_fd(), &Request::Confirm) {
+        match speak(socket.as_fd(), &Request::Confirm) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
-            Ok((answer, _)) => return Err(refused(domain, answer)),
+            Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.
             Err(_) if start.elapsed() < config.deadline => {}
-            Err(error) => return Err(error),
+            Err(failure) => return Err(fail(failure)),
         }
     }
 }
@@ -192,9 +181,10 @@ pub(crate) fn evict(
         holder: held.holder,
         claim: held.claim,
     };
-    match ask(domain, &request, deadline)? {
-        (Answer::Done, _) => Ok(()),
-        (answer, _) => Err(refused(domain, answer)),
+    match ask(domain, &request, deadline) {
+        Ok((Answer::Done, _)) => Ok(()),
+        Ok((answer, _)) => Err(refused(answer).of_member(domain, deadline)),
+        Err(failure) => Err(failure.of_member(domain, deadline)),
     }
 }
 
@@ -204,9 +194,10 @@ pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
     let mut peers: Vec<PeerInfo> = Vec::new();
     loop {
         let after = peers.last().map(|info| info.peer);
-        let (facts, more) = match ask(domain, &Request::Facts { after }, deadline)? {
-            (Answer::Facts(facts, more), _) => (facts, more),
-            (answer, _) => return Err(refused(domain, answer)),
+        let (facts, more) = match ask(domain, &Request::Facts { after }, deadline) {
+            Ok((Answer::Facts(facts, more), _)) => (facts, more),
+            Ok((answer, _)) => return Err(refused(answer).of_joining(domain)),
+            Err(failure) => return Err(failure.of_joining(domain)),
         };
         peers.extend_from_slice(&facts.peers);
         // There can be no more, whatever the agent says.
@@ -247,9 +238,10 @@ pub fn unit_ended(
         name: name.to_owned(),
         how: how.to_owned(),
     };
-    match ask(domain, &request, deadline)? {
-        (Answer::Done, _) => Ok(()),
-        (answer, _) => Err(refused(domain, answer)),
+    match ask(domain, &request, deadline) {
+        Ok((Answer::Done, _)) => Ok(()),
+        Ok((answer, _)) => Err(refused(answer).of_joining(domain)),
+        Err(failure) => Err(failure.of_joining(domain)),
     }
 }
 
@@ -264,9 +256,10 @@ pub(crate) fn roster(
         asker: asker.clone(),
         wanted: wanted.clone(),
     };
-    match ask(domain, &request, deadline)? {
-        (Answer::Roster(roster), _) => Ok(roster),
-        (answer, _) => Err(refused(domain, answer)),
+    match ask(domain, &request, deadline) {
+        Ok((Answer::Roster(roster), _)) => Ok(roster),
+        Ok((answer, _)) => Err(refused(answer).of_member(domain, deadline)),
+        Err(failure) => Err(failure.of_member(domain, deadline)),
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot};
-use crate::{Error, Identity, PeerId, PeerInfo};
+use crate::{Error, Identity, PeerId, PeerInfo, Whom};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -22,6 +22,55 @@ use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::time::Duration;
+
+/// Why there is no answer, or no request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(
+        "no agent listens under this name for this user; start one with \
+         `samite agent --domain NAME` or let `samite run` do it"
+    )]
+    NoAgent,
+    #[error("the connection was closed")]
+    Closed,
+    #[error("no answer in time; is the agent stopped?")]
+    Late,
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failure {
+    pub(crate) fn of(errno: Errno) -> Failure {
+        match errno {
+            Errno::CONNREFUSED => Failure::NoAgent,
+            Errno::CONNRESET | Errno::PIPE => Failure::Closed,
+            // The queue of callers was full, or nothing came, until the time-out.
+            Errno::AGAIN => Failure::Late,
+            other => Failure::Other(other.to_string()),
+        }
+    }
+
+    /// Returns the error of a process that wants to join a domain, or asks about it.
+    pub(crate) fn of_joining(self, domain: &str) -> Error {
+        Error::Join {
+            domain: domain.to_owned(),
+            why: self.to_string(),
+        }
+    }
+
+    /// Returns the error of a member of a domain, which waited for so long.
+    pub(crate) fn of_member(self, domain: &str, after: Duration) -> Error {
+        match self {
+            Failure::NoAgent | Failure::Closed => Error::AgentLost(domain.to_owned()),
+            Failure::Late => Error::Timeout {
+                what: "a request to the agent",
+                whom: Whom::Agent,
+                after,
+            },
+            Failure::Other(why) => Error::Memory(why),
+        }
+    }
+}
 
 /// A request of a process.
 #[derive(Debug, Serialize, Deserialize)]
@@ -142,11 +191,9 @@ fn socket_name(domain: &str) -> String {
     format!("samite/{uid}/{domain}")
 }
 
-pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, Error> {
-    SocketAddrUnix::new_abstract_name(socket_name(domain).as_bytes()).map_err(|_| Error::Join {
-        domain: domain.to_owned(),
-        why: "the name is too long; keep it below 90 bytes".into(),
-    })
+pub(crate) fn address(domain: &str) -> Result<SocketAddrUnix, String> {
+    SocketAddrUnix::new_abstract_name(socket_name(domain).as_bytes())
+        .map_err(|_| "the name is too long; keep it below 90 bytes".into())
 }
 
 pub(crate) fn socket() -> rustix::io::Result<OwnedFd> {
@@ -170,7 +217,8 @@ pub(crate) fn bind(domain: &str, backlog: i32) -> Result<OwnedFd, Error> {
         },
     };
     let listener = socket().map_err(fail)?;
-    rustix::net::bind(&listener, &address(domain)?).map_err(fail)?;
+    let address = address(domain).map_err(|why| Failure::Other(why).of_joining(domain))?;
+    rustix::net::bind(&listener, &address).map_err(fail)?;
     rustix::net::listen(&listener, backlog).map_err(fail)?;
     Ok(listener)
 }
@@ -179,8 +227,8 @@ pub(crate) fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     value: &T,
     fds: &[BorrowedFd<'_>],
-) -> Result<(), String> {
-    let text = serde_json::to_vec(value).map_err(|e| e.to_string())?;
+) -> Result<(), Failure> {
+    let text = serde_json::to_vec(value).map_err(|e| Failure::Other(e.to_string()))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
@@ -190,7 +238,7 @@ pub(crate) fn send<T: Serialize>(
     // With a timeout set, the kernel does not restart the call after a signal.
     retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&text)], &mut ancillary, flags))
         .map(|_| ())
-        .map_err(|e| e.to_string())
+        .map_err(Failure::of)
 }
 
 /// Sends a final answer to a caller whose connection is closed next. What the caller sends
@@ -212,7 +260,7 @@ pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
 
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     socket: BorrowedFd<'_>,
-) -> Result<(T, Vec<OwnedFd>), String> {
+) -> Result<(T, Vec<OwnedFd>), Failure> {
     // A packet is received whole or cut off, so the buffer has the maximum size.
     let mut bytes = vec![0; PACKET_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
@@ -220,19 +268,16 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     let got = retry_on_intr(|| rustix::net::recvmsg(socket, slices, &mut ancillary, flags))
-        .map_err(|error| match error {
-            Errno::AGAIN => "no answer in time; is the agent stopped?".to_owned(),
-            error => error.to_string(),
-        })?;
+        .map_err(Failure::of)?;
     if got.bytes == 0 {
-        return Err("the connection was closed".to_owned());
+        return Err(Failure::Closed);
     }
     // Missing descriptors must be an error here: a message may be meaningless without them.
     if got.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(
+        return Err(Failure::Other(
             "the kernel cut descriptors off: this process has no more of them (ulimit -n), or too many were sent"
                 .to_owned(),
-        );
+        ));
     }
     let mut fds = Vec::new();
     for message in ancillary.drain() {
@@ -240,7 +285,8 @@ pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
             fds.extend(sent);
         }
     }
-    let value = serde_json::from_slice(&bytes[..got.bytes]).map_err(|e| e.to_string())?;
+    let value = serde_json::from_slice(&bytes[..got.bytes]);
+    let value = value.map_err(|e| Failure::Other(e.to_string()))?;
     Ok((value, fds))
 }
 

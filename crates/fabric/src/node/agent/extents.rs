@@ -1,9 +1,9 @@
 //! How a process requests memory from the agent and returns it: at once if that takes no time,
 //! otherwise without blocking, since others may be waiting for this process.
 
-use super::client::{AGAIN, TOO_SLOW, ask, connect, failed};
-use super::control::{Answer, Request, has_come, receive, send};
-use crate::Error;
+use super::client::{AGAIN, TOO_SLOW, ask, connect};
+use super::control::{Answer, Failure, Request, has_come, receive, send};
+use crate::deadline::Deadline;
 use crate::node::Slot;
 use rustix::fd::{AsFd, OwnedFd};
 use samite_mem::{ExtentSource, Span};
@@ -25,7 +25,7 @@ pub(crate) struct AgentExtents {
     domain: String,
     peer: Slot,
     incarnation: u32,
-    deadline: Duration,
+    deadline: Deadline,
     /// A request that is not answered yet.
     asked: Option<PendingExtent>,
     /// Extents to be returned.
@@ -33,7 +33,7 @@ pub(crate) struct AgentExtents {
     /// Extents that the agent was asked to take back, and the sockets for its answers.
     returning: VecDeque<(Span, OwnedFd)>,
     /// When the agent was last unreachable, and why.
-    unreached: Option<(Instant, Error)>,
+    unreached: Option<(Instant, Failure)>,
 }
 
 /// An extent of so many bytes that was requested, and the socket for the agent's answer.
@@ -49,7 +49,7 @@ impl AgentExtents {
     pub(crate) fn new(
         domain: &str,
         (peer, incarnation): (Slot, u32),
-        deadline: Duration,
+        deadline: Deadline,
     ) -> AgentExtents {
         AgentExtents {
             domain: domain.to_owned(),
@@ -65,11 +65,11 @@ impl AgentExtents {
 
     /// Sends a request to the agent, unless the agent was unreachable just now; returns the socket
     /// for its answer. `at_most` is how long to wait for a place in its queue of callers.
-    fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Error> {
-        if let Some((at, error)) = &self.unreached
+    fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Failure> {
+        if let Some((at, failure)) = &self.unreached
             && at.elapsed() < PAUSE
         {
-            return Err(error.clone());
+            return Err(failure.clone());
         }
         self.send_by(connect(&self.domain, at_most), request)
     }
@@ -78,13 +78,13 @@ impl AgentExtents {
     /// did not wait for this process to send.
     fn send_by(
         &mut self,
-        socket: Result<OwnedFd, Error>,
+        socket: Result<OwnedFd, Failure>,
         request: &Request,
-    ) -> Result<OwnedFd, Error> {
-        let error = socket.as_ref().err().cloned();
-        self.unreached = error.map(|error| (Instant::now(), error));
+    ) -> Result<OwnedFd, Failure> {
+        let failure = socket.as_ref().err().cloned();
+        self.unreached = failure.map(|failure| (Instant::now(), failure));
         let socket = socket?;
-        send(socket.as_fd(), request, &[]).map_err(failed(&self.domain))?;
+        send(socket.as_fd(), request, &[])?;
         Ok(socket)
     }
 
@@ -172,11 +172,11 @@ impl AgentExtents {
             let why = "the agent has not answered yet; is it stopped?";
             return Err(samite_mem::Error::NoGrant(why.into()));
         }
-        granted(receive(asked.answer.as_fd()).map_err(failed(&self.domain)))
+        granted(receive(asked.answer.as_fd()))
     }
 }
 
-fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite_mem::Error> {
+fn granted(answer: Result<(Answer, Vec<OwnedFd>), Failure>) -> Result<Span, samite_mem::Error> {
     match answer {
         Ok((Answer::Granted { offset, bytes }, _)) => Ok(Span { offset, bytes }),
         Ok((
@@ -196,14 +196,22 @@ fn granted(answer: Result<(Answer, Vec<OwnedFd>), Error>) -> Result<Span, samite
         Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
             "unexpected answer {answer:?}"
         ))),
-        Err(error) => Err(samite_mem::Error::NoGrant(error.to_string())),
+        Err(failure) => Err(unreached(&failure)),
     }
+}
+
+/// Returns the error of a member that has no answer from its agent.
+fn unreached(failure: &Failure) -> samite_mem::Error {
+    samite_mem::Error::NoGrant(match failure {
+        Failure::NoAgent | Failure::Closed => "it is gone; start the job again".to_owned(),
+        other => other.to_string(),
+    })
 }
 
 impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
         let start = Instant::now();
-        let deadline = self.deadline;
+        let deadline = self.deadline.get();
         // Extents that this process has returned count as its own until the agent has taken them.
         self.return_all(&|| deadline.saturating_sub(start.elapsed()));
         let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
@@ -224,8 +232,7 @@ impl ExtentSource for AgentExtents {
             Some(asked) => (asked, Duration::ZERO),
             None => {
                 let answer = self.send(&self.extent(bytes), SOON);
-                let answer =
-                    answer.map_err(|error| samite_mem::Error::NoGrant(error.to_string()))?;
+                let answer = answer.map_err(|failure| unreached(&failure))?;
                 let asked = PendingExtent {
                     bytes,
                     answer,
@@ -283,7 +290,32 @@ mod tests {
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();
-        (listener, AgentExtents::new(&domain, (Slot(3), 1), LONG))
+        (
+            listener,
+            AgentExtents::new(&domain, (Slot(3), 1), Deadline::new(LONG)),
+        )
+    }
+
+    /// A wait for memory keeps the deadline of [`crate::Fabric::within`] and
+    /// [`crate::Fabric::set_deadline`], and says what happened to a member, not to a process that
+    /// wants to join.
+    #[test]
+    fn a_wait_for_memory_keeps_the_deadline_of_its_caller() {
+        let (listener, mut extents) = ends("silent", 8);
+        let brief = Duration::from_millis(20);
+        extents.deadline.set(Duration::from_secs(1 << 20));
+        let late = crate::deadline::within(brief, || extents.grant(100));
+        assert!(
+            late.unwrap_err()
+                .to_string()
+                .contains("is the agent stopped?")
+        );
+        extents.deadline.set(brief);
+        extents.asked = None;
+        extents.grant(100).unwrap_err();
+        drop(listener);
+        let gone = extents.grant(100).unwrap_err().to_string();
+        assert!(gone.ends_with("it is gone; start the job again"), "{gone}");
     }
 
     /// The agent is stopped for longer than a process that must answer others can wait. What was

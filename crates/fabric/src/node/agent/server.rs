@@ -194,6 +194,7 @@ impl Server {
         // Read even if the caller is refused: closing a connection with unread data would lose the
         // answer.
         let request = control::receive::<Request>(socket.as_fd());
+        let request = request.map_err(|failure| failure.to_string());
         let (request, pid) = match (request, pid) {
             (Ok((request, _)), Ok(pid)) => (request, pid),
             (_, Err(why)) | (Err(why), _) => {
@@ -214,7 +215,7 @@ impl Server {
         };
         let answer = answer.unwrap_or_else(Answer::Refused);
         if let Err(error) = control::send(socket.as_fd(), &answer, &[]) {
-            tracing::debug!(error, "an answer could not be sent; its process is gone");
+            tracing::debug!(%error, "an answer could not be sent; its process is gone");
         }
     }
 
@@ -224,7 +225,7 @@ impl Server {
         let answer = self.node.answer(&self.domain, request, pid);
         let answer = answer.unwrap_or_else(Answer::Refused);
         if let Err(error) = control::send(socket.as_fd(), &answer, &[]) {
-            tracing::debug!(error, "whoever asked for an extent is not there any more");
+            tracing::debug!(%error, "whoever asked for an extent is not there any more");
             if let Answer::Granted { offset, bytes } = answer {
                 self.node
                     .give_back(life, samite_mem::Span { offset, bytes });
@@ -240,7 +241,7 @@ impl Server {
         };
         let memory = [self.node.layout().arena().fd(), self.node.table().fd()];
         if let Err(error) = control::send(socket.as_fd(), &answer, &memory) {
-            tracing::debug!(error, "a process asked to join and is gone");
+            tracing::debug!(%error, "a process asked to join and is gone");
             return self.node.unseat(member.peer);
         }
         self.callers.push(Caller {

@@ -1,6 +1,7 @@
 //! A process that has taken the agent's name and sends arbitrary answers.
 
 use crate::PeerId;
+use crate::deadline::Deadline;
 use crate::node::Slot;
 use crate::node::agent::client;
 use crate::node::agent::control::{self, Answer};
@@ -126,7 +127,7 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
         2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
             // Grants are arbitrary: the heap must not return a block that does not fit.
-            let mut extents = AgentExtents::new(domain, (Slot(0), 1), BRIEF);
+            let mut extents = AgentExtents::new(domain, (Slot(0), 1), Deadline::new(BRIEF));
             let _ = extents.grant(word(random));
             let heap = Heap::new(arena.clone(), Box::new(extents), false);
             let mut blocks = Vec::new();

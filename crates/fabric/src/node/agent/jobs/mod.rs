@@ -215,6 +215,9 @@ impl Jobs {
         (name, how): (&str, &str),
         by: i32,
     ) -> Result<bool, String> {
+        if unit >= UNITS_MAX || job.len() > TEXT_MAX {
+            return Err(format!("there is no unit {unit} of such a job"));
+        }
         // Anyone can send this, so the sender must have started the job, as far as that is known.
         match self.jobs.get(job) {
             Some(job) if !job.is_told_by(by) => {
