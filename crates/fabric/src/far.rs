@@ -7,7 +7,7 @@
 //! reassigned.
 
 use crate::engine::Engine;
-use crate::fabric::Fabric;
+use crate::fabric::{Core, Fabric};
 use crate::ops::{Key, Work};
 use crate::proto::rma::{self, Piece};
 use crate::rpc::{Life, Service};
@@ -91,7 +91,7 @@ impl Fabric {
             Some(error) => Err(error),
             None if !engine.has_credit_for(peer, bytes.len() as u64)? => Ok(false),
             None if is_own => Ok(request != 0 || engine.takes_own_note(number)),
-            None => Ok(engine.has_capacity(peer)),
+            None => Ok(!engine.must_poll() && engine.has_capacity(peer)),
         };
         self.with_credit(deadline, peer, has_room, |engine| {
             if let Some(op) = engine.ops.get(request) {
@@ -99,11 +99,15 @@ impl Fabric {
             }
             match is_own {
                 true => engine.asked(peer, number, request, bytes.to_vec()),
-                false => engine.post_active(peer, number, bytes, request),
+                false => {
+                    engine.spend_answered();
+                    engine.post_active(peer, number, bytes, request);
+                }
             }
         })?;
         if is_own {
-            // A serving thread may be asleep.
+            // A serving thread may be parked or asleep.
+            self.0.with(Core::tell);
             self.bell(peer).nudge();
         }
         Ok(())

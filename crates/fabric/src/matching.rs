@@ -223,6 +223,15 @@ impl<P, U> Matcher<P, U> {
         take(queue, index).map(|posted| posted.item)
     }
 
+    /// As [`Matcher::take_posted`], for a message of a departed process: only receives from any
+    /// source match it.
+    pub fn take_posted_any(&mut self, tag: u64) -> Option<P> {
+        let is_it = |posted: &Posted<P>| posted.wants.accepts_tag(tag);
+        let index = self.any.iter().position(is_it)?;
+        self.posted_len -= 1;
+        take(&mut self.any, index).map(|posted| posted.item)
+    }
+
     /// Keeps a message that no posted receive wants.
     pub fn keep(&mut self, from: PeerId, tag: u64, item: U) {
         let order = self.next_order();

@@ -310,6 +310,7 @@ impl Drop for Unwinding<'_> {
         self.fabric.0.with(|core| {
             core.put_back(self.key, *self.wants);
             core.abandon(self.key);
+            core.tell();
         });
     }
 }
@@ -375,8 +376,10 @@ impl crate::engine::Engine {
         );
         let peer = op.peer.filter(|_| offered);
         self.fail(key, why, true);
-        if let Some(peer) = peer {
-            self.spend_unpolled();
+        if let Some(peer) = peer
+            && !self.take_back(peer, key)
+        {
+            self.spend_answered();
             self.post(peer, kind::WITHDRAW, key, &[]);
         }
     }

@@ -35,6 +35,10 @@ const RESPONSES_MAX: usize = 16;
 /// Replies to what nobody here asked for (withdrawn offers, long active messages) that may wait for
 /// one peer. A peer that reads its frames never has as many.
 const UNASKED_MAX: usize = 1 << 12;
+/// Withdrawals sent to one peer that it has not answered: fewer than it may have queued as
+/// [unasked](UNASKED_MAX) answers, so that an honest process is never taken for one that reads
+/// nothing.
+const WITHDRAWALS_MAX: u32 = 1 << 10;
 /// Bytes of bodies that one flush sends to a peer, not counting the last one.
 const FLUSH_BYTES: u64 = 1 << 20;
 /// Frames that one flush sends to a peer; after that many, the process polls before it continues.
@@ -149,6 +153,10 @@ pub(crate) struct Outbox {
     requests: VecDeque<Queued>,
     /// Bytes of the bodies of the requests.
     request_bytes: u64,
+    /// The pace to tell the peer, ahead of all replies: the last word wins.
+    pace: Option<u64>,
+    /// Withdrawals that were sent and not answered.
+    withdrawals: u32,
     /// Whether requests go before gets next time: the bodies of both share one area of the ring.
     requests_first: bool,
     dirty: bool,
@@ -173,7 +181,7 @@ impl Outbox {
 
     /// Returns whether a request to a service may be refused: the peer reads its frames.
     pub(crate) fn may_refuse(&self) -> bool {
-        self.due(Due::Service) < CREDITS as usize / 2
+        self.due(Due::Service) < UNASKED_MAX
     }
 
     /// Returns whether the peer may send a request that will be answered.
@@ -200,7 +208,8 @@ impl Outbox {
             Some(Queued::Fence(put)) => self.rma.has_flushed(*put),
             first => first.is_some(),
         };
-        self.replies.is_empty() && self.gets.is_empty() && !may_leave && self.rma.is_idle()
+        let has_replies = self.pace.is_some() || !self.replies.is_empty();
+        !has_replies && self.gets.is_empty() && !may_leave && self.rma.is_idle()
     }
 
     /// Queues a fence: everything queued from now on follows the puts so far.
@@ -280,6 +289,27 @@ impl Engine {
         Ok(())
     }
 
+    /// Tells a peer how it may send messages.
+    pub(crate) fn post_pace(&mut self, to: PeerId, pace: u64) {
+        self.peer(to).outbox.pace = Some(pace);
+        self.mark_dirty(to);
+    }
+
+    /// Takes back a send that waits here; returns false if it has left.
+    pub(crate) fn take_back(&mut self, to: PeerId, send: Key) -> bool {
+        let requests = &mut self.peer(to).outbox.requests;
+        let is_it = |queued: &Queued| matches!(queued, Queued::Send(key) if *key == send);
+        let waits = requests.iter().position(is_it);
+        waits.and_then(|index| requests.remove(index)).is_some()
+    }
+
+    /// Counts the answer to a withdrawal.
+    pub(crate) fn withdrawal_answered(&mut self, by: PeerId) {
+        let left = &mut self.peer(by).outbox.withdrawals;
+        *left = left.saturating_sub(1);
+        self.mark_dirty(by);
+    }
+
     /// Queues a get of a peer, to be answered piece by piece.
     pub(crate) fn queue_get(&mut self, to: PeerId, get: Serve) {
         self.peer(to).outbox.gets.push_back(get);
@@ -340,6 +370,16 @@ impl Engine {
 
     fn flush_class(&mut self, to: PeerId, class: Class, transport: &mut AnyTransport) -> usize {
         let (mut sent, mut budget) = (0, Budget::new());
+        if class == Class::Reply
+            && let Some(pace) = self.peer(to).outbox.pace
+        {
+            let frame = frame(kind::PACE, pace, &[], Body::Slice(&[]));
+            if matches!(transport.push(to, &frame), Push::Full) {
+                return 0;
+            }
+            self.peer(to).outbox.pace = None;
+            sent += 1;
+        }
         while !budget.is_spent() {
             let Some(mut queued) = self.peer(to).outbox.take(class) else {
                 break;
@@ -347,13 +387,20 @@ impl Engine {
             let bytes = queued.body_bytes();
             let push = match &mut queued {
                 Queued::Frame {
+                    kind: kind::WITHDRAW,
+                    ..
+                } if self.peer(to).outbox.withdrawals >= WITHDRAWALS_MAX => Push::Full,
+                Queued::Frame {
                     kind,
                     arg,
                     inline,
                     body,
                 } => {
                     let body = Body::Slice(body.as_deref().unwrap_or_default());
-                    transport.push(to, &frame(*kind, *arg, inline, body))
+                    let push = transport.push(to, &frame(*kind, *arg, inline, body));
+                    let is_withdrawal = *kind == kind::WITHDRAW && matches!(push, Push::Done);
+                    self.peer(to).outbox.withdrawals += u32::from(is_withdrawal);
+                    push
                 }
                 Queued::Unasked { kind, arg } => {
                     transport.push(to, &frame(*kind, *arg, &[], Body::Slice(&[])))

@@ -23,8 +23,8 @@
 use super::{Arrived, Engine};
 use crate::ops::Status;
 use crate::transport::Incoming;
-use crate::wire::kind;
 use crate::{Match, PeerId};
+use samite_mem::ring::Body;
 
 /// Bytes kept from one peer before it is asked to offer its messages.
 const OFFER_AT: u64 = 1 << 20;
@@ -123,12 +123,21 @@ impl Engine {
         }
     }
 
-    /// Keeps a message again that a receive with `wants` took, and could not return to its caller.
+    /// Delivers a message again that a receive with `wants` took, and could not return to its
+    /// caller; keeps it if no other receive wants it.
     pub(crate) fn put_back(&mut self, wants: Match, status: Status, bytes: Vec<u8>) {
-        let departed = status.incarnation != self.incarnation(status.from);
+        let Status { from, tag, .. } = status;
+        let departed = status.incarnation != self.incarnation(from);
+        let posted = match departed {
+            true => self.matcher.take_posted_any(tag),
+            false => self.matcher.take_posted(from, tag),
+        };
+        if let Some(key) = posted {
+            let life = (from, status.incarnation);
+            return self.deliver_of(key, life, tag, &Body::Slice(&bytes));
+        }
         let arrived = Arrived::Back(status.incarnation, bytes.into());
-        let from = (status.from, status.tag);
-        self.matcher.put_back(wants, from, arrived, departed);
+        self.matcher.put_back(wants, (from, tag), arrived, departed);
     }
 
     /// Called when the number of a process that is gone is reassigned. What is kept from the old
@@ -176,7 +185,7 @@ impl Engine {
         let peer = self.peer(to);
         let pace = peer.told.after(peer.unexpected);
         if std::mem::replace(&mut peer.told, pace) != pace {
-            self.post(to, kind::PACE, pace as u64, &[]);
+            self.post_pace(to, pace as u64);
         }
     }
 
@@ -204,6 +213,11 @@ impl Engine {
     #[inline(always)]
     pub(crate) fn spend_unpolled(&mut self) {
         self.unpolled = self.unpolled.saturating_sub(weight(0));
+    }
+
+    /// Counts a short frame that the peer answers: several answers are read in one poll.
+    pub(crate) fn spend_answered(&mut self) {
+        self.unpolled = self.unpolled.saturating_sub(UNPOLLED / 16);
     }
 
     /// Returns how many bytes fit inline in a frame to the peer if a short message may be sent at

@@ -11,6 +11,8 @@
 //! | `active` | active messages | ACTIVE, ACTIVE_RTS, REPLY |
 //! | `rma` | put, get and atomics by the transport | REMOTE_KEY |
 //! | `rma_over_am` | put, get and atomics where memory is not mapped | PUT, GET, GET_REPLY, ATOMIC, ANSWER |
+//! | `batch` | updates of many words, each by its owner | UPDATES |
+//! | `barrier` | barriers of few members, by signals | SIGNAL |
 //! | `cost` | which of these is cheapest, pure | |
 
 pub(crate) mod active;

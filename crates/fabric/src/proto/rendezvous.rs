@@ -309,6 +309,7 @@ impl Engine {
 
     /// Ends the use of a claim word by the receiver of a withdrawn send (V2).
     fn let_go(&mut self, from: PeerId, send: Key) {
+        self.withdrawal_answered(from);
         let ours = |work: &Work| matches!(work, Work::Withdrawn { send: s, .. } if *s == send);
         for key in self
             .ops

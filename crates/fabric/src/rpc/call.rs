@@ -47,13 +47,14 @@ impl Fabric {
             let ops = &mut self.0.lock()?.engine.ops;
             ops.add(Some(to.peer), "a response", Work::Reply)
         };
-        let call = Call {
+        let mut call = Call {
             fabric: self.clone(),
             service,
             to,
             key,
-            bytes: make(key),
+            bytes: Vec::new(),
         };
+        call.bytes = make(key); // If it panics, the call ends.
         call.send(deadline)?;
         Ok(call)
     }

@@ -2,7 +2,7 @@
 
 use super::inbox::{Inbound, Inbox, locked};
 use super::{Life, Service};
-use crate::fabric::Fabric;
+use crate::fabric::{Core, Fabric};
 use crate::{Result, Whom};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,12 +41,25 @@ impl Server {
     /// Takes the oldest request or note of the peer whose turn it is, if there is any: peers are
     /// served in turn, one item each. Makes no progress.
     pub fn take(&self) -> Option<Inbound> {
-        locked(&self.inbox).take()
+        let taken = locked(&self.inbox).take();
+        self.taken(taken)
     }
 
     /// Takes the oldest request or note of one incarnation of a peer.
     pub fn take_of(&self, from: Life) -> Option<Inbound> {
-        locked(&self.inbox).take_of(from.peer, |asked| asked.from == from)
+        let taken = locked(&self.inbox).take_of(from.peer, |asked| asked.from == from);
+        self.taken(taken)
+    }
+
+    /// Called without the lock of the inbox: the engine takes that one inside its own.
+    fn taken(&self, taken: Option<Inbound>) -> Option<Inbound> {
+        let me = self.fabric.me();
+        if taken.as_ref().is_some_and(|asked| asked.from.peer == me) {
+            // A thread of this process may wait for room for a note.
+            self.fabric.0.with(Core::tell);
+            self.fabric.bell(me).nudge();
+        }
+        taken
     }
 
     /// Responds to a request; waits up to `deadline` for room to send. Completion: local. A put

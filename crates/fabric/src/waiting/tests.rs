@@ -33,6 +33,32 @@ fn until_asleep(fabric: &Fabric, parked: usize) {
     panic!("no thread sleeps beside {parked} parked ones");
 }
 
+/// A thread that waits for room for a note is parked while another one drives. A third thread, in
+/// the server, takes a note.
+#[test]
+fn a_note_finds_the_room_that_a_server_makes() {
+    let fabric = &alone();
+    let me = crate::rpc::Life {
+        peer: fabric.me(),
+        incarnation: fabric.incarnation(),
+    };
+    let service = crate::rpc::Service::COORDINATOR;
+    let server = fabric.serve(service, 1);
+    let note = || fabric.note(service, me, fabric.deadline(), b"note");
+    note().unwrap();
+    std::thread::scope(|threads| {
+        let drives = threads.spawn(|| fabric.recv(Match::any(1), &mut []));
+        until_asleep(fabric, 0);
+        let waits = threads.spawn(note);
+        until_asleep(fabric, 1);
+        assert!(server.take().is_some());
+        waits.join().unwrap().unwrap();
+        fabric.send(fabric.me(), 1, b"").unwrap();
+        drives.join().unwrap().unwrap();
+    });
+    assert!(server.take().is_some());
+}
+
 /// One thread steps and leaves; the other one, parked beside it, is woken to drive.
 #[test]
 fn a_thread_that_stepped_leaves_nobody_parked() {

@@ -2,9 +2,11 @@
 
 use super::*;
 use crate::Match;
+use crate::fabric::Core;
 use crate::membership::NodeLife;
 use crate::proto::active::{CREDITS, LONG_MAX};
 use crate::rpc::Service;
+use crate::transport::Transport;
 use crate::wire::Offer;
 use std::time::Duration;
 
@@ -156,6 +158,59 @@ fn who_only_cancels_looks_at_what_comes() {
         assert!(!core.engine.must_poll(), "after {number} of them");
     }
     assert!(fabric.lost(fabric.me()).is_none());
+}
+
+/// A peer hears its pace before the replies that wait for it, however many they are.
+#[test]
+fn a_pace_does_not_wait_behind_replies() {
+    let fabric = alone(Config::default());
+    let core = &mut *fabric.0.core().unwrap();
+    let me = fabric.me();
+    for _ in 0..2000 {
+        core.engine.post_unasked(me, kind::ATS, 0).unwrap();
+    }
+    core.engine.post_pace(me, Pace::Stop as u64);
+    core.engine.flush(&mut core.transport);
+    core.transport.poll(&mut core.engine);
+    assert_eq!(core.engine.peer(me).pace, Pace::Stop);
+}
+
+/// A send that is given up before it has left leaves nothing to be sent.
+#[test]
+fn what_has_not_left_is_taken_back() {
+    let fabric = alone(Config::default());
+    let core = &mut *fabric.0.core().unwrap();
+    let me = fabric.me();
+    let work = Work::Send {
+        tag: 1,
+        buf: samite_mem::lend::ReadBuf::owned(vec![0; 64]),
+        word: None,
+    };
+    let key = core.engine.ops.add(Some(me), "test", work);
+    core.engine.queue_send(me, key);
+    core.engine.give_up(key, Error::Cancelled);
+    assert_eq!(core.engine.flush(&mut core.transport), 0);
+}
+
+/// A message that a panic gives back goes to a receive that is waiting for it in another thread.
+#[test]
+fn what_comes_back_finds_a_posted_receive() {
+    let fabric = alone(Config::default());
+    for incarnation in [fabric.incarnation(), fabric.incarnation() + 1] {
+        let waits = fabric.irecv(Match::any(7), vec![0; 3]).unwrap();
+        let status = crate::Status {
+            from: fabric.me(),
+            incarnation,
+            tag: 7,
+            len: 3,
+        };
+        let back = |core: &mut Core| {
+            core.engine.put_back(Match::any(7), status, b"abc".to_vec());
+        };
+        fabric.0.with(back).unwrap();
+        let (found, bytes) = waits.wait().unwrap();
+        assert_eq!((found, bytes), (status, Some(b"abc".to_vec())));
+    }
 }
 
 /// A handler that would panic does not run when a send is cancelled during an unwind: that would
