@@ -217,6 +217,51 @@ fn plans_that_cannot_be_are_no_ready_ones() {
     says(&[alone.to_str().expect("UTF-8")], "has no [[edge]]");
 }
 
+/// What keeps a job from running is what the launcher refuses.
+#[test]
+fn open_files_are_counted_as_the_launcher_counts_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("flow.toml");
+    let text = "[[program]]\nname = 'a'\ncommand = 'true'\nunits = 16\n";
+    std::fs::write(&path, text).expect("our folder");
+    let findings = |limit: &str| {
+        let script = format!("ulimit {limit}; exec \"$0\" doctor \"$1\"");
+        let mut command = std::process::Command::new("sh");
+        let command = command.env("XDG_CONFIG_HOME", "/nonexistent");
+        let command = command.args(["-c", &script, env!("CARGO_BIN_EXE_samite")]);
+        let output = command.arg(&path).output().expect("sh can be started");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_good = |what: &str| {
+            let mut lines = text.lines().filter(|line| line.contains(what));
+            let line = lines.next().unwrap_or_else(|| panic!("{what} in {text}"));
+            line.trim_start().starts_with("ok")
+        };
+        ["files per process", "open files "].map(is_good)
+    };
+    assert_eq!(findings("-Sn 39"), [true, true]);
+    assert_eq!(findings("-n 40"), [true, true]);
+    assert_eq!(findings("-n 39"), [false, false]);
+}
+
+#[test]
+fn bytes_beyond_64_bits_are_as_many_as_can_be_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let programs =
+        ["a", "b"].map(|name| format!("[[program]]\nname = '{name}'\ncommand = 'true'\n"));
+    let half = i64::MAX;
+    let edges = ["f", "g", "h"].map(|stream| {
+        format!(
+            "[[edge]]\nfrom = 'a'\nto = 'b'\nstream = '{stream}'\n\
+             variables = [{{ name = 'u', dtype = 'u8', shape = {half} }}]\n"
+        )
+    });
+    let path = folder.path().join("flow.toml");
+    std::fs::write(&path, programs.concat() + &edges.concat()).expect("our folder");
+    let plan = plan(&[path.to_str().expect("a name of messages")]);
+    assert_eq!(number(&plan["memory"]), u64::MAX);
+    assert_eq!(number(&plan["programs"][0]["holds"]), u64::MAX);
+}
+
 #[test]
 fn copies_and_kept_steps_are_counted() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -5,8 +5,7 @@ use super::stream::StreamPlan;
 use super::{Finding, State};
 use crate::builtin::{self, is_server};
 use crate::screen::size;
-use rustix::process::{Resource, getrlimit};
-use samite_launch::Program;
+use samite_launch::{Program, files_allowed};
 
 /// A plan is N-to-1 if a process on one side moves this many times as many bytes as one on the
 /// other: all others then wait for the few.
@@ -243,9 +242,10 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
     findings
 }
 
-/// Compares open files with the limit of a process. The launcher and the agent have the most.
+/// Compares open files with the limit that the launcher sets for itself and all that it starts. The
+/// launcher and the agent have the most.
 fn files(plan: &Plan) -> Finding {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let limit = files_allowed(plan.units);
     let of_units = plan
         .programs
         .iter()

@@ -4,7 +4,7 @@ use super::{Finding, State};
 use bytesize::ByteSize;
 use rustix::process::{Resource, getrlimit};
 use samite::config::{Config, PtracerName};
-use samite_launch::find_program;
+use samite_launch::{files_needed, find_program};
 use std::fs;
 use std::path::Path;
 
@@ -86,9 +86,12 @@ fn limits(units: u64) -> Vec<Finding> {
     vec![
         Finding::new(
             "open files",
-            state(enough(files, units + 32)),
+            state(enough(files, files_needed(units))),
             format!("at most {}", shown(files)),
-            format!("{units} units need {}: raise `ulimit -Hn`", units + 32),
+            format!(
+                "{units} units need {}: raise `ulimit -Hn`",
+                files_needed(units)
+            ),
         ),
         Finding::new(
             "processes",

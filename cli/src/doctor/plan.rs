@@ -9,7 +9,7 @@ use samite::config::{Bytes, Config};
 use samite::stage::Method;
 use samite::stage::method::graph::Edge;
 use samite::stage::service::Capacity;
-use samite_launch::Program;
+use samite_launch::{Program, files_needed};
 use serde::Serialize;
 
 /// Open files of a unit: its three streams, the pipe of its launcher, the memory of the domain, its
@@ -17,8 +17,6 @@ use serde::Serialize;
 const OF_UNIT: u64 = 7;
 /// Open files of an agent, besides one for each process of its domain.
 const OF_AGENT: u64 = 10;
-/// Open files of the launcher, besides the two pipes of each unit.
-const OF_LAUNCHER: u64 = 12;
 
 /// The plan of a workflow.
 #[derive(Serialize)]
@@ -32,7 +30,7 @@ pub(super) struct Plan {
     pub(super) memory: u64,
     pub(super) streams: Vec<StreamPlan>,
     pub(super) programs: Vec<ProgramPlan>,
-    /// Open files of the launcher and of the agent.
+    /// Open files that the launcher needs, and those of the agent.
     pub(super) launcher_files: u64,
     pub(super) agent_files: u64,
 }
@@ -107,10 +105,10 @@ impl Plan {
             units,
             budget,
             capacity,
-            memory: streams.iter().map(|stream| stream.memory).sum(),
+            memory: total(streams.iter().map(|stream| stream.memory)),
             streams,
             programs: Vec::new(),
-            launcher_files: OF_LAUNCHER + 2 * units,
+            launcher_files: files_needed(units),
             agent_files: OF_AGENT + units,
         };
         plan.programs = programs
@@ -134,11 +132,8 @@ impl Plan {
                 own.map(move |reader| (stream, reader))
             })
         };
-        let receives = reads().map(|(_, reader)| reader.each).sum();
-        let own_files: u64 = writes()
-            .filter(in_files)
-            .map(|stream| stream.most_put)
-            .sum();
+        let receives = total(reads().map(|(_, reader)| reader.each));
+        let own_files = total(writes().filter(in_files).map(|stream| stream.most_put));
         let read_files = reads().filter(|(stream, _)| in_files(stream));
         let read_files: u64 = read_files.map(|(stream, _)| stream.writers).sum();
         let keeps = match is_server(program) {
@@ -147,23 +142,28 @@ impl Plan {
                     .streams
                     .iter()
                     .filter(|stream| stream.servers.is_some());
-                in_servers.map(|stream| stream.memory).sum::<u64>() / servers.max(1)
+                total(in_servers.map(|stream| stream.memory)) / servers.max(1)
             }
             false => 0,
         };
-        let sends = writes().map(|stream| stream.most_put).sum();
+        let sends = total(writes().map(|stream| stream.most_put));
         ProgramPlan {
             name: program.name.clone(),
             units: u64::from(program.units),
             sends,
             receives,
             keeps,
-            copies: receives + own_files,
-            holds: sends + receives + own_files + keeps,
+            copies: total([receives, own_files]),
+            holds: total([sends, receives, own_files, keeps]),
             most_kept: is_server(program).then(|| memory_of(program)).flatten(),
             files: OF_UNIT + writes().filter(in_files).count() as u64 + read_files,
         }
     }
+}
+
+/// Adds bytes; if there are more than can be counted, returns the largest number.
+fn total(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
 }
 
 fn method_of_files() -> &'static str {

@@ -73,6 +73,7 @@ pub use error::{Error, Exit};
 pub use exec::ExecUnit;
 pub use guard::guard;
 pub use job::run;
+pub use limits::{files_allowed, files_needed};
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;
 pub use plan::{Cpus, Name, Plan, Program, find_program};

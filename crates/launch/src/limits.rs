@@ -16,31 +16,41 @@ pub(crate) enum Pipes {
     Merged,
 }
 
-/// Chooses for `units` units, and raises the soft limit to the hard one if that helps.
+/// Returns how many files the launcher of this many units has to be able to open.
+pub fn files_needed(units: u64) -> u64 {
+    units + SLACK
+}
+
+/// Returns how many files the launcher of this many units, and each process that it starts, may
+/// open. The launcher raises the soft limit for its pipes, but no further: some programs close or
+/// poll all descriptors that they may have.
+pub fn files_allowed(units: u64) -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    let soft = limit.current.unwrap_or(u64::MAX);
+    soft.max(hard.min(2 * units + SLACK))
+}
+
+/// Chooses for `units` units, and raises the soft limit if that helps.
 pub(crate) fn pipes_for(units: usize) -> Result<Pipes, Error> {
     let units = units as u64;
     let limit = getrlimit(Resource::Nofile);
-    let hard = limit.maximum.unwrap_or(u64::MAX);
-    let mut soft = limit.current.unwrap_or(u64::MAX);
-    if 2 * units + SLACK > soft && hard > soft {
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
-        if setrlimit(Resource::Nofile, raised).is_ok() {
-            soft = hard;
-        }
-    }
-    choose(units, soft)
+    let (soft, allowed) = (limit.current.unwrap_or(u64::MAX), files_allowed(units));
+    let raised = Rlimit {
+        current: Some(allowed),
+        maximum: limit.maximum,
+    };
+    let is_raised = allowed > soft && setrlimit(Resource::Nofile, raised).is_ok();
+    choose(units, if is_raised { allowed } else { soft })
 }
 
 fn choose(units: u64, limit: u64) -> Result<Pipes, Error> {
     if 2 * units + SLACK <= limit {
         Ok(Pipes::Separate)
-    } else if units + SLACK <= limit {
+    } else if files_needed(units) <= limit {
         Ok(Pipes::Merged)
     } else {
-        let needed = units + SLACK;
+        let needed = files_needed(units);
         Err(Error::FileLimit {
             units: usize::try_from(units).unwrap_or(usize::MAX),
             needed,
