@@ -26,7 +26,10 @@ pub(super) struct Job {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "write a value, or { default = VALUE, help = \"TEXT\" }"
+)]
 pub(super) enum Declared {
     Short(Value),
     Long {
@@ -38,7 +41,10 @@ pub(super) enum Declared {
 
 /// A value that is converted to text in any case.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "write a number, a text in quotes, true or false"
+)]
 pub(super) enum Value {
     Integer(i64),
     Float(f64),
@@ -60,7 +66,10 @@ pub(super) struct ProgramEntry {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "write a list of processors like \"0-3,8\", or one such list per unit"
+)]
 pub(super) enum CpuEntry {
     Same(String),
     PerUnit(Vec<String>),

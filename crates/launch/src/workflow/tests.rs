@@ -116,6 +116,28 @@ fn misspelt_keys_name_their_line_and_the_nearest_key() {
     }
 }
 
+/// The form that a value must have is stated in words of the file.
+#[test]
+fn values_of_another_kind_are_told_what_to_write() {
+    let program = "[[program]]\nname = \"a\"\ncommand = \"sh\"\n";
+    for (text, expected) in [
+        (
+            format!("{program}cpus = 0\n"),
+            "sample.toml:4: write a list of processors like \"0-3,8\", or one such list per unit",
+        ),
+        (
+            format!("{program}units = [1]\n"),
+            "sample.toml:4: write a number, a text in quotes, true or false",
+        ),
+        (
+            format!("[parameters]\nsize = {{ help = \"rows\" }}\n{program}"),
+            "sample.toml:2: write a value, or { default = VALUE, help = \"TEXT\" }",
+        ),
+    ] {
+        assert_eq!(message(&text), expected);
+    }
+}
+
 #[test]
 fn other_mistakes_name_their_line_too() {
     let program = "[[program]]\nname = \"a\"\ncommand = \"sh\"\n";
