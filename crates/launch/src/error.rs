@@ -85,6 +85,18 @@ pub enum Error {
         /// The hard limit.
         limit: u64,
     },
+    /// The settings and edges do not fit into the environment of a process.
+    #[error(
+        "the settings and edges of the job {job} take {bytes} bytes, but a process can be given at most {most}; nothing was started; use fewer edges, or leave out some of their `variables`"
+    )]
+    SettingsTooLong {
+        /// The job.
+        job: String,
+        /// The length of their text.
+        bytes: usize,
+        /// The maximum.
+        most: usize,
+    },
     /// A process could not be started for another reason.
     #[error("{name} could not be started, so all other processes of the job were ended")]
     Spawn {
@@ -156,6 +168,7 @@ samite_mem::error_codes!(Error, "launch", {
     ReadWorkflow = 700, Workflow = 701, Setting = 702, NoSuchProgram = 703, NotExecutable = 704,
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
+    SettingsTooLong = 715,
 });
 
 impl Error {
@@ -170,7 +183,8 @@ impl Error {
             | Self::Setting(_)
             | Self::NoSuchProgram { .. }
             | Self::NotExecutable { .. }
-            | Self::NothingToRun { .. } => 2,
+            | Self::NothingToRun { .. }
+            | Self::SettingsTooLong { .. } => 2,
             _ => 1,
         }
     }
@@ -239,7 +253,7 @@ fn signal_name(signal: i32) -> String {
 
 fn said_last(said: &[String]) -> String {
     match said {
-        [] => ", without a word".to_owned(),
+        [] => ", and printed nothing".to_owned(),
         [line] => format!("; the last thing it said: {line}"),
         lines => format!("; the last thing it said:\n    {}\n", lines.join("\n    ")),
     }

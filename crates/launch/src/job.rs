@@ -48,6 +48,7 @@ pub fn run(
             job: plan.job.clone(),
         });
     }
+    check_length(plan)?;
     let pipes = limits::pipes_for(wanted)?;
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
@@ -57,7 +58,8 @@ pub fn run(
         Some(argv) => Some(agent::start(plan, argv, &children, interrupts, on_event)?),
         None => None,
     };
-    // The guard learns of each group as soon as it exists.
+    // The guard learns of each unit's group as soon as it exists. An agent that is not ready has
+    // started no other process.
     let mut on_start = |pid| guard.iter_mut().for_each(|guard| guard.watch(pid));
     agent.iter().for_each(|agent| on_start(agent.pid()));
     let units = Process::start_units(plan, pipes, &mut on_start, on_event)?;
@@ -81,6 +83,18 @@ pub fn run(
     job.failure.map_or(Ok(()), Err)
 }
 
+/// Refuses settings that do not fit into one environment variable.
+fn check_length(plan: &Plan) -> Result<(), Error> {
+    // The kernel allows each string 32 pages, with the name and a zero at the end.
+    let most = 32 * rustix::param::page_size() - "SAMITE_CONFIG=\0".len();
+    let bytes = plan.config.len();
+    if bytes > most {
+        let job = plan.job.clone();
+        return Err(Error::SettingsTooLong { job, bytes, most });
+    }
+    Ok(())
+}
+
 struct Job<'a> {
     /// The units in order, then the agent if there is one.
     processes: Vec<Process>,
@@ -98,9 +112,9 @@ struct Job<'a> {
 
 /// The progress of ending the job.
 enum Ending {
-    /// All were asked to end, and are killed if they take too long.
+    /// All were asked to end, and are killed if they take too long; `None`: they may take forever.
     Asked {
-        until: Instant,
+        until: Option<Instant>,
     },
     Killed,
 }
@@ -165,11 +179,7 @@ fn reap_ended(
 
 impl Job<'_> {
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
-        while self
-            .processes
-            .iter()
-            .any(|process| is_unit(process) && !process.has_ended())
-        {
+        while self.units_left() {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
             if let Some(error) = self.judge(&ended) {
@@ -190,8 +200,9 @@ impl Job<'_> {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
             // Units may fail because of its loss before it can be reaped, because its files close
-            // first. After it was asked to end it may end in any way, except by a signal that was
-            // not sent from here.
+            // first. If a unit has failed and a signal that was not sent from here has killed the
+            // agent, its loss counts as the cause, although it may also have crashed only when it
+            // was asked to end.
             let killed =
                 |exit| matches!(exit, Exit::Signal(signal) if signal != Signal::TERM.as_raw());
             if self.failure.is_some() && ended.iter().any(|&(_, exit)| killed(exit)) {
@@ -203,6 +214,11 @@ impl Job<'_> {
             self.time_out();
         }
         Ok(())
+    }
+
+    fn units_left(&self) -> bool {
+        let mut units = self.processes.iter().filter(|process| is_unit(process));
+        units.any(|unit| !unit.has_ended())
     }
 
     /// Waits until something happens, and passes output on.
@@ -222,10 +238,10 @@ impl Job<'_> {
             .flat_map(|process| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
         let timeout = match &self.ending {
-            Some(Ending::Asked { until }) => {
+            Some(Ending::Asked { until: Some(until) }) => {
                 Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()
             }
-            Some(Ending::Killed) | None => None,
+            _ => None,
         };
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
@@ -283,10 +299,7 @@ impl Job<'_> {
     /// first: the agent, whose loss units notice; then death by a signal, which other units notice;
     /// then an exit code.
     fn judge(&self, ended: &[(usize, Exit)]) -> Option<Error> {
-        let units_left = self
-            .processes
-            .iter()
-            .any(|process| is_unit(process) && !process.has_ended());
+        let units_left = self.units_left();
         let mut failures: Vec<_> = ended
             .iter()
             .map(|&(index, exit)| (&self.processes[index], exit))
@@ -350,13 +363,13 @@ impl Job<'_> {
         let before = Instant::now();
         stop_with(&self.processes);
         if let Some(Ending::Asked { until }) = &mut self.ending {
-            *until += before.elapsed();
+            *until = until.and_then(|until| until.checked_add(before.elapsed()));
         }
         self.wishes.leave_out(before.elapsed());
     }
 
     fn time_out(&mut self) {
-        if let Some(Ending::Asked { until }) = self.ending
+        if let Some(Ending::Asked { until: Some(until) }) = self.ending
             && Instant::now() >= until
         {
             self.kill();
@@ -366,10 +379,7 @@ impl Job<'_> {
     /// Sends SIGTERM, and SIGCONT for processes that are stopped and could not handle it. The agent
     /// stays while there are units, because they may need it to end properly.
     fn ask_to_end(&mut self) {
-        let units_left = self
-            .processes
-            .iter()
-            .any(|process| is_unit(process) && !process.has_ended());
+        let units_left = self.units_left();
         for process in self
             .processes
             .iter()
@@ -378,7 +388,7 @@ impl Job<'_> {
             process.signal(Signal::TERM);
             process.signal(Signal::CONT);
         }
-        let until = Instant::now() + self.grace;
+        let until = Instant::now().checked_add(self.grace);
         self.ending = Some(Ending::Asked { until });
     }
 

@@ -36,7 +36,7 @@ pub enum Event<'a> {
         /// The report.
         progress: Progress,
     },
-    /// A process ended.
+    /// A process ended. The processes of a job that could not be started are ended without it.
     Ended {
         /// The process.
         name: &'a Name,
@@ -141,17 +141,7 @@ impl Output {
         ready: &[bool],
         on_event: &mut dyn FnMut(Event<'_>),
     ) {
-        let Self {
-            prefix,
-            pipes,
-            last,
-        } = self;
-        let mut sink = Sink {
-            name,
-            prefix: *prefix,
-            last,
-            on_event,
-        };
+        let (pipes, mut sink) = self.split(name, on_event);
         let mut ready = ready.iter().copied();
         pipes.retain_mut(|pipe| !ready.next().unwrap_or(false) || pipe.read(&mut sink).is_some());
     }
@@ -159,17 +149,7 @@ impl Output {
     /// Reads what the pipes hold at this moment, and shows unfinished lines. What another process
     /// that still holds a pipe (a grandchild that left the group) writes from now on is not read.
     pub(crate) fn finish(&mut self, name: &Name, on_event: &mut dyn FnMut(Event<'_>)) {
-        let Self {
-            prefix,
-            pipes,
-            last,
-        } = self;
-        let mut sink = Sink {
-            name,
-            prefix: *prefix,
-            last,
-            on_event,
-        };
+        let (pipes, mut sink) = self.split(name, on_event);
         for mut pipe in pipes.drain(..) {
             let mut left = rustix::io::ioctl_fionread(&pipe.reader).unwrap_or(0);
             while left > 0 {
@@ -180,6 +160,21 @@ impl Output {
             }
             pipe.end(&mut sink);
         }
+    }
+
+    /// Returns the pipes, and where their lines go.
+    fn split<'a, 'f>(
+        &'a mut self,
+        name: &'a Name,
+        on_event: &'a mut (dyn FnMut(Event<'_>) + 'f),
+    ) -> (&'a mut Vec<Pipe>, Sink<'a, 'f>) {
+        let sink = Sink {
+            name,
+            prefix: self.prefix,
+            last: &mut self.last,
+            on_event,
+        };
+        (&mut self.pipes, sink)
     }
 
     /// Returns the last lines, oldest first.

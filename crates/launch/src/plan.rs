@@ -3,7 +3,7 @@
 use crate::{Backlog, Error};
 use rustix::fs::Access;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Plan {
     /// The `samite` executable. Each process is started as
     /// `STARTER exec-unit --parent PID [--cpus LIST] -- COMMAND ARGS`, so that it dies with the
     /// launcher; `STARTER guard` ends the processes that it starts itself. `None`: processes are
-    /// started directly.
+    /// started directly, without regard to [`Program::cpus`], and outlive a launcher that is killed.
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, the same for all units.
     pub config: String,
@@ -75,7 +75,7 @@ pub struct Program {
     pub units: u32,
     /// Environment variables in addition to the launcher's own.
     pub env: BTreeMap<String, String>,
-    /// The processors that its units may use.
+    /// The processors that its units may use; needs [`Plan::starter`].
     pub cpus: Cpus,
     /// Whether its lines are shown with the unit's name as a prefix.
     pub prefix: bool,
@@ -180,13 +180,18 @@ impl fmt::Display for Name {
 ///
 /// # Errors
 /// [`Error::NoSuchProgram`] and [`Error::NotExecutable`], which name `program`.
-pub fn find_program(program: &str, command: &str, folder: &Path) -> Result<PathBuf, Error> {
+pub fn find_program(
+    program: &str,
+    command: impl AsRef<OsStr>,
+    folder: &Path,
+) -> Result<PathBuf, Error> {
+    let command = command.as_ref();
     let missing = |looked: String| Error::NoSuchProgram {
         program: program.to_owned(),
-        command: command.to_owned(),
+        command: command.to_string_lossy().into_owned(),
         looked,
     };
-    if command.contains('/') {
+    if command.as_encoded_bytes().contains(&b'/') {
         let path = folder.join(command);
         if !path.is_file() {
             return Err(missing(format!("looked at {}", path.display())));

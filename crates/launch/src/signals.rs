@@ -4,6 +4,8 @@
 //! children; with a pidfd for each, 32 units would not fit into 64 descriptors.
 
 use crate::Error;
+use crate::spawn::stop_with;
+use nix::sys::signal::{SigSet, Signal};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::{pipe, unregister};
@@ -81,6 +83,16 @@ impl Interrupts {
         Ok(interrupts)
     }
 
+    /// For a wait outside of [`crate::run`]: returns true if a signal since the last call asks this
+    /// process to end. On Ctrl-Z, stops this process until it is continued.
+    pub fn ask_to_end(&self) -> bool {
+        let heard = self.take();
+        if heard.stop {
+            stop_with(&[]);
+        }
+        heard.end.is_some()
+    }
+
     /// Returns what has arrived since the last call.
     pub(crate) fn take(&self) -> Heard {
         drain(&self.wake);
@@ -124,10 +136,13 @@ impl ChildWatch {
     pub(crate) fn install() -> Result<Self, Error> {
         let register = || {
             let (wake, hand) = wake_pair()?;
-            Ok(Self {
+            let watch = Self {
                 wake,
                 id: pipe::register(SIGCHLD, hand)?,
-            })
+            };
+            // The parent of this process may have blocked it, and a new process inherits that.
+            SigSet::from(Signal::SIGCHLD).thread_unblock()?;
+            Ok(watch)
         };
         register().map_err(|source: io::Error| Error::system("watch for ended children", source))
     }

@@ -97,8 +97,12 @@ impl Process {
     /// Sends a signal to the process and to everything that it started.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.exit.is_none() {
-            // The group may just have ended; then there is no process to signal.
-            let _ = kill_process_group(self.group(), signal);
+            let group_is_gone = kill_process_group(self.group(), signal).is_err();
+            // The process may have joined another group (a shell with job control does). It is not
+            // reaped, so the number is still its own.
+            if group_is_gone || signal == Signal::KILL {
+                let _ = kill_process(self.group(), signal);
+            }
         }
     }
 
@@ -109,20 +113,20 @@ impl Process {
         if self.exit.is_some() {
             return None;
         }
-        // It is not reaped yet, so its number cannot have been reused: the group that is killed is
-        // its own.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        if let Ok(None) = waitid(WaitId::Pid(self.group()), options) {
-            return None;
-        }
-        self.signal(Signal::KILL);
-        let exit = match self.child.wait() {
-            Ok(status) => Exit::from(status),
+        let status = match waitid(WaitId::Pid(self.group()), options) {
+            Ok(None) => return None,
+            // It is not reaped yet, so its number cannot have been reused: the group that is killed
+            // is its own.
+            Ok(Some(_)) => {
+                self.signal(Signal::KILL);
+                self.child.wait()
+            }
             // Other code in this process reaped it, which is not allowed; it is only known to have
-            // ended.
-            Err(_) => Exit::Code(1),
+            // ended. Its number may be that of another process by now, so nothing is killed.
+            Err(error) => Err(error.into()),
         };
-        self.exit = Some(exit);
+        self.exit = Some(status.map_or(Exit::Code(1), Exit::from));
         self.exit
     }
 

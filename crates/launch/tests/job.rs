@@ -12,6 +12,7 @@ struct Seen {
     errors: Vec<String>,
     progress: Vec<(String, u64)>,
     pids: Vec<u32>,
+    ends: Vec<(String, Exit)>,
 }
 
 fn plan(programs: impl IntoIterator<Item = Program>) -> Plan {
@@ -39,6 +40,7 @@ fn watch_with(
     let result = run(plan, interrupts, &mut |event| {
         match &event {
             Event::Started { pid, .. } => seen.pids.push(*pid),
+            Event::Ended { name, exit } => seen.ends.push((name.to_string(), *exit)),
             Event::Line(line) => {
                 let mut text = Vec::new();
                 line.write_to(&mut text).expect("a Vec takes everything");
@@ -205,9 +207,62 @@ fn a_stopped_unit_is_ended_too() {
             &format!("until grep -q ') T ' {state}; do sleep 0.01; done 2>/dev/null; exit 1"),
         ),
     ]);
-    job.grace = Duration::from_secs(60);
-    let (result, _) = watch(&job, |_, _| {});
+    // Longer than any clock counts: it is not killed.
+    job.grace = Duration::MAX;
+    let (result, seen) = watch(&job, |_, _| {});
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
+    let asked = ("a.0".to_owned(), Exit::Signal(Signal::TERM.as_raw()));
+    assert!(seen.ends.contains(&asked), "{:?}", seen.ends);
+}
+
+/// As a shell with job control does it.
+#[test]
+fn a_unit_that_joins_another_group_is_ended_too() {
+    const MOVED: &str = "SAMITE_TEST_MOVED";
+    let test = "a_unit_that_joins_another_group_is_ended_too";
+    if let Some(moved) = std::env::var_os(MOVED) {
+        let launcher = rustix::process::getppid();
+        let group = rustix::process::getpgid(launcher).expect("our parent");
+        rustix::process::setpgid(None, Some(group)).expect("a group of this session");
+        std::fs::write(moved, "").expect("the folder is there");
+        loop {
+            std::thread::park();
+        }
+    }
+    let own = std::env::current_exe().expect("a test binary has a path");
+    let own = own.to_str().expect("its path is text");
+    for (grace, trap, signal) in [
+        (Duration::MAX, "", Signal::TERM),
+        (Duration::ZERO, "trap '' TERM;", Signal::KILL),
+    ] {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let moved = folder.path().join("moved").display().to_string();
+        let script = format!("{trap} exec \"$0\" --exact {test}");
+        let mut unit = Program::new("a", "/bin/sh").args(["-c", &script, own]);
+        unit.env.insert(MOVED.to_owned(), moved.clone());
+        let bad = format!("while [ ! -e {moved} ]; do sleep 0.01; done; exit 1");
+        let mut job = plan([unit, sh("bad", &bad)]);
+        job.grace = grace;
+        let (result, seen) = watch(&job, |_, _| {});
+        assert_eq!(result.expect_err("one failed").exit_code(), 1);
+        let ended = ("a.0".to_owned(), Exit::Signal(signal.as_raw()));
+        assert!(seen.ends.contains(&ended), "{:?}", seen.ends);
+    }
+}
+
+#[test]
+fn settings_that_do_not_fit_into_the_environment_are_refused() {
+    let mut job = plan([sh("a", "[ ${#SAMITE_CONFIG} -gt 131000 ]")]);
+    let most = 32 * rustix::param::page_size() - "SAMITE_CONFIG=\0".len();
+    job.config = "#".repeat(most);
+    watch(&job, |_, _| {}).0.expect("they just fit");
+    job.config += "#";
+    let (result, seen) = watch(&job, |_, _| {});
+    assert!(
+        matches!(result, Err(Error::SettingsTooLong { .. })),
+        "{result:?}"
+    );
+    assert_eq!(seen.pids, [0; 0]);
 }
 
 #[test]
