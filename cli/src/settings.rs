@@ -43,12 +43,14 @@ pub(crate) fn check_streams(
     let streams: BTreeSet<&str> = streams.map(String::as_str).collect();
     let own = format!("{}:", workflow.path().display());
     for name in resolved.config.stage.streams.keys() {
-        let origin = resolved.origin_of_stream(name).unwrap_or_default();
-        // Only settings from the command line or this workflow are meant for this run.
-        let is_meant = origin == "--config" || origin.starts_with(&own);
-        if streams.contains(name.as_str()) || !is_meant {
+        if streams.contains(name.as_str()) {
             continue;
         }
+        // Only settings from the command line or this workflow are meant for this run.
+        let is_meant = |origin: &&str| *origin == "--config" || origin.starts_with(&own);
+        let Some(origin) = resolved.origins_of_stream(name).find(is_meant) else {
+            continue;
+        };
         let all: Vec<&str> = streams.iter().copied().collect();
         let hint = match samite_launch::nearest(name, all.iter().copied()) {
             Some(near) => format!("; did you mean `{near}`?"),

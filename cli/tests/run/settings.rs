@@ -138,11 +138,40 @@ fn words_that_mean_nothing_are_refused() {
         ),
         ("stage.limit_steps=0 steps", "1 step"),
         ("fabric.deadline=0s", "write a time"),
+        (
+            "launch.grace=18446744073709551615s",
+            "is longer than a year",
+        ),
         ("memory.budget=1 MiB", "2 units and the agent need 6.0 MiB"),
     ] {
         let said = refused(&["run", &flow, "--config", setting]);
         assert!(said.contains(word), "{setting}: {said}");
     }
+    // The user's own file may have settings for the streams of other workflows.
+    let home = folder.path().join("samite");
+    std::fs::create_dir(&home).expect("a scratch folder can be written");
+    std::fs::write(
+        home.join("config.toml"),
+        "[stage.synthetc]\nlease = \"1s\"\n",
+    )
+    .expect("it can be written");
+    let run = |words: &[&str]| {
+        let mut command = samite();
+        let command = command.env("XDG_CONFIG_HOME", folder.path());
+        command
+            .args(words)
+            .arg(&flow)
+            .output()
+            .expect("samite can be started")
+    };
+    let output = run(&["run"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let output = run(&["run", "--config", "stage.synthetc.method=local"]);
+    assert!(
+        stderr(&output).contains("did you mean `synthetic`?"),
+        "{}",
+        stderr(&output)
+    );
     let said = refused(&["run", "-n", "447", "true"]);
     assert!(said.contains("has room for 446"), "{said}");
 }

@@ -7,13 +7,13 @@ use super::file::File;
 use super::names::{hint, is_known, known_names, nearest};
 use super::{Auto, Config, ConfigError, Steps};
 use figment::error::Kind;
-use figment::value::{Dict, Map};
+use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use samite_stage::method::graph::Edge;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 /// The prefix of Samite's environment variables.
 const PREFIX: &str = "SAMITE_";
@@ -192,6 +192,7 @@ impl Layers {
                 )
             })
             .collect();
+        let mut given = BTreeMap::new();
         for (variable, value) in variables {
             let Some(rest) = variable.strip_prefix(PREFIX) else {
                 continue;
@@ -205,7 +206,15 @@ impl Layers {
                 _ => variable.as_str(),
             };
             match known.iter().find(|(known, _)| known == full) {
-                Some((_, name)) => self.layers.push(Layer::single(name, &value, variable)),
+                Some((_, name)) => {
+                    if let Some(earlier) = given.insert(name, variable.clone()) {
+                        return Err(ConfigError::Syntax {
+                            origin: variable,
+                            message: format!("{earlier} sets {name} as well: unset one of them"),
+                        });
+                    }
+                    self.layers.push(Layer::single(name, &value, variable));
+                }
                 None => {
                     let hint = hint(&variable, known.iter().map(|(known, _)| known.as_str()));
                     let origin = "environment".to_owned();
@@ -382,12 +391,12 @@ impl Resolved {
         self.of_run.contains(setting)
     }
 
-    /// Returns the origin of the settings of this stream alone, if it has any.
-    pub fn origin_of_stream(&self, stream: &str) -> Option<&str> {
-        let own = format!("stage.{stream}.");
-        let mut origins = self.origins.iter();
-        let found = origins.find(|(name, _)| name.starts_with(&own))?;
-        Some(found.1)
+    /// Iterates over the origins of the settings of this stream alone.
+    pub fn origins_of_stream(&self, stream: &str) -> impl Iterator<Item = &str> {
+        let own = format!("stage.{stream}");
+        let is_own = move |name: &str| name.rsplit_once('.').is_some_and(|(of, _)| of == own);
+        let origins = self.origins.iter();
+        origins.filter_map(move |(name, origin)| is_own(name).then_some(origin.as_str()))
     }
 
     /// Rejects values that have the right form but are impossible.
@@ -404,6 +413,9 @@ impl Resolved {
         if fabric.deadline.get().is_zero() {
             let message = "no wait can be that short: write a time, like \"10s\"";
             return wrong("fabric.deadline".to_owned(), message);
+        }
+        if fabric.nodes == 0 {
+            return wrong("fabric.nodes".to_owned(), "there is at least 1 node");
         }
         let of_streams = stage.streams.iter();
         let of_streams = of_streams.map(|(name, table)| (format!("stage.{name}"), table));
@@ -423,46 +435,73 @@ impl Resolved {
     /// Returns the settings as TOML with the origin of each as a comment; the text is valid input.
     pub fn to_toml_with_origin(&self) -> String {
         let text = self.config.to_toml();
+        let table = DeTable::parse(&text).expect("our own output");
+        let mut comments = BTreeMap::new();
+        self.comment("", table.get_ref(), &mut comments);
         let width = text.lines().map(str::len).max().unwrap_or(0);
-        let mut section = String::new();
-        let mut commented = String::new();
-        for line in text.lines() {
-            commented.push_str(line);
-            if let Some(name) = line
-                .strip_prefix('[')
-                .and_then(|rest| rest.strip_suffix(']'))
-            {
-                section = name.to_owned();
-            } else if let Some((key, _)) = line.split_once(" = ")
-                && let Some(origin) = self.origins.get(&format!("{section}.{key}"))
-            {
-                commented.push_str(&format!("{:1$}  # {origin}", "", width - line.len()));
+        let (mut commented, mut end) = (String::new(), 0);
+        for line in text.split_inclusive('\n') {
+            let written = line.trim_end_matches('\n');
+            end += written.len();
+            commented.push_str(written);
+            // A text may have several lines; its comment is after the last one.
+            if let Some(origin) = comments.get(&end) {
+                commented.push_str(&format!("{:1$}  # {origin}", "", width - written.len()));
             }
-            commented.push('\n');
+            end += line.len() - written.len();
+            commented.push_str(&line[written.len()..]);
         }
         commented
+    }
+
+    /// Adds the origins of the settings in `table`, each with the offset at which its value ends.
+    fn comment<'a>(
+        &'a self,
+        section: &str,
+        table: &DeTable<'_>,
+        comments: &mut BTreeMap<usize, &'a str>,
+    ) {
+        for (key, value) in table {
+            let name = format!("{section}{}", key.get_ref());
+            if let DeValue::Table(keys) = value.get_ref() {
+                self.comment(&format!("{name}."), keys, comments);
+            } else if let Some(origin) = self.origins.get(&name) {
+                comments.insert(value.span().end, origin);
+            }
+        }
     }
 }
 
 impl Layer {
     fn single(name: &str, value: &str, origin: String) -> Self {
         let layer = |value| Self {
-            values: figment::util::nest(name, value)
-                .into_dict()
-                .expect("settings are in sections"),
+            values: in_section(name, value),
             origins: BTreeMap::from([(name.to_owned(), origin.clone())]),
             source: Source::Run,
         };
         let fits = |layer: &Self| Figment::from(layer).extract::<Config>().is_ok();
         let parsed = layer(value.parse().expect("any text is a value"));
         // A folder may be called 2024, and a text may look like a list.
-        let text = layer(figment::value::Value::from(value));
+        let text = layer(Value::from(value));
         if !fits(&parsed) && fits(&text) {
             text
         } else {
             parsed
         }
     }
+}
+
+/// Returns the tables around the value of a setting. The name of a stream may contain dots.
+fn in_section(name: &str, value: Value) -> Dict {
+    let (section, key) = name.split_once('.').expect("settings are in sections");
+    let setting = match key.rsplit_once('.') {
+        Some((stream, key)) => (
+            stream.to_owned(),
+            Dict::from([(key.to_owned(), value)]).into(),
+        ),
+        None => (key.to_owned(), value),
+    };
+    Dict::from([(section.to_owned(), Dict::from([setting]).into())])
 }
 
 impl Provider for &Layer {

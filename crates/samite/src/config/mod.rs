@@ -65,7 +65,7 @@ pub struct Config {
 /// Deserialises a switch: `true`, `false`, and `1`, `0` in the environment.
 fn flag<'de, D: serde::Deserializer<'de>>(value: D) -> Result<bool, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(untagged, expecting = "expected true, false, 1 or 0")]
     enum Flag {
         Named(bool),
         Number(u64),

@@ -13,6 +13,9 @@ use std::time::Duration;
 pub struct Span(Duration);
 
 impl Span {
+    /// The longest that can be written: a clock can count this far ahead.
+    const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
     /// Creates a span of this length.
     pub const fn new(duration: Duration) -> Self {
         Self(duration)
@@ -67,13 +70,12 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let spelt = text.ends_with(|last: char| last.is_ascii_alphabetic());
-        let span = if spelt {
-            humantime::parse_duration(text).ok()
-        } else {
-            None
-        };
-        span.map(Self)
-            .ok_or_else(|| format!("`{text}` is not {}", Self::FORM))
+        let span = spelt.then(|| humantime::parse_duration(text).ok());
+        match span.flatten() {
+            Some(span) if span > Self::LONGEST => Err(format!("`{text}` is longer than a year")),
+            Some(span) => Ok(Self(span)),
+            None => Err(format!("`{text}` is not {}", Self::FORM)),
+        }
     }
 }
 
@@ -179,5 +181,10 @@ mod tests {
             error,
             "`soon` is not a time with its unit, like \"50 ms\" or \"auto\""
         );
+        assert!("1 year".parse::<Span>().is_ok());
+        for long in ["13 months", "18446744073709551615s"] {
+            let error = long.parse::<Span>().expect_err("no clock counts that far");
+            assert!(error.ends_with("is longer than a year"), "{error}");
+        }
     }
 }

@@ -70,6 +70,14 @@ fn what_is_shown_is_valid_input() {
     );
     let again = file(&resolved.to_toml_with_origin()).expect("its own output");
     assert_eq!(again.config, resolved.config);
+    // A folder whose name has two lines, and a stream whose name has a dot.
+    let odd = Layers::default()
+        .assignment("stage.a.b.folder=one\ntwo = 2")
+        .and_then(Layers::resolve)
+        .expect("all fine");
+    let shown = odd.to_toml_with_origin();
+    assert_eq!(file(&shown).expect("its own output").config, odd.config);
+    assert_eq!(shown.matches("# --config").count(), 1, "{shown}");
     assert_eq!(
         Config::from_toml(&resolved.config.to_toml()).expect("its own output"),
         resolved.config
@@ -127,6 +135,14 @@ fn values_that_do_not_fit_name_their_origin() {
             "[fabric]\nmask = [\"map\", \"mop\"]\n",
             "config.toml:2: fabric.mask",
         ),
+        (
+            "[fabric]\ncheck = \"yes\"\n",
+            "config.toml:2: fabric.check: expected true, false, 1 or 0",
+        ),
+        (
+            "[fabric]\nnodes = 0\n",
+            "config.toml:2: fabric.nodes: there is at least 1 node",
+        ),
         ("[fabric\n", "config.toml:1: "),
     ] {
         let message = message(file(text));
@@ -148,6 +164,31 @@ fn the_switch_that_people_type_has_a_short_name() {
     }
     let wrong = Layers::default().environment([("SAMITE_CHECK".into(), "2".into())]);
     assert!(wrong.and_then(Layers::resolve).is_err());
+    // Neither name has precedence.
+    let mut both = variables(&[("SAMITE_CHECK", "1"), ("SAMITE_FABRIC_CHECK", "0")]);
+    for _ in 0..2 {
+        let refused = message(Layers::default().environment(both.clone()));
+        assert!(refused.contains("sets fabric.check as well"), "{refused}");
+        both.reverse();
+    }
+}
+
+#[test]
+fn a_stream_whose_name_has_dots_has_settings_of_its_own() {
+    let with = |lease: &str| {
+        let layers = Layers::default().assignment(&format!("stage.a.b.lease={lease}"))?;
+        layers.assignment("stage.a.method=file")?.resolve()
+    };
+    let resolved = with("7s").expect("settings");
+    let streams = resolved.config.stage.configuration();
+    assert_eq!(streams.stream("a.b").lease.as_secs(), 7);
+    assert_eq!(streams.stream("a").method, samite_stage::Method::File);
+    assert_eq!(resolved.origins_of_stream("a").count(), 1);
+    let wrong = message(with("soon"));
+    assert!(
+        wrong.starts_with("--config: stage.a.b.lease: `soon` is not a time"),
+        "{wrong}"
+    );
 }
 
 #[test]
