@@ -73,7 +73,10 @@ pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
             }
             model
         }
-        Err(_) => CostModel::default(),
+        Err(error) => {
+            tracing::warn!(%error, "the copy engines could not be measured; guessed rates are used");
+            CostModel::default()
+        }
     }
 }
 
@@ -86,6 +89,9 @@ pub fn save(model: &CostModel) -> std::io::Result<()> {
     let text = toml::to_string(model).map_err(std::io::Error::other)?;
     // Another unit may be reading the file, so it is replaced as a whole.
     let fresh = path.with_extension(format!("{}", std::process::id()));
-    std::fs::write(&fresh, text)?;
-    std::fs::rename(fresh, path)
+    let stored = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
+    if stored.is_err() {
+        let _ = std::fs::remove_file(fresh);
+    }
+    stored
 }

@@ -2,7 +2,7 @@
 
 use crate::config::{Ability, Config as Settings, HugePages, Layers, PtracerName};
 use samite_fabric::{Config, Error, Fabric, Identity, Mask, Ptracer, Result};
-use std::env;
+use std::env::{self, VarError};
 
 /// The environment variables by which a launcher identifies a process.
 pub mod variable {
@@ -29,12 +29,17 @@ pub mod variable {
 fn number(name: &str, default: u32) -> Result<u32> {
     match env::var(name) {
         Err(_) => Ok(default),
-        Ok(text) => text.parse().map_err(|_| Error::Join {
-            domain: env::var(variable::DOMAIN).unwrap_or_default(),
-            why: format!(
-                "{name} is \"{text}\", which is not a number; start units with `samite run`"
-            ),
-        }),
+        Ok(text) => text
+            .parse()
+            .map_err(|_| wrong(format!("{name} is \"{text}\", which is not a number"))),
+    }
+}
+
+/// Returns the error of an identity that the environment describes wrongly.
+fn wrong(what: String) -> Error {
+    Error::Join {
+        domain: env::var(variable::DOMAIN).unwrap_or_default(),
+        why: format!("{what}; start units with `samite run`"),
     }
 }
 
@@ -48,6 +53,12 @@ fn identity(joins: bool) -> Result<Identity> {
         .map(|name| name.to_string_lossy());
     let by_hand = Identity::by_hand(&program.unwrap_or("program".into()));
     let (rank, size) = (number(variable::RANK, 0)?, number(variable::SIZE, 1)?);
+    if rank >= size {
+        let (rank_is, size_is) = (variable::RANK, variable::SIZE);
+        return Err(wrong(format!(
+            "{rank_is} is {rank}, but {size_is} is {size}, and the first rank is 0"
+        )));
+    }
     // Whoever starts a job of one program by hand need not say the same numbers twice.
     let is_of_job = joins && env::var(variable::JOB).is_ok();
     let (unit, units) = if is_of_job { (rank, size) } else { (0, 1) };
@@ -131,7 +142,8 @@ pub fn init() -> Result<Fabric> {
 pub fn init_with(config: Config) -> Result<Fabric> {
     match env::var(variable::DOMAIN) {
         Ok(domain) => Fabric::join(&domain, identity(true)?, config),
-        Err(_) => Fabric::alone(identity(false)?, config),
+        Err(VarError::NotPresent) => Fabric::alone(identity(false)?, config),
+        Err(error) => Err(wrong(format!("{}: {error}", variable::DOMAIN))),
     }
 }
 

@@ -9,6 +9,10 @@ const NO_TEXT: &[u8] = b"caf\xe9";
 
 /// Joins in a process of its own that has this variable; what it says.
 fn join_with(test: &str, variable: &[u8]) -> String {
+    join_with_values(test, &[(variable, NO_TEXT)])
+}
+
+fn join_with_values(test: &str, variables: &[(&[u8], &[u8])]) -> String {
     const CHILD: &str = "SAMITE_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
         match samite::init() {
@@ -20,7 +24,11 @@ fn join_with(test: &str, variable: &[u8]) -> String {
     let ended = Command::new(std::env::current_exe().expect("a test binary has a path"))
         .args(["--exact", test, "--nocapture"])
         .env(CHILD, "1")
-        .env(OsStr::from_bytes(variable), OsStr::from_bytes(NO_TEXT))
+        .envs(
+            variables
+                .iter()
+                .map(|(name, value)| (OsStr::from_bytes(name), OsStr::from_bytes(value))),
+        )
         .output()
         .expect("a test binary can be started again");
     let said = [ended.stdout, ended.stderr].concat();
@@ -43,6 +51,22 @@ fn variables_of_workloads_need_not_be_text() {
         let said = join_with(test, variable.as_bytes());
         assert!(said.contains("it joined"), "{said}");
     }
+}
+
+/// A unit whose identity is wrong does not become a domain of one.
+#[test]
+fn an_identity_that_cannot_be_is_refused() {
+    let test = "an_identity_that_cannot_be_is_refused";
+    let said = join_with(test, b"SAMITE_DOMAIN");
+    assert!(
+        said.contains("refused: ") && said.contains("SAMITE_DOMAIN"),
+        "{said}"
+    );
+    let said = join_with_values(test, &[(b"SAMITE_RANK", b"2"), (b"SAMITE_SIZE", b"2")]);
+    assert!(
+        said.contains("SAMITE_RANK is 2, but SAMITE_SIZE is 2"),
+        "{said}"
+    );
 }
 
 #[test]
