@@ -304,6 +304,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_promise_has_dimensions() {
+        for extent in ["block = []", "shape = []"] {
+            let rest = format!("variables = [{{ name = 'u', dtype = 'u8', {extent} }}]");
+            let error = read("graph", &edge("a", "b", &rest)).expect_err("it has none");
+            let why = "graph.toml:14: `block` and `shape` have at least one dimension";
+            assert_eq!(error, why);
+        }
+    }
+
     /// Slightly changed edges give an edge, or an error in one sentence.
     #[test]
     fn no_words_break_the_edges() {

@@ -273,6 +273,9 @@ impl TryFrom<Written> for Promise {
             (Some(_), Some(_)) => {
                 return Err("say `block`, of each unit, or `shape`, of the whole: not both".into());
             }
+            (Some(none), _) | (_, Some(none)) if none.is_empty() => {
+                return Err("`block` and `shape` have at least one dimension".into());
+            }
             (block, shape) => block.map(Extent::Block).or(shape.map(Extent::Shape)),
         };
         let every = written.every.unwrap_or(1);
