@@ -4,6 +4,8 @@ mod domain;
 
 use domain::{Job, output};
 use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_writer_that_nobody_reads() {
@@ -80,4 +82,36 @@ fn a_writer_that_nobody_reads() {
 fn a_domain_that_is_not_there_is_named() {
     let error = output(&["top", "--domain", "nowhere-at-all", "--once"]).unwrap_err();
     assert!(error.contains("nowhere-at-all"), "{error}");
+}
+
+/// However short the time between two updates is, the keyboard is looked at.
+#[test]
+fn the_live_view_ends_by_a_key() {
+    let mut job = Job::start("live", &["sleep", "1000"]);
+    job.wait(|_| true);
+    let live = format!(
+        "exec {} top --domain {} --interval 0s",
+        env!("CARGO_BIN_EXE_samite"),
+        job.domain
+    );
+    // It gives a command a terminal.
+    let mut script = Command::new("script")
+        .args(["-qec", &live, "/dev/null"])
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script, of util-linux, can be started");
+    let mut drawn = BufReader::new(script.stdout.take().expect("it is a pipe"));
+    // The keyboard is read key by key before the view takes the whole screen.
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"\x1b[?1049h") {
+        let count = drawn.read_until(b'h', &mut seen).expect("a view is drawn");
+        assert_ne!(count, 0, "{}", String::from_utf8_lossy(&seen));
+    }
+    let mut keys = script.stdin.take().expect("it is a pipe");
+    keys.write_all(b"q").expect("it is read");
+    drawn.read_to_end(&mut seen).expect("the view ends");
+    let status = script.wait().expect("it was started");
+    assert!(status.success(), "{status}");
 }

@@ -5,7 +5,7 @@ use super::sample::{PROGRAM, Sample};
 use samite::PeerInfo;
 use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
-    BlockStoreFigures, EndOfStream, GroupFigures, Peer, Policy, StreamFigures, Wait,
+    BlockStoreFigures, EndOfStream, GroupFigures, Peer, StreamFigures, Wait,
 };
 use samite::stage::service::Usage;
 use serde::Serialize;
@@ -219,14 +219,7 @@ impl Readers {
             name: group.name.clone(),
             ranks_here: group.here,
             ranks: group.size,
-            policy: match group.policy {
-                Policy::Block => "block".to_owned(),
-                Policy::DropOldest => "drop_oldest".to_owned(),
-                Policy::DropNewest => "drop_newest".to_owned(),
-                Policy::Latest => "latest".to_owned(),
-                Policy::Every(n) => format!("every {n}"),
-                Policy::Spill => "spill".to_owned(),
-            },
+            policy: group.policy.to_string(),
             queued_steps: group.queued,
             queued_bytes: group.queued_bytes,
             limit_steps: group.limits.steps,

@@ -34,10 +34,8 @@ fn turn(
     loop {
         terminal.draw(|frame| draw(frame, &report))?;
         let drawn = Instant::now();
-        while let Some(left) = interval.checked_sub(drawn.elapsed()) {
-            if !event::poll(left)? {
-                break;
-            }
+        // At least one look at the keyboard, however short the interval is.
+        while event::poll(interval.saturating_sub(drawn.elapsed()))? {
             match event::read()? {
                 Event::Key(key) if key.kind == KeyEventKind::Press && ends(key) => return Ok(()),
                 Event::Resize(..) => {
