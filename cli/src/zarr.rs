@@ -8,11 +8,12 @@ use clap::Parser;
 use std::path::PathBuf;
 
 /// Writes every step of a stream to a Zarr store (version 3), which Python, Julia and C++ read. One
-/// unit.
+/// unit. The first step that it reads replaces all steps of the store from that number on; earlier
+/// ones stay.
 #[derive(Parser)]
 #[cfg_attr(
     not(feature = "zarr"),
-    allow(dead_code, reason = "nobody looks at them")
+    allow(dead_code, reason = "only a build with Zarr reads them")
 )]
 pub(crate) struct ArchiveArgs {
     /// Name of the stream
@@ -28,7 +29,7 @@ pub(crate) struct ArchiveArgs {
 #[derive(Parser)]
 #[cfg_attr(
     not(feature = "zarr"),
-    allow(dead_code, reason = "nobody looks at them")
+    allow(dead_code, reason = "only a build with Zarr reads them")
 )]
 pub(crate) struct ReplayArgs {
     /// Name of the stream
@@ -68,6 +69,7 @@ pub(crate) use missing::{archive, replay};
 #[cfg(feature = "zarr")]
 mod store {
     use super::{ArchiveArgs, ReplayArgs};
+    use crate::screen::say;
     use anyhow::{Context, Result};
     use ndarray::{ArrayViewD, IxDyn};
     use samite::Fabric;
@@ -91,18 +93,20 @@ mod store {
         for step in stage.reader(&args.stream)? {
             let step = step?;
             if steps == 0 {
-                // Removes what an older run left.
+                // Removes what an older run left. Steps before this one stay: they may be the
+                // beginning of this stream, from a reader that was started again.
                 store.remove_from(step.number())?;
             }
             bytes += keep(&store, &step)?;
             steps += 1;
         }
+        let older = store.steps()?.len().saturating_sub(steps);
         let summary = Summary::new(format_args!("The stream {} as Zarr", args.stream))
             .row("store", args.folder.display())
             .row("steps", steps)
+            .row("older steps that stay", older)
             .row("bytes", bytes);
-        print!("{summary}");
-        Ok(())
+        say(format_args!("{summary}"))
     }
 
     /// Writes a step, block by block. Returns the number of bytes.
@@ -148,7 +152,10 @@ mod store {
     /// Reads a box into dense bytes.
     fn bytes<T: Element>(step: &StepReader, name: &str, region: &Region) -> Result<Vec<u8>> {
         let array = step.get::<T, IxDyn>(name, region)?;
-        Ok(bytemuck::cast_slice(array.as_slice().unwrap_or_default()).to_vec())
+        let elements = array
+            .as_slice()
+            .context("the array is not in row-major order")?;
+        Ok(bytemuck::cast_slice(elements).to_vec())
     }
 
     pub(crate) fn replay(fabric: &Fabric, args: &ReplayArgs) -> Result<()> {
