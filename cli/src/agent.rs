@@ -53,9 +53,9 @@ pub(crate) fn command(executable: &Path, domain: &str) -> Result<Option<Vec<OsSt
 
 /// Runs the agent of a domain until it is told to stop. Prints `ready` once it can be reached.
 pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
-    let settings = match std::env::var(samite::variable::CONFIG) {
-        Ok(text) => Config::from_toml(&text)?,
-        Err(_) => {
+    let settings = match std::env::var_os(samite::variable::CONFIG) {
+        Some(text) => Config::from_toml(&text.to_string_lossy())?,
+        None => {
             Layers::default()
                 .user_file()?
                 .own_environment()?
@@ -86,9 +86,6 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
         let domain = hosting.domain.clone();
         let thread = Builder::new().name("services".to_owned());
         let hosting = thread.spawn(move || {
-            if services.is_empty() {
-                return;
-            }
             let why = match agent::host(&hosting, &services) {
                 Ok(()) => "they have ended".to_owned(),
                 Err(error) => error.to_string(),
@@ -98,8 +95,9 @@ fn run_with(config: &AgentConfig, services: Vec<Starter>) -> Result<(), samite::
         if let Err(error) = hosting {
             end(&domain, &format!("no thread for them: {error}"));
         }
-        println!("ready");
-        let _ = std::io::stdout().flush();
+        // The launcher may be gone.
+        let mut out = std::io::stdout();
+        let _ = out.write_all(b"ready\n").and_then(|()| out.flush());
     })
 }
 

@@ -12,8 +12,7 @@ use std::process::Command;
 pub(crate) fn read(pid: i32, address: u64) -> anyhow::Result<()> {
     let mut word = [0; 8];
     samite_mem::copy::kernel::read_exact(pid, address, &mut word)?;
-    println!("{}", u64::from_le_bytes(word));
-    Ok(())
+    crate::screen::say(format_args!("{}\n", u64::from_le_bytes(word)))
 }
 
 /// Lets a child read a word of this process. This process allows readers as a unit with this

@@ -4,6 +4,7 @@
 use samite::agent::unit_ended;
 use samite_launch::{Exit, Name, Plan};
 use std::sync::mpsc::{Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
 /// The agent answers at once, and no other thread waits for this one.
@@ -28,13 +29,16 @@ impl Ends {
         let programs = programs.collect();
         let (send, ends) = channel::<(u32, String, String)>();
         let (domain, job) = (plan.domain.clone(), plan.id.clone());
-        std::thread::spawn(move || {
+        let tell = move || {
             for (unit, name, how) in ends {
                 if let Err(error) = unit_ended(&domain, &job, unit, (&name, &how), ANSWER) {
                     tracing::debug!(%error, name, "the agent was not told of an end");
                 }
             }
-        });
+        };
+        if let Err(error) = Builder::new().name("ends".to_owned()).spawn(tell) {
+            tracing::warn!(%error, "no thread: if a unit ends early, others wait until their deadline");
+        }
         Ends {
             send,
             programs,

@@ -1,7 +1,7 @@
 //! `samite info`: the features of the machine and the fabric, and what was chosen.
 
 use crate::agent::budget_by_rule;
-use crate::screen::{say, size, table};
+use crate::screen::{say, size, table, warn};
 use anyhow::Result;
 use comfy_table::Table;
 use samite::host::Host;
@@ -80,19 +80,14 @@ fn transports(host: &Host) -> Table {
         "a simulated network for tests; never chosen for a job",
     ]);
     // Indented rows are features of shm.
-    let fences = match samite_mem::enable_asymmetric_fences() {
-        true => "yes: a sender pays nothing for a receiver that may sleep",
-        false => "no: every send costs a full fence; the kernel refuses membarrier",
+    let (chosen, why) = match samite_mem::enable_asymmetric_fences() {
+        true => ("yes", "a sender pays nothing for a receiver that may sleep"),
+        false => (
+            "no",
+            "every send costs a full fence; the kernel refuses membarrier",
+        ),
     };
-    rows.add_row([
-        "  membarrier",
-        if fences.starts_with("yes") {
-            "yes"
-        } else {
-            "no"
-        },
-        fences,
-    ]);
+    rows.add_row(["  membarrier", chosen, why]);
     let spin = format!(
         "spin 50 us, yield 200 us, sleep; no spin when more than {} units run",
         host.cores
@@ -108,7 +103,7 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
         samite::calibration::save(&model)?;
         return Ok((model, "measured now"));
     }
-    let model = samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
+    let model = samite::calibration::load_or_measure(|what| warn(format_args!("{what}")));
     let origin = if model.host.is_empty() {
         "a guess: measuring failed"
     } else {

@@ -124,7 +124,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if error.is::<screen::NobodyReads>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("samite: {error:#}");
+            screen::warn(format_args!("{error:#}"));
             ExitCode::from(exit_code(&error))
         }
     }
@@ -193,6 +193,8 @@ fn start_log() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would print them where the log could not be written.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
 }
@@ -208,10 +210,10 @@ fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
         .command
         .first()
         .map(|program| program.to_string_lossy().into_owned());
-    eprintln!(
-        "samite: cannot run {}: {error}",
+    screen::warn(format_args!(
+        "cannot run {}: {error}",
         program.unwrap_or_default()
-    );
+    ));
     // As shells do for a program that exists but cannot be run.
     Ok(ExitCode::from(126))
 }

@@ -12,8 +12,8 @@ pub(crate) fn first_word(arguments: &[OsString]) -> Option<PathBuf> {
         if text == "--" || is_short(&text) {
             return None;
         }
-        if text.starts_with("--") {
-            let is_flag = ["--help", "--json"].contains(&&*text);
+        if text.starts_with("--") || text == "-h" {
+            let is_flag = ["-h", "--help", "--json"].contains(&&*text);
             after_option = !text.contains('=') && !is_flag;
         } else if after_option {
             after_option = false;
@@ -50,6 +50,7 @@ mod tests {
         assert_eq!(word("--size 5 w.toml"), Some("w.toml".into()));
         assert_eq!(word("--size=5 w.toml"), Some("w.toml".into()));
         assert_eq!(word("--help w.toml"), Some("w.toml".into()));
+        assert_eq!(word("-h w.toml"), Some("w.toml".into()));
         assert_eq!(word("--json w.toml"), Some("w.toml".into()));
         assert_eq!(word("program w.toml"), Some("program".into()));
         assert_eq!(word("-n 4 w.toml"), None);

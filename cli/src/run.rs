@@ -2,7 +2,7 @@
 
 use crate::ends::Ends;
 use crate::program::{first_word, is_workflow};
-use crate::screen::Screen;
+use crate::screen::{Screen, warn};
 use crate::{builtin, edges, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
@@ -19,7 +19,8 @@ pub(crate) struct RunArgs {
     /// Units of PROGRAM to start
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     units: Option<u32>,
-    /// Name under which the processes find each other [default: the job's name and a unique number]
+    /// Name under which the processes find each other [default: the job's name and a unique number].
+    /// If no `samite agent` of this name runs, this job starts one, which ends with the job
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all
@@ -83,20 +84,14 @@ pub(crate) fn with_parameters(
     name: &str,
     workflow: &Workflow,
 ) -> Result<clap::Command> {
-    let own = [
-        "domain",
-        "config",
-        "set",
-        "tag-output",
-        "help",
-        "target",
-        "units-of-program",
-        "json",
-    ];
+    let own = command.get_subcommands().find(|own| own.get_name() == name);
+    let own = own.into_iter().flat_map(clap::Command::get_arguments);
+    let mut taken: Vec<&str> = own.filter_map(Arg::get_long).collect();
+    taken.push("help");
     let parameters = workflow.parameters();
     if let Some(clash) = parameters
         .iter()
-        .find(|parameter| own.contains(&parameter.name.as_str()))
+        .find(|parameter| taken.contains(&parameter.name.as_str()))
     {
         let message = format!(
             "{}: the parameter `{}` is an option of `samite {name}` already; give it another name",
@@ -212,7 +207,7 @@ pub(crate) fn run(
         return Err(UsageError(why).into());
     }
     // The units read the saved figures. The first run on a host measures them.
-    samite::calibration::load_or_measure(|what| eprintln!("samite: {what}"));
+    samite::calibration::load_or_measure(|what| warn(format_args!("{what}")));
     plan.starter = Some(executable);
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
@@ -228,12 +223,13 @@ pub(crate) fn run(
         screen.show(&event);
     });
     let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
-    if !screen.close(&interrupts, interrupted.then_some(plan.grace)) {
+    let Some(shown) = screen.close(&interrupts, interrupted.then_some(plan.grace)) else {
         // Prints nothing more: if the output is not read, an error may not be read either.
         let code = result.map_or_else(|error| error.exit_code(), |()| STALLED);
         std::process::exit(code.into());
-    }
+    };
     result?;
+    shown.context("cannot write the output of the units")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -260,10 +256,10 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     for (name, settings) in all.chain(own.map(|(name, settings)| (name.as_str(), settings))) {
         if settings.method == Method::Server && servers > 0 && settings.replicas > servers {
             let dot = if name.is_empty() { "" } else { "." };
-            eprintln!(
-                "samite: stage{dot}{name}.replicas is {}, but there are only {servers} servers: each of them keeps one copy of every block",
+            warn(format_args!(
+                "stage{dot}{name}.replicas is {}, but there are only {servers} servers: each of them keeps one copy of every block",
                 settings.replicas
-            );
+            ));
         }
     }
 }
@@ -293,7 +289,7 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
         all.splice(..0, ["unit".into(), command.clone()]);
         samite.to_path_buf()
     } else {
-        find_program(&name, &command_text, Path::new(""))?
+        find_program(&name, command, Path::new(""))?
     };
     let mut plan = Plan::new(name.clone());
     plan.programs.push(

@@ -10,7 +10,8 @@ use samite_launch::{Backlog, Event, Interrupts, Line, Name, Progress, Stream};
 use std::collections::BTreeMap;
 use std::io::{self, PipeReader, Write};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// The reader of a command's output is gone (`samite doctor | head`), so nothing is left to do.
 #[derive(Debug)]
@@ -36,6 +37,11 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     }
 }
 
+/// Prints a message on standard error. If it cannot be written there, no place is left for it.
+pub(crate) fn warn(message: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "samite: {message}");
+}
+
 /// Formats a size for people.
 pub(crate) fn size(bytes: u64) -> String {
     ByteSize::b(bytes).display().iec().to_string()
@@ -56,6 +62,7 @@ pub(crate) struct Screen {
     tag_output: bool,
     send: Sender<Shown>,
     backlog: Backlog,
+    thread: JoinHandle<io::Result<()>>,
     /// Reaches its end when the thread has shown everything.
     done: PipeReader,
 }
@@ -83,14 +90,17 @@ impl Screen {
         let (send, queue) = channel();
         let (done, hold) = io::pipe().context("cannot watch the output")?;
         let shown = backlog.clone();
-        std::thread::spawn(move || {
-            Terminal::default().show_all(&queue, &shown);
+        let show = move || {
+            let result = Terminal::default().show_all(&queue, &shown);
             drop(hold);
-        });
+            result
+        };
+        let thread = Builder::new().name("screen".to_owned()).spawn(show);
         Ok(Self {
             tag_output,
             send,
             backlog,
+            thread: thread.context("cannot start the thread that shows the output")?,
             done,
         })
     }
@@ -126,17 +136,33 @@ impl Screen {
         let _ = self.send.send(shown);
     }
 
-    /// Waits until everything is shown, so that later output starts on a clean line. Returns false
-    /// on a signal, or if it takes longer than `at_most` because the output is not read.
-    pub(crate) fn close(self, interrupts: &Interrupts, at_most: Option<Duration>) -> bool {
+    /// Waits until everything is shown, so that later output starts on a clean line. Returns the
+    /// first error of writing it, or `None` on a signal that asks to end, or if it takes longer
+    /// than `at_most` because the output is not read.
+    pub(crate) fn close(
+        self,
+        interrupts: &Interrupts,
+        at_most: Option<Duration>,
+    ) -> Option<io::Result<()>> {
         drop(self.send);
-        let mut fds = [
-            PollFd::new(&self.done, PollFlags::IN),
-            PollFd::new(interrupts, PollFlags::IN),
-        ];
-        let at_most = at_most.and_then(|time| Timespec::try_from(time).ok());
-        while let Err(rustix::io::Errno::INTR) = poll(&mut fds, at_most.as_ref()) {}
-        !fds[0].revents().is_empty()
+        let end = at_most.and_then(|time| Instant::now().checked_add(time));
+        loop {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut fds = [
+                PollFd::new(&self.done, PollFlags::IN),
+                PollFd::new(interrupts, PollFlags::IN),
+            ];
+            // On an error, such as one due to a signal, neither is ready.
+            let _ = poll(&mut fds, timeout.as_ref());
+            if !fds[0].revents().is_empty() {
+                let panicked = |_| Err(io::Error::other("the thread that shows it panicked"));
+                return Some(self.thread.join().unwrap_or_else(panicked));
+            }
+            if interrupts.ask_to_end() || left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+        }
     }
 }
 
@@ -148,13 +174,18 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn show_all(&mut self, queue: &Receiver<Shown>, backlog: &Backlog) {
+    /// Shows everything. Returns the first error, after which the job continues all the same.
+    fn show_all(&mut self, queue: &Receiver<Shown>, backlog: &Backlog) -> io::Result<()> {
+        let mut result = Ok(());
         for shown in queue {
             let bytes = shown.bytes();
             match &shown {
                 Shown::Line { stream, text } => {
-                    // The reader of our output may stop reading. The job continues.
-                    let _ = self.bars.suspend(|| print(*stream, text));
+                    match self.bars.suspend(|| print(*stream, text)) {
+                        // The reader of our output may have enough of it, as `head` has.
+                        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                        printed => result = result.and(printed),
+                    }
                 }
                 Shown::Progress { name, progress } => self.progress(name.program(), progress),
             }
@@ -163,6 +194,7 @@ impl Terminal {
         for bar in self.programs.values() {
             bar.finish_and_clear();
         }
+        result
     }
 
     /// Updates the bar of a program, which shows its most advanced unit.

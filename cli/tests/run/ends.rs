@@ -168,8 +168,13 @@ fn a_stalled_reader_does_not_keep_a_job_from_ending() {
 /// What a unit left behind prints on, out of its group.
 #[test]
 fn a_daemon_that_prints_holds_nobody() {
-    let daemon = "setsid sh -c 'echo $$; exec yes noise' & sleep 0.05; exit 0";
-    let (child, pids, mut lines) = start("1", daemon);
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let up = folder.path().join("up").display().to_string();
+    let daemon = format!(
+        "setsid sh -c 'echo $$; : > {up}; exec yes noise' & \
+         while [ ! -e {up} ]; do sleep 0.01; done; exit 0"
+    );
+    let (child, pids, mut lines) = start("1", &daemon);
     let mut said = Vec::new();
     lines.read_to_end(&mut said).expect("units print text");
     let output = child.wait_with_output().expect("samite ends");
@@ -217,7 +222,7 @@ fn state(pid: Pid) -> String {
 
 fn wait_for_state(pid: Pid, wanted: impl Fn(&str) -> bool) {
     while !wanted(&state(pid)) {
-        assert_ne!(state(pid), "gone");
+        assert!(!["gone", "Z"].contains(&state(pid).as_str()));
         std::thread::yield_now();
     }
 }
@@ -238,6 +243,78 @@ fn ctrl_z_stops_all_and_they_go_on_together() {
     let output = child.wait_with_output().expect("samite ends");
     assert_eq!(output.status.code(), Some(143), "{}", stderr(&output));
     wait_until_gone(&pids);
+}
+
+/// Ctrl-Z while a pager has not read all output of a job that has ended.
+#[test]
+fn ctrl_z_after_the_end_loses_no_output() {
+    let flood = "echo $$; i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done";
+    let (child, _, mut lines) = start("1", flood);
+    let launcher = Pid::from_child(&child);
+    // The job has ended when the launcher has neither units nor guard nor agent.
+    while has_children(launcher) {
+        std::thread::yield_now();
+    }
+    send(&child, Signal::TSTP);
+    wait_for_state(launcher, |state| state == "T");
+    send(&child, Signal::CONT);
+    let mut said = String::new();
+    lines.read_to_string(&mut said).expect("units print text");
+    assert!(said.ends_with("[sh.0] line 19999\n"), "{}", said.len());
+    let output = child.wait_with_output().expect("samite ends");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn has_children(parent: Pid) -> bool {
+    let parent = format!(" {} ", parent.as_raw_nonzero());
+    let processes = std::fs::read_dir("/proc")
+        .expect("/proc is there")
+        .flatten();
+    let mut stats = processes.map(|entry| std::fs::read_to_string(entry.path().join("stat")));
+    stats.any(|stat| {
+        // After the name: the state, then the parent.
+        let rest = stat.as_deref().ok().and_then(|stat| stat.rsplit_once(") "));
+        rest.is_some_and(|(_, rest)| rest[1..].starts_with(&parent))
+    })
+}
+
+/// A result on a full disk is not complete, and that is an error.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("Linux has it")
+    };
+    let run = |script: &str, command: &mut Command| {
+        let command = command.args(["run", "sh", "-c", script]);
+        command.output().expect("samite can be started")
+    };
+    let output = run("echo hi", samite().stdout(full()));
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("cannot write the output of the units: No space left"),
+        "{said}"
+    );
+    // The cause of a failure is not replaced by a message that cannot be written.
+    let output = run("exit 42", samite().stderr(full()));
+    assert_eq!(output.status.code(), Some(42));
+}
+
+/// Its parent may wait for its children by `signalfd`.
+#[test]
+fn a_parent_that_blocks_sigchld_keeps_no_job_from_ending() {
+    let mut command = isolated(Command::new("env"));
+    command.args([
+        "--block-signal=CHLD",
+        env!("CARGO_BIN_EXE_samite"),
+        "run",
+        "true",
+    ]);
+    let output = command.output().expect("env, of coreutils, can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]

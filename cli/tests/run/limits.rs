@@ -2,7 +2,7 @@
 
 use super::{isolated, output, stderr, stdout, workflow};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::Command;
+use std::process::{Command, Output};
 
 #[test]
 fn thirty_two_units_fit_into_sixty_four_descriptors() {
@@ -43,10 +43,24 @@ fn more_units_than_descriptors_are_refused() {
     );
 }
 
-/// The process limit does not bind root, so root runs this as a user that nobody else is.
+/// Some programs close, or poll, all descriptors that they may have.
 #[test]
-fn more_units_than_processes_are_refused_and_none_stays() {
-    const NOBODY_ELSE: u32 = 54_321;
+fn no_more_descriptors_than_pipes_need_are_passed_on() {
+    let mut command = isolated(Command::new("sh"));
+    command.args([
+        "-c",
+        r#"ulimit -Sn 40; exec "$0" run --tag-output no -n 16 sh -c 'ulimit -Sn'"#,
+    ]);
+    let output = command
+        .arg(env!("CARGO_BIN_EXE_samite"))
+        .output()
+        .expect("sh can be started");
+    assert_eq!(stdout(&output), "56\n".repeat(16), "{}", stderr(&output));
+}
+
+/// What `samite run` does while its user may have so many threads. The limit does not bind root, so
+/// root runs it as `user`, who is nobody else.
+fn run_within(limit: usize, user: u32, arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let everybody = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(folder.path(), everybody).expect("it is ours");
@@ -58,29 +72,53 @@ fn more_units_than_processes_are_refused_and_none_stays() {
         .arg(&copy)
         .status();
     assert!(copied.expect("cp can be started").success());
-    let root = rustix::process::getuid().is_root();
+    // The figures of the host, which it takes threads to measure.
+    let cache = folder.path().join("cache");
+    let figures = isolated(Command::new(&copy))
+        .arg("info")
+        .env("XDG_CACHE_HOME", &cache)
+        .output();
+    assert!(figures.expect("samite can be started").status.success());
     let mut command = isolated(Command::new("prlimit"));
-    if root {
-        let id = NOBODY_ELSE.to_string();
-        command.args([
-            "--nproc=9",
-            "setpriv",
-            "--reuid",
-            &id,
-            "--regid",
-            &id,
-            "--clear-groups",
-        ]);
-    } else {
-        command.arg("--nproc=1");
+    command.arg(format!("--nproc={limit}"));
+    if rustix::process::getuid().is_root() {
+        let id = user.to_string();
+        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
     }
-    command
-        .arg(&copy)
-        .args(["run", "-n", "40", "sleep", "1000"])
-        .current_dir("/");
-    let output = command
-        .output()
-        .expect("prlimit, of util-linux, can be started");
+    let command = command.arg(&copy).arg("run").args(arguments);
+    let command = command.env("XDG_CACHE_HOME", &cache).current_dir("/");
+    let output = command.output();
+    output.expect("prlimit, of util-linux, can be started")
+}
+
+/// The threads of this user.
+fn own_threads() -> usize {
+    let own = rustix::process::getuid().as_raw();
+    let processes = std::fs::read_dir("/proc")
+        .expect("/proc is there")
+        .flatten();
+    let processes = processes.filter(|one| one.metadata().is_ok_and(|data| data.uid() == own));
+    let tasks = processes.filter_map(|one| std::fs::read_dir(one.path().join("task")).ok());
+    tasks.map(Iterator::count).sum()
+}
+
+#[test]
+fn a_launcher_without_a_thread_for_its_output_says_so() {
+    let output = run_within(1, 54_322, &["true"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("samite: cannot start the thread that shows the output: "),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn more_units_than_processes_are_refused_and_none_stays() {
+    const NOBODY_ELSE: u32 = 54_321;
+    let root = rustix::process::getuid().is_root();
+    let limit = if root { 9 } else { own_threads() + 15 };
+    let output = run_within(limit, NOBODY_ELSE, &["-n", "40", "sleep", "1000"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("the system allowed no more processes after "),

@@ -7,6 +7,8 @@ mod ends;
 mod limits;
 mod settings;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -108,6 +110,35 @@ fn a_workflow_takes_its_parameters_as_options() {
     let wrong = output(&["run", &file, "--sise", "9"]);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(stderr(&wrong).contains("--size"), "{}", stderr(&wrong));
+}
+
+/// Only the options of this command are taken.
+#[test]
+fn a_parameter_may_have_the_name_of_another_commands_option() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let program = "[[program]]\nname = \"a\"\ncommand = \"echo\"\nprefix = false\n";
+    let text = "parameters = { json = 1, target = 2 }\n";
+    let args = "args = [\"{json}\", \"{target}\"]\n";
+    let file = workflow(folder.path(), &[text, program, args].concat());
+    let shown = output(&["run", &file, "--json", "3", "--target=4"]);
+    assert_eq!(stdout(&shown), "3 4\n", "{}", stderr(&shown));
+    let refused = output(&["doctor", &file]);
+    let why = "the parameter `json` is an option of `samite doctor` already";
+    assert!(stderr(&refused).contains(why), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_program_whose_path_is_no_text_is_run() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join(OsStr::from_bytes(b"caf\xe9"));
+    std::os::unix::fs::symlink("/bin/echo", &path).expect("a scratch folder can be written");
+    let mut command = samite();
+    let command = command
+        .args(["run", "--tag-output", "no"])
+        .arg(path)
+        .arg("hi");
+    let output = command.output().expect("samite can be started");
+    assert_eq!(stdout(&output), "hi\n", "{}", stderr(&output));
 }
 
 #[test]
