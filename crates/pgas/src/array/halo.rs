@@ -26,7 +26,8 @@ pub(super) struct Exchange<T, const D: usize> {
     /// The number of elements of all slots of one round.
     room: u64,
     round: u64,
-    under_way: bool,
+    /// The number of directions in which this round's elements were sent; `None` between rounds.
+    sent: Option<usize>,
     packed: Vec<T>,
 }
 
@@ -82,7 +83,7 @@ impl<T: Elem, const D: usize> Exchange<T, D> {
             directions,
             room,
             round: 0,
-            under_way: false,
+            sent: None,
             packed: Vec::new(),
         }))
     }
@@ -134,22 +135,29 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// [`Array::finish_halo`] and are untouched until then.
     ///
     /// # Errors
-    /// [`ArrayError::Exchange`] while another exchange is under way; a lost neighbour.
+    /// [`ArrayError::Exchange`] while another exchange is under way; a lost neighbour; the
+    /// deadline. If it fails, some neighbours may already have this round's elements. Another call
+    /// sends the elements to the rest.
     pub fn start_halo(&mut self) -> Result<()> {
         let layout = self.own_layout();
         let Some(exchange) = &mut self.exchange else {
             return Ok(());
         };
-        if exchange.under_way {
+        if exchange.sent == Some(exchange.directions.len()) {
             return Err(ArrayError::Exchange("is under way already; finish it first").into());
         }
-        // The puts of the last round have arrived, because this unit's neighbours answered its
-        // signals.
-        exchange.landing.team().0.job.flush(None)?;
-        exchange.under_way = true;
-        exchange.round += 1;
+        if exchange.sent.is_none() {
+            // The puts of the last round have arrived, because this unit's neighbours answered its
+            // signals.
+            exchange.landing.team().0.job.flush(None)?;
+            exchange.round += 1;
+        }
         let mut packed = std::mem::take(&mut exchange.packed);
-        for (number, direction) in exchange.directions.iter().enumerate() {
+        let first = exchange.sent.unwrap_or(0);
+        for (number, direction) in exchange.directions.iter().enumerate().skip(first) {
+            // A neighbour that has its signal may be reading the slot: if a later direction fails,
+            // this one is not sent again.
+            exchange.sent = Some(number);
             let Some((neighbour, cells)) = direction.to else {
                 continue;
             };
@@ -176,20 +184,27 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
             )?;
         }
         exchange.packed = packed;
+        exchange.sent = Some(exchange.directions.len());
         Ok(())
     }
 
     /// Waits for the neighbours' elements and copies them into the ghost cells. Collective.
     ///
     /// # Errors
-    /// [`ArrayError::Exchange`] if no exchange was started; a lost neighbour; the deadline.
+    /// [`ArrayError::Exchange`] if no exchange was started, or [`Array::start_halo`] failed; a lost
+    /// neighbour; the deadline.
     pub fn finish_halo(&mut self) -> Result<()> {
         let layout = self.own_layout();
         let Some(exchange) = &mut self.exchange else {
             return Ok(());
         };
-        if !exchange.under_way {
-            return Err(ArrayError::Exchange("was not started").into());
+        match exchange.sent {
+            None => return Err(ArrayError::Exchange("was not started").into()),
+            Some(sent) if sent < exchange.directions.len() => {
+                let why = "has not sent to all neighbours; start it again";
+                return Err(ArrayError::Exchange(why).into());
+            }
+            Some(_) => {}
         }
         let mut packed = std::mem::take(&mut exchange.packed);
         for (number, direction) in exchange.directions.iter().enumerate() {
@@ -215,7 +230,7 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
             }
         }
         exchange.packed = packed;
-        exchange.under_way = false;
+        exchange.sent = None;
         Ok(())
     }
 }
@@ -241,5 +256,60 @@ fn copy<T: Copy>(to: &mut [T], from: &[T]) {
     match (to, from) {
         ([to], [from]) => *to = *from,
         (to, from) => to.copy_from_slice(from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pgas;
+    use crate::array::{Array, ArrayError, Halo, Pattern};
+    use crate::tampered::{ALMOST_ALL, starve, starving};
+    use samite_testkit::{check, same, simulate};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
+
+    /// Unit 0 has no credit for its second neighbour when it starts an exchange. It cannot finish
+    /// that exchange before it has started it again, and then no ghost cell is old.
+    #[test]
+    fn an_exchange_that_was_started_in_part_is_started_again() {
+        let name = "array::halo::tests::an_exchange_that_was_started_in_part_is_started_again";
+        let state = &Arc::new(AtomicU64::new(starving::IDLE));
+        simulate(name, 3, 0..8, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let halo = Halo::new([1]).periodic([true]);
+            let mut array = Array::<u64, 1>::new(world, Pattern::block([3], 3)?.with_halo(halo)?)?;
+            let words = world.allocate::<u64>(1)?;
+            let me = u64::from(world.rank());
+            if me == 0 {
+                state.store(starving::IDLE, Relaxed);
+                starve(fabric, state);
+            }
+            for round in 1..6 {
+                array.write_local(1, &[10 * round + me])?;
+                if round == 2 && me == 0 {
+                    state.store(starving::KEEPS, Relaxed);
+                    for _ in 0..=ALMOST_ALL {
+                        drop(words.put_nb(1, 0, &[1])?);
+                    }
+                    state.store(starving::IDLE, Relaxed);
+                    let started = fabric.within(Duration::from_millis(50), || array.start_halo());
+                    check!(started.is_err());
+                    let again = "has not sent to all neighbours; start it again";
+                    same!(array.finish_halo(), Err(ArrayError::Exchange(again).into()));
+                    state.store(starving::STARVES, Relaxed);
+                    words.put(2, 0, &[1])?;
+                }
+                array.exchange_halo()?;
+                let mut cells = [0; 3];
+                array.read_local(0, &mut cells)?;
+                same!(
+                    cells,
+                    [(me + 2) % 3, me, (me + 1) % 3].map(|unit| 10 * round + unit)
+                );
+            }
+            Ok(array.free()?)
+        });
     }
 }
