@@ -28,6 +28,13 @@ impl Clock {
         }
     }
 
+    /// Merges a clock that another unit has sent to `me`, which alone knows its own time.
+    pub(super) fn hear(&mut self, me: u32, other: &Clock) {
+        let own = self.time(me);
+        self.join(other);
+        *self.entry(me) = own;
+    }
+
     /// Marks a unit as dead: everything that it did happened before now.
     pub(super) fn bury(&mut self, unit: u32) {
         *self.entry(unit) = u64::MAX;
@@ -67,5 +74,13 @@ mod tests {
         b.bury(7);
         b.bury(7);
         assert!(b.is_buried(7) && !b.is_buried(0));
+    }
+
+    #[test]
+    fn nobody_else_knows_the_time_of_a_unit() {
+        let mut clock = Clock::of(1);
+        clock.hear(1, &Clock(vec![7, u64::MAX]));
+        clock.tick(1);
+        assert_eq!([clock.time(0), clock.time(1)], [7, 2]);
     }
 }

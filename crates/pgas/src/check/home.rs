@@ -4,17 +4,20 @@
 //! records the access and stores the unit's clock with the element; the second fetches the clock
 //! stored there. A unit that sees the effect of an operation queries after it, and so finds the
 //! clock that was stored before it.
+//!
+//! A query says nothing about the unit that sends it: that is known from the message. What a query
+//! makes this unit store and compute is bounded by the size of the query.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};
-use super::shadow::{New, Shadow};
+use super::shadow::{New, Ranges, Shadow};
 use crate::Unit;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Where a clock is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) enum Key {
     /// An element, identified by its first byte.
     Element {
@@ -22,11 +25,11 @@ pub(super) enum Key {
         generation: u8,
         offset: u64,
     },
-    Lock {
-        team: u64,
-        number: u64,
-    },
+    Lock(LockName),
 }
+
+/// The team of a lock, and its number there.
+pub(super) type LockName = (u64, u64);
 
 /// A query about a unit's memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,18 +41,17 @@ pub(super) enum Question {
         /// Bytes.
         ranges: Vec<Range<u64>>,
         element_bytes: u64,
-        unit: u32,
         kind: AccessKind,
         place: String,
         clock: Clock,
     },
-    /// Stores a clock under the key. What this unit did so far happens before the actions of a unit
+    /// Stores a clock with a lock. What this unit did so far happens before the actions of a unit
     /// that takes it.
-    Leave { key: Key, clock: Clock },
+    Leave { lock: LockName, clock: Clock },
     /// Fetches the clock stored under the key.
     Take { key: Key },
-    /// The implicit puts of a unit are complete.
-    Complete { unit: u32, clock: Clock },
+    /// The implicit puts of this unit are complete.
+    Complete { clock: Clock },
 }
 
 /// The answer to a [`Question`].
@@ -64,7 +66,9 @@ pub(super) struct Answer {
 pub(super) struct Home {
     owner: Unit,
     shadow: Shadow,
-    left: HashMap<Key, Clock>,
+    /// The clocks of those that have updated elements, by segment.
+    updated: HashMap<u16, Ranges<Clock>>,
+    locks: HashMap<LockName, Clock>,
 }
 
 impl Home {
@@ -72,11 +76,13 @@ impl Home {
         Home {
             owner,
             shadow: Shadow::default(),
-            left: HashMap::new(),
+            updated: HashMap::new(),
+            locks: HashMap::new(),
         }
     }
 
-    pub(super) fn answer(&mut self, question: Question) -> Answer {
+    /// Answers a query of `unit`.
+    pub(super) fn answer(&mut self, unit: u32, question: Question) -> Answer {
         let mut answer = Answer::default();
         match question {
             Question::Access {
@@ -84,7 +90,6 @@ impl Home {
                 generation,
                 ranges,
                 element_bytes,
-                unit,
                 kind,
                 place,
                 clock,
@@ -103,36 +108,81 @@ impl Home {
                 answer.conflicts = self.shadow.access(&new);
                 // An atomic update publishes its unit's clock to units that later see the element.
                 if kind.is_atomic() && kind.writes() {
-                    let starts = ranges.into_iter().flat_map(|range| {
-                        let step = (element_bytes as usize).max(1);
-                        range.step_by(step)
-                    });
-                    for offset in starts {
-                        let key = Key::Element {
-                            segment,
-                            generation,
-                            offset,
-                        };
-                        self.leave(key, &clock);
+                    let elements = Ranges::of(&mut self.updated, segment, generation);
+                    for range in &ranges {
+                        elements.visit(range, |_, left| left.join(&clock));
                     }
                 }
             }
-            Question::Leave { key, clock } => self.leave(key, &clock),
+            Question::Leave { lock, clock } => self.locks.entry(lock).or_default().join(&clock),
             Question::Take { key } => {
-                answer.clock = self.left.get(&key).cloned().unwrap_or_default();
+                let left = match key {
+                    Key::Lock(lock) => self.locks.get(&lock),
+                    Key::Element {
+                        segment,
+                        generation,
+                        offset,
+                    } => Ranges::of(&mut self.updated, segment, generation).at(offset),
+                };
+                answer.clock = left.cloned().unwrap_or_default();
             }
-            Question::Complete { unit, clock } => self.shadow.complete(unit, clock.time(unit)),
+            Question::Complete { clock } => self.shadow.complete(unit, clock.time(unit)),
         }
         answer
     }
 
-    fn leave(&mut self, key: Key, clock: &Clock) {
-        self.left.entry(key).or_default().join(clock);
+    /// Returns the answer to `unit` as a message, or `None` if its message is not a query.
+    pub(super) fn answer_message(&mut self, unit: u32, bytes: &[u8]) -> Option<Vec<u8>> {
+        let question = serde_json::from_slice(bytes).ok()?;
+        serde_json::to_vec(&self.answer(unit, question)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(home: &mut Home, unit: u32, question: &str) -> Answer {
+        let answer = home.answer_message(unit, question.as_bytes());
+        serde_json::from_slice(&answer.expect("it is a query")).expect("it is an answer")
     }
 
-    /// Returns the answer as a message, or `None` if the message is not a query.
-    pub(super) fn answer_message(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let question = serde_json::from_slice(bytes).ok()?;
-        serde_json::to_vec(&self.answer(question)).ok()
+    fn access(unit: u32, kind: &str, end: u64, clock: &str) -> String {
+        format!(
+            r#"{{"Access":{{"segment":1,"generation":0,"ranges":[{{"start":0,"end":{end}}}],
+                "element_bytes":1,"unit":{unit},"kind":"{kind}","place":"","clock":{clock}}}}}"#
+        )
+    }
+
+    /// Only a unit itself completes its puts.
+    #[test]
+    fn a_unit_speaks_for_itself() {
+        let home = &mut Home::new(Unit(0));
+        answer(home, 0, &access(0, "ImplicitPut", 8, "[1]"));
+        answer(home, 1, r#"{"Complete":{"unit":0,"clock":[1,1]}}"#);
+        let found = answer(home, 1, &access(1, "Get", 8, "[5,5]"));
+        assert_eq!(found.conflicts.len(), 1);
+        answer(home, 0, r#"{"Complete":{"unit":0,"clock":[1,1]}}"#);
+        let found = answer(home, 1, &access(1, "Put", 8, "[5,6]"));
+        assert_eq!(found.conflicts.len(), 0);
+    }
+
+    /// An update of as many elements as there can be costs no more than one of a few.
+    #[test]
+    fn an_update_of_everything_is_one_range() {
+        let home = &mut Home::new(Unit(0));
+        answer(home, 1, &access(1, "Update", u64::MAX, "[0,3]"));
+        answer(home, 2, &access(2, "Update", 8, "[0,0,4]"));
+        let mut take = |offset: u64, generation: u8| {
+            let key = format!(r#""segment":1,"generation":{generation},"offset":{offset}"#);
+            let question = format!(r#"{{"Take":{{"key":{{"Element":{{{key}}}}}}}}}"#);
+            let clock = answer(home, 0, &question).clock;
+            [1, 2].map(|unit| clock.time(unit))
+        };
+        assert_eq!(take(7, 0), [3, 4]);
+        assert_eq!(take(8, 0), [3, 0]);
+        assert_eq!(take(1 << 60, 0), [3, 0]);
+        // The number stands for other memory.
+        assert_eq!(take(7, 1), [0, 0]);
     }
 }

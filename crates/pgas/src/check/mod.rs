@@ -90,9 +90,10 @@ impl Checker {
             return None;
         }
         let home = Arc::new(Mutex::new(Home::new(me)));
-        let answers = home.clone();
-        fabric.on(QUESTIONS, move |_, bytes| {
-            answers.lock().answer_message(bytes)
+        let (answers, units) = (home.clone(), peers.to_vec());
+        fabric.on(QUESTIONS, move |from, bytes| {
+            let unit = units.iter().position(|peer| *peer == from)?;
+            answers.lock().answer_message(unit as u32, bytes)
         });
         Some(Checker {
             fabric: fabric.clone(),
@@ -134,7 +135,6 @@ impl Checker {
             generation: memory.generation,
             ranges,
             element_bytes: size,
-            unit: self.me,
             kind,
             place: place.to_string(),
             clock: self.clock.lock().clone(),
@@ -177,13 +177,7 @@ impl Checker {
         units.retain(|unit, _| of.is_none_or(|of| of.0 == *unit));
         for (unit, puts) in units {
             let clock = self.clock.lock().clone();
-            self.ask(
-                unit,
-                Question::Complete {
-                    unit: self.me,
-                    clock,
-                },
-            )?;
+            self.ask(unit, Question::Complete { clock })?;
             let mut incomplete = self.incomplete.lock();
             // Not if another thread has made one meanwhile.
             if incomplete.get(&unit) == Some(&puts) {
@@ -196,15 +190,15 @@ impl Checker {
     /// Records that a lock is about to be released.
     pub(crate) fn lock_given(&self, home: Unit, team: u64, number: u64) -> Result<()> {
         let clock = self.clock.lock().clone();
-        let key = Key::Lock { team, number };
-        self.ask(home.0, Question::Leave { key, clock })?;
+        let lock = (team, number);
+        self.ask(home.0, Question::Leave { lock, clock })?;
         self.clock.lock().tick(self.me);
         Ok(())
     }
 
     /// Records that a lock was acquired.
     pub(crate) fn lock_taken(&self, home: Unit, team: u64, number: u64) -> Result<()> {
-        self.take(home.0, Key::Lock { team, number })
+        self.take(home.0, Key::Lock((team, number)))
     }
 
     /// Records that a unit is dead.
@@ -214,7 +208,7 @@ impl Checker {
 
     fn take(&self, unit: u32, key: Key) -> Result<()> {
         let answer = self.ask(unit, Question::Take { key })?;
-        self.clock.lock().join(&answer.clock);
+        self.clock.lock().hear(self.me, &answer.clock);
         Ok(())
     }
 
@@ -293,14 +287,14 @@ impl Checker {
             return Ok(None);
         };
         if orders {
-            self.clock.lock().join(&told.clock);
+            self.clock.lock().hear(self.me, &told.clock);
         }
         Ok(told.news)
     }
 
     fn ask(&self, unit: u32, question: Question) -> Result<Answer> {
         if unit == self.me {
-            return Ok(self.home.lock().answer(question));
+            return Ok(self.home.lock().answer(unit, question));
         }
         let Some(peer) = self.peers.get(unit as usize) else {
             return Ok(Answer::default());

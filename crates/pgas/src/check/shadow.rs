@@ -18,7 +18,7 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     /// By number, for its latest use only.
-    segments: HashMap<u16, Segment>,
+    segments: HashMap<u16, Ranges<Known>>,
     /// Source locations, by the numbers that stand for them here.
     places: Vec<String>,
     numbers: HashMap<String, u32>,
@@ -27,11 +27,12 @@ pub(super) struct Shadow {
     said: HashSet<(u16, Past, Past)>,
 }
 
+/// What is known of ranges of bytes of a segment, in one use of its number.
 #[derive(Debug, Default)]
-struct Segment {
+pub(super) struct Ranges<V> {
     generation: u8,
-    /// By the first byte: the end, and the accesses. Ranges do not overlap.
-    ranges: BTreeMap<u64, (u64, Known)>,
+    /// By the first byte: the end, and the value. Ranges do not overlap.
+    ranges: BTreeMap<u64, (u64, V)>,
 }
 
 /// The accesses to a range.
@@ -85,14 +86,7 @@ impl Shadow {
         let mut found: Vec<(Past, Range<u64>)> = Vec::new();
         for bytes in new.ranges {
             let completed = &self.completed;
-            let segment = self.segments.entry(new.segment).or_default();
-            if segment.generation != new.generation {
-                // The memory of the earlier use is gone, and the accesses to it are forgotten.
-                *segment = Segment {
-                    generation: new.generation,
-                    ..Segment::default()
-                };
-            }
+            let segment = Ranges::of(&mut self.segments, new.segment, new.generation);
             segment.visit(bytes, |bytes, before| {
                 for (old, at) in before.iter() {
                     if old.kind.conflicts_with(new.kind) && !is_before(completed, old, *at, new) {
@@ -190,9 +184,32 @@ fn take_over(before: &mut Known, past: Past, when: When) {
     before.push((past, when));
 }
 
-impl Segment {
-    /// Changes the record of a range piece by piece, and merges pieces that are equal afterwards.
-    fn visit(&mut self, bytes: &Range<u64>, mut change: impl FnMut(&Range<u64>, &mut Known)) {
+impl<V: Clone + Default + PartialEq> Ranges<V> {
+    /// Returns those of this use of a segment's number.
+    pub(super) fn of(all: &mut HashMap<u16, Self>, segment: u16, generation: u8) -> &mut Self {
+        let found = all.entry(segment).or_default();
+        if found.generation != generation {
+            // The memory of the earlier use is gone, and what is known of it is forgotten.
+            *found = Ranges {
+                generation,
+                ..Ranges::default()
+            };
+        }
+        found
+    }
+
+    /// Returns the value of the range that a byte is in.
+    pub(super) fn at(&self, byte: u64) -> Option<&V> {
+        let (_, (end, value)) = self.ranges.range(..=byte).next_back()?;
+        (byte < *end).then_some(value)
+    }
+
+    /// Changes the values of a range piece by piece, and merges pieces that are equal afterwards.
+    pub(super) fn visit(
+        &mut self,
+        bytes: &Range<u64>,
+        mut change: impl FnMut(&Range<u64>, &mut V),
+    ) {
         if bytes.is_empty() {
             return;
         }
@@ -203,23 +220,23 @@ impl Segment {
             .range(bytes.clone())
             .map(|(at, _)| *at)
             .collect();
-        // Cover the whole range: gaps between the known pieces become pieces without accesses.
+        // Cover the whole range: gaps between the known pieces become pieces with empty values.
         let mut at = bytes.start;
-        let mut pieces: Vec<(Range<u64>, Known)> = Vec::new();
+        let mut pieces: Vec<(Range<u64>, V)> = Vec::new();
         for start in inside {
             let Some((end, known)) = self.ranges.remove(&start) else {
                 continue;
             };
             if at < start {
-                pieces.push((at..start, Vec::new()));
+                pieces.push((at..start, V::default()));
             }
             pieces.push((start..end, known));
             at = end;
         }
         if at < bytes.end {
-            pieces.push((at..bytes.end, Vec::new()));
+            pieces.push((at..bytes.end, V::default()));
         }
-        let mut last: Option<(Range<u64>, Known)> = None;
+        let mut last: Option<(Range<u64>, V)> = None;
         for (range, mut known) in pieces {
             change(&range, &mut known);
             match &mut last {
@@ -233,7 +250,7 @@ impl Segment {
         self.keep(last);
     }
 
-    fn keep(&mut self, piece: Option<(Range<u64>, Known)>) {
+    fn keep(&mut self, piece: Option<(Range<u64>, V)>) {
         if let Some((range, known)) = piece {
             self.ranges.insert(range.start, (range.end, known));
         }
