@@ -140,7 +140,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
             }
         })?;
         let all = self.gather(own.map(|own| own.0), own.map_or(NOWHERE, |own| own.1))?;
-        let there = all.into_iter().filter(|(_, place)| *place != NOWHERE);
+        // A member that lies may name any place.
+        let there = all.into_iter().filter(|(_, place)| *place < self.len());
         let best = there.reduce(|old, new| if better(&new, &old) { new } else { old });
         Ok(best.map(|(element, place)| (element, bounds.index(place))))
     }
@@ -158,7 +159,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         })?;
         let all = self.gather(None, first)?;
         let first = all.into_iter().map(|(_, place)| place).min();
-        let found = first.filter(|place| *place != NOWHERE);
+        // A member that lies may name any place.
+        let found = first.filter(|place| *place < self.len());
         Ok(found.map(|place| bounds.index(place)))
     }
 
@@ -168,7 +170,8 @@ impl<T: Elem, const D: usize, P: Own> Array<T, D, P> {
         let mut own = 0;
         self.for_each(|_, element| own += u64::from(is(element)))?;
         let all = self.gather(None, own)?;
-        Ok(all.into_iter().map(|(_, count)| count).sum())
+        let counts = all.into_iter().map(|(_, count)| count);
+        Ok(counts.fold(0, u64::saturating_add))
     }
 
     /// Calls `see` for own elements with their places in row-major order.
@@ -254,5 +257,41 @@ impl<T: Elem, const D: usize> Array<T, D> {
 fn step<const D: usize>(index: &mut [u64; D]) {
     if let Some(last) = index.last_mut() {
         *last += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pgas;
+    use crate::array::{Array, Pattern};
+    use samite_testkit::{same, simulate};
+
+    /// Unit 1 finds elements in an array that has none, and counts more than there can be.
+    #[test]
+    fn places_that_an_array_does_not_have() {
+        let name = "array::algorithm::tests::places_that_an_array_does_not_have";
+        simulate(name, 2, 0..2, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let nothing = Array::<u64, 2>::new(world, Pattern::block([0, 5], 2)?)?;
+            let full = Array::<u64, 1>::new(world, Pattern::block([4], 2)?)?;
+            if world.rank() == 0 {
+                same!(nothing.min_element()?, None);
+                same!(nothing.find(|_| true)?, None);
+                same!(full.max_element()?, Some((0, [0])));
+                same!(full.count(|_| true)?, u64::MAX);
+            } else {
+                for _ in 0..2 {
+                    nothing.for_each(|_, _| {})?;
+                    nothing.gather(Some(7), 3)?;
+                }
+                full.for_each(|_, _| {})?;
+                full.gather(Some(7), 4)?;
+                full.for_each(|_, _| {})?;
+                full.gather(None, u64::MAX)?;
+            }
+            full.free()?;
+            Ok(nothing.free()?)
+        });
     }
 }

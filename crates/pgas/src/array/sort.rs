@@ -177,7 +177,8 @@ impl<'a, T: Elem> Cutting<'a, T> {
         for (target, pivot) in pivots.iter().enumerate() {
             let Some(pivot) = pivot else { continue };
             let count = own[target];
-            let position: u64 = counts.iter().skip(target).step_by(own.len()).sum();
+            let of_all = counts.iter().skip(target).step_by(own.len());
+            let position = of_all.copied().fold(0, u64::saturating_add);
             let (lo, hi) = &mut self.intervals[target];
             match position.cmp(&self.targets[target]) {
                 Ordering::Equal => (*lo, *hi) = (count, count),
@@ -232,10 +233,11 @@ fn weighted_median<T>(
 ) -> Option<Proposal<T>> {
     // The sort is stable: equal elements stay in the order of their ranks.
     proposals.sort_by(|a, b| compare(&a.element, &b.element));
-    let total: u64 = proposals.iter().map(|proposal| proposal.weight).sum();
+    let weights = proposals.iter().map(|proposal| proposal.weight);
+    let total = weights.fold(0, u64::saturating_add);
     let mut before = 0;
     proposals.into_iter().find(|proposal| {
-        before += proposal.weight;
+        before = proposal.weight.saturating_add(before);
         before >= total.div_ceil(2)
     })
 }

@@ -204,7 +204,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
         let own = self.local_len();
         let own = own.map_err(|error| self.team().0.refuse_next(error))?;
         self.team().all_gather(&[own], &mut all)?;
-        Ok(all.iter().sum())
+        Ok(all.into_iter().fold(0, u64::saturating_add))
     }
 
     /// Frees the map. Collective: when it returns, no member uses the map any more.
