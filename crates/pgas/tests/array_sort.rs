@@ -130,6 +130,17 @@ everywhere!(what_is_no_order, 3, |fabric, _| {
     Ok(())
 });
 
+// Each member takes the other one's element for the pivot, and drops nothing.
+everywhere!(opposite_orders, 2, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let mut array = Array::<u64, 1>::new(pgas.world(), Pattern::block([8], 2)?)?;
+    array.fill_with(|[i]| (i + 10) % 14)?;
+    let is_first = pgas.me().0 == 0;
+    let answer = array.sort_by(|a, b| if is_first { a.cmp(b) } else { b.cmp(a) });
+    assert_eq!(answer, Err(Error::Array(ArrayError::NoOrder)));
+    Ok(array.free()?)
+});
+
 everywhere!(a_larger_array, 4, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let n = 100_003;
