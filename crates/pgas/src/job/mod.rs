@@ -59,8 +59,9 @@ pub(crate) struct Job {
 impl Job {
     /// Creates the job without communicating.
     pub(crate) fn new(fabric: &Fabric) -> Result<Job> {
-        let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
+        // First, because a unit that waits in vain must not count a life that the others do not.
         let units = fabric.job_lives()?;
+        let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let peers: Vec<PeerId> = units.iter().map(|(peer, _)| *peer).collect();
         let me = Unit(fabric.identity().unit);
         Ok(Job {

@@ -1,8 +1,9 @@
 //! Beginning and ending, many times in one process, without a leak.
 
-use samite_fabric::{Fabric, Identity, PeerId};
+use samite_fabric::{Error as Below, Fabric, Identity, PeerId};
 use samite_pgas::{Error, Pgas, Sum};
-use samite_testkit::{MESSAGES_ONLY, Outcome, check, everywhere, same, units};
+use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units};
+use std::time::Duration;
 
 const CYCLES: u32 = 370;
 
@@ -50,6 +51,31 @@ everywhere!(one_life_at_a_time, 2, |fabric, _| {
     }
     Ok(())
 });
+
+/// A unit that begins before the others have joined may try again.
+#[test]
+fn a_beginning_that_came_too_early() {
+    let body = |unit: &samite_testkit::Unit| {
+        if unit.rank == 1 {
+            pause("has not joined");
+        }
+        let fabric = Fabric::join(&unit.domain, unit.identity(), unit.config.clone())?;
+        if unit.rank == 0 {
+            let early = fabric.within(Duration::from_millis(5), || Pgas::new(&fabric));
+            let is_absent = matches!(early, Err(Error::Fabric(Below::Absent { .. })));
+            check!(is_absent, "{early:?}");
+            point("was too early");
+        }
+        let pgas = Pgas::new(&fabric)?;
+        Ok(pgas.world().barrier()?)
+    };
+    let name = "lives::a_beginning_that_came_too_early";
+    units(2).orchestrate_bare(name, body, |cluster| {
+        cluster.wait_point(Who::Unit(1), "has not joined");
+        cluster.wait_point(Who::Unit(0), "was too early");
+        cluster.release(Who::Unit(1));
+    });
+}
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
