@@ -69,6 +69,8 @@ const CONFLICTS_MAX: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct Checker {
     fabric: Fabric,
+    /// Of the [`crate::Pgas`] on its fabric.
+    life: u32,
     me: u32,
     /// By unit.
     peers: Vec<PeerId>,
@@ -85,7 +87,7 @@ pub(crate) struct Checker {
 
 impl Checker {
     /// Starts checking if the fabric's settings enable it.
-    pub(crate) fn start(fabric: &Fabric, me: Unit, peers: &[PeerId]) -> Option<Checker> {
+    pub(crate) fn start(fabric: &Fabric, me: Unit, peers: &[PeerId], life: u32) -> Option<Checker> {
         if !fabric.checks() {
             return None;
         }
@@ -97,6 +99,7 @@ impl Checker {
         });
         Some(Checker {
             fabric: fabric.clone(),
+            life,
             me: me.0,
             peers: peers.to_vec(),
             clock: Mutex::new(Clock::of(me.0)),
@@ -228,7 +231,7 @@ impl Checker {
         let bytes = serde_json::to_vec(&told).unwrap_or_default();
         for (rank, peer) in (0..).zip(team.1) {
             if *peer != self.fabric.me() && to(rank) {
-                alive(self.fabric.send(*peer, tag(team, number), &bytes))?;
+                alive(self.fabric.send(*peer, self.tag(team.0, number), &bytes))?;
             }
         }
         self.clock.lock().tick(self.me);
@@ -244,7 +247,7 @@ impl Checker {
     ) -> Result<()> {
         for (rank, peer) in (0..).zip(team.1) {
             if *peer != self.fabric.me() && from(rank) {
-                self.hear_of(*peer, tag(team, number), true)?;
+                self.hear_of(*peer, self.tag(team.0, number), true)?;
             }
         }
         Ok(())
@@ -264,7 +267,7 @@ impl Checker {
         for (rank, peer) in (0..).zip(team.1) {
             let theirs = match *peer == self.fabric.me() {
                 true => own.as_ref().map(|(_, conflict)| conflict.clone()),
-                false => self.hear_of(*peer, tag(team, number), from(rank))?,
+                false => self.hear_of(*peer, self.tag(team.0, number), from(rank))?,
             };
             news = news.or(theirs);
         }
@@ -292,6 +295,14 @@ impl Checker {
         Ok(told.news)
     }
 
+    /// Returns the tag of the clocks of one collective. It is even, like those of the messages of a
+    /// collective.
+    pub(crate) fn tag(&self, team: u64, number: u64) -> u64 {
+        let mix = |word: u64| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        let mixed = mix(mix(team) ^ u64::from(self.life)) ^ number;
+        CLOCKS | mixed << 1 & ((1 << 48) - 1)
+    }
+
     fn ask(&self, unit: u32, question: Question) -> Result<Answer> {
         if unit == self.me {
             return Ok(self.home.lock().answer(unit, question));
@@ -316,12 +327,6 @@ fn alive<T>(said: Result<T, Below>) -> Result<Option<T>> {
     }
 }
 
-/// The tag of the clocks of one collective.
-fn tag(team: (u64, &[PeerId]), number: u64) -> u64 {
-    let mixed = team.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ number;
-    CLOCKS | mixed & ((1 << 48) - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -329,7 +334,7 @@ mod tests {
     use crate::check::AccessKind::Put;
     use crate::tampered::{ACTIVE, lose, simulate_checked};
     use samite_fabric::{Config, Identity};
-    use samite_testkit::{Outcome, check, same};
+    use samite_testkit::{Outcome, check, same, units};
     use std::time::Duration;
 
     fn conflict() -> Conflict {
@@ -375,6 +380,76 @@ mod tests {
             Some(1)
         );
         Ok(())
+    }
+
+    /// The clocks of a collective that failed are neither kept nor taken for those of another life.
+    #[test]
+    fn clocks_of_a_failed_collective_are_dropped() {
+        simulate_checked(2, |fabric, members| {
+            for _ in 0..3 {
+                let pgas = Pgas::new(fabric)?;
+                let world = pgas.world();
+                let data = world.allocate::<u64>(1)?;
+                for round in 0..40 {
+                    if world.rank() == 0 {
+                        data.put_value(1, 0, round)?;
+                    }
+                    world.barrier()?;
+                    if world.rank() == 1 {
+                        same!(data.read_local(0, &mut [0]), Ok(()));
+                    }
+                    world.barrier()?;
+                }
+                for round in 0..40 {
+                    let failed = match (world.rank(), round % 2) {
+                        (0, _) => world.barrier(),
+                        (_, 0) => world.broadcast(9, &mut [0]),
+                        _ => world.ibroadcast(0, vec![0])?.wait().map(drop),
+                    };
+                    check!(failed.is_err());
+                }
+                world.barrier()?;
+                same!(pgas.conflicts(), []);
+                drop(data);
+                drop(pgas);
+                let all = Match::any(CLOCKS).masked(0xffff << 48);
+                same!(fabric.probe(all), None);
+                // The other one begins its next life afterwards.
+                let other = members[usize::from(fabric.me() == members[0])];
+                fabric.send(other, 1, &[])?;
+                fabric.recv(Match::from(other, 1), &mut [])?;
+            }
+            Ok(())
+        });
+    }
+
+    /// A unit that cannot announce a collective refuses it, and the team stays in use.
+    #[test]
+    fn a_collective_that_cannot_be_announced_is_refused() {
+        let body = |fabric: &Fabric, _: &[PeerId]| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            if let (0, Some(check)) = (world.rank(), &pgas.job.check) {
+                // Too long for a message that nobody receives.
+                let mut long = conflict();
+                long.later.place = "x".repeat(1 << 22);
+                check.conflicts.lock().push(long);
+                let call = || world.barrier();
+                check!(fabric.within(Duration::from_millis(20), call).is_err());
+                check.conflicts.lock().clear();
+            } else {
+                same!(world.barrier(), Err(Error::Refused(Unit(0))));
+            }
+            for _ in 0..3 {
+                world.barrier()?;
+            }
+            Ok(())
+        };
+        let name = "check::tests::a_collective_that_cannot_be_announced_is_refused";
+        units(2)
+            .config(|config| config.check = true)
+            .run(name, body);
+        simulate_checked(2, body);
     }
 
     /// Completions that the owner of the memory has not received are still sent, and it is not told

@@ -119,6 +119,15 @@ pub(super) fn end(fabric: &Fabric, ends: &Reports) {
 
 /// Drops the messages of a call that have arrived and will not be received.
 fn drop_messages(fabric: &Fabric, tag: u64) {
+/// Records that messages with this tag are not received any more. They are dropped some failures
+/// later.
+pub(super) fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
+    let unwanted = ends.lock().add_failed(tag);
+    if let Some(tag) = unwanted {
+        drop_messages(fabric, tag);
+    }
+}
+
     let which = Match::any(tag).masked(!1);
     // A bound on what a correct member can have sent.
     let mut left = 0..1 << 16;
@@ -297,10 +306,7 @@ impl Messages {
             let _ = self.fabric.tell(*peer, END, &telling);
         }
         self.withdraw();
-        let unwanted = self.ends.lock().add_failed(self.tag);
-        if let Some(tag) = unwanted {
-            drop_messages(&self.fabric, tag);
-        }
+        forget(&self.fabric, &self.ends, self.tag);
     }
 
     fn withdraw(&mut self) {

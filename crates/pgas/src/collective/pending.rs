@@ -114,7 +114,7 @@ impl<R> Pending<R> {
     }
 
     fn answer(&self, call: Call, ended: Ended) -> Result<R> {
-        ended.map_err(|failure| failure.error(&self.team.0, self.kind.name()))?;
+        ended.map_err(|failure| self.team.0.failed(&call, failure))?;
         if self.unwatched.load(Ordering::Relaxed) {
             self.watch(call)?;
         }

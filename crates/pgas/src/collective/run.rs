@@ -7,7 +7,7 @@
 
 use super::call::{Call, Failure, Kind};
 use super::combining::{BLOCK, Combiner};
-use super::messages::Messages;
+use super::messages::{self, Messages};
 use super::pending::Flying;
 use super::schedule::{self, Memory, Schedule, Span, Step, Term};
 use super::shape::Shape;
@@ -420,17 +420,33 @@ impl Inner {
     ) -> Result<()> {
         let check = self.job.check.as_ref();
         let begin = |check: &Checker| check.begin(self.members(), call.number, |_| true);
-        let news = check.map(begin).transpose()?;
+        let news = check.map(begin).transpose();
+        let news = news.map_err(|error| self.refuse(*call, error))?;
         let ended = match self.at_once(call, &shape, ends, combiner)? {
             Some(ended) => ended,
             None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
         };
-        ended.map_err(|failure| failure.error(self, call.kind.name()))?;
+        ended.map_err(|failure| self.failed(call, failure))?;
         if let (Some(check), Some(news)) = (check, news) {
             let connects = |from| call.connects(from, self.rank);
             check.end_all(self.members(), call.number, news, connects)?;
         }
         Ok(())
+    }
+
+    /// Converts the failure of a call into an error for the user.
+    #[cold]
+    pub(super) fn failed(&self, call: &Call, failure: Failure) -> Error {
+        self.forget_clocks(call);
+        failure.error(self, call.kind.name())
+    }
+
+    /// Records that this unit will not receive what the checking mode of other members sends.
+    fn forget_clocks(&self, call: &Call) {
+        if let Some(check) = &self.job.check {
+            let tag = check.tag(self.id.0, call.number);
+            messages::forget(&self.job.fabric, &self.job.collectives.ends, tag);
+        }
     }
 
     /// Runs the call if it has few bytes, once the calls before it have ended.
@@ -514,6 +530,7 @@ impl Inner {
     /// Ends a call with inconsistent arguments at all members. Returns the error for the caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
+        self.forget_clocks(&call);
         if self.size() > 1 {
             let failure = Err(Failure::Own(error.clone()));
             let run = Run::new(self, call, failure, Ends::nothing());

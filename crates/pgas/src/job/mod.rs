@@ -63,17 +63,17 @@ impl Job {
         let units = fabric.job_lives()?;
         let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
         let peers: Vec<PeerId> = units.iter().map(|(peer, _)| *peer).collect();
-        let me = Unit(fabric.identity().unit);
+        let (me, life) = (Unit(fabric.identity().unit), layer.life());
         Ok(Job {
             fabric: fabric.clone(),
             me,
-            collectives: crate::collective::State::new(fabric, layer.life(), &peers),
+            collectives: crate::collective::State::new(fabric, life, &peers),
             left: Arc::default(),
             unfinished: Unfinished::default(),
             layer,
             lives: units.into_iter().collect(),
             bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
-            check: Checker::start(fabric, me, &peers),
+            check: Checker::start(fabric, me, &peers, life),
             peers,
             heap: Mutex::default(),
             registered: Mutex::default(),
