@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Fabric(#[from] samite_fabric::Error),
     /// A unit of the team or job died, and the call depends on it.
-    #[error("{unit} was lost while {what}")]
+    #[error("{unit} was lost during {what}")]
     UnitLost {
         /// The unit.
         unit: Unit,

@@ -216,7 +216,11 @@ macro_rules! deaths {
 
 fn lost(answer: Result<(), Error>) -> Outcome {
     match answer {
-        Err(Error::UnitLost { unit: Unit(1), .. }) => Ok(()),
+        Err(error @ Error::UnitLost { unit: Unit(1), .. }) => {
+            let text = error.to_string();
+            check!(text.starts_with("unit 1 was lost during a"), "{text}");
+            Ok(())
+        }
         other => {
             check!(false, "{other:?}");
             Ok(())

@@ -416,7 +416,7 @@ impl Lock {
     /// Returns the error for a home that has dropped the team.
     #[cold]
     fn gone(&self) -> Error {
-        let what = "it was the home of a lock";
+        let what = "the use of a lock of which it was the home";
         match self.home_unit() {
             Ok(unit) => Error::UnitLost { unit, what },
             Err(error) => error,
