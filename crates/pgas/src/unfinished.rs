@@ -131,8 +131,12 @@ pub(crate) fn while_unwinding(what: impl FnOnce()) {
     }
 }
 
-/// As [`while_unwinding`], but without waiting, for work that this unit can continue later.
+/// Runs the work of a destructor. If its thread unwinds, it runs as in [`while_unwinding`] and
+/// without waiting: this unit can continue the work later.
 #[cold]
-pub(crate) fn at_once_while_unwinding(fabric: &Fabric, what: impl FnOnce()) {
-    while_unwinding(|| fabric.within(Duration::ZERO, what));
+pub(crate) fn in_destructor(fabric: &Fabric, what: impl FnOnce()) {
+    match std::thread::panicking() {
+        true => while_unwinding(|| fabric.within(Duration::ZERO, what)),
+        false => what(),
+    }
 }

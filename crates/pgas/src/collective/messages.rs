@@ -25,6 +25,7 @@
 use super::call::{Call, Failure};
 use crate::job::Job;
 use crate::team::{Inner, TeamId};
+use crate::unfinished::in_destructor;
 use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
@@ -117,8 +118,6 @@ pub(super) fn end(fabric: &Fabric, ends: &Reports) {
         .for_each(|tag| drop_messages(fabric, tag));
 }
 
-/// Drops the messages of a call that have arrived and will not be received.
-fn drop_messages(fabric: &Fabric, tag: u64) {
 /// Records that messages with this tag are not received any more. They are dropped some failures
 /// later.
 pub(super) fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
@@ -129,6 +128,8 @@ pub(super) fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
 }
 
     let which = Match::any(tag).masked(!1);
+/// Drops the messages of a call that have arrived and will not be received.
+fn drop_messages(fabric: &Fabric, tag: u64) {
     // A bound on what a correct member can have sent.
     let mut left = 0..1 << 16;
     while left.next().is_some() && fabric.probe(which).is_some() {
@@ -354,7 +355,10 @@ impl Messages {
 
 impl Drop for Messages {
     fn drop(&mut self) {
-        self.withdraw();
+        if !self.is_over() {
+            let fabric = self.fabric.clone();
+            in_destructor(&fabric, || self.withdraw());
+        }
     }
 }
 

@@ -35,7 +35,7 @@ mod tests;
 pub use guarded::{GlobalGuard, GlobalLock};
 pub(crate) use table::Table;
 
-use crate::unfinished::{at_once_while_unwinding, while_unwinding};
+use crate::unfinished::{in_destructor, while_unwinding};
 use crate::{Error, Result, Team, Unit};
 use drive::{CallState, Interrupted};
 use parking_lot::Mutex;
@@ -125,10 +125,7 @@ impl Drop for Holding<'_> {
     #[cold]
     fn drop(&mut self) {
         let give = || report(self.lock.give(self.broken, self.inside));
-        match std::thread::panicking() {
-            true => at_once_while_unwinding(self.lock.team.fabric(), give),
-            false => give(),
-        }
+        in_destructor(self.lock.team.fabric(), give);
     }
 }
 

@@ -143,3 +143,41 @@ fn a_panic_does_not_wait() {
         cluster.release(Who::Unit(1));
     });
 }
+
+/// Nor for the rest of a message of a collective that has begun to arrive.
+#[test]
+fn a_panic_does_not_wait_for_messages() {
+    let name = full_name(module_path!(), "a_panic_does_not_wait_for_messages");
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let pgas = Pgas::new(fabric)?;
+        pgas.world().barrier()?;
+        let mine = vec![1_u64; 1 << 20];
+        if pgas.me() == Unit(1) {
+            let pending = pgas.world().igather(0, mine)?;
+            pause("computes");
+            drop(pending);
+            return Ok(());
+        }
+        pause("waits");
+        let mut pending = pgas.world().igather(0, mine)?;
+        for _ in 0..1000 {
+            check!(pending.test().is_none());
+        }
+        fabric.set_deadline(Duration::from_secs(100_000));
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _all = (pending, pgas);
+            std::panic::resume_unwind(Box::new(()));
+        }));
+        check!(panicked.is_err());
+        point("unwound");
+        Ok(())
+    };
+    let units = units(2).mask(MESSAGES_ONLY);
+    units.orchestrate(&name, body, |cluster| {
+        cluster.wait_point(Who::Unit(1), "computes");
+        cluster.wait_point(Who::Unit(0), "waits");
+        cluster.release(Who::Unit(0));
+        cluster.wait_point(Who::Unit(0), "unwound");
+        cluster.release(Who::Unit(1));
+    });
+}

@@ -34,7 +34,7 @@ mod slot;
 mod tests;
 
 use super::ArrayError;
-use crate::unfinished::at_once_while_unwinding;
+use crate::unfinished::in_destructor;
 use crate::waited::Attempts;
 use crate::whole_words::{Words, from_words, to_words};
 use crate::{Elem, Error, Result, Segment, Team, Update, bytes_of};
@@ -495,14 +495,10 @@ impl<K: Elem, V: Elem> SlotGuard<'_, K, V> {
 impl<K: Elem, V: Elem> Drop for SlotGuard<'_, K, V> {
     #[cold]
     fn drop(&mut self) {
-        let give_back = || {
+        in_destructor(self.map.team().fabric(), || {
             if let Err(error) = self.map.give_back(self.rank, self.slot, self.change) {
                 tracing::warn!(%error, "a slot of a map could not be given back");
             }
-        };
-        match std::thread::panicking() {
-            true => at_once_while_unwinding(self.map.team().fabric(), give_back),
-            false => give_back(),
-        }
+        });
     }
 }

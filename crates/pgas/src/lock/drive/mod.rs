@@ -16,7 +16,7 @@ pub(super) use waiting::Interrupted;
 
 use super::protocol::{self, Acquire, End, Release, Step, Ticket, Wait, Wish, Word};
 use super::{Holding, Lock};
-use crate::unfinished::at_once_while_unwinding;
+use crate::unfinished::in_destructor;
 use crate::waited::Attempts;
 use crate::{Error, Result, Unit};
 use leaver::{Leaver, is_late};
@@ -292,10 +292,7 @@ impl Lock {
     /// Leaves the queue when the lock is dropped; see [`Lock::leave_queue`].
     #[cold]
     pub(super) fn end(&self) {
-        match std::thread::panicking() {
-            true => at_once_while_unwinding(self.team.fabric(), || self.leave_queue()),
-            false => self.leave_queue(),
-        }
+        in_destructor(self.team.fabric(), || self.leave_queue());
     }
 
     /// Completes what a call has left unfinished, without taking the lock and without leaving a
