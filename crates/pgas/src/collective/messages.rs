@@ -31,6 +31,7 @@ use samite_fabric::{Error as Below, Fabric, Handle, Match, PeerId, Received, Sen
 use samite_mem::SharedBytes;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The active message by which a member ends the calls of the others: life, team, call,
 /// [`Failure::words`].
@@ -127,9 +128,9 @@ pub(super) fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
     }
 }
 
-    let which = Match::any(tag).masked(!1);
 /// Drops the messages of a call that have arrived and will not be received.
 fn drop_messages(fabric: &Fabric, tag: u64) {
+    let which = Match::any(tag).masked(!1);
     // A bound on what a correct member can have sent.
     let mut left = 0..1 << 16;
     while left.next().is_some() && fabric.probe(which).is_some() {
@@ -301,10 +302,15 @@ impl Messages {
         let mut telling = vec![self.life.into(), self.team, call.number];
         telling.extend(failure.words(self.rank));
         let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
+        let mut deadline = self.fabric.deadline();
         let others = self.peers.iter().zip(0..);
         for (peer, _) in others.filter(|(_, rank)| *rank != self.rank) {
-            // A member that is gone does not need the report.
-            let _ = self.fabric.tell(*peer, END, &telling);
+            let tell = || self.fabric.tell(*peer, END, &telling);
+            // A member that is gone does not need the report. One deadline covers all that take
+            // no messages.
+            if let Err(Below::Timeout { .. }) = self.fabric.within(deadline, tell) {
+                deadline = Duration::ZERO;
+            }
         }
         self.withdraw();
         forget(&self.fabric, &self.ends, self.tag);
@@ -366,8 +372,10 @@ impl Drop for Messages {
 mod tests {
     use super::*;
     use crate::Pgas;
+    use crate::tampered::{ALMOST_ALL, starve, starving};
     use samite_testkit::{check, same, simulate};
     use std::collections::HashSet;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[test]
     fn the_oldest_failures_are_let_go() {
@@ -411,6 +419,42 @@ mod tests {
         let tags: HashSet<u64> = ids.map(|id| tag(3, TeamId(id), 7)).collect();
         assert_eq!(tags.len(), 48);
         assert!(tags.iter().all(|tag| tag >> 51 == 0xd5 << 5 | 3));
+    }
+
+    /// A call that has failed waits once, for all members that take no messages.
+    #[test]
+    fn one_deadline_covers_all_reports() {
+        let name = "collective::messages::tests::one_deadline_covers_all_reports";
+        let state = &Arc::new(AtomicU64::new(starving::IDLE));
+        simulate(name, 4, 0..4, |fabric, members| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let (words, team) = (world.allocate::<u64>(1)?, world.duplicate()?);
+            let deadline = Duration::from_millis(50);
+            if world.rank() == 0 {
+                state.store(starving::IDLE, Relaxed);
+                starve(fabric, state);
+                state.store(starving::KEEPS, Relaxed);
+                for rank in 1..4 {
+                    for _ in 0..=ALMOST_ALL {
+                        drop(words.put_nb(rank, 0, &[1])?);
+                    }
+                }
+                fabric.send(members[1], 1, &[])?;
+                check!(fabric.within(deadline, || team.barrier()).is_err());
+                fabric.send(members[1], 2, &[])?;
+                state.store(starving::STARVES, Relaxed);
+                fabric.send(members[2], 1, &[])?;
+            } else if world.rank() == 1 {
+                fabric.recv(Match::from(members[0], 1), &mut [])?;
+                let report = || fabric.recv(Match::from(members[0], 2), &mut []);
+                // The call, the first report, and not the others.
+                fabric.within(3 * deadline, report)?;
+            } else if world.rank() == 2 {
+                fabric.recv(Match::from(members[0], 1), &mut [])?;
+            }
+            Ok(world.barrier()?)
+        });
     }
 
     /// Messages of failed calls are dropped some failures later, and all at the end.
