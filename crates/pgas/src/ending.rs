@@ -28,13 +28,14 @@ impl Ended {
         ended
     }
 
-    /// Ends without a collective, if some units are lost: tells the peers that share memory with
-    /// this unit, and waits until each has reported its own end or is lost.
+    /// Ends without a collective, if some units are lost: tells all units, since any may wait for
+    /// this one, and waits until each of those that may still use memory of this unit has reported
+    /// its own end or is lost.
     pub(crate) fn leave_one_by_one(&self, job: &Job) -> Result<()> {
         let mut others = job.left.peers();
         others.retain(|peer| *peer != job.fabric.me());
         let life = job.layer.life().to_le_bytes();
-        for peer in &others {
+        for peer in job.peers.iter().filter(|peer| **peer != job.fabric.me()) {
             // A peer that is gone does not need the message.
             let _ = job.fabric.tell(*peer, ENDED, &life);
         }
@@ -49,5 +50,48 @@ impl Ended {
             others.is_empty().then_some(())
         };
         Ok(job.wait_stepping("the end of the other units", &[], step, || false)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Pgas;
+    use samite_fabric::Match;
+    use samite_testkit::{check, simulate};
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+    /// Unit 2 is lost. Unit 0 waits for the end of unit 1, with which it shares a part. Unit 1 has
+    /// freed its own already, and tells unit 0 all the same.
+    #[test]
+    fn a_unit_that_shares_nothing_reports_its_end() {
+        let name = "ending::tests::a_unit_that_shares_nothing_reports_its_end";
+        simulate(name, 3, 0..8, |fabric, members| {
+            let pgas = Pgas::new(fabric)?;
+            let me = pgas.me().0;
+            let few = pgas.world().split_by(u64::from(me == 2))?;
+            let data = few.allocate::<u64>(10)?;
+            pgas.world().barrier()?;
+            match me {
+                0 => {
+                    drop((data, pgas));
+                    fabric.send(members[1], 1, &[])?;
+                }
+                1 => {
+                    data.release();
+                    drop(pgas);
+                    let soon = fabric.deadline() / 2;
+                    let told = || fabric.recv(Match::from(members[0], 1), &mut []);
+                    fabric.within(soon, told)?;
+                }
+                _ => {
+                    let panics = AssertUnwindSafe(move || {
+                        let _all = (few, data, pgas);
+                        resume_unwind(Box::new(()));
+                    });
+                    check!(catch_unwind(panics).is_err());
+                }
+            }
+            Ok(())
+        });
     }
 }
