@@ -161,16 +161,23 @@ impl State {
         }
         // Operators run without the lock: they may wait.
         let in_flight = self.in_flight.lock().clone();
-        let has_ended = |call: &InFlight| {
-            let call = call.try_lock();
-            call.is_some_and(|mut call| call.step(job).is_some())
-        };
-        for call in in_flight.iter().filter(|call| has_ended(call)) {
-            self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
-            // Another thread may have found the call taken, and gone to sleep.
-            job.bells[job.me.index()].nudge();
+        for call in &in_flight {
+            if let Some(Some(())) = advance(job, call, |call| call.step(job).map(drop)) {
+                self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
+            }
         }
     }
+}
+
+/// Advances a call, unless another thread does.
+fn advance<R>(job: &Job, call: &InFlight, step: impl FnOnce(&mut Flying) -> R) -> Option<R> {
+    let mut flying = call.try_lock()?;
+    let stepped = step(&mut flying);
+    drop(flying);
+    // Another thread may have found the call taken, and gone to sleep although the next step was
+    // possible.
+    job.bells[job.me.index()].nudge();
+    Some(stepped)
 }
 
 #[cfg(test)]

@@ -107,10 +107,11 @@ impl<R> Pending<R> {
     }
 
     fn look(&self) -> Option<Result<R>> {
-        // Another thread may be advancing it.
-        let mut flying = self.flying.try_lock()?;
-        let ended = flying.step(&self.team.0.job)?.clone();
-        Some(self.answer(flying.run.call(), ended))
+        let job = &self.team.0.job;
+        super::advance(job, &self.flying, |flying| {
+            let ended = flying.step(job)?.clone();
+            Some(self.answer(flying.run.call(), ended))
+        })?
     }
 
     fn answer(&self, call: Call, ended: Ended) -> Result<R> {
