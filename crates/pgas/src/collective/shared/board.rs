@@ -4,6 +4,7 @@
 //!   block of a member:  slot[from][parity], 128 bytes to 4 KiB each; only `from` writes there
 //!     0  sequence of the meeting | 8  descriptor of the call, 3 words | 32  payload
 //!                       then a word: some member gave up | gone[from], a word each: `from` gave up
+//!                       left[from], a word each: `from` has dropped its board
 //! ```
 //! The one operation is a *meeting*: each member writes its slot at every other member, the
 //! sequence last ([`Board::post`]), and looks until all slots of its own block have the sequence
@@ -16,11 +17,12 @@
 //! by then, so it has seen sequence `n + 1` of every member. Each member wrote that after it had
 //! left meeting `n` and read what it needed.
 //!
-//! # Why a block can be freed at once
-//! When a member leaves a meeting, all members have written into its slots, and none writes there
-//! again before the next one. So it can drop the team without synchronising. But a member that is
-//! still in the meeting may give up and write that there. So the block is reused for boards only,
-//! and such a word carries the mark of its team. (A board that was given up is not reused at all.)
+//! # When a block is reused
+//! A member drops its board without synchronising: all members have written into its slots when it
+//! leaves a meeting. But one that is still in the meeting may give up and write that there, and one
+//! that keeps the team may, wrongly, call another collective. So a member that drops its board says
+//! so in the blocks of all, and a block is reused, for boards only, once all have. (The block of a
+//! board that was given up is not reused at all.)
 //!
 //! # Lost and late members
 //! A member waits only for those whose sequence is missing: a member that left in order, after the
@@ -164,7 +166,7 @@ impl Block {
             at: None,
             slot,
             slots: 2 * size * slot,
-            words: WORD * (1 + size),
+            words: WORD * (1 + 2 * size),
         };
         if can {
             // If allocation fails there is no board, and all members will learn that.
@@ -207,7 +209,8 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if let Some(at) = self.at {
-            self.pool.put(at, self.len());
+            // It never became a board, so no other member writes there.
+            self.pool.put(at, self.len(), None);
         }
     }
 }
@@ -602,18 +605,31 @@ impl Drop for Abandons<'_> {
 }
 
 impl Drop for Board {
-    /// Returns the block for reuse, unless a member may still come to it.
+    /// Returns the block for reuse, once all members have dropped their boards, unless one may
+    /// still come to this board.
     fn drop(&mut self) {
-        let is_left = self.broken.get().is_some() || *self.is_abandoned.get_mut();
-        if is_left && self.block.at.take().is_some() {
-            self.block.pool.leave_behind();
+        let (size, pool) = (u64::from(self.size()), &self.block.pool);
+        let left = WORD * (1 + size);
+        for there in &self.tell {
+            let word = there.u64(left + WORD * u64::from(self.rank));
+            // ORDERING: Release pairs with the Acquire of `Pool::pop`: this member writes no more.
+            word.store(self.mark, Ordering::Release);
+        }
+        if let Some(at) = self.block.at.take() {
+            match self.broken.get().is_some() || *self.is_abandoned.get_mut() {
+                true => pool.leave_behind(),
+                false => {
+                    let left = self.given_up.slice(left, WORD * size);
+                    pool.put(at, self.block.len(), Some((left, self.mark)));
+                }
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Error, Pgas, Sum};
+    use crate::{Error, Pgas, Sum, Team};
     use samite_fabric::Match;
     use samite_testkit::{check, same, units};
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -663,7 +679,30 @@ mod tests {
         });
     }
 
-    /// A member comes to a team that another one has dropped, and whose block another team has.
+    /// A block is reused once all members have dropped their boards.
+    #[test]
+    fn a_block_belongs_to_its_team_until_all_have_dropped_it() {
+        let name = "collective::shared::board::tests::a_block_belongs_to_its_team_until_all_have_dropped_it";
+        units(2).run(name, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let block = |team: &Team| team.0.board().map(|board| board.block.at);
+            let mut teams = vec![world.duplicate()?];
+            let first = block(&teams[0]);
+            check!(first.flatten().is_some());
+            if world.rank() == 0 {
+                teams.clear();
+            }
+            let second = world.duplicate()?;
+            check!(world.rank() != 0 || block(&second) != first);
+            teams.clear();
+            world.barrier()?;
+            same!(block(&world.duplicate()?), first);
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// A member comes to a team that another one has dropped.
     #[test]
     fn what_comes_for_a_dropped_team_is_not_taken() {
         let name = "collective::shared::board::tests::what_comes_for_a_dropped_team_is_not_taken";

@@ -1,5 +1,4 @@
-//! Memory of collectives that outlives a call. Blocks of dropped boards are reused for boards only,
-//! because a member of the old board may still write into them.
+//! Memory of collectives that outlives a call.
 
 use crate::job::Job;
 use crate::{GlobalPtr, Result};
@@ -10,11 +9,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The pool of a job, for all its teams.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    /// Blocks of boards that were dropped, with their lengths.
-    blocks: Mutex<Vec<(u64, GlobalPtr<u8>)>>,
+    blocks: Mutex<Vec<Dropped>>,
     /// Staging memory that no call uses.
     staging: Mutex<Vec<Staging>>,
     left_behind: AtomicBool,
+}
+
+/// The block of a board that was dropped.
+#[derive(Debug)]
+struct Dropped {
+    bytes: u64,
+    at: GlobalPtr<u8>,
+    /// The words of the members, and what a member writes there that has dropped its board; `None`
+    /// if it never was part of one.
+    left: Option<(SharedBytes, u64)>,
+}
+
+impl Dropped {
+    /// Returns true if no member writes there any more.
+    fn is_unused(&self) -> bool {
+        self.left.as_ref().is_none_or(|(words, mark)| {
+            // ORDERING: Acquire pairs with the Release in the drop of a board.
+            let has_left = |at| words.u64(at).load(Ordering::Acquire) == *mark;
+            (0..words.len()).step_by(8).all(has_left)
+        })
+    }
 }
 
 /// Memory through which slices pass, piece by piece. One call uses it at a time, and a call ends
@@ -39,8 +58,9 @@ impl Pool {
 
     fn pop(&self, bytes: u64) -> Option<GlobalPtr<u8>> {
         let mut blocks = self.blocks.lock();
-        let at = blocks.iter().position(|(of, _)| *of == bytes)?;
-        Some(blocks.swap_remove(at).1)
+        let fits = |block: &Dropped| block.bytes == bytes && block.is_unused();
+        let found = blocks.iter().position(fits)?;
+        Some(blocks.swap_remove(found).at)
     }
 
     #[cfg(test)]
@@ -48,8 +68,8 @@ impl Pool {
         self.blocks.lock().len()
     }
 
-    pub(super) fn put(&self, block: GlobalPtr<u8>, bytes: u64) {
-        self.blocks.lock().push((bytes, block));
+    pub(super) fn put(&self, at: GlobalPtr<u8>, bytes: u64, left: Option<(SharedBytes, u64)>) {
+        self.blocks.lock().push(Dropped { bytes, at, left });
     }
 
     /// Takes staging memory of at least `bytes` bytes.
