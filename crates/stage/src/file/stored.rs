@@ -6,9 +6,8 @@ use super::error::{FileError, io};
 use super::fetch::{Source, fetch};
 use super::frame::{ALIGN, Kind};
 use super::scan::Scan;
-use super::writer::check_apart;
 use crate::index::Index;
-use crate::protocol::{Attribute, Layout, Step};
+use crate::protocol::{Attribute, Layout, Step, check_disjoint};
 use crate::space::{Dims, first_hole};
 use crate::{Dtype, Element, Region};
 use std::collections::{HashMap, HashSet};
@@ -218,13 +217,12 @@ impl<'a> StoredStep<'a> {
 
     /// Checks that no two ranks wrote the same points; within one rank, the writer has checked it.
     pub(super) fn check_blocks(&self) -> Result<(), FileError> {
-        self.told.variables.iter().try_for_each(|variable| {
-            let blocks = variable.blocks.iter();
-            check_apart(
-                &variable.name,
-                blocks.map(|block| (block.rank, &block.region)),
-            )
-        })
+        for variable in &self.told.variables {
+            let blocks = &variable.blocks;
+            let regions: Vec<Region> = blocks.iter().map(|b| b.region.clone()).collect();
+            check_disjoint(&variable.name, &regions, |at| blocks[at].rank)?;
+        }
+        Ok(())
     }
 
     /// Reads everything and verifies its checksums.

@@ -6,8 +6,8 @@ use super::frame::{ALIGN, Frames, Head, Kind};
 use super::lives::{is_ended, life, remove_beyond};
 use super::scan::{self, Scan};
 use super::{Header, Index, MOST_RANKS, Record};
-use crate::protocol::{Attribute, Fault, Layout, Step};
-use crate::{Region, space::first_overlap};
+use crate::Region;
+use crate::protocol::{Attribute, Fault, Layout, Step, check_disjoint};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
@@ -445,29 +445,11 @@ fn places(content: &Content<'_>) -> Result<(Vec<u64>, u64), FileError> {
 /// A variable that occurs twice, blocks outside their array or overlapping.
 fn check_layout(rank: u32, layout: &Layout) -> Result<(), FileError> {
     layout.check(rank)?;
-    layout.variables.iter().try_for_each(|variable| {
-        let blocks = variable.blocks.iter();
-        check_apart(&variable.name, blocks.map(|block| (rank, &block.region)))
-    })
-}
-
-/// Checks that no two blocks of a variable overlap; each is given with its rank.
-pub(super) fn check_apart<'b>(
-    variable: &str,
-    blocks: impl Iterator<Item = (u32, &'b Region)>,
-) -> Result<(), FileError> {
-    let (ranks, regions): (Vec<u32>, Vec<Region>) =
-        blocks.map(|(rank, region)| (rank, region.clone())).unzip();
-    match first_overlap(&regions) {
-        None => Ok(()),
-        Some((one, other)) => Err(FileError::from(Fault::Overlap {
-            variable: variable.to_owned(),
-            one: ranks[one],
-            one_block: Box::new(regions[one].clone()),
-            other: ranks[other],
-            other_block: Box::new(regions[other].clone()),
-        })),
+    for variable in &layout.variables {
+        let regions: Vec<Region> = variable.blocks.iter().map(|b| b.region.clone()).collect();
+        check_disjoint(&variable.name, &regions, |_| rank)?;
     }
+    Ok(())
 }
 
 /// Checks that a program has this rank.

@@ -289,6 +289,10 @@ pub enum Fault {
         other: u32,
         other_block: Box<Region>,
     },
+    #[error(
+        "the {blocks} blocks of {variable} lie in each other's way, so that a search for overlaps would take too long: write fewer, larger blocks, or cut the array like a grid"
+    )]
+    Entangled { variable: String, blocks: u64 },
     #[error("the size of block {block} of {variable} does not fit into 64 bits")]
     Uncountable {
         variable: String,
@@ -348,7 +352,7 @@ samite_mem::error_codes!(Fault, "stream", {
     BadPlace = 436, StepTooLong = 437, VariableTwice = 438, TooManyDimensions = 439,
     BlockDimensions = 440, OutsideArray = 441, ShapeDiffers = 442, DtypeDiffers = 443,
     Overlap = 444, Uncountable = 445, NothingWritten = 446, NoSuchBox = 447, EmptyBox = 448,
-    AnswerTooLong = 449, Gone = 450, Damaged = 451,
+    AnswerTooLong = 449, Gone = 450, Damaged = 451, Entangled = 452,
 });
 
 fn all_of(block_stores: &[Peer]) -> String {

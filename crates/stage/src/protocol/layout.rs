@@ -6,13 +6,19 @@
 //! [`ALIGN`] bytes.
 
 use super::Fault;
-use crate::space::{Dims, MAX_DIMS};
+use crate::space::{Dims, MAX_DIMS, overlap_within};
 use crate::{Dtype, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 /// Alignment of blocks in their buffer: two cache lines, so that no two blocks share one.
 pub const ALIGN: u64 = 128;
+
+/// How often each block of a variable may be looked at in search of overlaps, on average, and how
+/// often a few may be in any case. The search must not take much longer than the message did, since
+/// a single thread decides about all streams. The blocks of a grid take 20 to 50 looks.
+const LOOKS: u64 = 256;
+const LEAST_LOOKS: u64 = 1 << 20;
 
 /// Identifies a layout: equal layouts have equal hashes on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -157,6 +163,32 @@ impl Layout {
             }
         }
         Ok(())
+    }
+}
+
+/// Checks that no two blocks of a variable overlap; `rank` returns the rank of each.
+///
+/// # Errors
+/// The first overlap; so many blocks in each other's way that looking for one takes too long.
+pub(crate) fn check_disjoint(
+    variable: &str,
+    blocks: &[Region],
+    rank: impl Fn(usize) -> u32,
+) -> Result<(), Fault> {
+    let most = LOOKS * blocks.len() as u64 + LEAST_LOOKS;
+    let found = overlap_within(blocks, most).map_err(|_| Fault::Entangled {
+        variable: variable.to_owned(),
+        blocks: blocks.len() as u64,
+    })?;
+    match found {
+        None => Ok(()),
+        Some((one, other)) => Err(Fault::Overlap {
+            variable: variable.to_owned(),
+            one: rank(one),
+            one_block: Box::new(blocks[one].clone()),
+            other: rank(other),
+            other_block: Box::new(blocks[other].clone()),
+        }),
     }
 }
 

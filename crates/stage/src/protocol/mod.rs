@@ -82,6 +82,7 @@ pub use ids::{
     BufferAt, BufferId, Handle, Peer, ReaderId, Slot, StreamId, Ticket, Want, WatchId, WriterId,
 };
 pub use interest::{Interest, News, Written};
+pub(crate) use layout::check_disjoint;
 pub use layout::{ALIGN, Attribute, Block, Layout, LayoutHash, Packing, Variable};
 pub use message::{
     Answer, BlockOffsets, BlockStoreInfo, Lack, LayoutRef, Layouts, Notice, Order, Part,

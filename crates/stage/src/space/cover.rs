@@ -1,96 +1,96 @@
 //! Checks whether blocks tile a box: finds the first overlap, and a part that is not covered.
 
 use super::Region;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+
+/// Blocks of which all pairs are compared.
+const FEW: usize = 8;
 
 /// Returns two blocks that share a point, as indices into `blocks`, the smaller first; `None` if
 /// there are none.
 ///
-/// A sweep along the dimension that distinguishes the blocks best (most distinct beginnings). In
-/// the worst case every pair is compared; blocks of a decomposition take O(n log n) plus the number
-/// of adjacent blocks in the sweep.
+/// Cuts the blocks in two again and again, where the larger side gets the fewest, and compares
+/// pairs when few are left. The blocks of a decomposition take O(n log n); blocks that no cut
+/// separates are compared pair by pair.
 pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
-    let dims = blocks.first()?.dims();
-    let sweep = (0..dims).max_by_key(|&dim| {
-        let mut starts: Vec<u64> = blocks.iter().map(|b| b.lower()[dim]).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        starts.len()
-    })?;
-    let mut order: Vec<usize> = (0..blocks.len())
-        .filter(|&at| !blocks[at].is_empty())
-        .collect();
-    order.sort_unstable_by_key(|&at| blocks[at].lower()[sweep]);
-    let mut active = Active::new(dims, sweep);
-    for at in order {
-        active.leave(blocks[at].lower()[sweep], blocks);
-        if let Some(other) = active.meets(&blocks[at], blocks) {
-            return Some((at.min(other), at.max(other)));
-        }
-        active.enter(at, &blocks[at]);
-    }
-    None
+    overlap_within(blocks, u64::MAX).ok().flatten()
 }
 
-/// The blocks that the sweep is currently inside, ordered by their beginning in a second dimension.
-/// They do not overlap each other, as far as the sweep has come; in two dimensions, their ranges in
-/// `second` are therefore disjoint.
-struct Active {
-    sweep: usize,
-    second: Option<usize>,
-    ends: BinaryHeap<Reverse<(u64, usize)>>,
-    by_second: std::collections::BTreeSet<(u64, usize)>,
-    /// Longest extent in `second` of any block that was active: how far back a search has to begin.
-    longest: u64,
+/// [`overlap_within`] has looked at more blocks than it may.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct GaveUp;
+
+/// As [`first_overlap`], but looks at no more than `most` blocks, each as often as it is looked at.
+pub(crate) fn overlap_within(
+    blocks: &[Region],
+    most: u64,
+) -> Result<Option<(usize, usize)>, GaveUp> {
+    let all = (0..blocks.len()).filter(|&at| !blocks[at].is_empty());
+    Search { blocks, most }.among(all.collect())
 }
 
-impl Active {
-    fn new(dims: usize, sweep: usize) -> Self {
-        Active {
-            sweep,
-            second: (0..dims).find(|&dim| dim != sweep),
-            ends: BinaryHeap::new(),
-            by_second: Default::default(),
-            longest: 0,
-        }
+struct Search<'a> {
+    blocks: &'a [Region],
+    most: u64,
+}
+
+impl Search<'_> {
+    fn spend(&mut self, looks: usize) -> Result<(), GaveUp> {
+        self.most = self.most.checked_sub(looks as u64).ok_or(GaveUp)?;
+        Ok(())
     }
 
-    fn key(&self, at: usize, block: &Region) -> (u64, usize) {
-        (self.second.map_or(0, |dim| block.lower()[dim]), at)
-    }
-
-    fn enter(&mut self, at: usize, block: &Region) {
-        self.ends.push(Reverse((block.upper()[self.sweep], at)));
-        self.by_second.insert(self.key(at, block));
-        if let Some(dim) = self.second {
-            self.longest = self.longest.max(block.extent(dim));
-        }
-    }
-
-    /// Removes those that end at or before `position`.
-    fn leave(&mut self, position: u64, blocks: &[Region]) {
-        while let Some(&Reverse((end, at))) = self.ends.peek() {
-            if end > position {
-                break;
-            }
-            self.ends.pop();
-            self.by_second.remove(&self.key(at, &blocks[at]));
-        }
-    }
-
-    fn meets(&self, block: &Region, blocks: &[Region]) -> Option<usize> {
-        let (from, to) = match self.second {
-            None => (0, u64::MAX),
-            Some(dim) => (
-                block.lower()[dim].saturating_sub(self.longest),
-                block.upper()[dim] - 1, // not empty, so not 0
-            ),
+    fn among(&mut self, some: Vec<usize>) -> Result<Option<(usize, usize)>, GaveUp> {
+        self.spend(some.len())?;
+        let Some((dim, cut)) = self.best_cut(&some) else {
+            return self.pairs(&some);
         };
-        self.by_second
-            .range((from, 0)..=(to, usize::MAX))
-            .map(|&(_, at)| at)
-            .find(|&at| blocks[at].intersects(block))
+        // A block on both sides of the cut belongs to both.
+        let side = |is_there: &dyn Fn(&Region) -> bool| {
+            let there = some.iter().filter(|&&at| is_there(&self.blocks[at]));
+            there.copied().collect::<Vec<usize>>()
+        };
+        let below = side(&|block| block.lower()[dim] < cut);
+        let above = side(&|block| block.upper()[dim] > cut);
+        drop(some);
+        match self.among(below)? {
+            None => self.among(above),
+            found => Ok(found),
+        }
+    }
+
+    /// Returns the dimension and the position whose larger side has the fewest blocks; `None` if
+    /// there are only few blocks, or if no cut separates an eighth of them from the others.
+    fn best_cut(&self, some: &[usize]) -> Option<(usize, u64)> {
+        if some.len() <= FEW {
+            return None;
+        }
+        let blocks = || some.iter().map(|&at| &self.blocks[at]);
+        let cut = |dim: usize| {
+            let mut starts: Vec<u64> = blocks().map(|block| block.lower()[dim]).collect();
+            let first = *starts.iter().min()?;
+            let (_, &mut median, later) = starts.select_nth_unstable(some.len() / 2);
+            // A cut at the first start would leave all blocks on one side.
+            let second = || later.iter().copied().filter(|&start| start > first).min();
+            let cut = if median > first { median } else { second()? };
+            let below = blocks().filter(|block| block.lower()[dim] < cut).count();
+            let above = blocks().filter(|block| block.upper()[dim] > cut).count();
+            Some((below.max(above), dim, cut))
+        };
+        let dims = self.blocks[some[0]].dims();
+        let (larger, dim, cut) = (0..dims).filter_map(cut).min()?;
+        (larger <= some.len() - some.len() / 8).then_some((dim, cut))
+    }
+
+    fn pairs(&mut self, some: &[usize]) -> Result<Option<(usize, usize)>, GaveUp> {
+        for (count, &at) in some.iter().enumerate() {
+            self.spend(count)?;
+            let mut before = some[..count].iter();
+            let meets = |other: &&usize| self.blocks[**other].intersects(&self.blocks[at]);
+            if let Some(&other) = before.find(meets) {
+                return Ok(Some((at.min(other), at.max(other))));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn overlaps_are_what_pairs_say(blocks in (1usize..4).prop_flat_map(|dims| proptest::collection::vec(boxes(dims), 0..8))) {
+        fn overlaps_are_what_pairs_say(blocks in (1usize..4).prop_flat_map(|dims| proptest::collection::vec(boxes(dims), 0..40))) {
             let pairs = (0..blocks.len()).any(|b| (0..b).any(|a| blocks[a].intersects(&blocks[b])));
             match first_overlap(&blocks) {
                 Some((one, other)) => prop_assert!(one < other && blocks[one].intersects(&blocks[other])),
@@ -204,6 +204,37 @@ mod tests {
                 None => prop_assert!(points(&whole).all(|point| covered(&point))),
             }
         }
+    }
+
+    /// Blocks that differ in one dimension each, whichever dimension that is.
+    #[test]
+    fn the_blocks_of_a_decomposition_take_few_looks() {
+        let staircase = |at: u64| Region::new(&[0, at, at], &[1, at + 1, 4096]).unwrap();
+        let staircase: Vec<Region> = (0..4096).map(staircase).collect();
+        let looks = 64 * 4096;
+        assert_eq!(overlap_within(&staircase, looks), Ok(None));
+        for parts in [[1, 64, 64], [64, 1, 64], [16, 16, 16], [1, 1, 4096]] {
+            let grid = Grid::new(&[4096; 3], &parts).unwrap();
+            let blocks: Vec<Region> = (0..grid.parts()).map(|rank| grid.part(rank)).collect();
+            assert_eq!(overlap_within(&blocks, looks), Ok(None), "{parts:?}");
+        }
+    }
+
+    /// Long bars in three directions: each cut goes through a third of them.
+    #[test]
+    fn blocks_that_no_cut_separates_well_are_given_up() {
+        let bar = |at: u64| {
+            let (dim, row, column) = (at % 3, at / 3 % 32 * 4, at / 96 * 4);
+            let (mut lower, mut upper) = ([0; 3], [128; 3]);
+            let (one, other) = ((dim + 1) % 3, (dim + 2) % 3);
+            let (row, column) = (row + [0, 1, 2][dim as usize], column + [0, 1, 2][dim as usize]);
+            (lower[one as usize], upper[one as usize]) = (row, row + 1);
+            (lower[other as usize], upper[other as usize]) = (column, column + 1);
+            Region::new(&lower, &upper).unwrap()
+        };
+        let bars: Vec<Region> = (0..3072).map(bar).collect();
+        assert_eq!(overlap_within(&bars, 16 * 3072), Err(GaveUp));
+        assert_eq!(first_overlap(&bars), None);
     }
 
     #[test]

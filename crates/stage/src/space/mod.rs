@@ -14,6 +14,7 @@ mod grid;
 mod region;
 
 pub use copy::{Strided, copy_box};
+pub(crate) use cover::overlap_within;
 pub use cover::{first_hole, first_overlap};
 pub use grid::Grid;
 pub use region::{Dims, MAX_DIMS, Region};

@@ -5,8 +5,8 @@
 //! complete step, a commit costs a comparison of hashes.
 
 use super::store::Part;
-use crate::protocol::{Fault, Layout, LayoutHash};
-use crate::space::{Dims, first_overlap};
+use crate::protocol::{Fault, Layout, LayoutHash, check_disjoint};
+use crate::space::Dims;
 use crate::{Dtype, Region};
 use std::collections::{BTreeMap, HashMap};
 
@@ -72,15 +72,7 @@ impl Checker {
             }
         }
         for (variable, (ranks, regions)) in blocks {
-            if let Some((one, other)) = first_overlap(&regions) {
-                return Err(Fault::Overlap {
-                    variable: variable.to_owned(),
-                    one: ranks[one],
-                    one_block: Box::new(regions[one].clone()),
-                    other: ranks[other],
-                    other_block: Box::new(regions[other].clone()),
-                });
-            }
+            check_disjoint(variable, &regions, |at| ranks[at])?;
         }
         self.valid = hashes().collect();
         self.schema = None;
