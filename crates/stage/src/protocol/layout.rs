@@ -31,7 +31,7 @@ pub enum Attribute {
     Text(String),
     Integer(i64),
     Real(f64),
-    Integers(Vec<i64>),
+    Integers(#[serde(deserialize_with = "super::decode::list")] Vec<i64>),
     Reals(Vec<f64>),
 }
 
@@ -54,8 +54,10 @@ pub struct Variable {
     /// Shape of the whole array; the same at all ranks.
     pub shape: Dims,
     /// Its attributes.
+    #[serde(deserialize_with = "super::decode::list")]
     pub attributes: Vec<(String, Attribute)>,
     /// The boxes that the rank has written; none is empty.
+    #[serde(deserialize_with = "super::decode::list")]
     pub blocks: Vec<Block>,
 }
 
@@ -63,6 +65,7 @@ pub struct Variable {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Layout {
     /// The variables; their names are unique.
+    #[serde(deserialize_with = "super::decode::list")]
     pub variables: Vec<Variable>,
 }
 

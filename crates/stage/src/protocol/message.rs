@@ -27,7 +27,7 @@ pub enum BlockOffsets {
     Packed,
     /// Offset of each block in the buffer of its slot, in the order of the layout (variable by
     /// variable).
-    Listed(Arc<[u64]>),
+    Listed(#[serde(deserialize_with = "super::decode::shared")] Arc<[u64]>),
 }
 
 /// What a writer rank commits to a step.
@@ -38,10 +38,12 @@ pub struct Part {
     /// Its layout.
     pub layout: LayoutRef,
     /// The buffers that [`Block::slot`](super::Block::slot) indexes, each with its copies.
+    #[serde(deserialize_with = "super::decode::list")]
     pub slots: Vec<Slot<BufferId>>,
     /// The positions of the blocks in them.
     pub places: BlockOffsets,
     /// Attributes of this step (its time, its number in the simulation).
+    #[serde(deserialize_with = "super::decode::list")]
     pub attributes: Vec<(String, Attribute)>,
     /// A checksum of the content, by a rule that the writers agree on. It is only compared: a part
     /// that is committed again after a restart is the same if its layout and its checksum are
@@ -128,6 +130,7 @@ pub enum Request {
         ticket: Ticket,
         writer: WriterId,
         step: Step,
+        #[serde(deserialize_with = "super::decode::list")]
         wants: Vec<Want>,
         timeout: u64,
     },
@@ -135,6 +138,7 @@ pub enum Request {
     Reserve {
         ticket: Ticket,
         writer: WriterId,
+        #[serde(deserialize_with = "super::decode::list")]
         wants: Vec<Want>,
         timeout: u64,
     },

@@ -52,7 +52,7 @@
 //!   [`StreamConfig`], [`Reader`]. `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and
 //!   their contents.
 //! * `layout`: [`Layout`] of a rank's part, its hash, and the packing rule.
-//! * `fault`: [`Fault`], every error that the coordinator can answer.
+//! * `decode`: how much memory a message may use. `fault`: [`Fault`], every error that the coordinator can answer.
 //! * `queue`: which steps a reader group gets. `admission`: grants of memory. `ledger`: how much of
 //!   the coordinator's own memory each peer uses. `watch`: subscriptions. `stream/`: one stream.
 //!   `coordinator`: all of them; `opening`: requests that wait to open one; `deadlines`: what is
@@ -62,6 +62,7 @@
 pub mod admission;
 mod coordinator;
 mod deadlines;
+mod decode;
 mod fault;
 mod figures;
 mod ids;
@@ -76,6 +77,7 @@ pub mod stream;
 mod watch;
 
 pub use coordinator::{Action, Coordinator, Event};
+pub use decode::{decode, decode_request};
 pub use fault::{EndOfStream, Failure, Fault};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
 pub use ids::{
@@ -109,12 +111,4 @@ pub fn encode<T: serde::Serialize>(message: &T) -> Vec<u8> {
 fn encoded_bytes<T: serde::Serialize>(part: &T) -> u64 {
     let counter = postcard::ser_flavors::Size::default();
     postcard::serialize_with_flavor(part, counter).map_or(u64::MAX, |bytes| bytes as u64)
-}
-
-/// Decodes a received message; `None` if it is malformed.
-pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
-    match postcard::take_from_bytes(bytes) {
-        Ok((message, [])) => Some(message),
-        _ => None,
-    }
 }

@@ -92,6 +92,7 @@ pub struct StreamConfig {
     pub linger: u64,
     /// Reader groups that will come: steps wait for each of them. If there are any, `unread` has no
     /// effect.
+    #[serde(deserialize_with = "super::decode::list")]
     pub expected: Vec<Expected>,
 }
 

@@ -98,7 +98,7 @@ impl<M: DeserializeOwned> Clients<M> {
     // not as warnings.
     fn heard(&mut self, asked: Inbound) -> Option<Heard<M>> {
         let from = Peer::new(asked.from.peer.0, asked.from.incarnation);
-        let Some(message) = protocol::decode::<M>(&asked.bytes) else {
+        let Some(message) = protocol::decode_request::<M>(&asked.bytes) else {
             tracing::debug!(%from, "{} bytes that are no message", asked.bytes.len());
             return None;
         };

@@ -2,9 +2,9 @@
 //! again, changed.
 
 use samite_stage::protocol::{
-    Action, Answer, Block, BlockOffsets, Coordinator, Event, Handle, Lack, Layout, LayoutRef,
-    Notice, Order, Part, Peer, Policy, Reader, Report, Request, Start, StreamConfig, Ticket,
-    Variable, Want, decode, encode,
+    Action, Answer, Block, BlockOffsets, BufferId, Coordinator, Event, Handle, Lack, Layout,
+    LayoutHash, LayoutRef, Notice, Order, Part, Peer, Policy, Reader, Report, Request, Slot, Start,
+    StreamConfig, StreamId, Ticket, Variable, Want, WriterId, decode_request, encode,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -230,7 +230,7 @@ impl World {
         let mut bytes = known.clone();
         mutate(&mut self.random, &mut bytes);
         let mut request = None;
-        let cost = crate::allocated(|| request = decode::<Request>(&bytes));
+        let cost = crate::allocated(|| request = decode_request::<Request>(&bytes));
         assert!(
             cost < 4096 + 100 * bytes.len(),
             "{cost} bytes to decode {}",
@@ -301,4 +301,41 @@ fn no_message_breaks_the_coordinator() {
             World::new(seed).run();
         },
     );
+}
+
+/// A message of lists whose elements take one byte each there, and many more in memory.
+#[test]
+fn a_message_of_many_small_elements() {
+    let _alone = crate::alone();
+    let commit = |slots: Vec<Slot<BufferId>>| Request::Commit {
+        ticket: Ticket(1),
+        writer: WriterId {
+            stream: StreamId(0),
+            rank: 0,
+        },
+        part: Part {
+            step: 0,
+            layout: LayoutRef::Same(LayoutHash(0)),
+            slots,
+            places: BlockOffsets::Packed,
+            attributes: Vec::new(),
+            checksum: 0,
+        },
+        keep: false,
+    };
+    let (none, one) = (
+        encode(&commit(Vec::new())),
+        encode(&commit(vec![Slot::new()])),
+    );
+    let mut pairs = none.iter().zip(&one);
+    let count = pairs.position(|(none, one)| none != one).expect("a count");
+    let many = 16usize << 20;
+    let message = [&none[..count], &encode(&many), &vec![0; many], &none[count + 1..]].concat();
+    let mut decoded = None;
+    let cost = crate::allocated(|| decoded = decode_request::<Request>(&message));
+    assert_eq!(decoded, None);
+    assert!(cost < 32 * message.len(), "{cost} bytes for {}", message.len());
+    // A few are accepted.
+    let few = encode(&commit(vec![Slot::new(); 1000]));
+    assert!(decode_request::<Request>(&few).is_some());
 }
