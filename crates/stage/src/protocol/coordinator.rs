@@ -94,7 +94,9 @@ impl Coordinator {
     pub fn wake_at(&self) -> Option<u64> {
         let streams = self.streams.values().filter_map(Stream::wake_at);
         let pending = self.pending.iter().map(|pending| pending.until);
-        streams.chain(pending).min()
+        let mut left = self.left.values();
+        let left = left.any(Watches::has_answers).then_some(self.now);
+        streams.chain(pending).chain(left).min()
     }
 
     /// Returns the state of the streams, in the order of their opening, as many as fit.
@@ -319,15 +321,16 @@ impl Coordinator {
 
     /// Tells subscriptions of a stream that has ended what is left, and forgets the stream when no
     /// subscription remains.
-    fn tell_left(&mut self, stream: StreamId) {
+    pub(super) fn tell_left(&mut self, stream: StreamId) {
         let Some(left) = self.left.get_mut(&stream) else {
             return;
         };
-        let told = std::mem::take(&mut left.out);
+        let told = left.take_answers(self.ledger.answers_left());
         if left.is_empty() {
             self.left.remove(&stream);
         }
         for (to, ticket, answer) in told {
+            self.ledger.say(0);
             self.answer(to, ticket, answer);
         }
     }

@@ -20,14 +20,18 @@ impl Coordinator {
         let eased = self.eased();
         // Begins where the last tick ran out of answers.
         let first = self.first_due.take().unwrap_or(StreamId(0));
-        let (before, after) = (self.streams.range(..first), self.streams.range(first..));
-        let ids: Vec<StreamId> = after.chain(before).map(|(&id, _)| id).collect();
+        let left = self.left.iter().filter(|(_, left)| left.has_answers());
+        let left = left.map(|(&id, _)| id);
+        let ids: BTreeSet<StreamId> = self.streams.keys().copied().chain(left).collect();
+        let (before, after) = (ids.range(..first), ids.range(first..));
+        let ids: Vec<StreamId> = after.chain(before).copied().collect();
         for id in ids {
             if self.ledger.answers_left() == 0 {
                 self.first_due = Some(id);
                 return;
             }
             let Some(stream) = self.streams.get_mut(&id) else {
+                self.tell_left(id);
                 continue;
             };
             stream.tick(&stream::Others {

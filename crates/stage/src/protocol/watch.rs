@@ -32,13 +32,14 @@
 use super::ledger::Charge;
 use super::stream::Found;
 use super::{Answer, EndOfStream, Fault, Interest, LayoutHash, News, Peer, Step, Ticket, Written};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum number of news items that wait for one watch.
 pub const MOST_NEWS: u32 = 1 << 16;
 
-/// Maximum number of open requests of one watch; an honest subscriber has one or two.
-const MOST_WAITING: usize = 64;
+/// Maximum number of open requests of one watch, which are paid with it; an honest subscriber has
+/// one or two.
+const MOST_WAITING: usize = 4;
 
 /// A request that waits for news.
 #[derive(Debug)]
@@ -72,8 +73,10 @@ pub(crate) struct Watches {
     pub(crate) watches: BTreeMap<u64, Watch>,
     next: u64,
     end: Option<EndOfStream>,
-    /// Answers that have yet to be sent.
-    pub(crate) out: Vec<(Peer, Ticket, Answer)>,
+    /// Refusals that have yet to be sent.
+    out: Vec<(Peer, Ticket, Answer)>,
+    /// Watches whose requests may have an answer.
+    ready: BTreeSet<u64>,
 }
 
 impl Watches {
@@ -113,7 +116,8 @@ impl Watches {
         of: LayoutHash,
         mut find: impl FnMut(&Interest) -> Found,
     ) {
-        for number in self.numbers() {
+        let numbers: Vec<u64> = self.watches.keys().copied().collect();
+        for number in numbers {
             self.offer_to(number, step, of, &mut find);
         }
     }
@@ -140,16 +144,14 @@ impl Watches {
         watch.found = Some((of, found));
         if let Some(told) = told {
             watch.push(step, told);
-            self.serve(number);
+            self.ready.insert(number);
         }
     }
 
     /// Handles the end of the stream.
     pub(crate) fn ended(&mut self, why: EndOfStream) {
         self.end = Some(why);
-        for number in self.numbers() {
-            self.serve(number);
-        }
+        self.ready.extend(self.watches.keys());
     }
 
     /// Handles a subscriber's request for the next news item. Returns false if the watch is not its
@@ -174,7 +176,7 @@ impl Watches {
             since: now,
             until,
         });
-        self.serve(number);
+        self.ready.insert(number);
         true
     }
 
@@ -220,23 +222,36 @@ impl Watches {
         next
     }
 
-    fn numbers(&self) -> Vec<u64> {
-        self.watches.keys().copied().collect()
-    }
-
-    /// Answers as many requests of a watch as possible.
-    fn serve(&mut self, number: u64) {
-        let Some(watch) = self.watches.get_mut(&number) else {
-            return;
-        };
-        while !watch.waiting.is_empty() {
-            let Some(answer) = watch.take(self.end) else {
-                return;
-            };
-            if let Some(asked) = watch.waiting.pop_front() {
-                self.out.push((watch.peer, asked.ticket, answer));
+    /// Takes the answers that can be given now, but no more than about `most`.
+    pub(crate) fn take_answers(&mut self, most: usize) -> Vec<(Peer, Ticket, Answer)> {
+        while self.out.len() < most
+            && let Some(&number) = self.ready.first()
+        {
+            if !self.serve(number) {
+                self.ready.remove(&number);
             }
         }
+        std::mem::take(&mut self.out)
+    }
+
+    /// Returns true if more answers can be given.
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Answers a request of a watch. Returns false if none can be answered.
+    fn serve(&mut self, number: u64) -> bool {
+        let watch = self.watches.get_mut(&number);
+        let Some(watch) = watch.filter(|watch| !watch.waiting.is_empty()) else {
+            return false;
+        };
+        let Some(answer) = watch.take(self.end) else {
+            return false;
+        };
+        if let Some(asked) = watch.waiting.pop_front() {
+            self.out.push((watch.peer, asked.ticket, answer));
+        }
+        true
     }
 }
 

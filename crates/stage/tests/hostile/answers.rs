@@ -238,8 +238,8 @@ fn many_ranks(coordinator: &mut Coordinator, name: &str, ranks: u32) -> Vec<Read
 #[test]
 fn deadlines_of_many_subscriptions_of_one_process() {
     const STREAMS: usize = 20;
-    const WATCHES: usize = 8;
-    const EACH: usize = 16;
+    const WATCHES: usize = 32;
+    const EACH: usize = 4;
     let _alone = crate::alone();
     let mut coordinator = Coordinator::new();
     let mut due = 0;
@@ -277,6 +277,69 @@ fn deadlines_of_many_subscriptions_of_one_process() {
         let actions = coordinator.on_event(10, Event::Tick);
         assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
         due -= actions.len();
+    }
+}
+
+/// What the end of a stream tells its subscribers comes in parts as well, also after the stream is
+/// forgotten because nobody reads it.
+#[test]
+fn the_end_of_a_stream_of_many_subscriptions() {
+    const WATCHES: usize = 3000;
+    for reads in [true, false] {
+        let _alone = crate::alone();
+        let mut coordinator = Coordinator::new();
+        let opened = said(&mut coordinator, LIAR, writer("s".into(), 1));
+        let Some(Answer::Writing { writer, .. }) = opened else {
+            panic!("{opened:?}");
+        };
+        if reads {
+            let open = Request::OpenReader {
+                ticket: Ticket(2),
+                stream: "s".into(),
+                reader: Box::new(reader("g".into(), 1)),
+                timeout: 0,
+                gives_up: false,
+            };
+            said(&mut coordinator, HONEST, open);
+        }
+        for _ in 0..WATCHES {
+            let open = Request::OpenWatch {
+                ticket: Ticket(1),
+                stream: "s".into(),
+                interest: Box::new(Interest {
+                    variable: "u".into(),
+                    region: None,
+                }),
+                start: Start::Earliest,
+                most: 1,
+                timeout: 0,
+            };
+            let Some(Answer::Watching { watch, .. }) = said(&mut coordinator, LIAR, open) else {
+                panic!("it is open");
+            };
+            let (ticket, timeout) = (Ticket(3), u64::MAX);
+            let ask = Request::Watch {
+                ticket,
+                watch,
+                timeout,
+            };
+            assert_eq!(said(&mut coordinator, LIAR, ask), None);
+        }
+        let ticket = Ticket(2);
+        let close = Request::CloseWriter { ticket, writer };
+        let mut actions = coordinator.on_event(0, Event::Said(LIAR, close));
+        let mut told = 0;
+        loop {
+            assert!((1..=1100).contains(&actions.len()), "{}", actions.len());
+            told += actions.len();
+            if told > WATCHES {
+                break;
+            }
+            assert_eq!(coordinator.wake_at(), Some(0), "after {told}");
+            actions = coordinator.on_event(0, Event::Tick);
+        }
+        assert_eq!(told, WATCHES + 1);
+        assert_ne!(coordinator.wake_at(), Some(0));
     }
 }
 

@@ -1,10 +1,10 @@
 //! The subscriptions of a stream: opening them (stored steps are reported), committed steps,
 //! deadlines.
 
-use super::{Action, Stream};
+use super::Stream;
 use crate::protocol::watch::Watches;
 use crate::protocol::{
-    Answer, EndOfStream, Fault, Interest, Notice, Peer, Start, Step, Ticket, WatchId,
+    Answer, EndOfStream, Fault, Interest, Peer, Start, Step, Ticket, WatchId,
 };
 
 impl Stream {
@@ -102,6 +102,8 @@ impl Stream {
         if self.watches.is_empty() {
             return;
         }
+        // What can be answered is not late.
+        self.tell_watches();
         let committed = self.store.committed;
         let whom = self.whom_next_waits_for();
         let most = self.answers_left();
@@ -121,10 +123,11 @@ impl Stream {
     }
 
     pub(super) fn tell_watches(&mut self) {
-        for (to, ticket, answer) in self.watches.out.drain(..) {
-            self.store.costs.ledger.say(0);
-            let answer = Notice::Answer { ticket, answer };
-            self.out.push(Action::Send(to, answer));
+        for (to, ticket, answer) in self.watches.take_answers(self.answers_left()) {
+            self.answer(to, ticket, answer);
+        }
+        if self.watches.has_answers() {
+            self.wake_by(self.now);
         }
     }
 }
