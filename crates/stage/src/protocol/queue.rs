@@ -174,23 +174,19 @@ impl Queue {
         Some(step)
     }
 
-    /// Returns the steps of a spilling group that exceed its limits, newest first: those it needs
-    /// last. Empty for other policies.
-    pub fn beyond(&self) -> Vec<Step> {
-        if self.policy != Policy::Spill {
-            return Vec::new();
+    /// Returns the first of the steps that exceed the limits of a queue, if any do.
+    pub fn beyond(&self) -> Option<Step> {
+        if self.steps() <= self.limits.steps && self.bytes <= self.limits.bytes {
+            return None;
         }
         let (mut steps, mut bytes) = (0, 0u64);
-        let mut beyond: Vec<Step> = Vec::new();
-        for (&step, &more) in &self.waiting {
+        let mut waiting = self.waiting.iter();
+        let first = waiting.find(|(_, more)| {
             steps += 1;
-            bytes = bytes.saturating_add(more);
-            if steps > 1 && (steps > self.limits.steps || bytes > self.limits.bytes) {
-                beyond.push(step);
-            }
-        }
-        beyond.reverse();
-        beyond
+            bytes = bytes.saturating_add(**more);
+            steps > 1 && (steps > self.limits.steps || bytes > self.limits.bytes)
+        });
+        first.map(|(step, _)| *step)
     }
 
     fn fits(&self, held_steps: u64, held_bytes: u64, bytes: u64) -> bool {
@@ -290,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn spill_names_what_is_beyond_newest_first() {
+    fn spill_names_what_is_beyond() {
         let mut spill = queue(Policy::Spill, 2, 100);
         for step in 0..5 {
             assert!(spill.admits(step, 0, 0, 10, true));
             assert_eq!(spill.offer(step, 10), Vec::<u64>::new());
         }
-        assert_eq!(spill.beyond(), [4, 3, 2]);
+        assert_eq!(spill.beyond(), Some(2));
         assert!(!spill.admits(5, 0, 0, 10, false), "the disk is full");
         assert_eq!(drain(spill), [0, 1, 2, 3, 4]);
         let mut large = queue(Policy::Spill, 10, 100);
         large.offer(0, 200);
-        assert_eq!(large.beyond(), [] as [Step; 0], "one always stays");
+        assert_eq!(large.beyond(), None, "one always stays");
         large.offer(1, 1);
-        assert_eq!(large.beyond(), [1]);
+        assert_eq!(large.beyond(), Some(1));
     }
 
     #[test]

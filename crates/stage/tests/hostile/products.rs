@@ -7,7 +7,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BlockOffsets, Coordinator, Event, Fault, Handle, Interest,
+    Action, Answer, Attribute, Block, BlockOffsets, BufferId, Coordinator, Event, Fault, Handle, Interest,
     Layout, LayoutRef, Limits, Notice, Order, Part, Peer, Policy, Reader, ReaderId, Report,
     Request, Retain, Slot, Start, StreamConfig, Ticket, Unread, Variable, Want, WriterId,
 };
@@ -265,8 +265,9 @@ fn a_deadline_beside_many_streams_that_wait_for_memory() {
     assert!(growth < 12.0, "{growth} times as long");
 }
 
-/// A step of one byte, of a block store that does what it is told.
-fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
+/// A step of one byte, of a block store that does what it is told, except that it does not spill:
+/// returns what it should.
+fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) -> Vec<BufferId> {
     let ordered = coordinator.on_event(0, begin_at_once(writer, step, 1, 0));
     let [Action::Send(_, Notice::Order(Order::Allocate { buffer, .. }))] = ordered[..] else {
         panic!("{ordered:?}");
@@ -303,7 +304,63 @@ fn write_a_byte(coordinator: &mut Coordinator, writer: WriterId, step: u64) {
     };
     assert_eq!(say(coordinator, commit), Some(Answer::Committed));
     let sealed = Request::Report(Report::Sealed { buffer });
-    assert_eq!(say(coordinator, sealed), None);
+    let actions = coordinator.on_event(0, Event::Said(LIAR, sealed));
+    let spills = actions.into_iter().map(|action| match action {
+        Action::Send(_, Notice::Order(Order::Spill { buffer })) => buffer,
+        other => panic!("{other:?}"),
+    });
+    spills.collect()
+}
+
+/// Blocks that are in the same place but for one dimension, which is not the one that tells most of
+/// them apart, were compared pair by pair.
+#[test]
+fn a_part_of_many_blocks_beside_each_other() {
+    let growth = growth(2000, |much| {
+        let mut coordinator = Coordinator::new();
+        let writer = stream(&mut coordinator, "s");
+        keeps(&mut coordinator, 1 << 20);
+        let ordered = coordinator.on_event(0, begin_at_once(writer, 0, 2 * much, 0));
+        let [Action::Send(_, Notice::Order(Order::Allocate { buffer, .. }))] = ordered[..] else {
+            panic!("{ordered:?}");
+        };
+        let handle = Handle::default();
+        let allocated = Request::Report(Report::Allocated { buffer, handle });
+        assert!(say(&mut coordinator, allocated).is_some());
+        let block = |at| Block {
+            region: Region::new(&[0, at, at], &[1, at + 1, much]).expect("a box"),
+            slot: 0,
+        };
+        let blocks: Vec<Block> = (0..much).map(block).collect();
+        let places = BlockOffsets::Listed(vec![0; blocks.len()].into());
+        let variable = Variable {
+            name: "u".into(),
+            dtype: Dtype::U8,
+            shape: Dims::from_slice(&[1, much, much]),
+            attributes: Vec::new(),
+            blocks,
+        };
+        let layout = Layout {
+            variables: vec![variable],
+        };
+        let commit = Request::Commit {
+            ticket: Ticket(3),
+            writer,
+            part: Part {
+                step: 0,
+                layout: LayoutRef::New(Arc::new(layout)),
+                slots: vec![Slot::from_elem(buffer, 1)],
+                places,
+                attributes: Vec::new(),
+                checksum: 1,
+            },
+            keep: false,
+        };
+        let from = ran();
+        assert_eq!(say(&mut coordinator, commit), Some(Answer::Committed));
+        ran() - from
+    });
+    assert!(growth < 8.0, "{growth} times as long");
 }
 
 /// For each retained step that gave way to one which needs all memory all buffers were added up.
@@ -555,4 +612,124 @@ fn with(mut request: Request, change: impl FnOnce(&mut Reader)) -> Request {
         change(reader);
     }
     request
+}
+
+fn with_config(mut request: Request, change: impl FnOnce(&mut StreamConfig)) -> Request {
+    if let Request::OpenWriter { config, .. } = &mut request {
+        change(config);
+    }
+    request
+}
+
+/// When a group came or went, each stored step was looked for in all that one rank of a group had
+/// taken and another had not.
+#[test]
+fn a_group_comes_beside_many_steps_that_are_taken() {
+    let growth = growth(2500, |much| {
+        let mut coordinator = Coordinator::new();
+        let open = with_config(open("s", 0, 1), |config| config.retain.steps = 1);
+        let Some(Answer::Writing { writer, .. }) = say(&mut coordinator, open) else {
+            panic!("it is open");
+        };
+        let readers = [0, 1].map(|rank| {
+            let open = with(open_reader("s", rank, 2), |reader| {
+                reader.only = None;
+                reader.limits = Some(Limits {
+                    steps: much + 1,
+                    bytes: u64::MAX,
+                });
+            });
+            match say(&mut coordinator, open) {
+                Some(Answer::Reading { reader, .. }) => reader,
+                other => panic!("{other:?}"),
+            }
+        });
+        let reader = readers[0];
+        for step in 0..much {
+            write(&mut coordinator, writer, step);
+            let hold = Ticket(step);
+            let next = Request::Next {
+                ticket: hold,
+                reader,
+                timeout: 0,
+            };
+            assert!(matches!(say(&mut coordinator, next), Some(Answer::Step(_))));
+            say(&mut coordinator, Request::Release { reader, hold });
+        }
+        let another = with(open_reader("s", 0, 1), |reader| {
+            reader.group = "another".into();
+        });
+        let from = ran();
+        let opened = say(&mut coordinator, another);
+        let took = ran() - from;
+        assert!(matches!(opened, Some(Answer::Reading { .. })), "{opened:?}");
+        assert_eq!(coordinator.figures()[0].stored, much);
+        took
+    });
+    assert!(growth < 8.0, "{growth} times as long");
+}
+
+/// For each rank that waited for memory, all ranks were looked at.
+#[test]
+fn many_ranks_that_wait_for_memory() {
+    let growth = growth(200, |much| {
+        let mut coordinator = Coordinator::new();
+        keeps(&mut coordinator, 1000);
+        let first = stream(&mut coordinator, "first");
+        coordinator.on_event(0, begin_at_once(first, 0, 600, u64::MAX));
+        let mut last = first;
+        for rank in 0..much as u32 {
+            last = match say(&mut coordinator, open("s", rank, much as u32)) {
+                Some(Answer::Writing { writer, .. }) => writer,
+                other => panic!("{other:?}"),
+            };
+            coordinator.on_event(0, begin_at_once(last, 0, 600, u64::MAX));
+        }
+        let from = ran();
+        let abort = Request::Abort { writer: last };
+        let answers = coordinator.on_event(0, Event::Said(LIAR, abort));
+        let took = ran() - from;
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        took
+    });
+    assert!(growth < 12.0, "{growth} times as long");
+}
+
+/// With every message of a stream, all its steps beyond the limit were looked at again, although
+/// they are on disk.
+#[test]
+fn many_steps_that_are_on_disk() {
+    let growth = growth(150, |much| {
+        let mut coordinator = Coordinator::new();
+        let keep = Request::Keep {
+            memory: 1 << 20,
+            buffers: u64::MAX,
+            disk: 1 << 20,
+        };
+        assert_eq!(say(&mut coordinator, keep), None);
+        let open = with_config(open("s", 0, 1), |config| config.retain.steps = 0);
+        let Some(Answer::Writing { writer, .. }) = say(&mut coordinator, open) else {
+            panic!("it is open");
+        };
+        let open = with(open_reader("s", 0, 1), |reader| {
+            (reader.policy, reader.only) = (Policy::Spill, None);
+            reader.limits = Some(Limits {
+                steps: 1,
+                bytes: u64::MAX,
+            });
+        });
+        assert!(matches!(say(&mut coordinator, open), Some(Answer::Reading { .. })));
+        let from = ran();
+        for step in 0..much {
+            for buffer in write_a_byte(&mut coordinator, writer, step) {
+                let spilled = Request::Report(Report::Spilled { buffer });
+                assert_eq!(say(&mut coordinator, spilled), None);
+            }
+        }
+        let took = ran() - from;
+        assert_eq!(coordinator.figures()[0].stored, much);
+        assert_eq!(coordinator.admission().used_at(LIAR), 1, "the others are on disk");
+        took
+    });
+    assert!(growth < 8.0, "{growth} times as long");
 }

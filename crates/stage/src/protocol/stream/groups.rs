@@ -92,7 +92,8 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn wants(&self, step: Step) -> bool {
-        self.queue.contains(step) || self.taken.contains(&step)
+        // A group takes its steps in increasing order.
+        self.queue.contains(step) || self.taken.binary_search(&step).is_ok()
     }
 
     /// Returns the steps in use outside its queue: taken by one rank and not by all, or held.
@@ -314,21 +315,17 @@ impl Groups {
         self.unread().all(Group::is_alive)
     }
 
-    /// Returns the steps of spilling groups that exceed their limits.
-    pub(super) fn beyond(&self) -> Vec<Step> {
-        self.groups
-            .values()
-            .flat_map(|group| group.queue.beyond())
-            .collect()
-    }
-
-    /// Returns the steps in queues of that policy, newest first.
-    pub(super) fn queued_by(&self, policy: Policy) -> Vec<Step> {
-        let groups = self
-            .groups
-            .values()
-            .filter(|group| group.queue.policy() == policy);
-        let steps: BTreeSet<Step> = groups.flat_map(|group| group.queue.all()).collect();
+    /// Returns the steps of `in_memory` that are in the queues of spilling groups, newest first:
+    /// those they need last. `beyond`: only those that exceed their limits.
+    pub(super) fn to_spill(&self, in_memory: &BTreeSet<Step>, beyond: bool) -> Vec<Step> {
+        let queues = self.groups.values().map(|group| &group.queue);
+        let queues = queues.filter(|queue| queue.policy() == Policy::Spill);
+        let steps = queues.flat_map(|queue| {
+            let from = if beyond { queue.beyond() } else { queue.first() };
+            let steps = from.into_iter().flat_map(|from| in_memory.range(from..));
+            steps.filter(|step| queue.contains(**step))
+        });
+        let steps: BTreeSet<Step> = steps.copied().collect();
         steps.into_iter().rev().collect()
     }
 

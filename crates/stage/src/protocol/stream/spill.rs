@@ -2,7 +2,7 @@
 
 use super::buffers::State;
 use super::{Action, Stream};
-use crate::protocol::{BufferId, Peer, Policy, Step};
+use crate::protocol::{BufferId, Peer, Step};
 use std::collections::BTreeSet;
 
 impl Stream {
@@ -39,13 +39,14 @@ impl Stream {
             self.out.push(Action::HasWorked(block_store));
         } else {
             self.store.disk_full = true;
+            self.store.in_memory.insert(step);
             self.out.push(Action::FreedDisk(id));
         }
     }
 
     /// Spills the steps of spilling groups that exceed their limits.
     pub(super) fn spill_beyond(&mut self) {
-        for step in self.groups.beyond() {
+        for step in self.groups.to_spill(&self.store.in_memory, true) {
             self.spill(step);
         }
     }
@@ -86,6 +87,7 @@ impl Stream {
                 stored.spilling += 1;
             }
         }
+        self.store.in_memory.remove(&step);
         self.store.spilling_bytes += bytes;
         bytes
     }
@@ -111,12 +113,8 @@ impl Stream {
             missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
         }
         let precious = self.store.precious.then_some(0);
-        for step in self
-            .groups
-            .queued_by(Policy::Spill)
-            .into_iter()
-            .chain(precious)
-        {
+        let steps = self.groups.to_spill(&self.store.in_memory, false);
+        for step in steps.into_iter().chain(precious) {
             if missing == 0 {
                 break;
             }

@@ -79,6 +79,8 @@ pub(super) struct Store {
     pub(super) buffers: HashMap<u64, Buffer>,
     pub(super) next_buffer: u64,
     pub(super) steps: BTreeMap<Step, Stored>,
+    /// Those of them that were not spilled yet, or whose spill has failed.
+    pub(super) in_memory: BTreeSet<Step>,
     /// Steps that may have become free.
     suspects: BTreeSet<Step>,
     /// The retained window: these steps and newer ones, and their bytes.
@@ -107,6 +109,7 @@ impl Store {
             buffers: HashMap::new(),
             next_buffer: 0,
             steps: BTreeMap::new(),
+            in_memory: BTreeSet::new(),
             suspects: BTreeSet::new(),
             retained_from: 0,
             retained_bytes: 0,
@@ -309,6 +312,7 @@ impl Stream {
         };
         let store = &mut self.store;
         store.steps.insert(step, stored);
+        store.in_memory.insert(step);
         store.committed += 1;
         store.last_bytes = bytes;
         store.committed_bytes = store.committed_bytes.saturating_add(data);
@@ -353,6 +357,7 @@ impl Stream {
             if stored.holds > 0 || self.store.retains(step) || self.groups.want(step) {
                 continue;
             }
+            self.store.in_memory.remove(&step);
             let stored = self.store.steps.remove(&step).into_iter();
             for part in stored.flat_map(|stored| stored.parts) {
                 self.free_part(part);
