@@ -5,7 +5,7 @@
 //! order. It has no other input or output. The coordinator lives in one process of the domain (the
 //! agent, beside its block store). If that process dies, the streams die with it.
 
-use super::admission::{Admission, Decision};
+use super::admission::{Admission, Decision, Shortage};
 use super::figures::Lines;
 use super::ledger::Ledger;
 use super::opening::{Opening, Pending};
@@ -377,9 +377,7 @@ impl Coordinator {
             left.lost(peer);
             !left.is_empty()
         });
-        for decision in refused {
-            self.decision(decision);
-        }
+        self.decide(refused);
         self.budget_changed();
     }
 
@@ -403,9 +401,8 @@ impl Coordinator {
             let mut news = self.carry_out();
             news |= self.admission.has_changed();
             if news {
-                for decision in self.admission.pump() {
-                    self.decision(decision);
-                }
+                let decisions = self.admission.pump();
+                self.decide(decisions);
             }
             news |= self.forget_over();
             news |= self.look_again();
@@ -426,13 +423,40 @@ impl Coordinator {
         !streams.is_empty()
     }
 
-    fn decision(&mut self, decision: Decision) {
-        let (Decision::Granted(request)
-        | Decision::Wait(request, _)
-        | Decision::Spill(request, _)
-        | Decision::Refused(request, _)) = &decision;
-        if let Some(stream) = self.streams.get_mut(&request.stream) {
-            stream.decision(decision);
+    /// Tells the streams what admission control has decided, and lets them make room.
+    fn decide(&mut self, decisions: Vec<Decision>) {
+        let mut changed = BTreeSet::new();
+        for decision in decisions {
+            let (Decision::Granted(request)
+            | Decision::Wait(request, _)
+            | Decision::Spill(request, _)
+            | Decision::Refused(request, _)) = decision;
+            match decision {
+                Decision::Wait(..) => {}
+                Decision::Spill(_, short) => self.make_room(request.stream, short),
+                Decision::Granted(_) | Decision::Refused(..) => {
+                    changed.insert(request.stream);
+                }
+            }
+            self.tell(request.stream, |stream| stream.decision(decision));
+        }
+        for stream in changed {
+            self.tell(stream, Stream::settle);
+        }
+    }
+
+    /// Lets a stream whose request waits drop or spill steps, and then the other streams, if it
+    /// waits for a block store at which they have memory.
+    fn make_room(&mut self, own: StreamId, short: Shortage) {
+        let mut missing = short.missing;
+        self.tell(own, |stream| missing = stream.make_room(missing));
+        let Some(block_store) = short.block_store.filter(|_| missing > 0) else {
+            return;
+        };
+        for other in self.admission.users_of(block_store) {
+            if other != own && missing > 0 {
+                self.tell(other, |stream| missing = stream.make_room(missing));
+            }
         }
     }
 
@@ -459,7 +483,7 @@ impl Coordinator {
             stream::Action::Send(to, notice) => self.out.push(Action::Send(to, notice)),
             stream::Action::Request(request) => {
                 if let Some(refused) = self.admission.request(request) {
-                    self.decision(refused);
+                    self.decide(vec![refused]);
                 }
             }
             stream::Action::Withdraw(request) => self.admission.withdraw(request),

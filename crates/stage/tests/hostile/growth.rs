@@ -381,6 +381,54 @@ fn buffers_without_number() {
     );
 }
 
+/// Each of many requests waits for the memory of a step that has many buffers already.
+#[test]
+fn requests_that_wait_beside_many_buffers() {
+    const RANKS: u32 = 512;
+    let _alone = crate::alone();
+    let mut coordinator = Coordinator::new();
+    let keep = Request::Keep {
+        memory: 1 << 20,
+        buffers: u64::MAX,
+        disk: 0,
+    };
+    said(&mut coordinator, LIAR, keep);
+    let mut writers = Vec::new();
+    for rank in 0..RANKS {
+        let mut open = writer("s".into(), RANKS);
+        if let Request::OpenWriter { rank: of, .. } = &mut open {
+            *of = rank;
+        }
+        match said(&mut coordinator, LIAR, open) {
+            Some(Answer::Writing { writer, .. }) => writers.push(writer),
+            other => panic!("{other:?}"),
+        }
+    }
+    let opened = said(&mut coordinator, HONEST, writer("t".into(), 1));
+    let Some(Answer::Writing { writer: other, .. }) = opened else {
+        panic!("{opened:?}");
+    };
+    let mut begin = |from, writer, wants: usize, bytes| {
+        let block_store = LIAR;
+        let request = Request::Begin {
+            ticket: Ticket(2),
+            writer,
+            step: 0,
+            wants: vec![Want { block_store, bytes }; wants],
+            timeout: u64::MAX,
+        };
+        assert_eq!(said(&mut coordinator, from, request), None, "it waits");
+    };
+    begin(HONEST, other, 1, 1 << 19);
+    begin(LIAR, writers[0], 20_000, 1);
+    let kept = crate::retained(|| {
+        for &writer in &writers[1..] {
+            begin(LIAR, writer, 1, 1 << 19);
+        }
+    });
+    assert!(kept < 4 << 20, "{kept} bytes");
+}
+
 /// A lease of any length ends after a day at the latest.
 #[test]
 fn streams_of_the_dead_end_some_day() {

@@ -98,6 +98,70 @@ fn two_writers_wait_for_a_reader_that_lives() {
     }
 }
 
+/// Steps that are only retained, and those that a group may lose, are dropped for the writer of
+/// any stream, and no more of them than it needs.
+#[test]
+fn retained_steps_give_way_to_another_stream() {
+    for (unread, retain) in [(Unread::Discard, 3), (Unread::Block, 0)] {
+        let mut stage = Stage::new(4 * 128);
+        let config = StreamConfig {
+            unread,
+            retain: Retain {
+                steps: retain,
+                bytes: 0,
+            },
+            ..config()
+        };
+        let first = stage.writer(0, 1, &config);
+        if unread == Unread::Block {
+            let reader = Reader {
+                limits: Some(Limits {
+                    steps: 3,
+                    bytes: 1 << 20,
+                }),
+                ..group("viewer", Policy::DropOldest)
+            };
+            stage.reader(10, reader);
+        }
+        for step in 0..3 {
+            stage.write(first, step);
+        }
+        let other = stage.writer_of(1, "other");
+        let want = Want {
+            block_store: BLOCK_STORE,
+            bytes: 256,
+        };
+        let ticket = stage.begin_as(1, other, 0, vec![want]);
+        assert_eq!(stage.buffers(ticket).len(), 1);
+        assert_eq!(stage.coordinator.figures()[0].stored, 2);
+    }
+}
+
+/// Every rank that waits is told what is missing, and not only the first one.
+#[test]
+fn what_waits_behind_another_request_is_told_what_is_missing() {
+    let mut stage = Stage::new(3 * 128);
+    let first = stage.writer(0, 1, &config());
+    stage.begin(first, 0, 256);
+    let want = |bytes| Want {
+        block_store: BLOCK_STORE,
+        bytes,
+    };
+    let ranks = [0, 1].map(|rank| stage.rank_of(rank + 1, "other", rank, 2));
+    let last = stage.writer_of(3, "last");
+    let waits = [
+        stage.begin_as(1, ranks[0], 0, vec![want(192)]),
+        stage.begin_as(2, ranks[1], 0, vec![want(8)]),
+        stage.begin_as(3, last, 0, vec![want(8)]),
+    ];
+    stage.pass(1000);
+    for ticket in waits {
+        let sentence = stage.still_waits(ticket).to_string();
+        let begins = "no memory for 64 bytes became free in time: 256 of 384 bytes are in use at peer 100;";
+        assert!(sentence.starts_with(begins), "{sentence}");
+    }
+}
+
 #[test]
 fn a_silent_block_store_has_a_deadline_too() {
     let mut stage = Stage::new(1024);

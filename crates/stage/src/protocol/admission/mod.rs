@@ -38,9 +38,15 @@ pub const MOST_BUFFERS: u64 = 1 << 16;
 pub struct RequestId {
     /// The requesting stream.
     pub stream: StreamId,
+    /// The requesting rank.
+    pub rank: u32,
     /// The number of the request within the stream.
     pub number: u64,
 }
+
+/// Bytes and buffers in use or wanted, by block store. A sum that exceeds 64 bits is their maximum,
+/// which no block store has.
+pub type Totals = BTreeMap<Peer, (u64, u64)>;
 
 /// A stream's request for bytes, for one rank's part of the open step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +56,10 @@ pub struct MemoryRequest {
     /// The requested bytes.
     pub wants: Vec<Want>,
     /// What the open step already has, over all ranks.
-    pub has: Vec<Want>,
+    pub has: Totals,
     /// The step that the rank keeps until it commits this one. It counts for G5, but does not make
     /// the request a continuing one.
-    pub keeps: Vec<Want>,
+    pub keeps: Totals,
     /// Whether the stream could make room by dropping or spilling steps.
     pub yields: bool,
 }
@@ -63,16 +69,18 @@ pub struct MemoryRequest {
 pub enum Decision {
     /// The bytes belong to the requester.
     Granted(RequestId),
-    /// They will be granted when others free theirs; the shortage says why not now.
+    /// They will be granted when others free theirs; the shortage says why not now. It is that of
+    /// the first request of the same stream or block store that waits.
     Wait(RequestId, Shortage),
-    /// As `Wait`, and the stream should drop or spill what it can: this many bytes are missing.
+    /// As `Wait`, and the stream should drop or spill what it can, as should others if it is a
+    /// block store that has too little: this many bytes are missing.
     Spill(RequestId, Shortage),
     /// They can never be granted.
     Refused(RequestId, Fault),
 }
 
 /// What is short, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes that are missing.
     pub missing: u64,
@@ -199,6 +207,13 @@ impl Admission {
         self.accounts.get(&stream).map_or(0, |account| account.used)
     }
 
+    /// Returns the streams with memory in use at a block store.
+    pub fn users_of(&self, block_store: Peer) -> Vec<StreamId> {
+        let accounts = self.accounts.iter();
+        let users = accounts.filter(|(_, account)| account.at.get(&block_store) > Some(&0));
+        users.map(|(&stream, _)| stream).collect()
+    }
+
     /// Returns the block stores and the memory of each.
     pub fn block_stores(&self) -> impl Iterator<Item = (Peer, u64)> + '_ {
         self.pools
@@ -304,16 +319,20 @@ impl Admission {
             decisions.retain(|decision| {
                 matches!(decision, Decision::Granted(_) | Decision::Refused(..))
             });
-            let (mut blocked, mut streams) = (BTreeSet::new(), BTreeSet::new());
-            let mut granted = Vec::new();
+            let mut short = Short::default();
+            let mut granted = BTreeMap::new();
             for queue in [Self::continuing, Self::fresh] {
                 for request in std::mem::take(queue(self)) {
-                    match self.grant(&request, &mut blocked, &mut streams) {
-                        None => granted.push(request),
-                        Some(short) => {
-                            decisions.push(match request.yields {
-                                true => Decision::Spill(request.id, short),
-                                false => Decision::Wait(request.id, short),
+                    let id = request.id;
+                    match self.grant(&request, &mut short) {
+                        Ok(wanted) => {
+                            decisions.push(Decision::Granted(id));
+                            add(granted.entry(id.stream).or_default(), &wanted);
+                        }
+                        Err((short, is_first)) => {
+                            decisions.push(match request.yields && is_first {
+                                true => Decision::Spill(id, short),
+                                false => Decision::Wait(id, short),
                             });
                             queue(self).push_back(request);
                         }
@@ -323,10 +342,7 @@ impl Admission {
             if granted.is_empty() {
                 return decisions;
             }
-            for request in granted {
-                decisions.push(Decision::Granted(request.id));
-                self.promote(&request, &mut decisions);
-            }
+            self.promote(&granted, &mut decisions);
         }
     }
 
@@ -338,17 +354,16 @@ impl Admission {
         &mut self.fresh
     }
 
-    /// From now on, the step of a granted request has memory: its other requests become continuing
-    /// (G4), or impossible (G5).
-    fn promote(&mut self, granted: &MemoryRequest, decisions: &mut Vec<Decision>) {
-        let same = |request: &MemoryRequest| request.id.stream == granted.id.stream;
+    /// From now on, the steps of granted requests have memory: the other requests of their streams
+    /// become continuing (G4), or impossible (G5).
+    fn promote(&mut self, granted: &BTreeMap<StreamId, Totals>, decisions: &mut Vec<Decision>) {
         for queue in [Self::continuing, Self::fresh] {
             for mut request in std::mem::take(queue(self)) {
-                if !same(&request) {
+                let Some(more) = granted.get(&request.id.stream) else {
                     queue(self).push_back(request);
                     continue;
-                }
-                request.has.extend_from_slice(&granted.wants);
+                };
+                add(&mut request.has, more);
                 match self.possible(&request) {
                     Ok(()) => self.continuing.push_back(request),
                     Err(fault) => decisions.push(Decision::Refused(request.id, fault)),
@@ -357,43 +372,54 @@ impl Admission {
         }
     }
 
+    /// Grants a request and returns what it wanted, or returns what is short: there, or for the
+    /// first request that waits for the same stream or block store, and whether it is that one.
     fn grant(
         &mut self,
         request: &MemoryRequest,
-        blocked: &mut BTreeSet<Peer>,
-        streams: &mut BTreeSet<StreamId>,
-    ) -> Option<Shortage> {
+        short: &mut Short,
+    ) -> Result<Totals, (Shortage, bool)> {
         let stream = request.id.stream;
         let account = self.accounts.get_mut(&stream);
         let account = account.expect("a stream withdraws its requests before it ends");
-        let total = sum(&request.wants).expect("a request that 64 bits do not count was refused");
+        let wanted = totals(request.wants.iter().copied());
+        let total = sum(&wanted).expect("a request that 64 bits do not count was refused");
+        if let Some(&first) = short.streams.get(&stream) {
+            return Err((first, false));
+        }
         let missing = missing(account.used, total, account.limit);
-        if streams.contains(&stream) || missing > 0 {
-            streams.insert(stream);
-            return Some(Shortage {
+        if missing > 0 {
+            let lack = Shortage {
                 missing,
                 used: account.used,
                 limit: account.limit,
                 block_store: None,
                 counts_buffers: false,
-            });
+            };
+            // It delays no other stream (G3).
+            short.streams.insert(stream, lack);
+            return Err((lack, true));
         }
-        let wanted = per_block_store(&request.wants);
-        let mut short: Option<Shortage> = None;
+        let mut behind = wanted.keys().filter_map(|at| short.block_stores.get(at));
+        if let Some(&first) = behind.next() {
+            short.add(stream, &wanted, first);
+            return Err((first, false));
+        }
+        let mut lack: Option<Shortage> = None;
         for (&block_store, &(bytes, buffers)) in &wanted {
             let pool = self.pools.get(&block_store);
             let pool = pool.expect("requests to a lost block store were refused");
             let missing = self::missing(pool.used, bytes, pool.memory);
             let buffers = self::missing(pool.buffers, buffers, pool.most_buffers);
-            if missing == 0 && buffers == 0 && !blocked.contains(&block_store) {
+            if missing == 0 && buffers == 0 {
                 continue;
             }
-            let counts_buffers = missing == 0 && buffers > 0;
+            let counts_buffers = missing == 0;
             let (used, limit) = match counts_buffers {
                 true => (pool.buffers, pool.most_buffers),
                 false => (pool.used, pool.memory),
             };
-            let first = short.get_or_insert(Shortage {
+            let first = lack.get_or_insert(Shortage {
                 missing: 0,
                 used,
                 limit,
@@ -404,19 +430,18 @@ impl Admission {
             // one buffer, and is asked again.
             first.missing = first.missing.saturating_add(missing.max(buffers));
         }
-        if short.is_some() {
-            blocked.extend(wanted.keys());
-            streams.insert(stream);
-            return short;
+        if let Some(lack) = lack {
+            short.add(stream, &wanted, lack);
+            return Err((lack, true));
         }
         account.used += total;
-        for (block_store, (bytes, buffers)) in wanted {
+        for (&block_store, &(bytes, buffers)) in &wanted {
             let pool = self.pools.entry(block_store).or_default();
             pool.used += bytes;
             pool.buffers += buffers;
             *account.at.entry(block_store).or_default() += bytes;
         }
-        None
+        Ok(wanted)
     }
 
     /// Checks that a request could ever be granted.
@@ -430,19 +455,18 @@ impl Admission {
             limit,
             at,
         };
-        let mut all = [request.has.clone(), request.keeps.clone()].concat();
-        all.extend_from_slice(&request.wants);
+        let mut all = totals(request.wants.iter().copied());
+        // Only the block stores that this request needs: another one cannot stop it.
+        let wanted: Vec<Peer> = all.keys().copied().collect();
+        add(&mut all, &request.has);
+        add(&mut all, &request.keeps);
         let sum = sum(&all);
         if sum.is_none_or(|sum| sum > account.limit) {
             let bytes = sum.unwrap_or(u64::MAX);
             return Err(too_large(bytes, account.limit, "the stream".to_owned()));
         }
-        // Only the block stores that this request needs: another one cannot stop it.
-        let wanted = per_block_store(&request.wants);
-        for (block_store, (bytes, buffers)) in per_block_store(&all) {
-            if !wanted.contains_key(&block_store) {
-                continue;
-            }
+        for block_store in wanted {
+            let (bytes, buffers) = all[&block_store];
             let Some(pool) = self.pools.get(&block_store) else {
                 return Err(Fault::NoBlockStore { block_store });
             };
@@ -470,20 +494,45 @@ fn missing(used: u64, more: u64, limit: u64) -> u64 {
 }
 
 /// Returns the total bytes, or `None` on overflow.
-fn sum(wants: &[Want]) -> Option<u64> {
-    let mut wants = wants.iter();
-    wants.try_fold(0u64, |sum, want| sum.checked_add(want.bytes))
+fn sum(totals: &Totals) -> Option<u64> {
+    let mut totals = totals.values();
+    totals.try_fold(0u64, |sum, (bytes, _)| sum.checked_add(*bytes))
 }
 
-/// Returns bytes and buffers by block store, of wants whose [`sum`] does not overflow.
-fn per_block_store(wants: &[Want]) -> BTreeMap<Peer, (u64, u64)> {
-    let mut sums: BTreeMap<Peer, (u64, u64)> = BTreeMap::new();
+/// Adds up wants by block store.
+pub(super) fn totals(wants: impl IntoIterator<Item = Want>) -> Totals {
+    let mut totals = Totals::new();
     for want in wants {
-        let (bytes, buffers) = sums.entry(want.block_store).or_default();
-        *bytes += want.bytes;
+        let (bytes, buffers) = totals.entry(want.block_store).or_default();
+        *bytes = bytes.saturating_add(want.bytes);
         *buffers += 1;
     }
-    sums
+    totals
+}
+
+fn add(to: &mut Totals, more: &Totals) {
+    for (&block_store, more) in more {
+        let (bytes, buffers) = to.entry(block_store).or_default();
+        *bytes = bytes.saturating_add(more.0);
+        *buffers += more.1;
+    }
+}
+
+/// What the first requests lack that wait in a [`pump`](Admission::pump), by what they wait for.
+#[derive(Default)]
+struct Short {
+    streams: BTreeMap<StreamId, Shortage>,
+    block_stores: BTreeMap<Peer, Shortage>,
+}
+
+impl Short {
+    /// A request waits, and no later one overtakes it in its stream or at a block store (G3).
+    fn add(&mut self, stream: StreamId, wanted: &Totals, short: Shortage) {
+        self.streams.insert(stream, short);
+        for &block_store in wanted.keys() {
+            self.block_stores.entry(block_store).or_insert(short);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@ const A: StreamId = StreamId(0);
 const B: StreamId = StreamId(1);
 
 fn id(stream: StreamId, number: u64) -> RequestId {
-    RequestId { stream, number }
+    RequestId {
+        stream,
+        rank: 0,
+        number,
+    }
 }
 
 fn want(block_store: u32, bytes: u64) -> Want {
@@ -18,8 +22,8 @@ fn request(stream: StreamId, number: u64, wants: &[Want], has: &[Want]) -> Memor
     MemoryRequest {
         id: id(stream, number),
         wants: wants.to_vec(),
-        has: has.to_vec(),
-        keeps: Vec::new(),
+        has: totals(has.iter().copied()),
+        keeps: Totals::new(),
         yields: false,
     }
 }

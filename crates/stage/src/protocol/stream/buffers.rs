@@ -2,6 +2,7 @@
 
 use super::costs;
 use super::{Action, Stream};
+use crate::protocol::admission::{Totals, totals};
 use crate::protocol::ledger::Charge;
 use crate::protocol::{BufferId, Handle, Order, Peer, Report, Step, Want};
 
@@ -169,7 +170,7 @@ impl Stream {
     }
 
     /// Returns the memory of the open step, over all ranks.
-    pub(super) fn open_bytes(&self) -> Vec<Want> {
+    pub(super) fn open_bytes(&self) -> Totals {
         let parts = self.store.open.parts.iter().flatten();
         let committed = parts.flat_map(|part| &part.slots).flatten().copied();
         self.live_bytes(self.writers.buffers().chain(committed))
@@ -177,20 +178,19 @@ impl Stream {
 
     /// Returns the memory of the committed step that a writer rank keeps: all of it, since a step
     /// is freed as a whole.
-    pub(super) fn kept_bytes(&self, rank: usize) -> Vec<Want> {
+    pub(super) fn kept_bytes(&self, rank: usize) -> Totals {
         let kept = self.writers.ranks[rank].kept.as_ref();
         let stored = kept.and_then(|step| self.store.steps.get(step));
         let parts = stored.into_iter().flat_map(|stored| &stored.parts);
         self.live_bytes(parts.flat_map(|part| &part.slots).flatten().copied())
     }
 
-    fn live_bytes(&self, numbers: impl Iterator<Item = u64>) -> Vec<Want> {
+    fn live_bytes(&self, numbers: impl Iterator<Item = u64>) -> Totals {
         let live = numbers.filter_map(|number| self.store.buffers.get(&number));
         let live = live.filter(|buffer| buffer.state != State::Lost);
-        let want = |buffer: &Buffer| Want {
+        totals(live.map(|buffer| Want {
             block_store: buffer.block_store,
             bytes: buffer.bytes,
-        };
-        live.map(want).collect()
+        }))
     }
 }

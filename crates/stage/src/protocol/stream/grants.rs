@@ -1,9 +1,9 @@
 //! Memory for a step: what a rank requests from admission control, and the buffers that it gets.
 
 use super::buffers::State;
-use super::writers::{Granted, PendingRequest, Rank, Stage};
+use super::writers::{Granted, PendingRequest, Stage};
 use super::{Action, Stream};
-use crate::protocol::admission::{Decision, MemoryRequest, RequestId, Shortage};
+use crate::protocol::admission::{Decision, MemoryRequest, RequestId};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
 impl Stream {
@@ -19,6 +19,7 @@ impl Stream {
         }
         let request = RequestId {
             stream: self.id,
+            rank: rank as u32,
             number,
         };
         asking.stage = Stage::Asked(request, None);
@@ -34,50 +35,37 @@ impl Stream {
         }));
     }
 
-    /// Handles a decision of admission control.
+    /// Handles a decision of admission control. After a grant or a refusal, the caller settles the
+    /// stream: once for all decisions of a moment, of which there may be one per rank.
     pub fn decision(&mut self, decision: Decision) {
         match decision {
             Decision::Granted(request) => self.granted(request),
-            Decision::Wait(request, short) => self.short(request, short),
-            Decision::Spill(request, short) => {
-                let missing = short.missing;
-                self.short(request, short);
-                self.make_room(missing);
+            Decision::Wait(request, short) | Decision::Spill(request, short) => {
+                if let Some(asking) = self.asking_of(request) {
+                    asking.stage = Stage::Asked(request, Some(short));
+                }
             }
             Decision::Refused(request, fault) => {
-                if let Some(rank) = self.rank_of(request)
-                    && let Some(asking) = self.take_asking(rank)
+                if self.asking_of(request).is_some()
+                    && let Some(asking) = self.take_asking(request.rank as usize)
                 {
                     self.fail(asking.peer, asking.ticket, fault);
                 }
             }
         }
-        self.settle();
     }
 
-    fn rank_of(&self, request: RequestId) -> Option<usize> {
-        let asked = |rank: &Rank| {
-            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
-            matches!(stage, Some(Stage::Asked(asked, _)) if *asked == request)
-        };
-        self.writers.ranks.iter().position(asked)
-    }
-
-    fn short(&mut self, request: RequestId, short: Shortage) {
-        let rank = self.rank_of(request);
-        let asking = rank.and_then(|rank| self.writers.ranks[rank].asking.as_mut());
-        if let Some(asking) = asking {
-            asking.stage = Stage::Asked(request, Some(short));
-        }
+    fn asking_of(&mut self, request: RequestId) -> Option<&mut PendingRequest> {
+        let rank = self.writers.ranks.get_mut(request.rank as usize)?;
+        let is_it = |asking: &&mut PendingRequest| matches!(asking.stage, Stage::Asked(asked, _) if asked == request);
+        rank.asking.as_mut().filter(is_it)
     }
 
     fn granted(&mut self, request: RequestId) {
-        let rank = self.rank_of(request);
+        let rank = request.rank as usize;
+        let asking = self.asking_of(request);
         // A withdrawn request is removed from admission control before it can be granted.
-        let rank = rank.expect("a grant belongs to a request");
-        let Some(asking) = &self.writers.ranks[rank].asking else {
-            return;
-        };
+        let asking = asking.expect("a grant belongs to a request");
         let (peer, wants) = (asking.peer, asking.wants.clone());
         let buffers = wants
             .iter()

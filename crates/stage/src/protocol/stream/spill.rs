@@ -103,13 +103,16 @@ impl Stream {
     }
 
     /// Drops and spills steps until `missing` bytes are or will be free, the least needed first.
-    pub(super) fn make_room(&mut self, missing: u64) {
+    /// Returns the bytes that are still missing.
+    pub(in crate::protocol) fn make_room(&mut self, missing: u64) -> u64 {
         let mut missing = missing.saturating_sub(self.store.spilling_bytes);
+        let mut has_changed = false;
         while missing > 0 {
             let before = self.store.freed_bytes;
             if !self.yield_step() {
                 break;
             }
+            has_changed = true;
             missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
         }
         let precious = self.store.precious.then_some(0);
@@ -118,7 +121,14 @@ impl Stream {
             if missing == 0 {
                 break;
             }
-            missing = missing.saturating_sub(self.spill(step));
+            let spills = self.spill(step);
+            has_changed |= spills > 0;
+            missing = missing.saturating_sub(spills);
         }
+        // Only a change lets anything follow. A request that waits asks for room in every event.
+        if has_changed {
+            self.settle();
+        }
+        missing
     }
 }
