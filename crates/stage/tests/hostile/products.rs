@@ -625,7 +625,7 @@ fn with_config(mut request: Request, change: impl FnOnce(&mut StreamConfig)) -> 
 /// taken and another had not.
 #[test]
 fn a_group_comes_beside_many_steps_that_are_taken() {
-    let growth = growth(2500, |much| {
+    let growth = growth(2000, |much| {
         let mut coordinator = Coordinator::new();
         let open = with_config(open("s", 0, 1), |config| config.retain.steps = 1);
         let Some(Answer::Writing { writer, .. }) = say(&mut coordinator, open) else {

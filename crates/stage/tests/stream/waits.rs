@@ -162,6 +162,52 @@ fn what_waits_behind_another_request_is_told_what_is_missing() {
     }
 }
 
+/// A request that is repeated after its deadline has the place that it had: a smaller one does not
+/// overtake it meanwhile. A rank that aborts instead gives its place up.
+#[test]
+fn a_request_keeps_its_place_beyond_its_deadline() {
+    for aborts in [false, true] {
+        let mut stage = Stage::new(4 * 128);
+        let field = stage.writer(0, 1, &config());
+        let wide = Reader {
+            limits: Some(Limits {
+                steps: 100,
+                bytes: 1 << 20,
+            }),
+            ..group("viewer", Policy::Block)
+        };
+        let reader = stage.reader(10, wide);
+        for step in 0..4 {
+            stage.write(field, step);
+        }
+        let mut holds = [(); 4].map(|()| stage.next(10, reader)).into_iter();
+        let large = stage.writer_of(1, "large");
+        let small = stage.writer_of(2, "small");
+        let want = |bytes| Want {
+            block_store: BLOCK_STORE,
+            bytes,
+        };
+        let first = stage.begin_as(1, large, 0, vec![want(256)]);
+        stage.pass(500);
+        let second = stage.begin_as(2, small, 0, vec![want(128)]);
+        stage.pass(500);
+        let fault = stage.still_waits(first);
+        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+        if aborts {
+            stage.say(Peer(1), Request::Abort { writer: large });
+        }
+        stage.release(10, reader, holds.next().expect("it holds four"));
+        assert_eq!(stage.waits(second), !aborts, "the first one wants more");
+        if !aborts {
+            let first = stage.begin_as(1, large, 0, vec![want(256)]);
+            assert!(stage.waits(first));
+            stage.release(10, reader, holds.next().expect("it holds three"));
+            assert_eq!(stage.buffers(first).len(), 1);
+            assert!(stage.waits(second));
+        }
+    }
+}
+
 #[test]
 fn a_silent_block_store_has_a_deadline_too() {
     let mut stage = Stage::new(1024);

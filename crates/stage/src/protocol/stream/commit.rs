@@ -145,7 +145,7 @@ impl Stream {
         state.next += 1;
         state.begun = false;
         let buffers = std::mem::take(&mut state.buffers);
-        self.drop_granted(rank);
+        self.drop_aside(rank);
         self.store.open.missing -= 1;
         let part = self.store.open.parts[rank].as_ref();
         let used: HashSet<u64> = part

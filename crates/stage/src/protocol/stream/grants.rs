@@ -1,7 +1,7 @@
 //! Memory for a step: what a rank requests from admission control, and the buffers that it gets.
 
 use super::buffers::State;
-use super::writers::{Granted, PendingRequest, Stage};
+use super::writers::{PendingRequest, Stage};
 use super::{Action, Stream};
 use crate::protocol::admission::{Decision, MemoryRequest, RequestId};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
@@ -46,23 +46,27 @@ impl Stream {
                 }
             }
             Decision::Refused(request, fault) => {
-                if self.asking_of(request).is_some()
-                    && let Some(asking) = self.take_asking(request.rank as usize)
-                {
-                    self.fail(asking.peer, asking.ticket, fault);
+                let rank = request.rank as usize;
+                if self.asking_of(request).is_none() {
+                    return;
+                }
+                match self.take_asking(rank) {
+                    Some(asking) => self.fail(asking.peer, asking.ticket, fault),
+                    // Its next request is refused.
+                    None => self.writers.ranks[rank].aside = None,
                 }
             }
         }
     }
 
+    /// Returns the request of that name, which may have been set aside.
     fn asking_of(&mut self, request: RequestId) -> Option<&mut PendingRequest> {
         let rank = self.writers.ranks.get_mut(request.rank as usize)?;
-        let is_it = |asking: &&mut PendingRequest| matches!(asking.stage, Stage::Asked(asked, _) if asked == request);
-        rank.asking.as_mut().filter(is_it)
+        let mut requests = rank.asking.iter_mut().chain(&mut rank.aside);
+        requests.find(|one| matches!(one.stage, Stage::Asked(asked, _) if asked == request))
     }
 
     fn granted(&mut self, request: RequestId) {
-        let rank = request.rank as usize;
         let asking = self.asking_of(request);
         // A withdrawn request is removed from admission control before it can be granted.
         let asking = asking.expect("a grant belongs to a request");
@@ -71,51 +75,41 @@ impl Stream {
             .iter()
             .map(|want| self.allocate(want.block_store, want.bytes, peer));
         let buffers: Vec<u64> = buffers.collect();
-        if let Some(asking) = &mut self.writers.ranks[rank].asking {
+        if let Some(asking) = self.asking_of(request) {
             asking.stage = Stage::Allocating(buffers, wants.len() as u32);
         }
     }
 
-    /// Returns the rank whose request waits for that buffer.
-    fn rank_allocating(&self, number: u64) -> Option<usize> {
-        self.writers.ranks.iter().position(|rank| {
-            let stage = rank.asking.as_ref().map(|asking| &asking.stage);
-            matches!(stage, Some(Stage::Allocating(buffers, _)) if buffers.contains(&number))
-        })
-    }
-
-    /// Returns the rank whose last request waited for that buffer.
-    fn rank_granted(&self, number: u64) -> Option<usize> {
-        self.writers.ranks.iter().position(|rank| {
-            let granted = rank.granted.as_ref();
-            granted.is_some_and(|granted| granted.buffers.contains(&number))
+    /// Returns the request that waits for a buffer, which may have been set aside, and its rank.
+    fn allocating(&mut self, number: u64) -> Option<(usize, &mut PendingRequest)> {
+        let mut ranks = self.writers.ranks.iter_mut().enumerate();
+        ranks.find_map(|(rank, state)| {
+            let mut requests = state.asking.iter_mut().chain(&mut state.aside);
+            let request = requests.find(|request| request.buffers().contains(&number))?;
+            Some((rank, request))
         })
     }
 
     pub(super) fn buffer_held(&mut self, number: u64, block_store: Peer) {
-        if let Some(rank) = self.rank_granted(number) {
-            if let Some(granted) = &mut self.writers.ranks[rank].granted {
-                granted.missing -= 1;
-            }
-            return self.out.push(Action::HasWorked(block_store));
-        }
-        let Some(rank) = self.rank_allocating(number) else {
-            return;
-        };
-        let Some(PendingRequest {
-            stage: Stage::Allocating(buffers, missing),
-            since,
-            ..
-        }) = &mut self.writers.ranks[rank].asking
-        else {
+        let now = self.now;
+        let Some((rank, request)) = self.allocating(number) else {
             return;
         };
         // Memory that was available at once has not delayed other requests.
-        if *since < self.now {
+        let has_waited = request.since < now;
+        if let Stage::Allocating(_, missing) = &mut request.stage {
+            *missing -= 1;
+        }
+        if has_waited {
             self.out.push(Action::HasWorked(block_store));
         }
-        *missing -= 1;
-        if *missing == 0 {
+        self.begin_if_allocated(rank);
+    }
+
+    /// Answers the request of a rank if all of its buffers are allocated.
+    pub(super) fn begin_if_allocated(&mut self, rank: usize) {
+        let asking = self.writers.ranks[rank].asking.as_mut();
+        if let Some(Stage::Allocating(buffers, 0)) = asking.map(|asking| &mut asking.stage) {
             let buffers = std::mem::take(buffers);
             self.begun(rank, buffers);
         }
@@ -168,14 +162,13 @@ impl Stream {
     }
 
     fn allocation_failed(&mut self, number: u64, fault: Fault) {
-        if let Some(rank) = self.rank_granted(number) {
+        let Some((rank, _)) = self.allocating(number) else {
+            return;
+        };
+        match self.stop_asking(rank) {
+            Some((peer, ticket)) => self.fail(peer, ticket, fault),
             // Its next request asks for all of them again.
-            return self.drop_granted(rank);
-        }
-        if let Some(rank) = self.rank_allocating(number)
-            && let Some((peer, ticket)) = self.stop_asking(rank)
-        {
-            self.fail(peer, ticket, fault);
+            None => self.drop_aside(rank),
         }
     }
 
@@ -184,64 +177,58 @@ impl Stream {
         self.writers.ranks[rank].asking.take()
     }
 
-    /// Keeps the buffers that block stores are allocating for a rank, which will request them
-    /// again. Returns the peer and ticket to answer.
+    /// Sets the request of a rank aside, which will make it again. Returns the peer and ticket to
+    /// answer.
     pub(super) fn set_aside(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
         let answered = (asking.peer, asking.ticket);
-        self.writers.ranks[rank].granted = asking.into_granted();
+        self.writers.ranks[rank].aside = Some(asking);
         Some(answered)
     }
 
-    /// Returns what a rank was granted, if it requests the same again. Frees it if it requests
-    /// something else, or cannot have it any more.
-    pub(super) fn take_granted(
+    /// Returns the request that was set aside, if the rank makes the same again. Ends it if the
+    /// rank requests something else, or cannot have it any more.
+    pub(super) fn take_aside(
         &mut self,
         rank: usize,
         begin: Option<Step>,
         wants: &[Want],
-    ) -> Option<Granted> {
+    ) -> Option<PendingRequest> {
         let is_over = begin.is_some_and(|step| self.closed_without(step).is_some());
         let is_there = |number: &u64| {
             let buffer = self.store.buffers.get(number);
             buffer.is_some_and(|buffer| buffer.state != State::Lost)
         };
-        let granted = &mut self.writers.ranks[rank].granted;
-        let again = granted.take_if(|granted| {
-            !is_over && granted.is_for(begin, wants) && granted.buffers.iter().all(is_there)
+        let again = self.writers.ranks[rank].aside.take_if(|aside| {
+            let is_same = (aside.begin, aside.wants.as_slice()) == (begin, wants);
+            !is_over && is_same && aside.buffers().iter().all(is_there)
         });
-        self.drop_granted(rank);
+        self.drop_aside(rank);
         again
     }
 
-    /// Lets a rank wait for the rest of what it has been granted.
-    pub(super) fn go_on(&mut self, rank: usize, granted: Granted) {
-        if granted.missing == 0 {
-            return self.begun(rank, granted.buffers);
-        }
-        if let Some(asking) = &mut self.writers.ranks[rank].asking {
-            asking.stage = Stage::Allocating(granted.buffers, granted.missing);
-        }
-    }
-
-    /// Frees what a rank was granted and does not want any more.
-    pub(super) fn drop_granted(&mut self, rank: usize) {
-        let granted = self.writers.ranks[rank].granted.take();
-        for number in granted.into_iter().flat_map(|granted| granted.buffers) {
-            self.free_buffer(number);
+    /// Ends the request of a rank that was set aside, if there is one.
+    pub(super) fn drop_aside(&mut self, rank: usize) {
+        if let Some(aside) = self.writers.ranks[rank].aside.take() {
+            self.end_request(aside);
         }
     }
 
     /// Withdraws the request of a rank. Returns the peer and ticket to answer.
     pub(super) fn stop_asking(&mut self, rank: usize) -> Option<(Peer, Ticket)> {
         let asking = self.take_asking(rank)?;
-        match asking.stage {
+        let answered = (asking.peer, asking.ticket);
+        self.end_request(asking);
+        Some(answered)
+    }
+
+    fn end_request(&mut self, request: PendingRequest) {
+        match request.stage {
             Stage::Queued => {}
             Stage::Asked(request, _) => self.out.push(Action::Withdraw(request)),
             Stage::Allocating(buffers, _) => buffers
                 .into_iter()
                 .for_each(|number| self.free_buffer(number)),
         }
-        Some((asking.peer, asking.ticket))
     }
 }

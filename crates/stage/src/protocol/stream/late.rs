@@ -38,8 +38,13 @@ impl Stream {
                     let full = || full.get_or_init(|| self.who_is_full());
                     let fault = self.why_late(rank, full);
                     let is_alive = self.waits_for_living(rank, others, full);
-                    let grows = matches!(&asking.stage, Stage::Allocating(buffers, _) if self.grow(buffers));
-                    let stopped = match is_alive && grows {
+                    let is_repeated = is_alive && !others.circles.contains_key(&asking.peer);
+                    let stays = match &asking.stage {
+                        Stage::Queued => false,
+                        Stage::Asked(..) => true,
+                        Stage::Allocating(buffers, _) => self.grow(buffers),
+                    };
+                    let stopped = match is_repeated && stays {
                         true => self.set_aside(rank),
                         false => self.stop_asking(rank),
                     };

@@ -209,9 +209,11 @@ impl Stream {
         let never = store.precious && store.steps.contains_key(&0);
         let ranks = &self.writers.ranks;
         let is_busy = |rank: &super::writers::Rank| match rank.place {
-            // A rank that has not begun a step has no memory, unless some was granted.
+            // A rank that has not begun a step has none of its memory, unless some was granted.
             WriterState::Here(peer) => {
-                wants || !rank.begun && rank.granted.is_none() || !waiting.contains(&peer)
+                let mut aside = rank.aside.iter();
+                let has_none = !rank.begun && aside.all(|aside| aside.buffers().is_empty());
+                wants || has_none || !waiting.contains(&peer)
             }
             WriterState::Away(_) => false,
             WriterState::Closed => true,

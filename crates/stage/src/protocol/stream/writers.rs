@@ -46,36 +46,13 @@ pub(super) struct PendingRequest {
     _charge: Charge,
 }
 
-/// Buffers that block stores were still allocating at the deadline of their request: the next
-/// request for the same continues with them.
-#[derive(Debug)]
-pub(super) struct Granted {
-    begin: Option<Step>,
-    wants: Vec<Want>,
-    pub(super) buffers: Vec<u64>,
-    pub(super) missing: u32,
-    _charge: Charge,
-}
-
 impl PendingRequest {
-    pub(super) fn into_granted(self) -> Option<Granted> {
-        let Stage::Allocating(buffers, missing) = self.stage else {
-            return None;
-        };
-        Some(Granted {
-            begin: self.begin,
-            wants: self.wants,
-            buffers,
-            missing,
-            _charge: self._charge,
-        })
-    }
-}
-
-impl Granted {
-    /// Returns true if this request asks for it.
-    pub(super) fn is_for(&self, begin: Option<Step>, wants: &[Want]) -> bool {
-        (self.begin, self.wants.as_slice()) == (begin, wants)
+    /// Returns the buffers that it has been granted.
+    pub(super) fn buffers(&self) -> &[u64] {
+        match &self.stage {
+            Stage::Allocating(buffers, _) => buffers,
+            Stage::Queued | Stage::Asked(..) => &[],
+        }
     }
 }
 
@@ -99,7 +76,9 @@ pub(super) struct Rank {
     /// Its buffers that are not part of a commit.
     pub(super) buffers: Vec<u64>,
     pub(super) asking: Option<PendingRequest>,
-    pub(super) granted: Option<Granted>,
+    /// Its last request, if that was to be repeated: it keeps its place at admission control, and
+    /// the buffers that it was granted, for the same request.
+    pub(super) aside: Option<PendingRequest>,
     /// The layout that it committed last.
     pub(super) layout: Option<Known>,
     /// The step that it committed last, if it still reads it: the open one, or the newest.
@@ -128,7 +107,7 @@ impl Writers {
             begun: false,
             buffers: Vec::new(),
             asking: None,
-            granted: None,
+            aside: None,
             layout: None,
             kept: None,
             gives_up: false,
@@ -152,16 +131,9 @@ impl Writers {
     /// Returns the buffers that are not part of a commit, of all ranks.
     pub(super) fn buffers(&self) -> impl Iterator<Item = u64> + '_ {
         self.ranks.iter().flat_map(|rank| {
-            let allocating = match rank.asking.as_ref().map(|asking| &asking.stage) {
-                Some(Stage::Allocating(buffers, _)) => buffers.as_slice(),
-                _ => &[],
-            };
-            let granted = rank.granted.iter().flat_map(|granted| &granted.buffers);
-            rank.buffers
-                .iter()
-                .chain(allocating)
-                .chain(granted)
-                .copied()
+            let requests = rank.asking.iter().chain(&rank.aside);
+            let allocating = requests.flat_map(PendingRequest::buffers);
+            rank.buffers.iter().chain(allocating).copied()
         })
     }
 }
@@ -257,10 +229,10 @@ impl Stream {
         if let Some(answer) = answer {
             return self.answer(from, ticket, answer);
         }
-        let granted = self.take_granted(rank as usize, begin, &wants);
+        let aside = self.take_aside(rank as usize, begin, &wants);
         let cost = self.cost_to_begin(rank as usize, wants.len());
         let afforded = match begin {
-            _ if granted.is_some() => Ok(()),
+            _ if aside.is_some() => Ok(()),
             Some(_) => self.afford(from, cost),
             None => self.afford_begun(from, cost),
         };
@@ -280,13 +252,11 @@ impl Stream {
             begin,
             wants,
             is_over,
-            stage: Stage::Queued,
+            stage: aside.map_or(Stage::Queued, |aside| aside.stage),
             _charge: charge,
         });
         self.wake_by(until);
-        if let Some(granted) = granted {
-            self.go_on(rank as usize, granted);
-        }
+        self.begin_if_allocated(rank as usize);
         self.settle();
     }
 
@@ -408,7 +378,7 @@ impl Stream {
         for number in std::mem::take(&mut state.buffers) {
             self.free_buffer(number);
         }
-        self.drop_granted(rank);
+        self.drop_aside(rank);
     }
 
     /// Ends the hold of a rank on the step that it committed last.
