@@ -227,7 +227,10 @@ mod tests {
             let (dim, row, column) = (at % 3, at / 3 % 32 * 4, at / 96 * 4);
             let (mut lower, mut upper) = ([0; 3], [128; 3]);
             let (one, other) = ((dim + 1) % 3, (dim + 2) % 3);
-            let (row, column) = (row + [0, 1, 2][dim as usize], column + [0, 1, 2][dim as usize]);
+            let (row, column) = (
+                row + [0, 1, 2][dim as usize],
+                column + [0, 1, 2][dim as usize],
+            );
             (lower[one as usize], upper[one as usize]) = (row, row + 1);
             (lower[other as usize], upper[other as usize]) = (column, column + 1);
             Region::new(&lower, &upper).unwrap()

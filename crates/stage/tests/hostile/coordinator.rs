@@ -330,11 +330,21 @@ fn a_message_of_many_small_elements() {
     let mut pairs = none.iter().zip(&one);
     let count = pairs.position(|(none, one)| none != one).expect("a count");
     let many = 16usize << 20;
-    let message = [&none[..count], &encode(&many), &vec![0; many], &none[count + 1..]].concat();
+    let message = [
+        &none[..count],
+        &encode(&many),
+        &vec![0; many],
+        &none[count + 1..],
+    ]
+    .concat();
     let mut decoded = None;
     let cost = crate::allocated(|| decoded = decode_request::<Request>(&message));
     assert_eq!(decoded, None);
-    assert!(cost < 32 * message.len(), "{cost} bytes for {}", message.len());
+    assert!(
+        cost < 32 * message.len(),
+        "{cost} bytes for {}",
+        message.len()
+    );
     // A few are accepted.
     let few = encode(&commit(vec![Slot::new(); 1000]));
     assert!(decode_request::<Request>(&few).is_some());

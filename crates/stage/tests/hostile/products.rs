@@ -7,9 +7,9 @@
 
 use rustix::time::{ClockId, clock_gettime};
 use samite_stage::protocol::{
-    Action, Answer, Attribute, Block, BlockOffsets, BufferId, Coordinator, Event, Fault, Handle, Interest,
-    Layout, LayoutRef, Limits, Notice, Order, Part, Peer, Policy, Reader, ReaderId, Report,
-    Request, Retain, Slot, Start, StreamConfig, Ticket, Unread, Variable, Want, WriterId,
+    Action, Answer, Attribute, Block, BlockOffsets, BufferId, Coordinator, Event, Fault, Handle,
+    Interest, Layout, LayoutRef, Limits, Notice, Order, Part, Peer, Policy, Reader, ReaderId,
+    Report, Request, Retain, Slot, Start, StreamConfig, Ticket, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
@@ -718,7 +718,10 @@ fn many_steps_that_are_on_disk() {
                 bytes: u64::MAX,
             });
         });
-        assert!(matches!(say(&mut coordinator, open), Some(Answer::Reading { .. })));
+        assert!(matches!(
+            say(&mut coordinator, open),
+            Some(Answer::Reading { .. })
+        ));
         let from = ran();
         for step in 0..much {
             for buffer in write_a_byte(&mut coordinator, writer, step) {
@@ -728,7 +731,11 @@ fn many_steps_that_are_on_disk() {
         }
         let took = ran() - from;
         assert_eq!(coordinator.figures()[0].stored, much);
-        assert_eq!(coordinator.admission().used_at(LIAR), 1, "the others are on disk");
+        assert_eq!(
+            coordinator.admission().used_at(LIAR),
+            1,
+            "the others are on disk"
+        );
         took
     });
     assert!(growth < 8.0, "{growth} times as long");

@@ -157,7 +157,8 @@ fn what_waits_behind_another_request_is_told_what_is_missing() {
     stage.pass(1000);
     for ticket in waits {
         let sentence = stage.still_waits(ticket).to_string();
-        let begins = "no memory for 64 bytes became free in time: 256 of 384 bytes are in use at peer 100;";
+        let begins =
+            "no memory for 64 bytes became free in time: 256 of 384 bytes are in use at peer 100;";
         assert!(sentence.starts_with(begins), "{sentence}");
     }
 }

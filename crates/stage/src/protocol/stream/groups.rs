@@ -321,7 +321,11 @@ impl Groups {
         let queues = self.groups.values().map(|group| &group.queue);
         let queues = queues.filter(|queue| queue.policy() == Policy::Spill);
         let steps = queues.flat_map(|queue| {
-            let from = if beyond { queue.beyond() } else { queue.first() };
+            let from = if beyond {
+                queue.beyond()
+            } else {
+                queue.first()
+            };
             let steps = from.into_iter().flat_map(|from| in_memory.range(from..));
             steps.filter(|step| queue.contains(**step))
         });

@@ -3,9 +3,7 @@
 
 use super::Stream;
 use crate::protocol::watch::Watches;
-use crate::protocol::{
-    Answer, EndOfStream, Fault, Interest, Peer, Start, Step, Ticket, WatchId,
-};
+use crate::protocol::{Answer, EndOfStream, Fault, Interest, Peer, Start, Step, Ticket, WatchId};
 
 impl Stream {
     /// Opens a subscription to a box from `start` on. Stored steps are reported at once; those that
