@@ -216,7 +216,7 @@ fn a_process_that_leaves_gives_no_extent_back() {
     let large = || heap.block(2 * EXTENT).unwrap();
     drop((large(), large()));
     assert_eq!(out.load(Ordering::Relaxed), 0);
-    let (blocks, small) = ((large(), large()), heap.block(8).unwrap());
+    let (small, blocks) = (heap.block(8).unwrap(), (large(), large()));
     let place = small.span();
     heap.leave();
     drop((blocks, small));
