@@ -8,8 +8,9 @@
 
 use ndarray::{Array1, Ix1, Ix2, array};
 use samite_fabric::{Config, Fabric, Identity};
+use samite_stage::file::{Content, StepFile};
 use samite_stage::method::graph::{Applied, Edge, GraphError, Redistribution};
-use samite_stage::protocol::{Fault, Start};
+use samite_stage::protocol::{Fault, Layout, Start};
 use samite_stage::{Configuration, Error, Method, Region, Result, Settings, Stage};
 use std::time::Duration;
 
@@ -225,5 +226,36 @@ fn a_block_whose_memory_takes_longer_than_the_deadline_is_waited_for() -> Result
         let one: Array1<u8> = step.get::<_, Ix1>("u", &Region::at(&[place], &[1])?)?;
         assert_eq!(one[0], (place % 251) as u8 + 1);
     }
+    Ok(())
+}
+
+/// Files of others may have any steps: one between them that no rank has never comes.
+#[test]
+fn a_step_that_files_left_out_is_not_waited_for() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fabric = alone();
+    let settings = Settings {
+        folder: folder.path().to_owned(),
+        ..Settings::of(Method::File)
+    };
+    let stage = Stage::join_with(&fabric, Configuration::of(settings))?;
+    let mut file = StepFile::create(&folder.path().join("field"), "field", 0, 1).expect("a file");
+    let layout = Layout::default();
+    let content = Content {
+        layout: &layout,
+        blocks: &[],
+        attributes: &[],
+    };
+    file.append(0, content).expect("a step");
+    // If it were waited for, it would end so.
+    let reader = stage.read("field").timeout(Duration::from_secs(2));
+    let mut reader = reader.open()?;
+    // The reader has not seen this one.
+    file.append(3, content).expect("a step");
+    let missing = reader.at(2).map(|_| ());
+    assert!(
+        matches!(missing, Err(Error::Fault(Fault::Gone { step: 2, .. }))),
+        "{missing:?}"
+    );
     Ok(())
 }

@@ -193,13 +193,14 @@ impl FileReading {
     pub(crate) fn next_step(&mut self) -> Result<Taken> {
         loop {
             let (next, policy) = (self.next, self.policy);
-            let taken = self.wait(|steps| {
-                let mut wanted = steps.iter().copied().filter(|step| *step >= next);
-                match policy {
+            let taken = self.wait(|archive| {
+                let steps = archive.steps().iter().copied();
+                let mut wanted = steps.filter(|step| *step >= next);
+                Ok(match policy {
                     Policy::Latest => wanted.next_back(),
                     Policy::Every(n) => wanted.find(|step| step.is_multiple_of(n.max(1))),
                     _ => wanted.next(),
-                }
+                })
             })?;
             let Taken::Step(step) = &taken else {
                 return Ok(taken);
@@ -213,39 +214,35 @@ impl FileReading {
     }
 
     pub(crate) fn at(&mut self, step: Step) -> Result<Taken> {
-        let find = |steps: &[Step]| steps.binary_search(&step).ok().map(|_| step);
-        let is_missing = |archive: &Archive| {
-            let is_over = archive.steps().last().is_none_or(|last| *last < step);
-            !is_over && find(archive.steps()).is_none() && archive.is_past(step)
-        };
-        if is_missing(&looked_at(&self.archive)) {
-            return Err(self.gone(step));
-        }
-        self.wait(find)
-    }
-
-    fn gone(&self, step: Step) -> Error {
-        Error::from(Fault::Gone {
-            stream: self.stream.clone(),
-            step,
-            oldest: looked_at(&self.archive).steps().first().copied(),
+        self.wait(|archive| match archive.steps().binary_search(&step) {
+            Ok(_) => Ok(Some(step)),
+            // There is a later one, and no rank will write it any more.
+            Err(at) if at < archive.steps().len() && archive.is_past(step) => {
+                let (stream, oldest) = (self.stream.clone(), archive.steps().first().copied());
+                Err(Error::from(Fault::Gone {
+                    stream,
+                    step,
+                    oldest,
+                }))
+            }
+            Err(_) => Ok(None),
         })
     }
 
-    /// Polls until `choose` finds a step, or no more can come. Ranks that have their files open may
+    /// Polls until `choose` finds a step or fails, or no more can come. Ranks that have their files open may
     /// take any time. A rank that is gone may return until its lease ends. If that is unknown, the
     /// deadline applies.
-    fn wait(&self, choose: impl Fn(&[Step]) -> Option<Step>) -> Result<Taken> {
+    fn wait(&self, choose: impl Fn(&Archive) -> Result<Option<Step>>) -> Result<Taken> {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;
         let found = look(&self.client, |waited| {
             let mut archive = written(&self.archive);
-            let known = choose(archive.steps());
+            let known = choose(&archive)?;
             if known.is_none() || self.policy == Policy::Latest {
                 archive.refresh().map_err(wrong(&self.stream))?;
             }
             let early = archive.ended_early();
-            match choose(archive.steps()) {
+            match choose(&archive)? {
                 Some(step) => return Ok(Some(Found::Step(step))),
                 None if early.is_some() => {
                     let (rank, how) = (early.unwrap_or_default(), Failure::ClosedEarly);
