@@ -1,6 +1,7 @@
 //! Errors of files of steps.
 
 use crate::protocol::{Fault, Step};
+use crate::space::Dims;
 use crate::{Dtype, Region, SpaceError};
 use std::path::{Path, PathBuf};
 
@@ -208,6 +209,25 @@ fn between(first: &Option<Step>, last: &Option<Step>) -> String {
     match (first, last) {
         (Some(first), Some(last)) => format!("; it has steps {first} to {last}"),
         _ => "; it has none yet".to_owned(),
+    }
+}
+
+/// Checks that two ranks, each with what it wrote, agree on a variable.
+pub(super) fn check_same(
+    name: &str,
+    one: (u32, Dtype, &Dims),
+    other: (u32, Dtype, &Dims),
+) -> Result<(), FileError> {
+    let is = |(_, dtype, shape): (u32, Dtype, &Dims)| format!("{dtype} {shape:?}");
+    match (one.1, one.2) == (other.1, other.2) {
+        true => Ok(()),
+        false => Err(FileError::Clash {
+            name: name.to_owned(),
+            one: one.0,
+            other: other.0,
+            one_is: is(one),
+            other_is: is(other),
+        }),
     }
 }
 

@@ -20,6 +20,7 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
+use std::io::ErrorKind::{InvalidInput, PermissionDenied, UnexpectedEof};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -206,7 +207,11 @@ impl Frames {
         if at.checked_add(ALIGN).is_none_or(|end| end > length) {
             return Ok(None);
         }
-        self.read(at, &mut bytes)?;
+        match self.read(at, &mut bytes) {
+            // A writer that resumes or gives up a step has truncated the file since.
+            Err(FileError::Io { source, .. }) if source.kind() == UnexpectedEof => return Ok(None),
+            read => read?,
+        }
         Head::from_bytes(&bytes, at).map_err(|version| FileError::Version {
             path: self.path.clone(),
             version,
@@ -342,7 +347,6 @@ impl Frames {
     /// Returns when the name of the file is on the disk, too: its folder, and the names of that and
     /// of the folder of all streams, which a writer may have created.
     pub(super) fn sync_name(&self) -> Result<(), FileError> {
-        use std::io::ErrorKind::{InvalidInput, PermissionDenied};
         let path = std::path::absolute(&self.path).map_err(io("sync", &self.path))?;
         for folder in path.ancestors().skip(1).take(3) {
             let synced = File::open(folder).and_then(|folder| folder.sync_all());

@@ -2,7 +2,7 @@
 
 use super::Record;
 use super::archive::Archive;
-use super::error::{FileError, io};
+use super::error::{FileError, check_same, io};
 use super::fetch::{Source, fetch};
 use super::frame::{ALIGN, Kind};
 use super::scan::Scan;
@@ -21,7 +21,7 @@ pub struct StoredStep<'a> {
 }
 
 /// The records of all ranks of a step: read once, kept as long as the step is held.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StepRecords {
     step: Step,
     variables: Vec<StoredVariable>,
@@ -65,10 +65,7 @@ impl<'a> StoredStep<'a> {
     pub(super) fn read_records(archive: &'a Archive, step: Step) -> Result<Self, FileError> {
         let mut told = StepRecords {
             step,
-            variables: Vec::new(),
-            attributes: Vec::new(),
-            numbers: HashMap::new(),
-            names: HashSet::new(),
+            ..StepRecords::default()
         };
         for (rank, scan) in &archive.ranks {
             told.add(*rank, scan)?;
@@ -350,16 +347,8 @@ impl StepRecords {
             });
             return Ok(());
         };
-        if (known.dtype, &known.shape) != (new.dtype, &new.shape) {
-            let is = |dtype: Dtype, shape: &Dims| format!("{dtype} {shape:?}");
-            return Err(FileError::Clash {
-                name: new.name.clone(),
-                one: known.first,
-                other: rank,
-                one_is: is(known.dtype, &known.shape),
-                other_is: is(new.dtype, &new.shape),
-            });
-        }
+        let before = (known.first, known.dtype, &known.shape);
+        check_same(&new.name, before, (rank, new.dtype, &new.shape))?;
         known.blocks.extend(blocks);
         Ok(())
     }

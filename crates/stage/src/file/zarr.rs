@@ -22,7 +22,7 @@
 //! claim, except for zstd: chunks with gzip may grow a thousand times, so read only stores that you
 //! trust.
 
-use super::error::{FileError, io};
+use super::error::{FileError, check_same, io};
 use super::writer::{Content, check};
 use crate::protocol::{Attribute, Step, Variable};
 use crate::space::Dims;
@@ -89,7 +89,8 @@ impl Zarr {
                     arrays.insert(name, (rank, variable, self.new_array(step, variable)?));
                 }
                 let (first, known, array) = &arrays[name];
-                known.agrees(*first, variable, rank)?;
+                let before = (*first, known.dtype, &known.shape);
+                check_same(name, before, (rank, variable.dtype, &variable.shape))?;
                 for (block, bytes) in variable.blocks.iter().zip(&mut bytes) {
                     array
                         .store_array_subset(&subset(&block.region), ArrayBytes::new_flen(*bytes))
@@ -255,23 +256,6 @@ impl Zarr {
         let plain = ArrayMetadataOptions::default().with_include_zarrs_metadata(false);
         array.store_metadata_opt(&plain).map_err(foreign(&place))?;
         Ok(array)
-    }
-}
-
-impl Variable {
-    /// Checks that two ranks agree on a variable.
-    fn agrees(&self, one: u32, new: &Variable, other: u32) -> Result<(), FileError> {
-        if (self.dtype, &self.shape) == (new.dtype, &new.shape) {
-            return Ok(());
-        }
-        let is = |variable: &Variable| format!("{} {:?}", variable.dtype, variable.shape);
-        Err(FileError::Clash {
-            name: new.name.clone(),
-            one,
-            other,
-            one_is: is(self),
-            other_is: is(new),
-        })
     }
 }
 
