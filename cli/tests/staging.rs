@@ -200,13 +200,7 @@ fn servers_of_programs_that_never_join_end() {
     let text = "[[program]]\nname = 'servers'\ncommand = 'stage-server'\nargs = ['--memory', '1 MiB']\n\
                 [[program]]\nname = 'nothing'\ncommand = 'true'\nunits = 2\n";
     std::fs::write(&path, text).expect("it can be written");
-    let output = Command::new(env!("CARGO_BIN_EXE_samite"))
-        .env("XDG_CONFIG_HOME", "/nonexistent")
-        .env_remove("SAMITE_LOG")
-        .arg("run")
-        .arg(&path)
-        .output()
-        .expect("samite can be started");
+    let output = run(path.to_str().expect("UTF-8"), "", |_| ());
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
 }
