@@ -6,7 +6,12 @@ use std::process::{Command, Output};
 
 /// Runs a workflow of these programs.
 fn run(folder: &Path, programs: &[(&str, &str, &str)]) -> Output {
-    let mut text = String::new();
+    run_with("", folder, programs)
+}
+
+/// The same with these settings.
+fn run_with(settings: &str, folder: &Path, programs: &[(&str, &str, &str)]) -> Output {
+    let mut text = settings.to_owned();
     for (name, units, line) in programs {
         let mut words = line.split_whitespace();
         let command = words.next().unwrap_or_default();
@@ -55,6 +60,30 @@ fn a_stream_through_a_zarr_store() {
     assert!(
         said.lines()
             .any(|line| line.contains("bytes") && line.ends_with(&bytes.to_string())),
+        "{said}"
+    );
+    // A reader that starts later leaves what is before its first step, and says so.
+    let later = [
+        (
+            "writer",
+            "3",
+            "synthetic-writer --shape 31,40 --steps 5 --dtype i32 --cut blocks",
+        ),
+        ("archive", "1", &format!("stage-archive {store}")),
+    ];
+    let output = run_with(
+        "[config.stage]\nstart = \"step 3\"\n",
+        folder.path(),
+        &later,
+    );
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let row = |name: &str, value: &str| {
+        let mut lines = said.lines();
+        lines.any(|line| line.contains(name) && line.ends_with(value))
+    };
+    assert!(
+        row(" steps ", " 2") && row("older steps that stay", " 3"),
         "{said}"
     );
     let output = run(
