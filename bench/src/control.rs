@@ -52,12 +52,12 @@ impl Control {
         Ok(())
     }
 
-    /// Answers with a number, `unsupported` or the error.
-    pub(crate) fn answer_result(&mut self, result: Result<Option<f64>>) -> Result<()> {
-        match result {
-            Ok(Some(value)) => self.answer(&format!("{value:.12e}")),
-            Ok(None) => self.answer("unsupported"),
-            Err(error) => self.answer(&format!("error {error:#}").replace('\n', " ")),
+    /// Answers with a number, or `unsupported`. There is no answer to a command that failed: the
+    /// rank ends with its error, and with it the job, whichever rank it is.
+    pub(crate) fn answer_value(&mut self, value: Option<f64>) -> Result<()> {
+        match value {
+            Some(value) => self.answer(&format!("{value:.12e}")),
+            None => self.answer("unsupported"),
         }
     }
 }

@@ -56,7 +56,7 @@ pub fn run_limit(folder: &Path) -> Result<()> {
             ("raw", 0) => raw(&command, lines, mapped.as_mut_slice(), &mut private),
             _ => measure(&command, rank, lines),
         };
-        control.answer_result(result)?;
+        control.answer_value(result?)?;
     }
     Ok(())
 }

@@ -19,10 +19,13 @@ mod threads;
 use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
 use samite::pgas::{Pgas, Team};
-use samite::{Fabric, PeerId};
+use samite::{Fabric, Match, PeerId};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::path::Path;
 use std::time::Instant;
+
+/// The tag of the messages that say that a rank has completed a command.
+const DONE: u64 = 12;
 
 /// Whole programs to measure, which are defined above this crate.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +58,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         streams: Cell::new(0),
         programs,
     };
-    while let Some(command) = control.next()? {
-        let result = unit.run(&command);
-        control.answer_result(result)?;
-    }
-    Ok(())
+    unit.obey(&mut control)
 }
 
 struct Unit {
@@ -75,6 +74,28 @@ struct Unit {
 }
 
 impl Unit {
+    /// Runs commands until there are no more.
+    fn obey(&self, control: &mut Control) -> Result<()> {
+        while let Some(command) = control.next()? {
+            let value = self.run(&command)?;
+            self.all_are_done()?;
+            control.answer_value(value)?;
+        }
+        Ok(())
+    }
+
+    /// Rank 0 waits until the others have completed the command, too: it must not answer with a
+    /// figure when another rank finds that the data are wrong, and ends.
+    fn all_are_done(&self) -> Result<()> {
+        if self.rank != 0 {
+            return Ok(self.fabric.send(self.members[0], DONE, &[])?);
+        }
+        for member in &self.members[1..] {
+            self.fabric.recv(Match::from(*member, DONE), &mut [])?;
+        }
+        Ok(())
+    }
+
     fn run(&self, command: &Command) -> Result<Option<f64>> {
         match (command.name(), self.members.len()) {
             ("put" | "get" | "put_nb" | "strided" | "atomic", 2) => {
@@ -153,11 +174,15 @@ mod tests {
     use super::*;
     use samite::Identity;
     use samite::stage::service::{Capacity, Staging};
-    use samite_testkit::{Failed, Outcome, full_name, units};
+    use samite_testkit::{Failed, Outcome, Who, full_name, same, units};
+    use std::collections::BTreeSet;
 
-    /// Each command checks its data itself; here it must be supported.
-    fn answers(fabric: &Fabric, members: &[PeerId], lines: &[&str]) -> Outcome {
-        let unit = Unit {
+    fn unit(
+        fabric: &Fabric,
+        members: &[PeerId],
+        is: fn(&Pgas, &str) -> Result<Option<f64>>,
+    ) -> Unit {
+        Unit {
             fabric: fabric.clone(),
             members: members.to_vec(),
             rank: members.iter().position(|m| *m == fabric.me()).unwrap_or(0),
@@ -165,13 +190,32 @@ mod tests {
             held: RefCell::default(),
             streams: Cell::new(0),
             programs: Programs {
-                is: |pgas, class| {
-                    pgas.world().barrier()?;
-                    Ok((class == "S").then_some(1.0))
-                },
+                is,
                 has_lammps: || false,
             },
+        }
+    }
+
+    /// Returns the commands of the cases of benches that have so many ranks.
+    fn commands(benches: &[&str], ranks: u32, iters: u64) -> BTreeSet<String> {
+        let options = crate::Options {
+            quick: true,
+            ..crate::Options::default()
         };
+        let cases = |bench: &&str| crate::cases(bench, &options).expect("the bench exists");
+        let cases = benches.iter().flat_map(cases);
+        cases
+            .filter(|case| case.ranks == ranks)
+            .map(|case| case.measure.line(iters))
+            .collect()
+    }
+
+    /// Each command checks its data itself; here it must be supported.
+    fn answers(fabric: &Fabric, members: &[PeerId], lines: &BTreeSet<String>) -> Outcome {
+        let unit = unit(fabric, members, |pgas, class| {
+            pgas.world().barrier()?;
+            Ok((class != "Q").then_some(1.0))
+        });
         for line in lines {
             let seconds = unit.run(&Command::of(line));
             let seconds = seconds.map_err(|error| Failed::new(format!("{line}: {error:#}")))?;
@@ -185,37 +229,24 @@ mod tests {
     #[test]
     fn a_pair_knows_its_commands() {
         let name = full_name(module_path!(), "a_pair_knows_its_commands");
-        let lines = [
-            "latency 8 10 2",
-            "bandwidth segment 65536 4 1",
-            "bandwidth cold 65536 4 1",
-            "bandwidth malloc 65536 4 1",
-            "bandwidth segment-copy 65536 4 1",
-            "bandwidth hugepages 65536 4 1",
-            "stream 65536 4 4 1",
-            "idle 0.05",
-            "rate 8 64 4 1",
-            "memory",
-            "put 8 100 10",
-            "put 3 10 1",
-            "put 65536 10 1",
-            "get 8 100 10",
-            "get 65536 10 1",
-            "put_nb 8 100 10",
-            "strided 16 64 10 1",
-            "atomic single 100 10",
-            "atomic contended 100 10",
-            "lock uncontended 50 5",
-            "lock contended 50 5",
-            "is S",
+        let benches = [
+            "message",
+            "threads",
+            "oversubscribed",
+            "onesided",
+            "collectives",
+            "lock",
+            "is",
         ];
+        let mut lines = commands(&benches, 2, 2);
+        lines.insert("put 3 10 1".to_owned());
         units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 
     #[test]
     fn pairs_update_at_random() {
         let name = full_name(module_path!(), "pairs_update_at_random");
-        let lines = ["gups plain 5000 100", "gups aggregated 5000 100"];
+        let lines = commands(&["gups"], 2, 5000);
         units(2).run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 
@@ -223,21 +254,17 @@ mod tests {
     #[test]
     fn a_pair_hands_on_steps() {
         let name = full_name(module_path!(), "a_pair_hands_on_steps");
-        let lines = [
-            "step view 65536 2 1",
-            "step put 65536 2 1",
-            "step copy 65536 2 1",
-            "slab get 65536 2 1",
-            "store put 65536 2 1",
-            "store copy 65536 2 1",
-            "file write 65536 2 1",
-            "file write-synced 65536 1 1",
-            "file read 65536 2 1",
-            "index 1000 100 odd",
-            "index 1000 100 grid",
-            "layout matched 64 32 4 balance",
-            "layout mismatched 64 32 4 reader",
-        ];
+        // The same with arrays that fit into a small block store.
+        let small = |word: &str| match word.parse::<u64>() {
+            Ok(bytes) if bytes >= 1 << 20 => "65536".to_owned(),
+            _ => word.to_owned(),
+        };
+        let is_here = |line: &String| !line.starts_with("workflow") && !line.starts_with("peak");
+        let lines: BTreeSet<String> = commands(&["staging"], 2, 2)
+            .into_iter()
+            .filter(is_here)
+            .map(|line| line.split(' ').map(small).collect::<Vec<_>>().join(" "))
+            .collect();
         let unit = |unit: &samite_testkit::Unit| -> Outcome {
             if unit.rank < 2 {
                 let pair = Identity {
@@ -260,20 +287,46 @@ mod tests {
         units(3).orchestrate_bare(&name, unit, |_| ());
     }
 
+    /// Rank 1 finds the data of the second command wrong.
+    fn obeys_until_it_fails(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+        let unit = unit(fabric, members, |pgas, class| {
+            ensure!(class == "S" || pgas.world().rank() == 0, "wrong data");
+            Ok(Some(0.5))
+        });
+        // Files in place of the fifos.
+        let folder = tempfile::tempdir()?;
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path(&format!("ctl.{}", unit.rank)), "is S\nis A\n")?;
+        std::fs::write(path("out"), "")?;
+        let control = Control::open(folder.path(), unit.rank as u32);
+        let mut control = control.map_err(|error| Failed::new(error.to_string()))?;
+        let Err(error) = unit.obey(&mut control) else {
+            return Err(Failed::new("nothing failed"));
+        };
+        if unit.rank == 1 {
+            same!(error.to_string(), "wrong data");
+            samite_testkit::point("failed");
+            samite_testkit::die();
+        }
+        let answers = std::fs::read_to_string(path("out"))?;
+        same!(answers, "5.000000000000e-1\n");
+        Ok(())
+    }
+
+    #[test]
+    fn no_figure_is_answered_beside_an_error_of_another_rank() {
+        let name = "no_figure_is_answered_beside_an_error_of_another_rank";
+        let name = full_name(module_path!(), name);
+        units(2).orchestrate(&name, obeys_until_it_fails, |cluster| {
+            cluster.let_die(Who::Unit(1));
+            cluster.wait_point(Who::Unit(1), "failed");
+        });
+    }
+
     #[test]
     fn many_work_together() {
         let name = full_name(module_path!(), "many_work_together");
-        let lines = [
-            "alltoall 1024 4 1",
-            "collective barrier segment 0 10 2",
-            "collective allreduce segment 8 10 2",
-            "collective allreduce private 4096 10 2",
-            "collective bcast segment 4096 10 2",
-            "collective bcast private 4096 10 2",
-            "collective alltoall segment 1024 10 2",
-            "collective alltoall private 1024 10 2",
-            "lock contended 20 2",
-        ];
+        let lines = commands(&["oversubscribed", "collectives", "lock"], 8, 2);
         units(4).run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 }
