@@ -3,16 +3,18 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
 use tempfile::TempDir;
 
 /// Maximum time to start: `mpirun` alone may take seconds on a busy machine.
@@ -94,7 +96,7 @@ impl Contestant {
     pub(crate) fn ask(&mut self, command: &str, deadline: Duration) -> Result<Answer> {
         for control in &self.controls {
             rustix::io::write(control, format!("{command}\n").as_bytes())
-                .with_context(|| format!("{}: the fifo of a rank is full", self.name))?;
+                .with_context(|| format!("{}: cannot write to the fifo of a rank", self.name))?;
         }
         let line = self.line(deadline, command)?;
         if line == "unsupported" {
@@ -169,7 +171,7 @@ impl Contestant {
             let count = rustix::io::read(&self.out, &mut bytes)?;
             self.heard.extend_from_slice(&bytes[..count]);
         } else if let Some(index) = dead {
-            let status = self.processes[index].child.wait()?;
+            let status = self.processes[index].status()?;
             bail!(
                 "{} ended with {status} ({doing}){}",
                 self.name,
@@ -177,6 +179,12 @@ impl Contestant {
             );
         }
         Ok(())
+    }
+
+    /// Returns the process id of each process that was started.
+    #[cfg(test)]
+    pub(crate) fn process_ids(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().map(|process| process.child.id())
     }
 
     fn last_words(&self) -> String {
@@ -199,9 +207,24 @@ impl Contestant {
 
     fn signal(&self, signal: Signal) {
         for process in &self.processes {
-            // It may have ended already, which is fine.
+            // It may have ended already, which is fine: it was not reaped.
             let _ = kill_process_group(Pid::from_child(&process.child), signal);
         }
+    }
+}
+
+impl Process {
+    /// Returns the status of a process that has ended, without reaping it: until the contestant is
+    /// dropped, its number stays taken, so that no other process group is hit by the signals.
+    fn status(&self) -> Result<ExitStatus> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let ended = waitid(WaitId::PidFd(self.death.as_fd()), options)?;
+        let ended = ended.context("the kernel does not say how the process ended")?;
+        // As `wait` encodes it: the code in the second byte, or a signal in the first.
+        Ok(ExitStatus::from_raw(match ended.exit_status() {
+            Some(code) => code << 8,
+            None => ended.terminating_signal().unwrap_or(0),
+        }))
     }
 }
 
@@ -319,6 +342,18 @@ mod tests {
             "{error}"
         );
         assert!(error.ends_with("sorry"), "{error}");
+        // Its number is not given to another process before the contestant is dropped.
+        let number = shell.process_ids().next().unwrap();
+        assert!(Path::new(&format!("/proc/{number}")).exists());
+    }
+
+    #[test]
+    fn a_signal_that_ended_a_contestant_is_named() {
+        let script = r#"echo ready >"$0/out"; read -r line <"$0/ctl.0"; kill -9 $$"#;
+        let mut shell = Contestant::start(&shell(script), 1, &[]).unwrap();
+        let error = shell.ask("barrier 1 1", Duration::from_secs(20));
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("shell ended with signal: 9"), "{error}");
     }
 
     #[test]

@@ -52,13 +52,14 @@ impl fmt::Display for Role {
 enum Runner {
     Standing(Contestant),
     Ucx(Ucx),
+    /// It died or did not answer. What was left of it was ended, so that the others are not
+    /// measured beside it.
+    Lost,
 }
 
 struct Entrant {
     role: Role,
     runner: Runner,
-    /// It died or did not answer, and is not asked again.
-    is_lost: bool,
 }
 
 /// One contestant in one case.
@@ -143,7 +144,6 @@ fn start(
             Ok(contestant) => entrants.push(Entrant {
                 role,
                 runner: Runner::Standing(contestant),
-                is_lost: false,
             }),
             Err(error) => role.bear(&format!("{ranks} ranks"), error, failures)?,
         }
@@ -154,7 +154,6 @@ fn start(
         entrants.push(Entrant {
             role,
             runner: Runner::Ucx(Ucx::on(cpus)),
-            is_lost: false,
         });
     }
     Ok(entrants)
@@ -173,7 +172,7 @@ fn row(
             Role::Limit => case.measure.limit.as_deref().cloned(),
             _ => Some(case.measure.clone()),
         };
-        let Some(measure) = measure.filter(|_| !contestant.is_lost) else {
+        let Some(measure) = measure else {
             continue;
         };
         let target = match case.point {
@@ -270,6 +269,7 @@ impl Entrant {
         let asked = match &mut self.runner {
             Runner::Standing(contestant) => contestant.ask(&line, timeout),
             Runner::Ucx(ucx) => ucx.ask(&line, timeout),
+            Runner::Lost => Ok(Answer::Unsupported),
         };
         match asked {
             Ok(Answer::Value(value)) => Ok(Some(value)),
@@ -277,7 +277,7 @@ impl Entrant {
             Ok(Answer::Failed(text)) => bail!("{} failed in `{line}`: {text}", self.role),
             Err(error) => {
                 // A later answer could be to this command.
-                self.is_lost = true;
+                self.runner = Runner::Lost;
                 Err(error)
             }
         }
@@ -311,5 +311,40 @@ fn progress(steps: u64) -> ProgressBar {
     match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Figure;
+    use std::path::Path;
+
+    /// Rank 1 ends at its first command, rank 0 does not answer.
+    #[test]
+    fn what_is_left_of_a_lost_peer_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let number = folder.path().join("number");
+        let script = r#"exec 3<"$0/ctl.$SAMITE_BENCH_RANK"
+            if test $SAMITE_BENCH_RANK = 0; then echo $$ >"$NUMBER"; echo ready >"$0/out"; fi
+            read -r line <&3; test $SAMITE_BENCH_RANK = 0 || exit 3; read -r line <&3"#;
+        let launch = Launch {
+            name: "half".to_owned(),
+            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            env: vec![("NUMBER".to_owned(), number.display().to_string())],
+            each_rank: true,
+        };
+        let mut half = Entrant {
+            role: Role::Peer("half".to_owned()),
+            runner: Runner::Standing(Contestant::start(&launch, 2, &[]).unwrap()),
+        };
+        let number = std::fs::read_to_string(number).unwrap();
+        let process = format!("/proc/{}", number.trim());
+        assert!(Path::new(&process).exists());
+        let barrier = Measure::new("barrier", "barrier", Figure::us(1.0));
+        let error = half.ask(&barrier, 1).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3"), "{error}");
+        assert!(!Path::new(&process).exists(), "rank 0 still runs");
+        assert_eq!(half.ask(&barrier, 1).unwrap(), None);
     }
 }
