@@ -16,7 +16,7 @@ use crate::Options;
 use crate::case::Case;
 use crate::contestant::{Answer, Contestant, Launch};
 use crate::figures::{Failure, Figures, Row, median};
-use crate::host::{Host, cores};
+use crate::host::Host;
 use crate::measure::{Measure, Pace};
 use crate::overhead;
 use crate::peers::Peers;
@@ -134,7 +134,7 @@ fn start(
             ));
         }
     }
-    for launch in peers.launches(ranks, cores()) {
+    for launch in peers.launches(ranks, cpus) {
         wanted.push((Role::Peer(launch.name.clone()), launch));
     }
     // A contestant that cannot be started is left out, unless it is ours.

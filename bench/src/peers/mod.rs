@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::contestant::Launch;
+use crate::host::cores;
 use crate::ucx;
 use build::{Build, on_path};
 use list::{PEERS, Peer};
@@ -70,8 +71,13 @@ impl Peers {
         list.insert(ucx::NAME.to_owned(), text.to_owned());
     }
 
-    /// Returns how to start those that take commands, on `cores` cores.
-    pub(crate) fn launches(&self, ranks: u32, cores: usize) -> Vec<Launch> {
+    /// Returns how to start those that take commands, with their ranks pinned to `cpus` unless
+    /// that is empty.
+    pub(crate) fn launches(&self, ranks: u32, cpus: &[usize]) -> Vec<Launch> {
+        let cores = match cpus.len() {
+            0 => cores(),
+            pinned => pinned,
+        };
         self.built
             .iter()
             .filter(|(peer, _)| ranks <= peer.most_ranks)
@@ -150,14 +156,16 @@ mod tests {
     use super::*;
     use crate::contestant::{Answer, Contestant};
     use crate::measure::Pace;
+    use crate::placement::Placement;
     use crate::{BENCHES, Options};
     use samite_testkit::require;
     use std::time::Duration;
 
     /// Every peer checks its data after a command; here it must support some commands, and none may
-    /// fail.
+    /// fail. Its ranks run where they are told.
     #[test]
     fn the_peers_answer_their_commands() {
+        let cpus = Placement::Apart.cpus(None).unwrap();
         for bench in BENCHES {
             let peers = Peers::find(bench, true).unwrap();
             for (peer, install) in &peers.missing {
@@ -176,29 +184,55 @@ mod tests {
             if bench == "is" {
                 lines.push("is S".to_owned());
             }
-            for launch in peers.launches(2, 2) {
-                answers(&launch, &lines);
+            for launch in peers.launches(2, &cpus) {
+                let mut contestant = Contestant::start(&launch, 2, &cpus).unwrap();
+                if launch.each_rank {
+                    let ranks = contestant.process_ids().zip(cpus.iter().cycle());
+                    ranks.for_each(|(id, cpu)| is_pinned(&launch.name, id, *cpu));
+                }
+                answers(&mut contestant, &launch.name, &lines);
             }
         }
     }
 
-    fn answers(launch: &Launch, lines: &[String]) {
-        let mut contestant = Contestant::start(launch, 2, &[]).unwrap();
+    /// Open MPI counts the cores of the machine: it must be told of fewer that are used.
+    #[test]
+    fn ranks_that_share_a_core_yield_it() {
+        let openmpi = PEERS.iter().find(|peer| peer.name == "openmpi").unwrap();
+        let peers = Peers {
+            built: vec![(openmpi, PathBuf::from("peer"))],
+            ..Peers::default()
+        };
+        let yields = |ranks, cpus: &[usize]| {
+            let argv = &peers.launches(ranks, cpus)[0].argv;
+            argv.join(" ")
+                .contains("--oversubscribe --mca mpi_yield_when_idle 1")
+        };
+        assert!(yields(2, &[0]));
+        assert!(!yields(2, &[0, 1]));
+        assert!(!yields(1, &[]) && yields(1 + cores() as u32, &[]));
+    }
+
+    fn is_pinned(name: &str, id: u32, cpu: usize) {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let allowed = status
+            .lines()
+            .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        assert_eq!(allowed.map(str::trim), Some(&*cpu.to_string()), "{name}");
+    }
+
+    fn answers(contestant: &mut Contestant, name: &str, lines: &[String]) {
         let mut known = 0;
         for line in lines {
             match contestant.ask(line, Duration::from_secs(60)).unwrap() {
                 Answer::Value(seconds) => {
-                    assert!(seconds > 0.0, "{}: {line}: {seconds}", launch.name);
+                    assert!(seconds > 0.0, "{name}: {line}: {seconds}");
                     known += 1;
                 }
                 Answer::Unsupported => {}
-                Answer::Failed(text) => panic!("{}: {line}: {text}", launch.name),
+                Answer::Failed(text) => panic!("{name}: {line}: {text}"),
             }
         }
-        assert!(
-            known > 0 || lines.is_empty(),
-            "{} knows nothing",
-            launch.name
-        );
+        assert!(known > 0 || lines.is_empty(), "{name} knows nothing");
     }
 }

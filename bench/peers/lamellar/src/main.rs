@@ -28,6 +28,8 @@ fn main() {
         text.parse().unwrap_or(0)
     };
     let (rank, ranks) = (number("SAMITE_BENCH_RANK"), number("SAMITE_BENCH_RANKS"));
+    // Before the library places its memory.
+    pin(rank);
     let job = std::os::unix::process::parent_id();
     for (name, value) in [
         ("LAMELLAR_BACKEND", "shmem".to_owned()),
@@ -60,6 +62,16 @@ fn main() {
                 control.answer("error the data that arrived is not the data that was sent")
             }
         }
+    }
+}
+
+/// Pins this process to the entry of its rank in `SAMITE_BENCH_CPUS` ("0,1"), if it is set.
+fn pin(rank: usize) {
+    let list = std::env::var("SAMITE_BENCH_CPUS").unwrap_or_default();
+    let cpus: Vec<usize> = list.split(',').filter_map(|cpu| cpu.parse().ok()).collect();
+    if let Some(&id) = cpus.get(rank % cpus.len().max(1)) {
+        let core = core_affinity::CoreId { id };
+        assert!(core_affinity::set_for_current(core), "cannot pin to core {id}");
     }
 }
 
