@@ -15,6 +15,8 @@ pub(crate) struct Case {
     pub(crate) bar: Bar,
     /// Set if it is not a row of its own, but a point of the overhead model.
     pub(crate) point: Option<Point>,
+    /// A program that Samite needs for it and may be missing, and how to install it.
+    pub(crate) needs: Option<(&'static str, &'static str)>,
 }
 
 /// A size of an operation whose overhead is modelled.
@@ -34,6 +36,7 @@ impl Case {
             measure,
             bar: Bar::default(),
             point: None,
+            needs: None,
         }
     }
 

@@ -29,7 +29,8 @@ pub struct Figures {
     /// The overhead of operations beside the copy of their bytes, if the bench models it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overheads: Vec<Overhead>,
-    /// Peers that did not take part, each with what to install.
+    /// What did not take part: peers and programs, each with what to install, and placements, each
+    /// with the reason.
     pub missing: BTreeMap<String, String>,
     /// Failures of peers.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -3,7 +3,8 @@
 //! machine affects all of them.
 //!
 //! A peer that fails in a case is left out of the case and named; one that dies or does not answer
-//! is left out from then on. Ours must not fail.
+//! is ended, and left out from then on. Ours must neither fail nor lack a case, unless that needs
+//! a program which is not installed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,10 +69,17 @@ struct Turn {
     measure: Measure,
     iters: u64,
     figures: Vec<f64>,
+    has_failed: bool,
+}
+
+/// What the table does not show, and why.
+struct Gaps {
+    missing: BTreeMap<String, String>,
+    failures: Vec<Failure>,
 }
 
 pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Result<Figures> {
-    let peers = Peers::find(bench, options.quick)?;
+    let mut peers = Peers::find(bench, options.quick)?;
     let cpus = options.cpus.as_deref();
     let host = Host::here(Placement::Apart.cpus(cpus).unwrap_or_default());
     let total = cases
@@ -79,16 +87,24 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         .map(|case| u64::from(repeats(case, options)))
         .sum();
     let progress = progress(total);
-    let (mut rows, mut points, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut points) = (Vec::new(), Vec::new());
+    let mut gaps = Gaps {
+        missing: std::mem::take(&mut peers.missing),
+        failures: Vec::new(),
+    };
     // Contestants are started once for all cases with the same ranks and placement.
     for group in cases.chunk_by(|a, b| (a.ranks, a.placement) == (b.ranks, b.placement)) {
-        let Some(pinned) = group[0].placement.cpus(cpus) else {
+        let placement = group[0].placement;
+        let Some(pinned) = placement.cpus(cpus) else {
+            let reason = "no core has two hardware threads on which this process may run";
+            gaps.missing
+                .insert(placement.name().to_owned(), reason.to_owned());
             continue;
         };
-        let mut entrants = start(&peers, group[0].ranks, &pinned, options, &mut failures)?;
+        let mut entrants = start(&peers, group[0].ranks, &pinned, options, &mut gaps)?;
         for case in group {
             progress.set_message(case.name.clone());
-            let row = row(case, &mut entrants, options, &progress, &mut failures)?;
+            let row = row(case, &mut entrants, options, &progress, &mut gaps)?;
             match case.point {
                 None => rows.push(row),
                 Some(point) => points.push((point, case.placement, row)),
@@ -101,8 +117,8 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
         host,
         rows,
         overheads: overhead::fit(&points),
-        missing: peers.missing,
-        failures,
+        missing: gaps.missing,
+        failures: gaps.failures,
         peer_settings: peers.settings,
         repeats: options.repeats,
     })
@@ -114,7 +130,7 @@ fn start(
     ranks: u32,
     cpus: &[usize],
     options: &Options,
-    failures: &mut Vec<Failure>,
+    gaps: &mut Gaps,
 ) -> Result<Vec<Entrant>> {
     let mut wanted: Vec<(Role, Launch)> = Vec::new();
     for (role, name, argv) in [
@@ -145,7 +161,7 @@ fn start(
                 role,
                 runner: Runner::Standing(contestant),
             }),
-            Err(error) => role.bear(&format!("{ranks} ranks"), error, failures)?,
+            Err(error) => role.bear(&format!("{ranks} ranks"), error, gaps)?,
         }
     }
     // `ucx_perftest` is started for each measurement, always as a pair.
@@ -164,7 +180,7 @@ fn row(
     entrants: &mut [Entrant],
     options: &Options,
     progress: &ProgressBar,
-    failures: &mut Vec<Failure>,
+    gaps: &mut Gaps,
 ) -> Result<Row> {
     let mut turns = Vec::new();
     for (entrant, contestant) in entrants.iter_mut().enumerate() {
@@ -180,20 +196,19 @@ fn row(
             _ => TARGET_QUICK,
         };
         match contestant.calibrate(&measure, target) {
-            Ok(None) => {}
+            Ok(None) => contestant.role.lack(case, gaps)?,
             Ok(Some(iters)) => turns.push(Turn {
                 entrant,
                 measure,
                 iters,
                 figures: Vec::new(),
+                has_failed: false,
             }),
-            Err(error) => contestant.role.bear(&case.name, error, failures)?,
+            Err(error) => contestant.role.bear(&case.name, error, gaps)?,
         }
     }
     for repeat in 0..repeats(case, options) as usize {
-        // A peer that fails is removed, so that the others still take turns.
         let count = turns.len();
-        let mut failed = None;
         for place in 0..count {
             let which = (repeat + place) % count;
             let turn = &mut turns[which];
@@ -203,17 +218,14 @@ fn row(
                     let figure = turn.measure.figure.of(answer, turn.iters);
                     turn.figures.push(figure);
                 }
-                Ok(None) => {}
+                Ok(None) => contestant.role.lack(case, gaps)?,
                 Err(error) => {
-                    contestant.role.bear(&case.name, error, failures)?;
-                    failed = Some(which);
-                    break;
+                    contestant.role.bear(&case.name, error, gaps)?;
+                    turn.has_failed = true;
                 }
             }
         }
-        if let Some(which) = failed {
-            turns.remove(which);
-        }
+        turns.retain(|turn| !turn.has_failed);
         progress.inc(1);
     }
     Ok(summary(case, entrants, turns))
@@ -221,15 +233,28 @@ fn row(
 
 impl Role {
     /// Records the failure of a peer; a failure of Samite, or of the limit, ends the bench.
-    fn bear(&self, case: &str, error: anyhow::Error, failures: &mut Vec<Failure>) -> Result<()> {
+    fn bear(&self, case: &str, error: anyhow::Error, gaps: &mut Gaps) -> Result<()> {
         let Role::Peer(peer) = self else {
             return Err(error);
         };
-        failures.push(Failure {
+        gaps.failures.push(Failure {
             peer: peer.clone(),
             case: case.to_owned(),
             what: format!("{error:#}"),
         });
+        Ok(())
+    }
+
+    /// Accepts that a peer does not know the command of a case. Samite and the limit must know it,
+    /// unless the case needs a program which is not installed.
+    fn lack(&self, case: &Case, gaps: &mut Gaps) -> Result<()> {
+        match (self, case.needs) {
+            (Role::Peer(_), _) => {}
+            (_, Some((program, install))) => {
+                gaps.missing.insert(program.to_owned(), install.to_owned());
+            }
+            _ => bail!("{self} does not know the command of {}", case.name),
+        }
         Ok(())
     }
 }
@@ -319,6 +344,23 @@ mod tests {
     use super::*;
     use crate::measure::Figure;
     use std::path::Path;
+
+    #[test]
+    fn only_a_peer_may_lack_a_case() {
+        let mut gaps = Gaps {
+            missing: BTreeMap::new(),
+            failures: Vec::new(),
+        };
+        let plain = Case::of(Measure::new("barrier", "barrier", Figure::us(1.0)));
+        let peer = Role::Peer("half".to_owned());
+        assert!(peer.lack(&plain, &mut gaps).is_ok());
+        let error = Role::Ours.lack(&plain, &mut gaps).unwrap_err().to_string();
+        assert_eq!(error, "samite does not know the command of barrier");
+        let needs = Some(("lammps", "ci/setup"));
+        let lammps = Case { needs, ..plain };
+        assert!(Role::Ours.lack(&lammps, &mut gaps).is_ok());
+        assert_eq!(gaps.missing["lammps"], "ci/setup");
+    }
 
     /// Rank 1 ends at its first command, rank 0 does not answer.
     #[test]

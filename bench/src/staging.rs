@@ -181,7 +181,10 @@ fn slowdown() -> Case {
                    --set program.analysis.cpus=1";
     let measure = Measure::new("lammps/slowdown", command, Figure::lower("%", 1.0));
     let lasts = Duration::from_secs(200);
-    Case::of(measure.at_pace(Pace::Once(lasts))).bar(Bar::at_most(2.0))
+    Case {
+        needs: Some(("lammps", "ci/setup")),
+        ..Case::of(measure.at_pace(Pace::Once(lasts))).bar(Bar::at_most(2.0))
+    }
 }
 
 /// The time of a step in the layout that is bad for servers chosen by geometry, over that of the
