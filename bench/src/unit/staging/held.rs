@@ -6,7 +6,7 @@
 //! page that a second process maps between the two readings would count fully in the first and
 //! again as a half in the second; at rest both sums are equal.
 
-use super::{Context, Result};
+use super::{Context, Result, ensure};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -130,11 +130,11 @@ impl Watch {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
         let thread = std::thread::spawn(move || {
-            let mut most = 0;
+            let mut most = look();
             // ORDERING: Relaxed, the thread is joined before its result is used.
             while !over.load(Ordering::Relaxed) {
-                most = most.max(look());
                 std::thread::sleep(pause);
+                most = most.max(look());
             }
             most
         });
@@ -145,10 +145,11 @@ impl Watch {
         }
     }
 
-    /// Returns the maximum that it saw, in bytes.
+    /// Returns the maximum that it saw, in bytes; fails if it saw no process.
     pub(super) fn end(self) -> Result<f64> {
         self.is_over.store(true, Ordering::Relaxed);
         let most = self.thread.join().ok().context("the watch has failed")?;
+        ensure!(most > 0, "no process to watch was seen");
         Ok(most.saturating_sub(self.idle) as f64)
     }
 }
@@ -156,6 +157,13 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_watch_that_sees_no_process_fails() {
+        let none = Watch::of_program(std::process::id(), "no-such-program");
+        assert!(none.end().is_err());
+        assert!(Watch::begin(0).end().is_ok());
+    }
 
     #[test]
     fn memory_that_is_touched_is_seen() {

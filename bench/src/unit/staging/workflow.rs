@@ -129,7 +129,7 @@ fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
     Ok(Some(match (figure, watch) {
         (Figure::Row(row), _) => number_in(&said, row)
             .with_context(|| format!("the workflow {name} did not say `{row}`"))?,
-        (_, Some(watch)) => watch.end()?,
+        (Figure::Held(program), Some(watch)) => watch.end().context(program.to_owned())?,
         _ => seconds,
     }))
 }
@@ -177,6 +177,22 @@ mod tests {
         assert_eq!(Figure::of("wall").unwrap(), Figure::Wall);
         assert_eq!(Figure::of("held:agent").unwrap(), Figure::Held("agent"));
         assert!(Figure::of("speed").is_err());
+    }
+
+    #[test]
+    fn the_workflows_of_the_cases_are_known() {
+        for case in crate::staging::cases() {
+            let line = case.measure.line(1);
+            let Some(words) = line.strip_prefix("workflow ") else {
+                continue;
+            };
+            let (figure, runs) = words.split_once(' ').unwrap();
+            assert!(Figure::of(figure).is_ok(), "{line}");
+            for run in runs.split(" vs ") {
+                let (workflow, _) = run.split_once(' ').unwrap();
+                assert!(FILES.iter().any(|(name, _)| *name == workflow), "{line}");
+            }
+        }
     }
 
     #[test]
