@@ -12,7 +12,8 @@ const WINDOW: u64 = 64;
 
 /// Private pages that are reused.
 const MALLOC: &str = "malloc";
-/// Memory of the library: `MPI_Alloc_mem`, our segments (which the receiver reads in place).
+/// Memory of the library: `MPI_Alloc_mem`, our segments (the receiver gets a view and does not read
+/// it).
 const SEGMENT: &str = "segment";
 /// The same, copied once into private memory of the receiver; the peers always copy.
 const SEGMENT_COPY: &str = "segment-copy";

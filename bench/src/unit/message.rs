@@ -2,7 +2,8 @@
 //!
 //! The buffers are like those of the peers: page-aligned private pages, written before the clock
 //! starts, separate for sending and receiving. `segment` buffers are in shared memory; the receiver
-//! reads the message in place (nothing is copied), as a program with its data in segments does.
+//! gets a view of the message in place, as a program with its data in segments does. Nothing is
+//! copied, and while the clock runs, nobody reads the bytes: the figure is that of the exchange.
 
 use super::{Unit, check, fill};
 use crate::control::Command;
@@ -111,7 +112,7 @@ impl Unit {
         Ok(elapsed.as_secs_f64())
     }
 
-    /// Messages in segments that are read in place.
+    /// Messages in segments, of which the receiver gets a view and does not read it.
     fn segments(&self, bytes: u64, iters: u64, warmup: u64) -> Result<f64> {
         let segment = self.fabric.allocate(bytes)?;
         let mut pattern = vec![0; bytes as usize];
