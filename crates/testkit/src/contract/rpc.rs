@@ -44,7 +44,8 @@ pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outco
             while let Some(request) = asked.pop() {
                 let bytes: Vec<u8> = request.bytes.iter().rev().copied().collect();
                 let id = request.id.unwrap_or(0);
-                failed = server.respond(request.from, id, &bytes, LONG).err();
+                let responded = server.respond(request.from, id, &bytes, LONG);
+                failed = failed.take().or(responded.err());
             }
         }
         false
@@ -59,38 +60,50 @@ pub fn requests_are_answered_later(fabric: &Fabric, members: &[PeerId]) -> Outco
     Ok(fabric.barrier(members)?)
 }
 
-/// The first member does not serve yet when the requests arrive, and then has capacity for one
-/// request at a time. Each request is taken once, and the callers notice nothing.
+/// The first member does not serve yet when the first requests arrive, and then has capacity for
+/// one request of each caller at a time. Each request is taken once, and the callers notice
+/// nothing.
 pub fn a_request_that_is_refused_is_sent_again(fabric: &Fabric, members: &[PeerId]) -> Outcome {
+    let numbers = [0..EACH, EACH..2 * EACH];
     if index(fabric, members)? != 0 {
         let to = life(fabric, members[0])?;
-        let calls = (0..EACH).map(|number| fabric.call(SERVICE, to, LONG, |_| vec![number as u8]));
-        let calls: Result<Vec<_>, _> = calls.collect();
-        fabric.signal(members[0], 1)?;
-        for (number, mut call) in calls?.into_iter().enumerate() {
-            same!(call.wait(LONG, "a response")?, [number as u8, 1]);
+        for numbers in numbers {
+            let call = |number| fabric.call(SERVICE, to, LONG, |_| vec![number as u8]);
+            let calls: Result<Vec<_>, _> = numbers.clone().map(call).collect();
+            fabric.signal(members[0], 1)?;
+            for (number, mut call) in numbers.zip(calls?) {
+                same!(call.wait(LONG, "a response")?, [number as u8, 1]);
+            }
+            fabric.barrier(members)?;
         }
-        return Ok(fabric.barrier(members)?);
+        return Ok(());
     }
-    for other in &members[1..] {
-        fabric.await_signal(*other, 1)?;
-    }
-    let server = fabric.serve(SERVICE, 0);
-    let all = (members.len() - 1) * EACH;
+    let callers = &members[1..];
+    let mut server = None;
     let mut taken = BTreeSet::new();
-    let served = fabric.wait_stepping(
-        "all requests",
-        &[],
-        || serve_one(&server, &mut taken, all).transpose(),
-        || server.waiting() > 0,
-    )?;
-    served?;
-    Ok(fabric.barrier(members)?)
+    for numbers in numbers {
+        for caller in callers {
+            fabric.await_signal(*caller, 1)?;
+        }
+        let server = server.get_or_insert_with(|| fabric.serve(SERVICE, 0));
+        // The second requests arrived before the signals; all but one of each caller were refused.
+        let waiting = server.waiting();
+        check!(waiting <= callers.len(), "{waiting} requests wait");
+        let all = callers.len() * numbers.end;
+        let served = fabric.wait_stepping(
+            "all requests",
+            &[],
+            || serve_one(server, &mut taken, all).transpose(),
+            || server.waiting() > 0,
+        )?;
+        served?;
+        fabric.barrier(members)?;
+    }
+    Ok(())
 }
 
 /// Serves one request; returns `Some` when all have been taken.
 fn serve_one(server: &Server, taken: &mut BTreeSet<(Life, u8)>, all: usize) -> Outcome<Option<()>> {
-    check!(server.waiting() <= all, "too much waits");
     if let Some(asked) = server.take() {
         let number = asked.bytes[0];
         check!(taken.insert((asked.from, number)), "{number} came twice");

@@ -27,6 +27,7 @@ pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
     }
     fabric.barrier(members)?;
     if me == 0 {
+        let before = fabric.deadline();
         fabric.set_deadline(Duration::from_millis(20));
         let extra = fabric.await_signal(members[1], 0);
         matches_or_fail!(
@@ -36,7 +37,7 @@ pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
                 ..
             })
         );
-        fabric.set_deadline(Duration::from_secs(30));
+        fabric.set_deadline(before);
     }
     Ok(fabric.barrier(members)?)
 }
