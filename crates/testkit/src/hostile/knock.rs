@@ -6,13 +6,15 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketTyp
 use std::time::Duration;
 
 /// Examples of requests. `j` stands for a job.
-const REQUESTS: [&str; 10] = [
+const REQUESTS: [&str; 12] = [
     r#"{"Join":{"identity":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"cpus":[1,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}}"#,
     r#""Confirm""#,
     r#"{"Extent":{"peer":1,"incarnation":1,"bytes":4096}}"#,
     r#"{"GiveBack":{"peer":1,"incarnation":1,"offset":67108864,"bytes":2097152}}"#,
     r#"{"Leave":{"peer":1,"incarnation":1}}"#,
+    r#"{"Evict":{"peer":1,"incarnation":1,"holder":[1,1],"claim":0}}"#,
     r#"{"Roster":{"asker":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"wanted":"Job"}}"#,
+    r#"{"Roster":{"asker":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"wanted":"Coming"}}"#,
     r#"{"Roster":{"asker":{"job":"j","program":"p","rank":0,"size":1,"unit":0,"units":1},"wanted":{"Program":"p"}}}"#,
     r#"{"Ended":{"job":"j","unit":0,"name":"p.0","how":"ended with exit code 3"}}"#,
     r#"{"Facts":{"after":1}}"#,
@@ -87,6 +89,8 @@ fn request(domain: &str, seat: Option<&Seat>, random: &mut Rng) -> Vec<u8> {
             r#""incarnation":1"#,
             &format!(r#""incarnation":{incarnation}"#),
         );
+        // Itself: the agent kills who holds a buffer, and honest units must survive.
+        known = known.replace("[1,1]", &format!("[{peer},{incarnation}]"));
     }
     let mut text = known.as_bytes().to_vec();
     match random.u32(..6) {
