@@ -84,7 +84,13 @@ impl<'a> Source<'a> {
     fn new(path: &'a str, text: &'a str) -> Self {
         let lines: Vec<&str> = text.lines().collect();
         let is_test_file = path.contains("/tests/") || path.ends_with("tests.rs");
-        let module = lines.iter().position(|line| line.trim() == "#[cfg(test)]");
+        // The attribute may also stand above a single item, far above the tests.
+        let opens_tests = |pair: &[&str]| {
+            pair[0].trim() == "#[cfg(test)]"
+                && words(pair[1]).any(|word| word == "mod")
+                && pair[1].ends_with('{')
+        };
+        let module = lines.windows(2).position(opens_tests);
         let tests = if is_test_file {
             0
         } else {
@@ -343,6 +349,8 @@ mod tests {
             )
             .is_empty()
         );
+        let item = format!("#[cfg(test)]\nmod simulated;\n{text}");
+        assert_eq!(wrong("crates/mem/src/ring.rs", &item).len(), 1);
     }
 
     #[test]
