@@ -88,14 +88,15 @@ impl Command {
         let Some(word) = self.words.get(index) else {
             bail!("{:?} lacks a number", self.words)
         };
-        word.parse().with_context(|| format!("{word} is no number"))
+        word.parse()
+            .with_context(|| format!("{word} is not a number"))
     }
 
     /// Returns the seconds at a position of the line.
     pub(crate) fn seconds(&self, index: usize) -> Result<f64> {
         self.word(index)
             .parse()
-            .with_context(|| format!("{} is no time", self.word(index)))
+            .with_context(|| format!("{} is not a time", self.word(index)))
     }
 }
 

@@ -49,14 +49,17 @@
 //! | `store KIND BYTES ITERS WARMUP` | seconds in which rank 0 stores ITERS values of BYTES under a name, and rank 1 fetches each, one after the other; KIND as for `step`: `put`, `copy` |
 //! | `peak KIND BYTES ITERS WARMUP` | the most memory (summed PSS, in bytes) that all processes of the contestant have while steps as above (or values) are transferred, with a queue of one step between them, minus what they had before the first transfer |
 //! | `file OPERATION BYTES ITERS WARMUP` | seconds of ITERS files of BYTES: `write`, `write-synced` (until they are on the disk), `read` (what was just written); for us, a stream of one step with the method `file`, opened and closed |
-//! | `index BLOCKS SPREAD` | (ours only) bytes of the index of BLOCKS blocks in three dimensions, a domain of SPREAD points for each in every dimension |
+//! | `threads KIND THREADS ITERS WARMUP` | (ours only) for `put`, the seconds in which each of THREADS threads of rank 0 makes ITERS times 1000 puts of eight bytes, all at once; for `turns`, the sum of ITERS round trips of eight bytes, which the threads make in turn |
+//! | `index BLOCKS SPREAD FORM` | (ours only) bytes of the index of BLOCKS blocks in three dimensions, a domain of SPREAD points for each in every dimension; FORM says whether they form a grid (`grid`, `odd`) |
 //! | `layout SHAPE WRITERS READERS SERVERS FIGURE` | (ours only) the distribution of an array over servers: SHAPE is `matched` (5 x WRITERS x 512000) or `mismatched` (5 x 512 x 1000 WRITERS); FIGURE is `balance` (bytes of the fullest server over the mean), `index` (bytes at a reader), or the most connections of a `writer`, `reader` or `server` |
+//! | `workflow FIGURE NAME WORD…` | (ours only) a figure of a whole workflow, run by `samite run`; see `unit/staging/workflow.rs` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
 //! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
-//! | `raw OPERATION ITERS WARMUP` | (limit only) seconds of ITERS accesses to a word of shared memory: `store`, `load` |
+//! | `raw OPERATION ITERS WARMUP` | (limit only) seconds of ITERS accesses to a word of shared memory: `store`, `load`, `add` |
 //!
-//! After the timed loop, the contestant checks once that the data arrive completely.
+//! After the timed loop, every rank of a contestant checks once that the data arrive completely,
+//! except for `threads`. Rank 0 answers when all have done so.
 #![forbid(unsafe_code)]
 
 mod case;

@@ -63,7 +63,7 @@ pub fn run_limit(folder: &Path) -> Result<()> {
 
 fn measure(command: &Command, rank: u32, lines: &SharedBytes) -> Result<Option<f64>> {
     match command.name() {
-        "exchange" => exchange(command.number(1)?, rank, lines).map(Some),
+        "exchange" => exchange(command.number(1)?, command.number(2)?, rank, lines).map(Some),
         "memcpy" => Ok(Some(if rank == 0 {
             memcpy(command.number(1)?, command.number(2)?, command.number(3)?)
         } else {
@@ -124,7 +124,7 @@ fn timed(iters: u64, warmup: u64, mut once: impl FnMut(u64)) -> f64 {
 }
 
 /// Round trips between ranks 0 and 1: one cache line in each direction.
-fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
+fn exchange(iters: u64, warmup: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
     const THERE: u64 = 0;
     const BACK: u64 = 256;
     // Counts continue from the last measurement; each line is written by its side only.
@@ -132,7 +132,6 @@ fn exchange(iters: u64, rank: u32, lines: &SharedBytes) -> Result<f64> {
     if rank > 1 {
         return Ok(0.0);
     }
-    let warmup = iters / 10 + 1;
     // ORDERING: Acquire pairs with the Release stores of rank 1 below.
     let first = back.load(Ordering::Acquire) + 1;
     let mut start = Instant::now();

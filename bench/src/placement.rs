@@ -6,7 +6,7 @@ use std::fs;
 /// Where the ranks of a case run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// In turn on two different cores.
+    /// In turn on two different cores, if there are.
     Apart,
     /// In turn on two hardware threads of one core.
     Siblings,
@@ -38,7 +38,7 @@ impl Placement {
     }
 }
 
-/// Returns two processors of different cores; fewer if there is only one.
+/// Returns two processors, of different cores if there are such; one if there is only one.
 fn apart(allowed: &[usize], siblings: impl Fn(usize) -> BTreeSet<usize>) -> Vec<usize> {
     let Some(&first) = allowed.first() else {
         return Vec::new();

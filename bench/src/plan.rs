@@ -79,7 +79,7 @@ struct Gaps {
 }
 
 pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Result<Figures> {
-    let mut peers = Peers::find(bench, options.quick)?;
+    let mut peers = Peers::find(bench, options.quick);
     let cpus = options.cpus.as_deref();
     let host = Host::here(Placement::Apart.cpus(cpus).unwrap_or_default());
     let total = cases

@@ -20,7 +20,7 @@ impl Kind {
             "put" => Kind::Put,
             "get" => Kind::Get,
             "copy" => Kind::Copy,
-            other => bail!("`{other}` is no kind of step"),
+            other => bail!("`{other}` is not a kind of step"),
         })
     }
 

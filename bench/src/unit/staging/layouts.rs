@@ -15,7 +15,7 @@ pub(super) fn index(command: &Command) -> Result<f64> {
     let is_grid = match command.word(3) {
         "grid" => true,
         "odd" => false,
-        other => bail!("`{other}` is no form of blocks"),
+        other => bail!("`{other}` is not a form of blocks"),
     };
     ensure!(count > 0 && spread > 1, "no blocks, or no room for them");
     let edge = (1..).find(|edge: &u64| edge.pow(3) >= count).unwrap_or(1);
@@ -49,7 +49,7 @@ pub(super) fn layout(command: &Command) -> Result<Option<f64>> {
         "matched" => ([5, writers, 512_000], 1),
         // 5 x 512 x 1000 P
         "mismatched" => ([5, 512, 1000 * writers], 2),
-        other => bail!("`{other}` is no layout"),
+        other => bail!("`{other}` is not a layout"),
     };
     let shares: Vec<Share> = (0..u32::try_from(servers)?)
         .map(|block_store| Share {

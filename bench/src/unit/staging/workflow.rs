@@ -9,7 +9,8 @@ use super::held;
 use super::{Context, Result, bail, ensure};
 use crate::control::Command;
 use crate::figures::median;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::process::getppid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use std::process::{self, Stdio};
 use std::time::Instant;
 
@@ -58,7 +59,7 @@ impl<'c> Figure<'c> {
             None if word == "load" => Figure::Row("largest load"),
             None if word == "got" => Figure::Row("bytes got"),
             None if word == "slowdown" => Figure::Row("slowdown"),
-            _ => bail!("`{word}` is no figure of a workflow"),
+            _ => bail!("`{word}` is not a figure of a workflow"),
         })
     }
 }
@@ -142,12 +143,11 @@ fn servers_of(units: u32) -> String {
     )
 }
 
-/// Starts something that is not bound to the processor of this rank.
+/// Starts something that is not bound to the processor of this rank: it may run where the launcher
+/// may, which is not pinned.
 fn on_all_processors<T>(start: impl FnOnce() -> Result<T>) -> Result<T> {
     let own = sched_getaffinity(None)?;
-    let mut all = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
-    sched_setaffinity(None, &all)?;
+    sched_setaffinity(None, &sched_getaffinity(getppid())?)?;
     let started = start();
     sched_setaffinity(None, &own)?;
     started
@@ -163,6 +163,7 @@ fn number_in(said: &str, name: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::CpuSet;
 
     #[test]
     fn numbers_are_found_behind_their_names() {
