@@ -4,7 +4,7 @@ use crate::command::succeeds;
 
 /// A part that may be missing on a fresh machine.
 pub(crate) struct Part {
-    /// The name by which tests ask for it in `SAMITE_TEST_HAVE`.
+    /// Its name in messages.
     pub(crate) name: &'static str,
     /// The tests that are skipped without it.
     pub(crate) purpose: &'static str,

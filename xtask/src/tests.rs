@@ -33,18 +33,13 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
         let names: Vec<_> = missing.iter().map(|part| part.name).collect();
         bail!("--require-all, and missing: {}", names.join(", "));
     }
-    let have = present
-        .iter()
-        .map(|part| part.name)
-        .collect::<Vec<_>>()
-        .join(",");
     loom(filter)?;
-    let mut environment = vec![("SAMITE_TEST_HAVE", have.as_str())];
-    if require_all {
-        environment.push(("SAMITE_TEST_REQUIRE_ALL", "1"));
-    }
+    let environment: &[_] = match require_all {
+        true => &[("SAMITE_TEST_REQUIRE_ALL", "1")],
+        false => &[],
+    };
     let run = |more: &[(&str, &str)], targets: &[&str]| {
-        let environment = [environment.as_slice(), more].concat();
+        let environment = [environment, more].concat();
         let mut line = vec!["test", "--workspace"];
         if present.iter().any(|part| part.name == "cc") {
             line.push("--features=samite-cli/zarr");

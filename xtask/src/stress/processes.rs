@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
 
 /// The commands by which this program starts itself as [`start`] and [`spin`].
 pub(crate) const START: &str = "stress-start";
@@ -100,11 +101,19 @@ pub(super) fn reap(ours: &[Pid]) {
     }
 }
 
+/// Maximum time until killed processes are gone: one that sleeps in the kernel may stay.
+const GONE: Duration = Duration::from_secs(10);
+
 /// Kills all processes below this one, until none is left.
 pub(super) fn end_all() {
+    let end = Instant::now() + GONE;
     loop {
         let left = below(getpid());
         if left.is_empty() {
+            return;
+        }
+        if Instant::now() > end {
+            eprintln!("xtask: these were killed and do not end: {left:?}");
             return;
         }
         for process in left.iter().filter_map(|process| handle(process.pid)) {

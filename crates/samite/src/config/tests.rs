@@ -202,7 +202,7 @@ fn the_launchers_own_variables_are_no_settings() {
         "SAMITE_PYTHON",
         "SAMITE_LAMMPS",
         "SAMITE_BENCH_PEERS",
-        "SAMITE_TEST_HAVE",
+        "SAMITE_TEST_REQUIRE_ALL",
     ];
     let list: Vec<_> = own.iter().map(|name| (*name, "x")).collect();
     Layers::default()
