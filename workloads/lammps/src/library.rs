@@ -97,9 +97,10 @@ mod tests {
 
     #[test]
     fn the_system_comes_last() {
-        assert_eq!(
-            installations().last(),
-            Some(&Installation::at(Path::new(NAME)))
-        );
+        // Unless the environment names the only one.
+        let named = std::env::var("SAMITE_LAMMPS").unwrap_or_default();
+        let last = if named.is_empty() { NAME } else { &named };
+        let last = Installation::at(Path::new(last));
+        assert_eq!(installations().last(), Some(&last));
     }
 }

@@ -43,13 +43,13 @@ impl Job {
         let Some(number) = unit.rank.checked_sub(1) else {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
-            let room = Capacity {
+            let capacity = Capacity {
                 memory: 256 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
             let mut tracker = Tracker::expect(self.solvers + self.readers);
-            Staging::new(&fabric, room).run(|fabric| tracker.remain(fabric))?;
+            Staging::new(&fabric, capacity).run(|fabric| tracker.remain(fabric))?;
             return Ok(Part::BlockStore);
         };
         let solves = number < self.solvers;

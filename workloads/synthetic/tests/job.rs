@@ -44,13 +44,13 @@ fn read(
         if unit.rank == 0 {
             let fabric =
                 Fabric::join(&unit.domain, samite::agent::identity(), unit.config.clone())?;
-            let room = Capacity {
+            let capacity = Capacity {
                 memory: 64 << 20,
                 disk: 0,
                 folder: std::env::temp_dir(),
             };
             let mut tracker = Tracker::expect(2);
-            Staging::new(&fabric, room).run(|fabric| tracker.remain(fabric))?;
+            Staging::new(&fabric, capacity).run(|fabric| tracker.remain(fabric))?;
             return Ok(());
         }
         let identity = Identity {

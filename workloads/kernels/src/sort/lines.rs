@@ -101,17 +101,16 @@ impl Lines {
     }
 
     /// Returns `count` positions at equal distances, as cuts of all lines, of which unit `rank` has
-    /// these. The lines are sorted.
+    /// these; all positions if there are fewer lines. The lines are sorted.
     pub fn sample(&self, rank: u32, count: usize) -> Vec<Cut> {
+        let count = count.min(self.len());
         let place = |nth: usize| (2 * nth + 1) * self.len() / (2 * count);
         let cut = |place: usize| Cut {
             text: self.line(place).iter().take(CUT_BYTES).copied().collect(),
             rank,
             place: place as u64,
         };
-        (0..count.min(self.len()))
-            .map(|nth| cut(place(nth)))
-            .collect()
+        (0..count).map(|nth| cut(place(nth))).collect()
     }
 
     /// Returns how many of these sorted lines of unit `rank` are before a cut.
@@ -280,6 +279,12 @@ mod tests {
     fn a_short_line_and_one_with_zeros_are_ordered() {
         let lines = sorted(b"a\0\0b\na\na\0\n");
         assert!(lines.iter().eq([&b"a"[..], b"a\0", b"a\0\0b"]));
+    }
+
+    #[test]
+    fn all_of_a_few_lines_are_samples() {
+        let samples = sorted(b"b\na\nc\n").sample(0, 16);
+        assert!(samples.iter().map(|cut| cut.place).eq(0..3));
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl Halo for Borders {
     ) -> Result<(), Error> {
         let start = Instant::now();
         let sides = || [&self.above, &self.below].into_iter().flatten();
-        let with = |side: &Side| format!("exchanging borders with solver.{}", side.rank);
+        let program = &self.fabric.identity().program;
+        let with = |side: &Side| format!("exchanging borders with {program}.{}", side.rank);
         // Start all receives before the sends, so that both directions overlap.
         let receives = sides()
             .map(|side| {

@@ -281,9 +281,9 @@ mod tests {
             matches_or_fail!(refused, Err(Error::Pgas(_)));
             Ok(())
         };
-        units(2).orchestrate(&name, body, |cast| {
-            cast.all_end();
-            let mut lines = (0..2).flat_map(|rank| cast.lines(Who::Unit(rank)));
+        units(2).orchestrate(&name, body, |cluster| {
+            cluster.all_end();
+            let mut lines = (0..2).flat_map(|rank| cluster.lines(Who::Unit(rank)));
             assert!(lines.any(|line| line == "@say no room"));
         });
     }

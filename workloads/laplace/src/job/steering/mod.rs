@@ -42,7 +42,7 @@ const MOST: f64 = 1.99;
 #[derive(Clone, Debug, Args)]
 pub struct Rule {
     /// Sweeps from one look of the monitor to the next
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub sweeps: u32,
     /// Stop when no mean of the field changes by more than this in a round
     #[arg(long, default_value_t = 1e-4)]

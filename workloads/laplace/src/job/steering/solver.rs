@@ -85,7 +85,7 @@ fn take(orders: &mut Reader) -> Result<Orders, Error> {
         }),
         _ => Err(Error::Figures {
             step: step.number(),
-            what: format!("{order} are no orders: a factor, and whether to stop"),
+            what: format!("{order} is not an order: a factor, and whether to stop"),
         }),
     }
 }
