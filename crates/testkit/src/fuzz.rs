@@ -16,7 +16,7 @@ const MINUTES: &str = "SAMITE_FUZZ_MINUTES";
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{variable} is \"{text}\", which is no number")))
+    Some(number.unwrap_or_else(|_| panic!("{variable} is \"{text}\", which is not a number")))
 }
 
 /// Returns the duration of a long run, `None` if the run is not a long one.

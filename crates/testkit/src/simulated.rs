@@ -29,7 +29,7 @@ pub fn seeds(otherwise: Range<u64>) -> Range<u64> {
     };
     match text.parse::<u64>() {
         Ok(seed) => seed..seed + 1,
-        Err(_) => panic!("SAMITE_SIM_SEED is \"{text}\", which is no number"),
+        Err(_) => panic!("SAMITE_SIM_SEED is \"{text}\", which is not a number"),
     }
 }
 

@@ -47,7 +47,7 @@ fn on_nodes(mask: Mask) -> Mask {
         Ok(text) if mask.nodes == 0 => {
             let nodes = text.parse();
             let nodes =
-                nodes.unwrap_or_else(|_| panic!("{NODES} is \"{text}\", which is no number"));
+                nodes.unwrap_or_else(|_| panic!("{NODES} is \"{text}\", which is not a number"));
             Mask { nodes, ..mask }
         }
         _ => mask,
