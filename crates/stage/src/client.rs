@@ -5,7 +5,8 @@ use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Stagin
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, Service as Number};
 use samite_fabric::{Fabric, Identity, Layer};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 /// How long the coordinator may take beyond the timeout that it was given.
@@ -33,6 +34,9 @@ pub(crate) struct Client {
     /// In a domain of one process: the services, driven by waiting threads, and the layer that
     /// excludes a second instance.
     service: Option<Mutex<(Staging, Layer)>>,
+    /// The thread that made the first request, and whether the coordinator knows of others.
+    first_thread: OnceLock<ThreadId>,
+    has_told: Once,
 }
 
 impl Client {
@@ -54,6 +58,8 @@ impl Client {
             fabric: fabric.clone(),
             coordinator,
             service,
+            first_thread: OnceLock::new(),
+            has_told: Once::new(),
         })
     }
 
@@ -85,8 +91,21 @@ impl Client {
     /// Sends the coordinator a request. [`Client::answer`] waits for the answer, perhaps more than
     /// once. Dropping the call forgets it.
     pub(crate) fn request_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
+        self.tell_of_threads();
         let encode = |id| protocol::encode(&question(Ticket(id)));
         self.call(Number::COORDINATOR, self.coordinator, encode)
+    }
+
+    /// Tells the coordinator, once, if several threads make requests: it must not conclude from the
+    /// wait of one that this process cannot write or read.
+    fn tell_of_threads(&self) {
+        let thread = std::thread::current().id();
+        if *self.first_thread.get_or_init(|| thread) != thread {
+            // If the note does not arrive, neither does the request after it.
+            self.has_told.call_once(|| {
+                let _ = self.tell(Request::Threads);
+            });
+        }
     }
 
     fn call(

@@ -19,7 +19,8 @@ use samite_stage::{
 };
 use samite_testkit::{MESSAGES_ONLY, Outcome, same};
 use staged::{Play, is_right, rows, stage};
-use std::thread::{scope, spawn};
+use std::thread::{scope, spawn, yield_now};
+use std::time::{Duration, Instant};
 
 const STEPS: u64 = 40;
 const SHAPE: [u64; 2] = [64, 20];
@@ -102,6 +103,32 @@ fn threads_of_one_process_write_and_read() -> Result<()> {
     let fabric = Fabric::alone(identity, Config::default())?;
     let stage = Stage::join(&fabric)?;
     streams_among_threads(&stage, &["a", "b", "c"])
+}
+
+/// A thread that computes is waited for beyond the deadline of another one, which reads.
+#[test]
+fn a_thread_waits_for_another_thread_of_its_process() -> Result<()> {
+    let fabric = Fabric::alone(Identity::by_hand("alone"), Config::default())?;
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
+    let deadline = Duration::from_millis(20);
+    scope(|threads| {
+        let reader = threads.spawn(|| {
+            let reader = stage.read("field").as_rank("viewer", 0, 1);
+            let mut reader = reader.open()?;
+            fabric.set_deadline(deadline);
+            let step = reader.next_step()?.expect("the stream goes on");
+            Ok::<u64, Error>(step.number())
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < 10 * deadline && !reader.is_finished() {
+            yield_now();
+        }
+        fabric.set_deadline(Duration::from_secs(20));
+        assert_eq!(write(&mut field)?, 0);
+        assert_eq!(reader.join().expect("the reader panicked")?, 0);
+        field.close()
+    })
 }
 
 fn threads_of_one_unit(name: &str, mask: Mask) {

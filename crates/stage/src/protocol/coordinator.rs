@@ -12,8 +12,8 @@ use super::opening::{Opening, Pending};
 use super::stream::{self, Stream};
 use super::watch::Watches;
 use super::{
-    Answer, BlockStoreInfo, BufferId, Fault, Figures, Notice, Order, Peer, Report, Request,
-    StreamFigures, StreamId, Ticket, Wait,
+    Answer, BlockStoreInfo, BufferId, Fault, Figures, Notice, Order, Peer, Request, StreamFigures,
+    StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -61,6 +61,8 @@ pub struct Coordinator {
     /// The stream with which the next [`Event::Tick`] begins, if the last one ran out of answers
     /// before it.
     pub(super) first_due: Option<StreamId>,
+    /// Processes of which several threads make requests.
+    pub(super) threaded: BTreeSet<Peer>,
     /// Peers that currently get no more steps.
     pub(super) slow: Arc<BTreeSet<Peer>>,
     out: Vec<Action>,
@@ -117,6 +119,11 @@ impl Coordinator {
         listed
     }
 
+    /// Returns the number of streams.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
     /// Returns the admission control.
     pub fn admission(&self) -> &Admission {
         &self.admission
@@ -161,16 +168,7 @@ impl Coordinator {
                 self.streams.values_mut().for_each(Stream::room_on_disk);
             }
             Request::Report(report) => {
-                let (Report::Allocated { buffer, .. }
-                | Report::Refused { buffer, .. }
-                | Report::Sealed { buffer }
-                | Report::Spilled { buffer }
-                | Report::SpillFailed { buffer }
-                | Report::Full { buffer, .. }
-                | Report::Working { buffer, .. }) = report;
-                if let Some(stream) = self.streams.get_mut(&buffer.stream) {
-                    stream.report(from, report);
-                }
+                self.tell(report.buffer().stream, |stream| stream.report(from, report));
             }
             // Opening a stream.
             Request::BlockStores { ticket } => {
@@ -316,6 +314,9 @@ impl Coordinator {
                 let figures = self.all_figures();
                 self.answer(from, ticket, Answer::Figures(figures));
             }
+            Request::Threads => {
+                self.threaded.insert(from);
+            }
         }
     }
 
@@ -369,6 +370,7 @@ impl Coordinator {
     fn lost(&mut self, peer: Peer) {
         self.pending.retain(|pending| pending.from != peer);
         self.worked.remove(&peer);
+        self.threaded.remove(&peer);
         let refused = self.admission.block_store_lost(peer);
         for stream in self.streams.values_mut() {
             stream.lost(peer);

@@ -14,7 +14,10 @@ impl Coordinator {
     /// Ends the waits whose deadline has passed, or extends them if the processes that they wait
     /// for are alive.
     pub(super) fn tick(&mut self) {
-        let waiting: BTreeSet<Peer> = self.streams.values().flat_map(Stream::waiting).collect();
+        // A process that waits does nothing else, unless it has other threads.
+        let waiting = self.streams.values().flat_map(Stream::waiting);
+        let waiting = waiting.filter(|peer| !self.threaded.contains(peer));
+        let waiting: BTreeSet<Peer> = waiting.collect();
         let moving = self.whose_memory_moves(&waiting);
         let circles = self.circles(&waiting);
         let eased = self.eased();
@@ -184,7 +187,7 @@ impl Coordinator {
                     true => String::new(),
                     false => format!(" {name}"),
                 };
-                format!("{who} waits for room in {own} until {whom} reads{what}")
+                format!("{who} waits for capacity in {own} until {whom} reads{what}")
             }
             ((_, Member::Reader(..)), Member::Reader(..)) => {
                 format!("{who} waits for {whom} to read {name} as far")

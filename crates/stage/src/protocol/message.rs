@@ -207,6 +207,9 @@ pub enum Request {
     CloseWatch { watch: WatchId },
     /// Requests the state of everything. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
+    /// Several threads of this process make requests: while one waits, another may write or read.
+    /// Not answered.
+    Threads,
 }
 
 impl Request {
@@ -231,7 +234,8 @@ impl Request {
             | Request::LeaveWriter { .. }
             | Request::Release { .. }
             | Request::CloseReader { .. }
-            | Request::CloseWatch { .. } => None,
+            | Request::CloseWatch { .. }
+            | Request::Threads => None,
         }
     }
 }
@@ -269,6 +273,21 @@ pub enum Report {
     /// it has reported before. These are parts of its memory during allocation, or of the write to
     /// disk. Another report follows.
     Working { buffer: BufferId, parts: u64 },
+}
+
+impl Report {
+    /// Returns the buffer that it is about.
+    pub fn buffer(&self) -> BufferId {
+        match *self {
+            Report::Allocated { buffer, .. }
+            | Report::Refused { buffer, .. }
+            | Report::Sealed { buffer }
+            | Report::Spilled { buffer }
+            | Report::SpillFailed { buffer }
+            | Report::Full { buffer, .. }
+            | Report::Working { buffer, .. } => buffer,
+        }
+    }
 }
 
 /// What the coordinator orders a block store to do.

@@ -105,10 +105,7 @@ impl agent::Service for CoordinatorService {
     }
 
     fn owns(&self) -> Vec<Owned> {
-        vec![Owned::count(
-            "streams",
-            self.coordinator.figures().len() as u64,
-        )]
+        vec![Owned::count("streams", self.coordinator.streams() as u64)]
     }
 
     fn poll(&mut self) -> bool {

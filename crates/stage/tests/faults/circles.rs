@@ -15,7 +15,7 @@ fn is_circle(error: &Error) -> bool {
         Error::Fault(Fault::Circle { waits }) => waits,
         _ => return false,
     };
-    let field = "rank 0 of solver waits for room in field until rank 0 of analysis reads";
+    let field = "rank 0 of solver waits for capacity in field until rank 0 of analysis reads";
     let control = "rank 0 of analysis waits for rank 0 of solver to commit step 0 of control";
     waits.len() == 2
         && [field, control]

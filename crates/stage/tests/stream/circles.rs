@@ -274,8 +274,8 @@ fn is_circle(told: &BTreeMap<u32, Fault>, process: u32) -> bool {
     matches!(told.get(&process), Some(Fault::Circle { .. }))
 }
 
-/// Two streams, a step each: one waits for room in the first before it writes the second, for which
-/// the other one waits first.
+/// Two streams, a step each: one waits for capacity in the first before it writes the second, for
+/// which the other one waits first.
 fn two_streams(gives_up: &[u32]) -> World {
     let field = sketch("field", &[0], &[&[1]]);
     let control = sketch("control", &[0], &[&[1]]);
@@ -293,7 +293,7 @@ fn a_limit_and_a_step_of_another_stream() {
     let told = world.late();
     assert_eq!(
         told[&0].to_string(),
-        "this wait would never end, because rank 0 of writers of field waits for room in field until rank 0 of readers 0 of field reads, and rank 0 of readers 0 of control waits for rank 0 of writers of control to commit step 0 of control: raise a limit, or change the order in which one of them reads or writes"
+        "this wait would never end, because rank 0 of writers of field waits for capacity in field until rank 0 of readers 0 of field reads, and rank 0 of readers 0 of control waits for rank 0 of writers of control to commit step 0 of control: raise a limit, or change the order in which one of them reads or writes"
     );
     assert!(is_circle(&told, 1), "{told:?}");
 }
@@ -322,11 +322,25 @@ fn a_process_that_waits_for_itself() {
         told[&0],
         Fault::Circle {
             waits: Arc::new([
-                "rank 0 of writers of field waits for room in field until rank 0 of readers 0 of field reads"
+                "rank 0 of writers of field waits for capacity in field until rank 0 of readers 0 of field reads"
                     .into()
             ])
         }
     );
+}
+
+/// A process that waits for itself is told so, unless another of its threads may act.
+#[test]
+fn a_process_of_several_threads_may_wait_for_itself() {
+    for is_threaded in [false, true] {
+        let mut world = World::new(1, &[sketch("a", &[0], &[&[0]])], &[]);
+        if is_threaded {
+            assert_eq!(world.said(0, Request::Threads), None);
+        }
+        world.read(0, 0);
+        let told = world.late();
+        assert_ne!(is_circle(&told, 0), is_threaded, "{told:?}");
+    }
 }
 
 /// Three in a circle of steps, one that waits for the circle, and a chain behind one that computes.

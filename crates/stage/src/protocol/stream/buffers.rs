@@ -99,14 +99,7 @@ impl Stream {
 
     /// Handles the report of a block store.
     pub fn report(&mut self, from: Peer, report: Report) {
-        let (Report::Allocated { buffer, .. }
-        | Report::Refused { buffer, .. }
-        | Report::Sealed { buffer }
-        | Report::Spilled { buffer }
-        | Report::SpillFailed { buffer }
-        | Report::Full { buffer, .. }
-        | Report::Working { buffer, .. }) = report;
-        let number = buffer.number;
+        let number = report.buffer().number;
         let Some(known) = self.store.buffers.get_mut(&number) else {
             return; // freed in the meantime
         };

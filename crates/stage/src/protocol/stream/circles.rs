@@ -1,7 +1,9 @@
 //! Finds processes that wait for each other in a circle, so that none of them can ever continue.
 //!
-//! A process that waits does nothing else until it is answered. So a request is *stuck*, for a set
-//! of waiting processes, if it cannot be answered while none of them acts, whatever all others do.
+//! A process that waits does nothing else until it is answered. (Those of which several threads
+//! make requests do not count as waiting: which thread would act is not known.) So a request is
+//! *stuck*, for a set of waiting processes, if it cannot be answered while none of them acts,
+//! whatever all others do.
 //! [`Coordinator`](crate::protocol::Coordinator) starts with all waiting processes and repeatedly
 //! removes those that have a request which is not stuck. The remaining processes wait for each
 //! other.
