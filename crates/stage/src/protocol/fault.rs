@@ -58,7 +58,7 @@ pub enum Fault {
     )]
     BlockStoreSilent { block_store: Peer, bytes: u64 },
     #[error(
-        "{block_store} has no room for {bytes} bytes, because buffers of ended streams or of finished steps are still in use: let the processes that hold those steps drop them"
+        "{block_store} has no free memory for {bytes} bytes, because buffers of ended streams or of finished steps are still in use: let the processes that hold those steps drop them"
     )]
     StillInUse { block_store: Peer, bytes: u64 },
     #[error(
@@ -170,8 +170,8 @@ pub enum Fault {
         bytes: u64,
         most: u64,
     },
-    #[error("the policy or a limit of the reader group {group} is zero steps: allow at least one")]
-    ZeroLimit { group: String },
+    #[error("the policy or a limit of {of} is zero: allow at least one step")]
+    ZeroLimit { of: String },
     #[error(
         "this process has not opened the stream or has closed it, or the stream has ended: open it first"
     )]

@@ -114,7 +114,7 @@ pub type Slot<T> = SmallVec<[T; 2]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WatchId {
     /// The stream.
-    pub stream: super::StreamId,
+    pub stream: StreamId,
     /// Its number; never reused.
     pub number: u64,
 }

@@ -53,7 +53,8 @@
 //!   [`StreamConfig`], [`Reader`]. `message`: [`Request`], [`Answer`], [`Order`], [`Report`] and
 //!   their contents.
 //! * `layout`: [`Layout`] of a rank's part, its hash, and the packing rule.
-//! * `decode`: how much memory a message may use. `fault`: [`Fault`], every error that the coordinator can answer.
+//! * `decode`: how much memory a message may use. `fault`: [`Fault`], every error that the
+//!   coordinator can answer.
 //! * `queue`: which steps a reader group gets. `admission`: grants of memory. `ledger`: how much of
 //!   the coordinator's own memory each peer uses. `watch`: subscriptions. `stream/`: one stream.
 //!   `coordinator`: all of them; `opening`: requests that wait to open one; `deadlines`: what is

@@ -251,7 +251,10 @@ impl Coordinator {
                 }
                 let id = match self.names.get(&pending.name) {
                     Some(&id) => id,
-                    None => self.new_stream(pending, program, *size, config),
+                    None => {
+                        config.check(&pending.name)?;
+                        self.new_stream(pending, program, *size, config)
+                    }
                 };
                 let block_stores = self.block_stores();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;

@@ -1,6 +1,7 @@
 //! The settings that programs choose for a stream, as they are sent.
 
-use super::{Interest, Step};
+use super::stream::check_limits;
+use super::{Fault, Interest, Step};
 use serde::{Deserialize, Serialize};
 
 /// Maximum of steps and bytes in a queue. The step that would exceed one of them is over the limit.
@@ -105,6 +106,18 @@ pub struct Expected {
     pub policy: Policy,
     /// Limits of what waits for it until then; `None`: those of the stream.
     pub limits: Option<Limits>,
+}
+
+impl StreamConfig {
+    /// Checks the limits of the stream of that name, which its reader groups inherit.
+    pub(super) fn check(&self, name: &str) -> Result<(), Fault> {
+        check_limits(Policy::Block, self.limits, || format!("the stream {name}"))?;
+        let mut expected = self.expected.iter();
+        expected.try_for_each(|one| {
+            let of = || format!("the expected reader group {} of {name}", one.group);
+            check_limits(one.policy, one.limits, of)
+        })
+    }
 }
 
 impl Default for StreamConfig {

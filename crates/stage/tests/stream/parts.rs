@@ -1,6 +1,7 @@
 //! Layouts, parts that fit together, and the order of what a rank says.
 
 use super::*;
+use samite_stage::protocol::Expected;
 
 #[test]
 fn layouts_travel_once() {
@@ -204,4 +205,31 @@ fn opening_is_checked() {
     };
     let ticket = stage.open_reader(11, huge);
     assert!(matches!(stage.fault(ticket), Fault::TooManyRanks { .. }));
+}
+
+/// The limits that reader groups inherit are the writer's own, and it is told.
+#[test]
+fn a_stream_with_limits_of_zero_is_refused() {
+    let limits = Some(Limits { steps: 0, bytes: 1 });
+    let expected = |policy, limits| Expected {
+        group: "viewer".into(),
+        policy,
+        limits,
+    };
+    let of = |expected| StreamConfig {
+        expected: vec![expected],
+        ..config()
+    };
+    let own = StreamConfig { limits, ..config() };
+    let group = "the expected reader group viewer of field";
+    for (config, whose) in [
+        (own, "the stream field"),
+        (of(expected(Policy::Block, limits)), group),
+        (of(expected(Policy::Every(0), None)), group),
+    ] {
+        let mut stage = Stage::new(1024);
+        let ticket = stage.open_writer(0, "solver", 0, 1, &config);
+        let of = whose.to_owned();
+        assert_eq!(stage.fault(ticket), Fault::ZeroLimit { of });
+    }
 }

@@ -525,7 +525,7 @@ fn who_takes_no_messages_is_given_no_steps() {
     for ticket in [early, at] {
         let fault = stage.still_waits(ticket);
         assert!(
-            matches!(&fault, Fault::NoStep { whom, .. } if whom.contains("itself")),
+            matches!(&fault, Fault::NoStep { whom, .. } if whom.contains("its own process")),
             "{fault}"
         );
     }

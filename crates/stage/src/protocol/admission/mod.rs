@@ -426,8 +426,8 @@ impl Admission {
                 block_store: Some(block_store),
                 counts_buffers,
             });
-            // A buffer has at least one byte, so a stream that frees this many bytes frees at least
-            // one buffer, and is asked again.
+            // Missing buffers count as bytes: a stream that frees any bytes frees a buffer, and is
+            // asked again.
             first.missing = first.missing.saturating_add(missing.max(buffers));
         }
         if let Some(lack) = lack {

@@ -4,9 +4,27 @@
 use super::groups::{Group, Rank, ReaderState, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
-use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Policy, Reader, ReaderId, Start, Step};
+use crate::protocol::{
+    Answer, Fault, LONGEST_LEASE, Limits, Peer, Policy, Reader, ReaderId, Start, Step,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
+
+/// Checks that limits that a program has set, and a policy, let at least one step through.
+///
+/// # Errors
+/// [`Fault::ZeroLimit`], which names whose they are.
+pub(in crate::protocol) fn check_limits(
+    policy: Policy,
+    limits: Option<Limits>,
+    of: impl FnOnce() -> String,
+) -> Result<(), Fault> {
+    let is_zero = limits.is_some_and(|limits| limits.steps == 0 || limits.bytes == 0);
+    match is_zero || policy == Policy::Every(0) {
+        true => Err(Fault::ZeroLimit { of: of() }),
+        false => Ok(()),
+    }
+}
 
 impl Stream {
     /// Opens the stream for a reader rank, or reopens it.
@@ -82,14 +100,9 @@ impl Stream {
 
     fn new_group(&mut self, reader: &Reader, (from, cost): (Peer, u64)) -> Result<u64, Fault> {
         let limits = reader.limits.unwrap_or_else(|| self.default_limits());
-        if limits.steps == 0
-            || limits.bytes == 0 && reader.limits.is_some()
-            || reader.policy == Policy::Every(0)
-        {
-            return Err(Fault::ZeroLimit {
-                group: reader.group.clone(),
-            });
-        }
+        check_limits(reader.policy, reader.limits, || {
+            format!("the reader group {}", reader.group)
+        })?;
         let unbroken = self.store.unbroken_from();
         let begin = match reader.start {
             Start::Earliest => unbroken,

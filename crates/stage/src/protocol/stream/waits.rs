@@ -127,9 +127,10 @@ impl Stream {
             }
         };
         match self.store.steps.contains_key(&wanted) {
-            true if self.store.ready(wanted) && self.is_slow(group.ranks[rank].place) => {
-                ("itself to take what it was sent before".to_owned(), true)
-            }
+            true if self.store.ready(wanted) && self.is_slow(group.ranks[rank].place) => (
+                "its own process to receive what it was sent before".to_owned(),
+                true,
+            ),
             true => {
                 let block_stores = self.spilling(wanted);
                 let slow = block_stores
@@ -239,7 +240,8 @@ impl Stream {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
             Stage::Queued if asking.is_over && self.store.open.admitted => {
-                "readers to take steps: too much of them is open at the coordinator".to_owned()
+                "readers to take steps: the stored ones use too much of the coordinator's memory"
+                    .to_owned()
             }
             Stage::Queued => self
                 .whom_to_release()

@@ -223,10 +223,14 @@ impl BlockStore {
         reports
     }
 
-    /// Makes a buffer read-only. Reports nothing for a buffer that is not written, or that its
-    /// writer still has; in the latter case it is tried again.
+    /// Makes a buffer read-only. Reports nothing for a buffer that is read already, or that its
+    /// writer still has; in the latter case it is tried again. A buffer that was lost while its
+    /// writer opened it counts as sealed: its stream must not wait for it, and its readers get an
+    /// error.
     fn seal(&mut self, buffer: BufferId) -> Option<Report> {
-        let held = self.buffers.get_mut(&buffer)?;
+        let Some(held) = self.buffers.get_mut(&buffer) else {
+            return Some(Report::Sealed { buffer });
+        };
         let (BufferState::WithWriter(phased, _) | BufferState::Open(phased)) = held else {
             return None;
         };

@@ -394,6 +394,17 @@ fn without_the_thread_of_the_disk_all_that_needs_it_is_refused() {
     assert_eq!(block_store.figures().files, 1);
 }
 
+/// A stream whose writer commits a buffer that does not exist any more does not wait for it.
+#[test]
+fn a_buffer_that_is_not_there_counts_as_sealed() {
+    let fabric = Fabric::alone(Identity::by_hand("block_store"), Config::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut block_store = BlockStore::new(&fabric, capacity(&folder));
+    let buffer = buffer(1);
+    let said = block_store.obey(Order::Seal { buffer });
+    assert_eq!(said, Some(Report::Sealed { buffer }));
+}
+
 /// If the file size limit of the process is below the buffer, the spill fails, but the process
 /// lives. (The test runs in its own process.)
 #[test]
