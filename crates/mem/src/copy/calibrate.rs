@@ -10,6 +10,8 @@ use crate::copy::cooperative::{self, Claim};
 use crate::ring::{Body, Consumer, Producer, RING_BYTES, SharedRing};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Arena, Error, Pages, Span};
+use rustix::io::Errno;
+use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Instant;
 
 /// Rates at one size, in bytes per microsecond.
@@ -50,10 +52,19 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
             .map(|bytes| measure_size(*bytes, &cpus))
             .collect()
     };
-    std::thread::scope(|scope| match scope.spawn(all).join() {
+    std::thread::scope(|scope| match spawn(scope, all)?.join() {
         Ok(measured) => measured,
         Err(panic) => std::panic::resume_unwind(panic),
     })
+}
+
+/// Starts a thread, which the limits of the user may not allow.
+fn spawn<'s, T: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    thread: impl FnOnce() -> T + Send + 's,
+) -> Result<ScopedJoinHandle<'s, T>, Error> {
+    let started = std::thread::Builder::new().spawn_scoped(scope, thread);
+    started.map_err(|_| Error::system("starting a thread")(Errno::AGAIN))
 }
 
 /// Returns the processors that this thread may run on.
@@ -87,7 +98,7 @@ fn measure_size(bytes: u64, cpus: &[usize]) -> Result<Measured, Error> {
         let part = &from[offset as usize..(offset + len) as usize];
         crate::sys::write_own_pages(&to, offset, part)
     };
-    let cooperative = cooperatively(bytes.div_ceil(piece), &copy, cpus);
+    let cooperative = cooperatively(bytes.div_ceil(piece), &copy, cpus)?;
     Ok(Measured {
         bytes,
         ring: rate(bytes, ring),
@@ -177,10 +188,14 @@ impl Target {
 
 /// Both threads copy one half each, piece by piece. Returns the seconds, infinite if `copy`, which
 /// gets the number of a piece, fails.
-fn cooperatively(pieces: u64, copy: &(impl Fn(u64) -> bool + Sync), cpus: &[usize]) -> f64 {
+fn cooperatively(
+    pieces: u64,
+    copy: &(impl Fn(u64) -> bool + Sync),
+    cpus: &[usize],
+) -> Result<f64, Error> {
     let (word, line) = (AtomicU64::new(0), StartLine::default());
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        spawn(scope, || {
             pin(cpus, 1);
             for round in 1..=REPEATS as u64 {
                 line.follow(round);
@@ -192,8 +207,8 @@ fn cooperatively(pieces: u64, copy: &(impl Fn(u64) -> bool + Sync), cpus: &[usiz
                     claim.done_back();
                 }
             }
-        });
-        best(|| {
+        })?;
+        Ok(best(|| {
             // ORDERING: Release pairs with the Acquire of the thread that takes the first piece.
             let begin = line.lead(|| word.store(0, Ordering::Release));
             let claim = Claim::new(&word, pieces);
@@ -210,7 +225,7 @@ fn cooperatively(pieces: u64, copy: &(impl Fn(u64) -> bool + Sync), cpus: &[usiz
             } else {
                 f64::INFINITY
             }
-        })
+        }))
     })
 }
 
@@ -237,8 +252,8 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
     let attached = consumer.medium.attach_bulk(&arena, BULK)?;
     consumer.set_bulk(attached, attached);
     let line = StartLine::default();
-    Ok(std::thread::scope(|scope| {
-        scope.spawn(|| {
+    std::thread::scope(|scope| {
+        spawn(scope, || {
             pin(cpus, 1);
             for round in 1..=REPEATS as u64 {
                 line.follow(round);
@@ -246,13 +261,13 @@ fn through_ring(from: &Pages, to: &mut Pages, cpus: &[usize]) -> Result<f64, Err
                     send_piece(&mut producer, part);
                 }
             }
-        });
-        best(|| {
+        })?;
+        Ok(best(|| {
             let begin = line.lead(|| ());
             receive_all(&mut consumer, to);
             begin.elapsed().as_secs_f64()
-        })
-    }))
+        }))
+    })
 }
 
 fn send_piece(producer: &mut Producer<SharedRing>, part: &[u8]) {
@@ -319,7 +334,7 @@ mod tests {
             }
             true
         };
-        let seconds = cooperatively(2, &copy, &own_cpus());
+        let seconds = cooperatively(2, &copy, &own_cpus()).unwrap();
         assert_eq!(rate(1, seconds), 0.0);
     }
 }
