@@ -19,8 +19,9 @@ pub(crate) struct RunArgs {
     /// Units of PROGRAM to start
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     units: Option<u32>,
-    /// Name under which the processes find each other [default: the job's name and a unique number].
-    /// If no `samite agent` of this name runs, this job starts one, which ends with the job
+    /// Name under which the processes find each other [default: the job's name and a unique
+    /// number]. If no `samite agent` of this name runs, this job starts one, which ends with the
+    /// job
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Change a setting; `samite config show` prints them all

@@ -25,7 +25,8 @@ pub struct Plan {
     /// The `samite` executable. Each process is started as
     /// `STARTER exec-unit --parent PID [--cpus LIST] -- COMMAND ARGS`, so that it dies with the
     /// launcher; `STARTER guard` ends the processes that it starts itself. `None`: processes are
-    /// started directly, without regard to [`Program::cpus`], and outlive a launcher that is killed.
+    /// started directly, without regard to [`Program::cpus`], and outlive a launcher that is
+    /// killed.
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, the same for all units.
     pub config: String,

@@ -107,8 +107,8 @@ impl Job {
     }
 
     /// As the fabric's wait, for the units `whom`, but advances what this unit has in flight,
-    /// because the others may be waiting for it. If another thread starts something during the wait, the deadline starts
-    /// again.
+    /// because the others may be waiting for it. If another thread starts something during the
+    /// wait, the deadline starts again.
     #[inline]
     pub(crate) fn wait_until<V>(
         &self,

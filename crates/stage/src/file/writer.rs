@@ -216,13 +216,13 @@ impl StepFile {
     /// on the disk.
     ///
     /// # Errors
-    /// A step that does not follow the last one, or the largest number; a number of blocks, or bytes, other than in the
-    /// layout; blocks that overlap or are outside their array; this process is a fork of the one
-    /// that created the file; the system refuses (a full disk). Then the file has the previous
-    /// steps, and this one can be tried again. With [`Durability::Step`], the disk may fail when
-    /// only the record of the step was left to be synced: then the step exists
-    /// ([`last`](Self::last)), since readers may have seen it, and a crash of the machine may lose
-    /// it. After a refused [`sync`](Self::sync), all later ones are refused.
+    /// A step that does not follow the last one, or the largest number; a number of blocks, or
+    /// bytes, other than in the layout; blocks that overlap or are outside their array; this
+    /// process is a fork of the one that created the file; the system refuses (a full disk). Then
+    /// the file has the previous steps, and this one can be tried again. With [`Durability::Step`],
+    /// the disk may fail when only the record of the step was left to be synced: then the step
+    /// exists ([`last`](Self::last)), since readers may have seen it, and a crash of the machine
+    /// may lose it. After a refused [`sync`](Self::sync), all later ones are refused.
     pub fn append(&mut self, step: Step, content: Content<'_>) -> Result<(), FileError> {
         self.claim.check()?;
         let last = self.last();
@@ -364,8 +364,8 @@ impl StepFile {
     ///
     /// # Errors
     /// The system refuses; this process is a fork of the one that created the file. Then steps
-    /// written since the last [`sync`](Self::sync) may be lost, and the file has no end; or, if only
-    /// the end was left to be synced, it has one that a crash of the machine may lose.
+    /// written since the last [`sync`](Self::sync) may be lost, and the file has no end; or, if
+    /// only the end was left to be synced, it has one that a crash of the machine may lose.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.claim.check()?;
         // First: an end implies that everything before it is on the disk.

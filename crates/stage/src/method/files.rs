@@ -229,9 +229,9 @@ impl FileReading {
         })
     }
 
-    /// Polls until `choose` finds a step or fails, or no more can come. Ranks that have their files open may
-    /// take any time. A rank that is gone may return until its lease ends. If that is unknown, the
-    /// deadline applies.
+    /// Polls until `choose` finds a step or fails, or no more can come. Ranks that have their files
+    /// open may take any time. A rank that is gone may return until its lease ends. If that is
+    /// unknown, the deadline applies.
     fn wait(&self, choose: impl Fn(&Archive) -> Result<Option<Step>>) -> Result<Taken> {
         let mut next_look = LOOK_FOR_WRITERS;
         let mut gone: Option<(u32, Duration)> = None;

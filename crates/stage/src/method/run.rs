@@ -12,8 +12,8 @@ use crate::protocol::Peer;
 use samite_fabric::Fabric;
 
 /// Returns the number of the run: the same for all processes of this host that share an agent. On
-/// another host, the process id of the agent means nothing, and the boot is another one: with agents
-/// on several hosts, what the agent knows of itself has to come from the agent.
+/// another host, the process id of the agent means nothing, and the boot is another one: with
+/// agents on several hosts, what the agent knows of itself has to come from the agent.
 pub(crate) fn run_of(fabric: &Fabric, agent: Peer) -> u64 {
     let what = match fabric.domain() {
         Some(domain) => {

@@ -231,8 +231,8 @@ impl<'w> StepWriter<'w> {
     /// overlap; one that breaks the promise of an edge; a lost server without a replica: then the
     /// step can be begun again. A step with a block that was not put ([`Error::Spoiled`]). After a
     /// deadline it is unknown whether the step is committed: [`Writer::step`] finds out, and begins
-    /// the next one if it is; see [`StepWriter::number`]. So does an error of the disk with the method
-    /// `file`: it may have come when the step was written.
+    /// the next one if it is; see [`StepWriter::number`]. So does an error of the disk with the
+    /// method `file`: it may have come when the step was written.
     pub fn commit(self) -> Result<()> {
         self.finish(false)
     }
@@ -243,7 +243,8 @@ impl<'w> StepWriter<'w> {
     /// capacity for one more step; it is in no queue.
     ///
     /// # Errors
-    /// As [`StepWriter::commit`]. Then the previous step is still kept, unless this one was written.
+    /// As [`StepWriter::commit`]. Then the previous step is still kept, unless this one was
+    /// written.
     pub fn commit_and_keep(self) -> Result<()> {
         self.finish(true)
     }
@@ -254,8 +255,8 @@ impl<'w> StepWriter<'w> {
     }
 
     /// Handles a failed put, in a step that had `before` blocks. If the block got no position, and
-    /// the coordinator answered, the step has only a declared variable more; a request that was not answered may still
-    /// take effect.
+    /// the coordinator answered, the step has only a declared variable more; a request that was not
+    /// answered may still take effect.
     fn failed(&mut self, before: usize, error: &Error) {
         self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
     }
