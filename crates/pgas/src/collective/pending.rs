@@ -1,6 +1,6 @@
 //! A non-blocking collective in flight.
 
-use super::call::{Call, Kind};
+use super::call::Call;
 use super::combining::Combiner;
 use super::run::{Ended, Run};
 use crate::Result;
@@ -53,7 +53,7 @@ impl Flying {
 #[must_use = "a collective that is not waited for may end at any time"]
 pub struct Pending<R> {
     team: Team,
-    kind: Kind,
+    call: Call,
     flying: InFlight,
     /// The checking mode has not merged the clocks of the others yet.
     unwatched: AtomicBool,
@@ -80,7 +80,7 @@ impl<R> Pending<R> {
         }
         Pending {
             team: team.clone(),
-            kind: call.kind,
+            call,
             flying: job.collectives.fly(job, flying),
             unwatched: AtomicBool::new(job.check.is_some()),
             result,
@@ -92,15 +92,15 @@ impl<R> Pending<R> {
     /// Tells the checking mode that this unit has the result, so that it merges the clocks of the
     /// members that the result depends on.
     #[cold]
-    fn watch(&self, call: Call) -> Result<()> {
+    fn watch(&self) -> Result<()> {
         // ORDERING: Relaxed: it is only used under the lock of `flying`.
         self.unwatched.store(false, Ordering::Relaxed);
         match &self.team.0.job.check {
             None => Ok(()),
             Some(check) => {
                 let rank = self.team.rank();
-                check.end(self.team.0.members(), call.number, |from| {
-                    call.connects(from, rank)
+                check.end(self.team.0.members(), self.call.number, |from| {
+                    self.call.connects(from, rank)
                 })
             }
         }
@@ -110,14 +110,14 @@ impl<R> Pending<R> {
         let job = &self.team.0.job;
         super::advance(job, &self.flying, |flying| {
             let ended = flying.step(job)?.clone();
-            Some(self.answer(flying.run.call(), ended))
+            Some(self.answer(ended))
         })?
     }
 
-    fn answer(&self, call: Call, ended: Ended) -> Result<R> {
-        ended.map_err(|failure| self.team.0.failed(&call, failure))?;
+    fn answer(&self, ended: Ended) -> Result<R> {
+        ended.map_err(|failure| failure.error(&self.team.0, self.call.kind.name()))?;
         if self.unwatched.load(Ordering::Relaxed) {
-            self.watch(call)?;
+            self.watch()?;
         }
         Ok((self.result)(&self.memory, self.count))
     }
@@ -141,15 +141,24 @@ impl<R> Pending<R> {
             let flying = self.flying.try_lock();
             flying.is_some_and(|flying| flying.is_ready())
         };
-        let waited = job.wait_stepping(self.kind.name(), &[], || self.look(), has_ended);
+        let waited = job.wait_stepping(self.call.kind.name(), &[], || self.look(), has_ended);
         waited.unwrap_or_else(|error| match self.flying.try_lock() {
             None => Err(error.into()),
             Some(mut flying) => {
                 // Another thread may just have brought it to its end.
                 let ended = flying.run.time_out(job, error);
-                self.answer(flying.run.call(), ended)
+                self.answer(ended)
             }
         })
+    }
+}
+
+impl<R> Drop for Pending<R> {
+    /// Nobody will receive the clocks of a call that has failed, or that was not waited for.
+    fn drop(&mut self) {
+        if *self.unwatched.get_mut() {
+            self.team.0.forget_clocks(&self.call);
+        }
     }
 }
 

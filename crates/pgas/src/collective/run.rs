@@ -426,7 +426,10 @@ impl Inner {
             Some(ended) => ended,
             None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
         };
-        ended.map_err(|failure| self.failed(call, failure))?;
+        ended.map_err(|failure| {
+            self.forget_clocks(call);
+            failure.error(self, call.kind.name())
+        })?;
         if let (Some(check), Some(news)) = (check, news) {
             let connects = |from| call.connects(from, self.rank);
             check.end_all(self.members(), call.number, news, connects)?;
@@ -434,15 +437,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Converts the failure of a call into an error for the user.
-    #[cold]
-    pub(super) fn failed(&self, call: &Call, failure: Failure) -> Error {
-        self.forget_clocks(call);
-        failure.error(self, call.kind.name())
-    }
-
     /// Records that this unit will not receive what the checking mode of other members sends.
-    fn forget_clocks(&self, call: &Call) {
+    pub(super) fn forget_clocks(&self, call: &Call) {
         if let Some(check) = &self.job.check {
             let tag = check.tag(self.id.0, call.number);
             messages::forget(&self.job.fabric, &self.job.collectives.ends, tag);
