@@ -393,8 +393,9 @@ mod tests {
                 let pgas = Pgas::new(fabric)?;
                 let world = pgas.world();
                 if life == 2 {
-                    drop(world.ibarrier()?);
-                    drop(world.broadcast(9, &mut [0]));
+                    for _ in 0..20 {
+                        drop(world.ibarrier()?);
+                    }
                     let panics = AssertUnwindSafe(move || {
                         let _pgas = pgas;
                         resume_unwind(Box::new(()));
@@ -403,7 +404,11 @@ mod tests {
                     continue;
                 }
                 drop(world.ibarrier()?);
-                let data = world.allocate::<u64>(1)?;
+                let data = world.allocate::<u64>(2)?;
+                // The time of this life is ahead of that of the one before.
+                for _ in 0..50 {
+                    data.fetch_add(world.rank(), 1, 1)?;
+                }
                 for round in 0..40 {
                     if world.rank() == 0 {
                         data.put_value(1, 0, round)?;
