@@ -131,10 +131,10 @@ impl Pgas {
                 unit: self.job.me,
                 first: pointer.offset() / size.max(1),
                 end: (pointer.offset() / size.max(1)).saturating_add(count),
-                // Allocated first: a failure must leave the registration as it is.
                 len: len / size.max(1),
             });
         }
+        // Allocated first: a failure must leave the registration as it is.
         let mut elements = crate::zeros::<T>(count)?;
         self.job.forget(self.job.me, pointer.segment());
         let segment = self.job.registered.lock().remove(&registered);

@@ -47,7 +47,8 @@ impl<T: Elem> Array<T, 1> {
         team.barrier()?;
         let first = self.local_runs().next().map_or(0, |run| run.offset);
         let mut own = vec![T::zeroed(); self.local_len() as usize];
-        self.segment.read_local(first, &mut own)?;
+        let read = self.segment.read_local(first, &mut own);
+        read.map_err(|error| team.0.refuse_next(error))?;
         own.sort_by(&compare);
         self.segment.write_local(first, &own)?;
 
