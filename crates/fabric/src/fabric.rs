@@ -5,7 +5,7 @@ use crate::engine::{Engine, Offered, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, ClaimedPiece};
-use crate::node::{self, Membership};
+use crate::node::{self, NodeMember};
 use crate::ops::Key;
 use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Push, Transport};
@@ -37,7 +37,7 @@ impl AsRef<Fabric> for Fabric {
 pub(crate) struct Shared {
     /// The engine and its transport. The thread that used it last locks it with one load.
     core: Biased<Core>,
-    pub(crate) node: Membership,
+    pub(crate) node: NodeMember,
     identity: Identity,
     /// Its place in a domain with an agent.
     seat: Option<Seat>,
@@ -219,7 +219,7 @@ impl Fabric {
     }
 
     pub(crate) fn assemble(
-        node: Membership,
+        node: NodeMember,
         transport: AnyTransport,
         identity: Identity,
         seat: Option<Seat>,

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::ops::{Key, Work};
 use crate::proto::rma::{self, Piece};
-use crate::rpc::{Life, Service};
+use crate::rpc::{Life, ServiceId};
 use crate::transport::{RemoteKey, RmaAddress, RmaVerb};
 use crate::wire::{RemoteAddress, Words, kind};
 use crate::{Atomic, Error, Handle, Outcome, PeerId, Result, SegmentKey, Whom, Width, WordUpdate};
@@ -79,7 +79,7 @@ impl Fabric {
     /// peer; then posts it, for that operation, or for none.
     pub(crate) fn post_to_service(
         &self,
-        service: Service,
+        service: ServiceId,
         to: Life,
         deadline: Duration,
         request: Key,

@@ -25,7 +25,7 @@ use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
 use samite_mem::copy::aside::copy_aside;
-use samite_mem::lease::{Exclusive, ExclusiveLease, LeasedBlock, Mode};
+use samite_mem::lease::{ClosedBlock, ExclusiveLease, LeasedBlock, Mode};
 
 /// A segment of this process, open, reading or exclusive; withdrawn when dropped, and freed when
 /// nobody uses it any more.
@@ -47,7 +47,7 @@ pub struct Growing {
 /// A phased segment to which this process has exclusive access.
 #[derive(Debug)]
 pub struct Owned {
-    exclusive: Exclusive,
+    exclusive: ClosedBlock,
     phased: Phased,
 }
 
@@ -330,12 +330,12 @@ impl Owned {
     }
 
     /// Returns the memory.
-    pub fn memory(&self) -> &Exclusive {
+    pub fn memory(&self) -> &ClosedBlock {
         &self.exclusive
     }
 
     /// Returns the memory for writing.
-    pub fn memory_mut(&mut self) -> &mut Exclusive {
+    pub fn memory_mut(&mut self) -> &mut ClosedBlock {
         &mut self.exclusive
     }
 

@@ -3,7 +3,7 @@
 use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
 use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
 use crate::{Error, Result};
-use samite_fabric::rpc::{Call, Service as Number};
+use samite_fabric::rpc::{Call, ServiceId};
 use samite_fabric::{Fabric, Identity, Layer};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 use std::thread::ThreadId;
@@ -79,7 +79,7 @@ impl Client {
         let bytes = protocol::encode(&request);
         let deadline = self.fabric.deadline();
         self.fabric.note(
-            Number::COORDINATOR,
+            ServiceId::COORDINATOR,
             life(self.coordinator),
             deadline,
             &bytes,
@@ -93,7 +93,7 @@ impl Client {
     pub(crate) fn request_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
         self.tell_of_threads();
         let encode = |id| protocol::encode(&question(Ticket(id)));
-        self.call(Number::COORDINATOR, self.coordinator, encode)
+        self.call(ServiceId::COORDINATOR, self.coordinator, encode)
     }
 
     /// Tells the coordinator, once, if several threads make requests: it must not conclude from the
@@ -110,7 +110,7 @@ impl Client {
 
     fn call(
         &self,
-        service: Number,
+        service: ServiceId,
         whom: Peer,
         encode: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<Call> {
@@ -168,7 +168,7 @@ impl Client {
         ask: BlockStoreRequest,
     ) -> Result<Vec<u8>> {
         let encode = |_| protocol::encode(&ToStore::Ask(ask));
-        let mut call = self.call(Number::BLOCK_STORE, block_store, encode)?;
+        let mut call = self.call(ServiceId::BLOCK_STORE, block_store, encode)?;
         let answer = self.wait(deadline, "a block store", &mut call)?;
         let answer = decoded::<BlockStoreAnswer>(&answer)?;
         answer.map_err(|why| Error::BlockStore { block_store, why })
@@ -280,7 +280,7 @@ pub(crate) fn await_coordinator(fabric: &Fabric) -> Result<Peer> {
         found => found?,
     };
     // An empty request is answered as soon as there is a service.
-    let mut hello = fabric.call(Number::COORDINATOR, life(coordinator), deadline, |_| {
+    let mut hello = fabric.call(ServiceId::COORDINATOR, life(coordinator), deadline, |_| {
         Vec::new()
     })?;
     match hello.wait(deadline, COORDINATOR) {

@@ -20,7 +20,7 @@ mod tests;
 mod unexpected;
 
 use crate::matching::Matcher;
-use crate::node::Membership;
+use crate::node::NodeMember;
 use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
 use crate::peer::PeerMap;
 use crate::proto::barrier::{Arrivals, Barriers};
@@ -150,7 +150,7 @@ pub(crate) struct Engine {
     pub(crate) mask: Mask,
     pub(crate) eager_max: u64,
     pub(crate) costs: CostModel,
-    pub(crate) node: Membership,
+    pub(crate) node: NodeMember,
     pub(crate) ops: Ops,
     pub(crate) words: ClaimWords,
     pub(crate) matcher: Matcher<Key, Arrived>,
@@ -192,7 +192,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(node: Membership, config: &crate::Config) -> Engine {
+    pub(crate) fn new(node: NodeMember, config: &crate::Config) -> Engine {
         let costs = config.costs.clone();
         let eager_max = config.eager_max.unwrap_or(costs.eager_max);
         Engine {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A process's membership of its node: its slot, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Membership {
+pub(crate) struct NodeMember {
     /// The slot of this process.
     pub(crate) me: Slot,
     /// The number of this node in the domain.
@@ -32,7 +32,7 @@ pub(crate) struct Membership {
     pub(crate) others: Others,
 }
 
-impl Membership {
+impl NodeMember {
     /// Creates one incarnation of a unit, whose heap grows by what `extents` grants.
     pub(crate) fn new(
         (me, incarnation): Life,
@@ -40,8 +40,8 @@ impl Membership {
         layout: Layout,
         extents: Box<dyn ExtentSource>,
         huge_pages: bool,
-    ) -> Membership {
-        Membership {
+    ) -> NodeMember {
+        NodeMember {
             me,
             number: layout.peers.node(),
             incarnation,
@@ -58,7 +58,7 @@ impl Membership {
         node: &Arc<Mutex<Node>>,
         identity: &Identity,
         huge_pages: bool,
-    ) -> Result<Membership, Error> {
+    ) -> Result<NodeMember, Error> {
         let pid = std::process::id() as i32;
         let (life, layout) = {
             let mut node = node.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ impl Membership {
         let node = node.clone();
         let extents = Box::new(OwnExtents { node, life });
         let unit = identity.unit;
-        Ok(Membership::new(life, unit, layout, extents, huge_pages))
+        Ok(NodeMember::new(life, unit, layout, extents, huge_pages))
     }
 
     /// Returns the number of this process, as the domain knows it.
@@ -98,7 +98,7 @@ pub(crate) fn join_domain(
     name: &str,
     identity: &Identity,
     config: &Config,
-) -> Result<(Seat, Membership, AgentWatch), Error> {
+) -> Result<(Seat, NodeMember, AgentWatch), Error> {
     let fail = |why: &str| Error::Join {
         domain: name.to_owned(),
         why: why.to_owned(),
@@ -126,16 +126,16 @@ pub(crate) fn join_domain(
     let life = (seat.peer, seat.incarnation);
     let extents = AgentExtents::new(name, life, seat.deadline.clone());
     let (unit, extents) = (identity.unit, Box::new(extents));
-    let membership = Membership::new(life, unit, layout, extents, config.huge_pages);
+    let membership = NodeMember::new(life, unit, layout, extents, config.huge_pages);
     Ok((seat, membership, watch))
 }
 
 /// Creates a domain of one: this process keeps the node itself and nobody can join.
-pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<Membership, Error> {
+pub(crate) fn start_alone(identity: &Identity, config: &Config) -> Result<NodeMember, Error> {
     let rule = || samite_mem::host::Host::read().memory_total / 2;
     let node = Node::create(NodeLife::HEAD, config.budget.unwrap_or_else(rule))?;
     let node = Arc::new(Mutex::new(node));
-    Membership::of_own_node(&node, identity, config.huge_pages)
+    NodeMember::of_own_node(&node, identity, config.huge_pages)
 }
 
 /// Extents of a node that this process keeps itself.

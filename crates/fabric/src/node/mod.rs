@@ -19,7 +19,7 @@ mod table;
 pub(crate) use crate::peer::Slot;
 #[cfg(test)]
 pub(crate) use join::PrivateExtents;
-pub(crate) use join::{AgentWatch, Membership, join_domain, start_alone};
+pub(crate) use join::{AgentWatch, NodeMember, join_domain, start_alone};
 pub(crate) use layout::{
     ClaimWord, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
 };

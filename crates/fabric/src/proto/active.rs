@@ -12,7 +12,7 @@
 
 use crate::engine::{Budget, Engine, Handler, Queued};
 use crate::ops::{Key, Op, Outcome, Status, Then, Work};
-use crate::rpc::{Inbound, Inbox, LOOK_UP, Life, Service};
+use crate::rpc::{Inbound, Inbox, LOOK_UP, Life, ServiceId};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Offer, Words, frame, kind};
 use crate::{Error, PeerId, SegmentKey};
@@ -207,7 +207,7 @@ impl Engine {
                 let why = format!("no memory for a response of {bytes} bytes from {from}");
                 self.ops.finish(request, Err(Error::Memory(why)));
             }
-            _ if Service::is(handler) => self.turn_down(from, handler, request, BUSY),
+            _ if ServiceId::is(handler) => self.turn_down(from, handler, request, BUSY),
             _ if request == 0 => {
                 tracing::warn!(%from, handler, bytes, "no memory for an active message, which is dropped");
             }
@@ -281,7 +281,7 @@ impl Engine {
     fn is_wanted(&mut self, from: PeerId, handler: u16, request: Key) -> bool {
         match handler {
             RESPONSE => self.awaited(from, request).is_some(),
-            _ if Service::is(handler) => self.services.contains_key(&handler),
+            _ if ServiceId::is(handler) => self.services.contains_key(&handler),
             _ => self.handlers.contains_key(&handler),
         }
     }
@@ -320,7 +320,7 @@ impl Engine {
 
     /// Runs a handler and queues its reply.
     pub(crate) fn handle(&mut self, from: PeerId, handler: u16, request: u64, body: &Body<'_>) {
-        if Service::is(handler) {
+        if ServiceId::is(handler) {
             return self.asked(from, handler, request, body.to_vec());
         }
         let attempt = |run: &mut Handler, bytes: &[u8]| {
@@ -449,7 +449,7 @@ impl Engine {
         handler: u16,
         request: Key,
     ) -> Result<(), &'static str> {
-        match request == 0 || Service::is(handler) {
+        match request == 0 || ServiceId::is(handler) {
             true => Ok(()),
             false => self.may_ask(from),
         }

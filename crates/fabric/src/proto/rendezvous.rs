@@ -26,7 +26,7 @@ use crate::engine::{Arrived, Engine, Pace, weight};
 use crate::node::ClaimWord;
 use crate::ops::{Key, Outcome, Pull, Source, Status, Then, Viewed, Work};
 use crate::proto::cost::Choice;
-use crate::rpc::Service;
+use crate::rpc::ServiceId;
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Help, Offer, frame, kind, segment_of_word, segment_word};
 use crate::{Error, PeerId};
@@ -268,7 +268,7 @@ impl Engine {
             Then::Handle { handler, request } => {
                 self.ops.finish(key, Ok(Outcome::Sent(None)));
                 let bytes = buf.into_owned().unwrap_or_default();
-                match Service::is(handler) {
+                match ServiceId::is(handler) {
                     true => self.asked(status.from, handler, request, bytes),
                     false => self.handle(status.from, handler, request, &Body::Slice(&bytes)),
                 }

@@ -1,6 +1,6 @@
 //! The client: sends a request, resends it if refused, and waits for its response.
 
-use super::{Life, Service};
+use super::{Life, ServiceId};
 use crate::engine::Engine;
 use crate::fabric::Fabric;
 use crate::ops::{Key, Outcome, Work};
@@ -16,7 +16,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 #[derive(Debug)]
 pub struct Call {
     fabric: Fabric,
-    service: Service,
+    service: ServiceId,
     to: Life,
     key: Key,
     /// The request, for resending.
@@ -38,7 +38,7 @@ impl Fabric {
     /// [`Error::PeerLost`], [`Error::Timeout`], [`Error::TooLong`].
     pub fn call(
         &self,
-        service: Service,
+        service: ServiceId,
         to: Life,
         deadline: Duration,
         make: impl FnOnce(u64) -> Vec<u8>,
@@ -64,7 +64,13 @@ impl Fabric {
     ///
     /// # Errors
     /// As [`Fabric::call`].
-    pub fn note(&self, service: Service, to: Life, deadline: Duration, bytes: &[u8]) -> Result<()> {
+    pub fn note(
+        &self,
+        service: ServiceId,
+        to: Life,
+        deadline: Duration,
+        bytes: &[u8],
+    ) -> Result<()> {
         self.post_to_service(service, to, deadline, 0, bytes)
     }
 }
@@ -210,7 +216,7 @@ mod tests {
             peer: fabric.me(),
             incarnation: fabric.incarnation(),
         };
-        let call = fabric.call(Service::COORDINATOR, to, LONG, |_| vec![1]);
+        let call = fabric.call(ServiceId::COORDINATOR, to, LONG, |_| vec![1]);
         let (mut call, mut lefts) = (call.unwrap(), Vec::new());
         let late = Duration::from_millis(20);
         let ended = call.wait_by(LONG, "a response", |left| {

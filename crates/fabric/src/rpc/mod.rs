@@ -21,7 +21,7 @@
 //! for, so a response finds its call without a search, and the loss of a peer ends calls like any
 //! other operation. An id is never reused within 2^32 operations, and no id is 0. The service is
 //! selected by a number of an active message from [`KEPT`] on; users have the numbers below.
-//! [`Service`] lists all services.
+//! [`ServiceId`] lists all services.
 //!
 //! # Invariants
 //! R1 A request is in the inbox of one incarnation of one peer, once: it is resent only after it
@@ -68,15 +68,15 @@ pub(crate) const LOOK_UP: u16 = u16::MAX;
 
 /// A service, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Service(u16);
+pub struct ServiceId(u16);
 
-impl Service {
+impl ServiceId {
     /// Tells which services an agent hosts.
-    pub const HOST: Service = Service(KEPT);
+    pub const HOST: ServiceId = ServiceId(KEPT);
     /// Coordinates streams.
-    pub const COORDINATOR: Service = Service(KEPT + 1);
+    pub const COORDINATOR: ServiceId = ServiceId(KEPT + 1);
     /// Owns the memory of streams.
-    pub const BLOCK_STORE: Service = Service(KEPT + 2);
+    pub const BLOCK_STORE: ServiceId = ServiceId(KEPT + 2);
 
     pub(crate) fn number(self) -> u16 {
         self.0

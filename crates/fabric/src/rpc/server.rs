@@ -1,7 +1,7 @@
 //! The server: takes from its inbox, and responds.
 
 use super::inbox::{Inbound, Inbox, locked};
-use super::{Life, Service};
+use super::{Life, ServiceId};
 use crate::fabric::{Core, Fabric};
 use crate::{Result, Whom};
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Server {
     fabric: Fabric,
-    service: Service,
+    service: ServiceId,
     inbox: Arc<Mutex<Inbox>>,
 }
 
 impl Fabric {
     /// Starts to serve. At most `most` bytes per peer wait to be taken, besides its first request.
     /// A second server of a service replaces the first. Local.
-    pub fn serve(&self, service: Service, most: u64) -> Server {
+    pub fn serve(&self, service: ServiceId, most: u64) -> Server {
         let inbox = Arc::new(Mutex::new(Inbox::new(most)));
         let number = service.number();
         self.0

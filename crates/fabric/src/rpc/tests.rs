@@ -16,7 +16,7 @@ fn alone() -> (Fabric, Life) {
 }
 
 fn ask(fabric: &Fabric, to: Life, bytes: &[u8]) -> Call {
-    let asked = fabric.call(Service::COORDINATOR, to, LONG, |_| bytes.to_vec());
+    let asked = fabric.call(ServiceId::COORDINATOR, to, LONG, |_| bytes.to_vec());
     asked.unwrap()
 }
 
@@ -39,10 +39,10 @@ fn a_request_waits_for_a_service_and_is_told_if_there_is_none() {
     let refused = call.wait(SHORT, "a response");
     assert!(
         matches!(&refused, Err(Error::NoHandler { handler, .. })
-            if *handler == Service::COORDINATOR.number()),
+            if *handler == ServiceId::COORDINATOR.number()),
         "{refused:?}"
     );
-    let server = fabric.serve(Service::COORDINATOR, 1 << 10);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 10);
     assert_eq!(answered(&mut call, &server), b"early");
     // Its response is returned once.
     assert!(matches!(
@@ -61,11 +61,11 @@ fn a_request_waits_for_a_service_and_is_told_if_there_is_none() {
 #[test]
 fn an_empty_request_only_asks_whether_somebody_serves() {
     let (fabric, me) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1 << 10);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 10);
     assert_eq!(ask(&fabric, me, b"").wait(LONG, "a response").unwrap(), b"");
     assert_eq!(server.waiting(), 0);
     // An empty note.
-    fabric.note(Service::COORDINATOR, me, LONG, b"").unwrap();
+    fabric.note(ServiceId::COORDINATOR, me, LONG, b"").unwrap();
     let noted = server.take().unwrap();
     assert!(noted.id.is_none() && noted.bytes.is_empty());
 }
@@ -73,12 +73,12 @@ fn an_empty_request_only_asks_whether_somebody_serves() {
 #[test]
 fn an_inbox_is_bounded_in_bytes_by_peer() {
     let (fabric, me) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1000);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1000);
     let mut calls: Vec<Call> = (0..9).map(|n| ask(&fabric, me, &[n; 300])).collect();
     // With the cost of each, the third exceeds the limit.
     assert_eq!(server.waiting(), 3);
     // Notes may be twice as many. A note to oneself waits for room, then is refused.
-    let note = || fabric.note(Service::COORDINATOR, me, SHORT, &[7; 300]);
+    let note = || fabric.note(ServiceId::COORDINATOR, me, SHORT, &[7; 300]);
     for _ in 0..3 {
         note().unwrap();
     }
@@ -111,9 +111,9 @@ fn an_inbox_is_bounded_in_bytes_by_peer() {
 #[test]
 fn peers_have_their_turns_in_an_inbox() {
     let (fabric, _) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1 << 20);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 20);
     let services = fabric.0.core().unwrap().engine.services.clone();
-    let inbox = &services[&Service::COORDINATOR.number()];
+    let inbox = &services[&ServiceId::COORDINATOR.number()];
     let push = |peer: u32, number: u8| {
         let from = Life {
             peer: PeerId(peer),
@@ -143,16 +143,16 @@ fn peers_have_their_turns_in_an_inbox() {
 #[test]
 fn calls_that_are_dropped_or_could_not_be_sent_are_forgotten() {
     let (fabric, me) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1 << 20);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 20);
     let another = Life {
         incarnation: me.incarnation + 1,
         ..me
     };
     for _ in 0..10 {
         drop(ask(&fabric, me, b"dropped"));
-        let lost = fabric.call(Service::COORDINATOR, another, LONG, |_| vec![1]);
+        let lost = fabric.call(ServiceId::COORDINATOR, another, LONG, |_| vec![1]);
         assert!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
-        let told = fabric.note(Service::COORDINATOR, another, LONG, &[1]);
+        let told = fabric.note(ServiceId::COORDINATOR, another, LONG, &[1]);
         assert!(matches!(told, Err(Error::PeerLost { .. })), "{told:?}");
     }
     assert_eq!(fabric.0.core().unwrap().engine.ops.running().count(), 0);
@@ -170,7 +170,7 @@ fn calls_that_are_dropped_or_could_not_be_sent_are_forgotten() {
 #[test]
 fn a_timeout_leaves_the_request_open() {
     let (fabric, me) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1 << 20);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 20);
     let mut call = ask(&fabric, me, b"slow");
     let late = call.wait(SHORT, "a response");
     assert!(matches!(late, Err(Error::Timeout { .. })), "{late:?}");
@@ -195,7 +195,7 @@ fn numbers_of_services_are_not_for_users() {
 #[test]
 fn a_response_that_is_too_long_is_refused_at_the_server() {
     let (fabric, me) = alone();
-    let server = fabric.serve(Service::COORDINATOR, 1 << 20);
+    let server = fabric.serve(ServiceId::COORDINATOR, 1 << 20);
     let long = vec![0; crate::proto::active::LONG_MAX as usize + 1];
     let refused = server.respond(me, 7, &long, LONG);
     assert!(matches!(refused, Err(Error::TooLong { .. })), "{refused:?}");

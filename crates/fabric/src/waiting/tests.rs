@@ -42,7 +42,7 @@ fn a_note_finds_the_room_that_a_server_makes() {
         peer: fabric.me(),
         incarnation: fabric.incarnation(),
     };
-    let service = crate::rpc::Service::COORDINATOR;
+    let service = crate::rpc::ServiceId::COORDINATOR;
     let server = fabric.serve(service, 1);
     let note = || fabric.note(service, me, fabric.deadline(), b"note");
     note().unwrap();

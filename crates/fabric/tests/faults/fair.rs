@@ -1,6 +1,6 @@
 //! One peer talks all the time: the others are heard all the same.
 
-use samite_fabric::rpc::{Life, Service};
+use samite_fabric::rpc::{Life, ServiceId};
 use samite_fabric::{Fabric, Match, PeerId};
 use samite_testkit::{Outcome, Who, check, pause, point, same, units};
 use std::ops::Range;
@@ -124,7 +124,7 @@ fn who_cancels_everything_is_not_shut_out() {
 fn calls_to_a_busy_service_end() {
     const CALLS: usize = 1500;
     let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
-        let (service, deadline) = (Service::COORDINATOR, fabric.deadline());
+        let (service, deadline) = (ServiceId::COORDINATOR, fabric.deadline());
         let serves = fabric.me() == members[1];
         let server = serves.then(|| fabric.serve(service, 1));
         fabric.barrier(members)?;

@@ -1,6 +1,6 @@
 //! A fork of a process that joined has a copy of everything, and none of it is its own.
 
-use samite_fabric::rpc::Service;
+use samite_fabric::rpc::ServiceId;
 use samite_fabric::{
     Atomic, Config, Error, Fabric, Handle, Identity, Match, PeerId, Received, Remote, View, Width,
     WordUpdate,
@@ -294,7 +294,7 @@ fn a_fork_without_the_thread_that_had_the_engine() {
         fabric.on(2, |_, _| None);
         fabric.bell(me).nudge();
         same!(fabric.free_segments().iter().all(|bits| *bits == 0), true);
-        let service = fabric.serve(Service::COORDINATOR, 1 << 10);
+        let service = fabric.serve(ServiceId::COORDINATOR, 1 << 10);
         same!(service.take().is_none(), true);
         if let Some((posted, view, ..)) = held {
             same!(posted.is_over(), true);

@@ -22,7 +22,7 @@
 //!    (K1, K2 of `claims`).
 //! G2 A lease is granted in one mode, and no mode ends while a lease is out (W1, W2 of `words`). So
 //!    in `Closed` there is no range at all, and in `Reading` there are only [`Readable`] ones.
-//! G3 In `Closed`, only one [`Exclusive`] exists: the owner, which has the only [`LeasedBlock`],
+//! G3 In `Closed`, only one [`ClosedBlock`] exists: the owner, which has the only [`LeasedBlock`],
 //!    creates it when it changes the mode to `Closed`. In `Exclusive` there is at most one
 //!    [`ExclusiveLease`] (W5), and it cannot be cloned.
 //! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a `Growing` block or a
@@ -48,4 +48,4 @@ mod owner;
 #[cfg(not(loom))]
 pub use holder::{ExclusiveLease, Holder, Lease, Readable, Shared};
 #[cfg(not(loom))]
-pub use owner::{Exclusive, LeasedBlock, OwnEntry};
+pub use owner::{ClosedBlock, LeasedBlock, OwnEntry};

@@ -116,9 +116,9 @@ impl LeasedBlock {
     }
 
     /// Gives the owner exclusive access, or returns the processes that have a lease.
-    pub fn close(mut self) -> Result<Exclusive, (LeasedBlock, Vec<u32>)> {
+    pub fn close(mut self) -> Result<ClosedBlock, (LeasedBlock, Vec<u32>)> {
         match self.turn(Mode::Closed) {
-            Ok(()) => Ok(Exclusive(self)),
+            Ok(()) => Ok(ClosedBlock(self)),
             Err(users) => Err((self, users)),
         }
     }
@@ -155,9 +155,9 @@ impl Drop for LeasedBlock {
 
 /// A block to which its owner has exclusive access.
 #[derive(Debug)]
-pub struct Exclusive(LeasedBlock);
+pub struct ClosedBlock(LeasedBlock);
 
-impl Exclusive {
+impl ClosedBlock {
     /// Lets others in again, in this mode. This does not offer the block.
     pub fn open(mut self, mode: Mode) -> LeasedBlock {
         // W2: a closed entry has no users.

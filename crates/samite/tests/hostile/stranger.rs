@@ -3,7 +3,7 @@
 use crate::{FINISHED, HONEST};
 use samite::stage::Stage;
 use samite::{Fabric, Identity};
-use samite_fabric::rpc::{Life, Service};
+use samite_fabric::rpc::{Life, ServiceId};
 use samite_fabric::{Match, PeerId, Remote, testing};
 use samite_testkit::fuzz::{Rng, bytes};
 use samite_testkit::hostile::{Liar, Reach, Scribbler, knock};
@@ -148,7 +148,11 @@ fn something(fabric: &Fabric, to: PeerId, held: &mut Vec<Remote>, random: &mut R
                 incarnation,
             };
             let deadline = fabric.deadline();
-            for service in [Service::HOST, Service::COORDINATOR, Service::BLOCK_STORE] {
+            for service in [
+                ServiceId::HOST,
+                ServiceId::COORDINATOR,
+                ServiceId::BLOCK_STORE,
+            ] {
                 drop(fabric.call(service, to, deadline, |_| bytes(random, 200)));
                 drop(fabric.note(service, to, deadline, &bytes(random, 9000)));
             }

@@ -7,7 +7,7 @@ use crate::protocol::{self, Peer};
 use parking_lot::Mutex;
 use samite_fabric::Fabric;
 use samite_fabric::agent::Lost;
-use samite_fabric::rpc::{Inbound, Server, Service as Number};
+use samite_fabric::rpc::{Inbound, Server, ServiceId};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) struct Clients<M> {
 
 impl<M: DeserializeOwned> Clients<M> {
     /// Creates the clients of the service with that number, and starts to accept requests.
-    pub(super) fn new(fabric: &Fabric, number: Number) -> Clients<M> {
+    pub(super) fn new(fabric: &Fabric, number: ServiceId) -> Clients<M> {
         Clients {
             fabric: fabric.clone(),
             server: fabric.serve(number, INBOX),

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::protocol::{Action, Coordinator, Event, Notice, Peer, Request, StreamFigures};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Lost, Owned};
-use samite_fabric::rpc::Service as Number;
+use samite_fabric::rpc::ServiceId;
 use std::time::Duration;
 
 /// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in
@@ -30,7 +30,7 @@ impl CoordinatorService {
     /// Starts the coordinator. There is one per domain.
     pub(super) fn new(fabric: &Fabric) -> CoordinatorService {
         CoordinatorService {
-            clients: Clients::new(fabric, Number::COORDINATOR),
+            clients: Clients::new(fabric, ServiceId::COORDINATOR),
             coordinator: Coordinator::new(),
             store: Mailbox::default(),
             own: own(fabric),

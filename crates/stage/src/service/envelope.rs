@@ -2,7 +2,7 @@
 
 use crate::protocol::{self, Answer, BufferId, Fault, LONGEST, Order, Peer, Request, Ticket};
 use samite_fabric::Fabric;
-use samite_fabric::rpc::{Life, Server, Service};
+use samite_fabric::rpc::{Life, Server, ServiceId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -56,14 +56,14 @@ enum To {
     /// A response to that request.
     Asker(u64),
     /// A note to that service.
-    Service(Service),
+    Service(ServiceId),
 }
 
 impl Packed {
     /// Packs an order to a block store.
     pub(crate) fn order(order: Order) -> Packed {
         Packed {
-            to: To::Service(Service::BLOCK_STORE),
+            to: To::Service(ServiceId::BLOCK_STORE),
             bytes: protocol::encode(&ToStore::Order(order)),
         }
     }
@@ -71,7 +71,7 @@ impl Packed {
     /// Packs a note to the coordinator.
     pub(crate) fn request(request: &Request) -> Packed {
         Packed {
-            to: To::Service(Service::COORDINATOR),
+            to: To::Service(ServiceId::COORDINATOR),
             bytes: protocol::encode(request),
         }
     }

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::protocol::{Peer, Report, Request};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Host, Lost, Owned};
-use samite_fabric::rpc::Service as Number;
+use samite_fabric::rpc::ServiceId;
 use std::time::Duration;
 
 /// Keeps blocks for the coordinator of a domain. It owns their memory, and the spill file. When a
@@ -58,7 +58,7 @@ impl BlockStoreService {
     ) -> BlockStoreService {
         let mut store = BlockStoreService {
             fabric: fabric.clone(),
-            clients: Clients::new(fabric, Number::BLOCK_STORE),
+            clients: Clients::new(fabric, ServiceId::BLOCK_STORE),
             block_store: BlockStore::new(fabric, capacity),
             coordinator,
             reports,

@@ -3,14 +3,14 @@
 use super::index;
 use crate::pattern::{pattern, verify};
 use crate::{Outcome, check, same};
-use samite_fabric::rpc::{Call, Life, Server, Service};
+use samite_fabric::rpc::{Call, Life, Server, ServiceId};
 use samite_fabric::{Fabric, PeerId};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
-const SERVICE: Service = Service::COORDINATOR;
+const SERVICE: ServiceId = ServiceId::COORDINATOR;
 /// Number of requests to each member.
 const EACH: usize = 12;
 

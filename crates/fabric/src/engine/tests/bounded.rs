@@ -5,7 +5,7 @@ use crate::Match;
 use crate::fabric::Core;
 use crate::membership::NodeLife;
 use crate::proto::active::{CREDITS, LONG_MAX};
-use crate::rpc::Service;
+use crate::rpc::ServiceId;
 use crate::transport::Transport;
 use crate::wire::Offer;
 use std::time::Duration;
@@ -116,7 +116,7 @@ fn who_reads_no_answers_to_what_it_withdraws_is_turned_away() {
 #[test]
 fn refusals_of_services_are_no_answers_to_requests() {
     let mut world = World::new();
-    let service = Words([Service::COORDINATOR.number().into()]).bytes();
+    let service = Words([ServiceId::COORDINATOR.number().into()]).bytes();
     for request in 1..=1000 {
         world.say(kind::ACTIVE, request, &service, &[1]);
     }
@@ -137,7 +137,7 @@ fn what_takes_no_credit_needs_none() {
     for request in 1..=u64::from(CREDITS) {
         world.say(kind::GET, request, &Words([a, b, c, BYTES, 0]).bytes(), &[]);
     }
-    let service = Service::COORDINATOR.number().into();
+    let service = ServiceId::COORDINATOR.number().into();
     world.say(kind::ACTIVE_RTS, 0, &long(1 << 20, 1), &[]);
     world.say(kind::ACTIVE_RTS, 7, &long(1 << 20, service), &[]);
     assert!(!world.is_turned_away());

@@ -1,6 +1,6 @@
 //! Rings that others write for this process.
 
-use super::outbound::Outbound;
+use super::outbound::OutboundRing;
 use super::{BODY_MAX, Shm};
 use crate::PeerId;
 use crate::node::Layout;
@@ -12,7 +12,7 @@ use samite_mem::{Corrupt, NEWS_WORDS, SharedBytes};
 
 /// The reading end of the ring from one peer.
 #[derive(Debug)]
-pub(super) struct Inbound {
+pub(super) struct InboundRing {
     consumer: Consumer<SharedRing>,
     idle: u32,
     /// A frame is being delivered. It counts as delivered even if a handler panicked in it.
@@ -255,7 +255,7 @@ impl Shm {
         let Some(ring) = bytes.and_then(|bytes| SharedRing::new(bytes).ok()) else {
             return false;
         };
-        self.inbound[from.index()] = Some(Inbound {
+        self.inbound[from.index()] = Some(InboundRing {
             consumer: Consumer::new(ring),
             idle: 0,
             in_hand: false,
@@ -311,13 +311,13 @@ enum Bulk<'a> {
 }
 
 impl<'a> Bulk<'a> {
-    fn of(layout: &'a Layout, own: Option<&Outbound>) -> Bulk<'a> {
-        own.and_then(Outbound::bulk_bytes)
+    fn of(layout: &'a Layout, own: Option<&OutboundRing>) -> Bulk<'a> {
+        own.and_then(OutboundRing::bulk_bytes)
             .map_or(Bulk::Told(layout), Bulk::Own)
     }
 }
 
-impl Inbound {
+impl InboundRing {
     /// Opens the bulk area, which was published before the frame with the first body; returns
     /// whether there is such a frame. Called whenever the ring runs empty; `bulk` is called only if
     /// needed.

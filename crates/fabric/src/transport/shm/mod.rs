@@ -29,9 +29,9 @@ mod tests;
 
 use super::{Caps, Change, Outgoing, Push, Rma, Sink, Sleep, Transport};
 use crate::PeerId;
-use crate::node::{AgentWatch, Layout, Membership, Slot, State};
-use inbound::Inbound;
-use outbound::Outbound;
+use crate::node::{AgentWatch, Layout, NodeMember, Slot, State};
+use inbound::InboundRing;
+use outbound::OutboundRing;
 use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes};
 use std::time::{Duration, Instant};
 
@@ -70,13 +70,13 @@ pub struct Shm {
     layout: Layout,
     heap: Heap,
     bell: Doorbell<SharedBytes>,
-    inbound: Vec<Option<Inbound>>,
+    inbound: Vec<Option<InboundRing>>,
     /// Peers whose rings are polled, in the order of their first frames; each once.
     polled: Vec<u32>,
     /// Index in `polled` of the ring with which the next poll begins.
     turn: usize,
     news_seen: [u64; NEWS_WORDS],
-    outbound: Vec<Option<Outbound>>,
+    outbound: Vec<Option<OutboundRing>>,
     /// When memory for a ring was last refused.
     refused: Option<Instant>,
     known: Vec<Option<u32>>,
@@ -100,8 +100,8 @@ enum Met {
 
 impl Shm {
     /// Returns the transport of a process that has become peer `me` of the node behind `layout`.
-    pub(crate) fn new(membership: &Membership, agent: Option<AgentWatch>) -> Shm {
-        let Membership {
+    pub(crate) fn new(membership: &NodeMember, agent: Option<AgentWatch>) -> Shm {
+        let NodeMember {
             me,
             number,
             layout,

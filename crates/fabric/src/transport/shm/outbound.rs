@@ -34,7 +34,7 @@ const WARM_MAX: u64 = 8 << 10;
 
 /// The writing end of the ring to one peer.
 #[derive(Debug)]
-pub(super) struct Outbound {
+pub(super) struct OutboundRing {
     producer: Producer<SharedRing>,
     bell: Doorbell<SharedBytes>,
     /// The memory of the ring and its bulk area; returned when the peer is gone.
@@ -46,7 +46,7 @@ pub(super) struct Outbound {
     refused: Option<Instant>,
 }
 
-impl Outbound {
+impl OutboundRing {
     /// Notes a frame from this peer.
     #[inline(always)]
     pub(super) fn answered(&mut self) {
@@ -175,7 +175,7 @@ impl Shm {
         if self.outbound.len() <= to.index() {
             self.outbound.resize_with(to.index() + 1, || None);
         }
-        self.outbound[to.index()] = Some(Outbound {
+        self.outbound[to.index()] = Some(OutboundRing {
             producer: Producer::new(ring),
             bell: self.layout.doorbell(to),
             _ring: block,
@@ -191,7 +191,7 @@ impl Shm {
 mod tests {
     use super::*;
     use crate::membership::NodeLife;
-    use crate::node::Membership;
+    use crate::node::NodeMember;
     use crate::node::agent::Node;
     use crate::{Identity, node};
     use samite_mem::ring::Body;
@@ -232,7 +232,7 @@ mod tests {
         let (life, (other, _)) = (admit(), admit());
         let asked = Arc::new(AtomicU32::new(0));
         let extents = Box::new(Poor(asked.clone()));
-        let membership = Membership::new(life, 0, own_node.layout().clone(), extents, false);
+        let membership = NodeMember::new(life, 0, own_node.layout().clone(), extents, false);
         let mut shm = Shm::new(&membership, None);
         let frame = Outgoing {
             class: Class::Request,

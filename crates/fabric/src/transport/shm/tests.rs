@@ -85,7 +85,7 @@ impl Ends {
             });
             let layout = Layout::new(mapped(node.layout()), node.layout().peers.clone()).unwrap();
             let extents = PrivateExtents(book, layout.arena().clone());
-            let membership = Membership::new(life, 0, layout, Box::new(extents), false);
+            let membership = NodeMember::new(life, 0, layout, Box::new(extents), false);
             Shm::new(&membership, None)
         };
         let (writer, reader, newcomer) = (end(), end(), end());
@@ -268,10 +268,10 @@ impl Table {
     }
 
     /// Creates the membership of an incarnation of a peer with these extents.
-    fn member(&self, life: (Slot, u32), extents: Span) -> Membership {
+    fn member(&self, life: (Slot, u32), extents: Span) -> NodeMember {
         let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
         let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
-        Membership::new(life, 0, layout, Box::new(extents), false)
+        NodeMember::new(life, 0, layout, Box::new(extents), false)
     }
 
     /// Creates its transport.
@@ -483,7 +483,7 @@ fn who_leaves_gives_no_ring_back() {
     let extents = PrivateExtents::of(&table.layout);
     let extents = Box::new(Counted(extents, counts.clone()));
     let me = Slot(0);
-    let node = Membership::new((me, 1), 0, table.layout.clone(), extents, false);
+    let node = NodeMember::new((me, 1), 0, table.layout.clone(), extents, false);
     let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
     let identity = Identity::by_hand("test");
     let fabric = Fabric::assemble(node, transport, identity, None, Config::default());

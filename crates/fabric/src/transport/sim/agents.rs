@@ -4,7 +4,7 @@
 
 use super::Scenario;
 use super::network::{Event, State};
-use crate::membership::{Action, Config, Event as Told, Link, Membership, NodeLife};
+use crate::membership::{Action, Config, Event as NodeEvent, Link, Membership, NodeLife};
 use crate::node::{Others, SimulatedNode, Slot, State as SlotState};
 use crate::{Identity, PeerId};
 use std::collections::BTreeSet;
@@ -127,23 +127,23 @@ impl State {
                 let beat = Duration::from_millis(CONFIG.beat);
                 self.make(self.now + beat, Event::Agent(host, Heard::Beat));
                 self.tell_slots(host, true, scenario);
-                Told::Tick {
+                NodeEvent::Tick {
                     now: self.now.as_millis() as u64,
                 }
             }
             Heard::Slots => return self.tell_slots(host, false, scenario),
-            Heard::Accepted(link) => Told::Accepted { link: *link },
-            Heard::Connected(link) => Told::Connected { link: *link },
+            Heard::Accepted(link) => NodeEvent::Accepted { link: *link },
+            Heard::Connected(link) => NodeEvent::Connected { link: *link },
             Heard::Closed(link) => {
                 self.ends.remove(&(host, *link));
-                Told::Closed { link: *link }
+                NodeEvent::Closed { link: *link }
             }
-            Heard::Message(link, bytes) => Told::Message { link: *link, bytes },
+            Heard::Message(link, bytes) => NodeEvent::Message { link: *link, bytes },
         };
         self.tell(host, told, scenario);
     }
 
-    fn tell(&mut self, host: usize, told: Told<'_>, scenario: &Scenario) {
+    fn tell(&mut self, host: usize, told: NodeEvent<'_>, scenario: &Scenario) {
         for action in self.hosts[host].machine.on_event(told) {
             self.act(host, action, scenario);
         }
@@ -178,7 +178,7 @@ impl State {
         for (slot, state, incarnation) in slots {
             let unit = scenario.unit_of(slot.of(number));
             let identity = &Others::encode(&scenario.identity(unit), 0);
-            let told = Told::Slot {
+            let told = NodeEvent::Slot {
                 slot,
                 incarnation,
                 state,
@@ -188,7 +188,7 @@ impl State {
         }
         let mut units = self.units.iter().filter(|unit| unit.host == Some(host));
         if number != 0 && is_over && units.all(|unit| unit.has_left) {
-            self.tell(host, Told::Leave, scenario);
+            self.tell(host, NodeEvent::Leave, scenario);
         }
     }
 

@@ -38,7 +38,7 @@ use super::{
     Sink, Sleep, Transport,
 };
 use crate::PeerId;
-use crate::node::{Membership, Slot, State};
+use crate::node::{NodeMember, Slot, State};
 use network::{Network, UnitEvent};
 use samite_mem::SharedBytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ pub(crate) struct Sim {
     me: PeerId,
     /// Index of this life of this unit in the network.
     unit: u32,
-    node: Membership,
+    node: NodeMember,
     network: Arc<Network>,
     /// The peers that were announced.
     known: BTreeMap<PeerId, Known>,
@@ -91,7 +91,7 @@ struct Known {
 
 impl Sim {
     /// Creates the transport of a life of a unit, which is a member of its node.
-    fn new(unit: u32, node: Membership, network: Arc<Network>) -> Sim {
+    fn new(unit: u32, node: NodeMember, network: Arc<Network>) -> Sim {
         Sim {
             me: node.peer(),
             unit,

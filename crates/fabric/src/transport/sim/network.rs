@@ -4,7 +4,7 @@ use super::agents::{Far, Heard, Host};
 use super::rma::{Operations, Step};
 use super::{Parcel, Scenario};
 use crate::membership::Link;
-use crate::node::Membership;
+use crate::node::NodeMember;
 use crate::transport::{Class, Completed, Outgoing, Push, RawFrame};
 use crate::{Error, PeerId};
 use std::collections::{BTreeMap, VecDeque};
@@ -242,7 +242,7 @@ impl Network {
     }
 
     /// Makes a life of a unit a member of its node.
-    pub(super) fn join(&self, unit: u32) -> Result<Membership, Error> {
+    pub(super) fn join(&self, unit: u32) -> Result<NodeMember, Error> {
         let state = self.lock();
         let unit = &state.units[unit as usize];
         let node = unit.host.and_then(|host| state.hosts[host].node.as_ref());

@@ -5,7 +5,7 @@ use crate::protocol::{self, Answer, Order, Request, Ticket};
 use crate::service::block_store::tests::{buffer, capacity, commit, pattern, stall};
 use crate::service::{BlockStoreAnswer, BlockStoreRequest, Staging, ToStore, life, own};
 use samite_fabric::agent::Service;
-use samite_fabric::rpc::{Call, Service as Number};
+use samite_fabric::rpc::{Call, ServiceId};
 
 /// Long enough for two parts.
 const BYTES: u64 = (16 << 20) + 5;
@@ -23,7 +23,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
     };
     let ask_store = |ask: BlockStoreRequest| {
         let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
-        call(Number::BLOCK_STORE, &encode)
+        call(ServiceId::BLOCK_STORE, &encode)
     };
     commit(&fabric, &mut service.store.block_store, 1, BYTES);
     let go_on = stall(&mut service.store.block_store);
@@ -34,7 +34,7 @@ fn a_disk_that_stands_still_delays_no_other_answer() {
             .obey(Order::Spill { buffer: buffer(1) }),
         None
     );
-    let streams = call(Number::COORDINATOR, &|id| {
+    let streams = call(ServiceId::COORDINATOR, &|id| {
         protocol::encode(&Request::Figures { ticket: Ticket(id) })
     });
     let blocks = ask_store(BlockStoreRequest::Figures);

@@ -10,7 +10,7 @@ use crate::protocol::{
 };
 use envelope::Packed;
 use samite_fabric::Match;
-use samite_fabric::rpc::{Life, Service as Number};
+use samite_fabric::rpc::{Life, ServiceId};
 use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Config, Identity};
 use std::sync::Arc;
@@ -192,7 +192,7 @@ fn nobody_is_waited_for() {
     const ANSWERS: usize = 300;
     const EACH: usize = 4000;
     let serve = |fabric: &Fabric| -> samite_fabric::Result<()> {
-        let mut clients = Clients::<u8>::new(fabric, Number::COORDINATOR);
+        let mut clients = Clients::<u8>::new(fabric, ServiceId::COORDINATOR);
         let all = || (clients.waiting() == ANSWERS).then_some(());
         fabric.wait_stepping("requests", &[], all, || false)?;
         let asked: Vec<_> = std::iter::from_fn(|| clients.take()).collect();
@@ -220,7 +220,7 @@ fn nobody_is_waited_for() {
             incarnation: info.incarnation,
         });
         let server = server.expect("it is there");
-        let call = |_| fabric.call(Number::COORDINATOR, server, deadline, |_| vec![0]);
+        let call = |_| fabric.call(ServiceId::COORDINATOR, server, deadline, |_| vec![0]);
         let calls: Vec<_> = (0..ANSWERS).map(call).collect();
         for call in calls {
             let answer = call?.wait(deadline, "an answer")?;
@@ -242,9 +242,9 @@ fn nobody_is_waited_for() {
 fn an_answer_that_no_message_can_carry_is_an_error() {
     const BLOCK_STORES: usize = 4 << 20;
     let fabric = alone();
-    let mut clients = Clients::<Request>::new(&fabric, Number::COORDINATOR);
+    let mut clients = Clients::<Request>::new(&fabric, ServiceId::COORDINATOR);
     let (me, deadline) = (own(&fabric), Duration::from_secs(30));
-    let asked = fabric.call(Number::COORDINATOR, life(me), deadline, |_| vec![0]);
+    let asked = fabric.call(ServiceId::COORDINATOR, life(me), deadline, |_| vec![0]);
     let mut asked = asked.expect("the service is there");
     let block_store = BlockStoreInfo {
         peer: Peer(u64::MAX),

@@ -10,7 +10,7 @@
 //! of one [`Starter`] are always in one process, and may share queues.
 
 use super::AgentConfig;
-use crate::rpc::{Inbound, Life, Server, Service as Number};
+use crate::rpc::{Inbound, Life, Server, ServiceId};
 use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
 use samite_mem::Corrupt;
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ pub fn services(fabric: &Fabric, deadline: Duration) -> Result<Vec<ServiceFacts>
     let Some(host) = find_host(fabric) else {
         return Ok(Vec::new());
     };
-    let mut call = fabric.call(Number::HOST, host, deadline, |_| vec![0])?;
+    let mut call = fabric.call(ServiceId::HOST, host, deadline, |_| vec![0])?;
     let answer = call.wait(deadline, "what the agent hosts")?;
     postcard::from_bytes(&answer).map_err(|_| Error::PeerCorrupt {
         peer: host.peer,
@@ -175,7 +175,7 @@ pub fn host(agent: &AgentConfig, starters: &[Starter]) -> Result<()> {
     };
     let fabric = Fabric::join(&agent.domain, identity(), config)?;
     let mut host = Host {
-        facts: Some(fabric.serve(Number::HOST, INBOX)),
+        facts: Some(fabric.serve(ServiceId::HOST, INBOX)),
         ..Host::default()
     };
     let mut services: Vec<Box<dyn Service>> = Vec::new();

@@ -146,7 +146,7 @@ impl Insatiable {
         };
         let asked = self
             .fabric
-            .call(Number::HOST, me, Duration::ZERO, |_| vec![0]);
+            .call(ServiceId::HOST, me, Duration::ZERO, |_| vec![0]);
         drop(asked.unwrap());
     }
 }
@@ -178,7 +178,7 @@ impl Service for Insatiable {
 fn who_asks_a_host_without_end_does_not_keep_it() {
     let fabric = alone();
     let mut host = Host {
-        facts: Some(fabric.serve(Number::HOST, INBOX)),
+        facts: Some(fabric.serve(ServiceId::HOST, INBOX)),
         ..Host::default()
     };
     let asked = Arc::default();
@@ -226,7 +226,7 @@ fn a_host_says_what_it_hosts() {
     let (fabric, log) = (alone(), Log::default());
     let mut one = Noted::new("one", &log, Duration::MAX);
     let mut host = Host {
-        facts: Some(fabric.serve(Number::HOST, INBOX)),
+        facts: Some(fabric.serve(ServiceId::HOST, INBOX)),
         ..Host::default()
     };
     let me = Life {
@@ -234,7 +234,7 @@ fn a_host_says_what_it_hosts() {
         incarnation: fabric.incarnation(),
     };
     for notes in [2, 3] {
-        let asked = fabric.call(Number::HOST, me, fabric.deadline(), |_| vec![0]);
+        let asked = fabric.call(ServiceId::HOST, me, fabric.deadline(), |_| vec![0]);
         let mut asked = asked.unwrap();
         host.turn(&fabric, &mut [&mut one]);
         let answer = asked.wait(fabric.deadline(), "an answer").unwrap();
