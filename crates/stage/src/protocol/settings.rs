@@ -1,6 +1,5 @@
 //! The settings that programs choose for a stream, as they are sent.
 
-use super::stream::check_limits;
 use super::{Fault, Interest, Step};
 use serde::{Deserialize, Serialize};
 
@@ -156,4 +155,20 @@ pub struct Reader {
     pub lease: u64,
     /// The group gets only the steps in which this box was written; `None`: all steps.
     pub only: Option<Interest>,
+}
+
+/// Checks that limits that a program has set, and a policy, let at least one step through.
+///
+/// # Errors
+/// [`Fault::ZeroLimit`], which names whose they are.
+pub(super) fn check_limits(
+    policy: Policy,
+    limits: Option<Limits>,
+    of: impl FnOnce() -> String,
+) -> Result<(), Fault> {
+    let is_zero = limits.is_some_and(|limits| limits.steps == 0 || limits.bytes == 0);
+    match is_zero || policy == Policy::Every(0) {
+        true => Err(Fault::ZeroLimit { of: of() }),
+        false => Ok(()),
+    }
 }

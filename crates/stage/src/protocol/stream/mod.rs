@@ -92,7 +92,6 @@ use costs::Costs;
 use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
-pub(super) use readers::check_limits;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::Store;

@@ -4,27 +4,10 @@
 use super::groups::{Group, Rank, ReaderState, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
-use crate::protocol::{
-    Answer, Fault, LONGEST_LEASE, Limits, Peer, Policy, Reader, ReaderId, Start, Step,
-};
+use crate::protocol::settings::check_limits;
+use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Reader, ReaderId, Start, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
-
-/// Checks that limits that a program has set, and a policy, let at least one step through.
-///
-/// # Errors
-/// [`Fault::ZeroLimit`], which names whose they are.
-pub(in crate::protocol) fn check_limits(
-    policy: Policy,
-    limits: Option<Limits>,
-    of: impl FnOnce() -> String,
-) -> Result<(), Fault> {
-    let is_zero = limits.is_some_and(|limits| limits.steps == 0 || limits.bytes == 0);
-    match is_zero || policy == Policy::Every(0) {
-        true => Err(Fault::ZeroLimit { of: of() }),
-        false => Ok(()),
-    }
-}
 
 impl Stream {
     /// Opens the stream for a reader rank, or reopens it.
