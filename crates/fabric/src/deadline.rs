@@ -1,7 +1,6 @@
 //! The deadline of waits: of a fabric, or of a call of [`Fabric::within`](crate::Fabric::within).
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,13 +9,13 @@ thread_local! {
     static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// The deadline of a fabric, in nanoseconds. Clones are the same deadline.
-#[derive(Clone, Debug)]
-pub(crate) struct Deadline(Arc<AtomicU64>);
+/// The deadline of a fabric, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Deadline(AtomicU64);
 
 impl Deadline {
     pub(crate) fn new(deadline: Duration) -> Deadline {
-        Deadline(Arc::new(AtomicU64::new(nanos(deadline))))
+        Deadline(AtomicU64::new(nanos(deadline)))
     }
 
     /// Returns that of waits in this thread.

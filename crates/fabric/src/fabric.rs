@@ -235,13 +235,12 @@ impl Fabric {
             engine,
             waiters: Waiters::default(),
         };
-        let deadline = seat.as_ref().map(|seat| seat.deadline.clone());
         let fabric = Fabric(Arc::new(Shared {
             core: Biased::new(core),
             node,
             identity,
             seat,
-            deadline: deadline.unwrap_or_else(|| Deadline::new(config.deadline)),
+            deadline: Deadline::new(config.deadline),
             grace: AtomicU64::new(nanos(GRACE)),
             spin: config.spin.or(config.background.then_some(Duration::ZERO)),
             checks: config.check,

@@ -375,9 +375,11 @@ impl crate::engine::Engine {
             Work::Send { .. } | Work::Assist { .. } | Work::Stream { .. }
         );
         let peer = op.peer.filter(|_| offered);
-        self.fail(key, why, true);
+        let has_left = peer.is_none_or(|peer| !self.take_back(peer, key));
+        // Nobody reads the claim word of a send that has not left.
+        self.fail(key, why, has_left);
         if let Some(peer) = peer
-            && !self.take_back(peer, key)
+            && has_left
         {
             self.spend_answered();
             self.post(peer, kind::WITHDRAW, key, &[]);

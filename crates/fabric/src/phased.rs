@@ -128,7 +128,7 @@ impl Fabric {
         self.0.with(Core::sweep);
         Ok(Growing {
             fabric: self.clone(),
-            memory: self.0.node.heap.grow(bytes)?,
+            memory: self.0.node.heap.grow(bytes, self.deadline())?,
         })
     }
 

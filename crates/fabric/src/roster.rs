@@ -109,7 +109,10 @@ impl Fabric {
             });
             let found = match seen {
                 Ok(Some(living)) => Some(living),
-                Ok(None) => self.request_roster(wanted, left)?,
+                Ok(None) => {
+                    waited.look(self.0.lock()?.transport.now(), deadline);
+                    self.request_roster(wanted, deadline.saturating_sub(waited.so_far()))?
+                }
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
                     return Err(self.absent(wanted, deadline));
                 }

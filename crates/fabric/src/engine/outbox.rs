@@ -36,8 +36,8 @@ const RESPONSES_MAX: usize = 16;
 /// one peer. A peer that reads its frames never has as many.
 const UNASKED_MAX: usize = 1 << 12;
 /// Withdrawals sent to one peer that it has not answered: fewer than it may have queued as
-/// [unasked](UNASKED_MAX) answers, so that an honest process is never taken for one that reads
-/// nothing.
+/// [unasked](UNASKED_MAX) answers, so that a process that cancels much is not taken for one that
+/// reads nothing. An answer that crossed its withdrawal counts, too, so this is not a strict bound.
 const WITHDRAWALS_MAX: u32 = 1 << 10;
 /// Bytes of bodies that one flush sends to a peer, not counting the last one.
 const FLUSH_BYTES: u64 = 1 << 20;
@@ -291,15 +291,19 @@ impl Engine {
 
     /// Tells a peer how it may send messages.
     pub(crate) fn post_pace(&mut self, to: PeerId, pace: u64) {
-        self.peer(to).outbox.pace = Some(pace);
-        self.mark_dirty(to);
+        let peer = self.peer(to);
+        if peer.is_reachable() {
+            peer.outbox.pace = Some(pace);
+            self.mark_dirty(to);
+        }
     }
 
     /// Takes back a send that waits here; returns false if it has left.
     pub(crate) fn take_back(&mut self, to: PeerId, send: Key) -> bool {
         let requests = &mut self.peer(to).outbox.requests;
         let is_it = |queued: &Queued| matches!(queued, Queued::Send(key) if *key == send);
-        let waits = requests.iter().position(is_it);
+        // Most that are given up are among the last.
+        let waits = requests.iter().rposition(is_it);
         waits.and_then(|index| requests.remove(index)).is_some()
     }
 

@@ -10,6 +10,7 @@ use rustix::process::{Pid, PidfdFlags};
 use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A process's membership of its node: its slot, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -124,7 +125,7 @@ pub(crate) fn join_domain(
     };
     let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
-    let extents = AgentExtents::new(name, life, seat.deadline.clone());
+    let extents = AgentExtents::new(name, life);
     let (unit, extents) = (identity.unit, Box::new(extents));
     let membership = NodeMember::new(life, unit, layout, extents, config.huge_pages);
     Ok((seat, membership, watch))
@@ -145,17 +146,17 @@ pub(super) struct OwnExtents {
 }
 
 impl ExtentSource for OwnExtents {
-    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+    fn grant(&mut self, bytes: u64, _: Duration) -> Result<Span, samite_mem::Error> {
         self.node
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .grant(self.life, bytes)
     }
-    fn give_back(&mut self, extent: Span) {
-        self.node
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give_back(self.life, extent);
+    fn give_back(&mut self, extents: Vec<Span>) {
+        let mut node = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        for extent in extents {
+            node.give_back(self.life, extent);
+        }
     }
 }
 
@@ -173,11 +174,13 @@ impl PrivateExtents {
 
 #[cfg(test)]
 impl ExtentSource for PrivateExtents {
-    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+    fn grant(&mut self, bytes: u64, _: Duration) -> Result<Span, samite_mem::Error> {
         self.0.grant((Slot(0), 1), bytes)
     }
-    fn give_back(&mut self, extent: Span) {
-        self.0.give_back((Slot(0), 1), extent);
-        self.1.release(extent).unwrap();
+    fn give_back(&mut self, extents: Vec<Span>) {
+        for extent in extents {
+            self.0.give_back((Slot(0), 1), extent);
+            self.1.release(extent).unwrap();
+        }
     }
 }

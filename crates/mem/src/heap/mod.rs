@@ -8,18 +8,20 @@ use crate::{Arena, Error, SharedBytes, Span};
 use range_alloc::RangeAllocator;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 /// The source of extents: the agent of the node, or the process itself if it is alone.
 pub trait ExtentSource: Send {
-    /// Returns an extent of at least `bytes`, zeroed and aligned to 2 MiB.
-    fn grant(&mut self, bytes: u64) -> Result<Span, Error>;
+    /// Returns an extent of at least `bytes`, zeroed and aligned to 2 MiB, within the deadline.
+    fn grant(&mut self, bytes: u64, deadline: Duration) -> Result<Span, Error>;
     /// Grants like [`ExtentSource::grant`], for callers that must also serve others: where that
     /// would take long, it refuses, and a later call gets the extent that this one requested.
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, Error> {
-        self.grant(bytes)
+        self.grant(bytes, Duration::ZERO)
     }
-    /// Takes an extent back. Returns quickly. Its bytes are not zero any more.
-    fn give_back(&mut self, extent: Span);
+    /// Takes extents back. Returns quickly, however many they are. Their bytes are not zero any
+    /// more.
+    fn give_back(&mut self, extents: Vec<Span>);
     /// Does what could not be done at once. Called from time to time by a caller that also serves
     /// others.
     fn tend(&mut self) {}
@@ -122,7 +124,7 @@ impl Heap {
     /// Lets the source do what it could not do at once, unless another thread is using it.
     pub fn tend(&self) {
         if self.owner.is_current()
-            && let Some(mut source) = self.source(false)
+            && let Some(mut source) = self.source(Duration::ZERO)
         {
             source.tend();
         }
@@ -142,27 +144,31 @@ impl Heap {
     }
 
     /// Returns the source, after it has taken back what is to be given back; `None` if another
-    /// thread is using it, unless this one `waits`.
-    fn source(&self, waits: bool) -> Option<MutexGuard<'_, Source>> {
-        let mut source = match waits {
-            true => self.source.lock().unwrap_or_else(PoisonError::into_inner),
-            false => match self.source.try_lock() {
-                Ok(source) => source,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+    /// thread is using it up to the deadline.
+    fn source(&self, deadline: Duration) -> Option<MutexGuard<'_, Source>> {
+        let begin = Instant::now();
+        let mut source = loop {
+            match self.source.try_lock() {
+                Ok(source) => break source,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                // The other thread waits for the agent: a millisecond more is nothing.
+                Err(TryLockError::WouldBlock) if begin.elapsed() < deadline => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 Err(TryLockError::WouldBlock) => return None,
-            },
+            }
         };
         let returns = std::mem::take(&mut self.lock().returns);
-        for extent in returns {
-            source.give_back(extent);
+        if !returns.is_empty() {
+            source.give_back(returns);
         }
         Some(source)
     }
 
-    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages.
-    /// Local.
+    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages. Waits
+    /// for the source of extents as long as it takes. Local.
     pub fn block(&self, bytes: u64) -> Result<Block, Error> {
-        self.grow(bytes)?.block()
+        self.grow(bytes, Duration::MAX)?.block()
     }
 
     /// Allocates like [`Heap::block`], for callers that must also serve others: waits neither for
@@ -171,20 +177,21 @@ impl Heap {
     /// # Errors
     /// [`Error::NoGrant`] if there is no answer yet; try again.
     pub fn block_soon(&self, bytes: u64) -> Result<Block, Error> {
-        self.grow_by(bytes, false)?.block()
+        self.grow_by(bytes, None)?.block()
     }
 
     /// Allocates like [`Heap::block`], but part by part, so that the caller can serve others in
-    /// between.
+    /// between. Waits up to `deadline` for the source of extents.
     ///
     /// # Errors
-    /// [`Error::Budget`]; [`Error::Forked`]: the list of free memory is a copy, and memory that is
+    /// [`Error::Budget`]; [`Error::NoGrant`]; [`Error::Forked`]: the list of free memory is a copy, and memory that is
     /// free there is in use.
-    pub fn grow(&self, bytes: u64) -> Result<Growing, Error> {
-        self.grow_by(bytes, true)
+    pub fn grow(&self, bytes: u64, deadline: Duration) -> Result<Growing, Error> {
+        self.grow_by(bytes, Some(deadline))
     }
 
-    fn grow_by(&self, bytes: u64, waits: bool) -> Result<Growing, Error> {
+    /// `deadline`: `None` for callers that must also serve others.
+    fn grow_by(&self, bytes: u64, deadline: Option<Duration>) -> Result<Growing, Error> {
         if !self.owner.is_current() {
             return Err(Error::Forked);
         }
@@ -192,7 +199,7 @@ impl Heap {
             .max(1)
             .checked_next_multiple_of(GRAIN)
             .unwrap_or(u64::MAX);
-        let span = self.find(rounded, waits)?;
+        let span = self.find(rounded, deadline)?;
         let piece = Piece {
             heap: self.clone(),
             span,
@@ -222,13 +229,19 @@ impl Heap {
     /// Requests an extent that nothing else in this process overlaps (K1 of `claims`). An
     /// overlapping one is given back only after others were requested, because it would be granted
     /// again.
-    fn grant(&self, source: &mut Source, bytes: u64, waits: bool) -> Result<Span, Error> {
+    fn grant(
+        &self,
+        source: &mut Source,
+        bytes: u64,
+        deadline: Option<Duration>,
+    ) -> Result<Span, Error> {
+        let begin = Instant::now();
         let mut overlapped = Vec::new();
         let mut why = None;
         let granted = loop {
-            let asked = match waits {
-                true => source.grant(bytes),
-                false => source.grant_soon(bytes),
+            let asked = match deadline {
+                Some(deadline) => source.grant(bytes, deadline.saturating_sub(begin.elapsed())),
+                None => source.grant_soon(bytes),
             };
             let span = match asked {
                 Ok(span) => span,
@@ -248,8 +261,8 @@ impl Heap {
                 }
             }
         };
-        for span in overlapped {
-            source.give_back(span);
+        if !overlapped.is_empty() {
+            source.give_back(overlapped);
         }
         granted
     }
@@ -267,7 +280,8 @@ impl Heap {
     }
 
     /// Finds space for a block, or requests an extent for it.
-    fn find(&self, bytes: u64, waits: bool) -> Result<Span, Error> {
+    fn find(&self, bytes: u64, deadline: Option<Duration>) -> Result<Span, Error> {
+        let begin = Instant::now();
         // A large block has its own extent: page aligned, and given back as a whole.
         let is_large = bytes >= EXTENT;
         let cut = || match is_large {
@@ -277,7 +291,7 @@ impl Heap {
         if let Some(span) = cut() {
             return Ok(span);
         }
-        let Some(mut source) = self.source(waits) else {
+        let Some(mut source) = self.source(deadline.unwrap_or_default()) else {
             let why = "another thread of this process is waiting for the agent";
             return Err(Error::NoGrant(why.into()));
         };
@@ -286,7 +300,8 @@ impl Heap {
             return Ok(span);
         }
         let extent = bytes.checked_next_multiple_of(EXTENT).unwrap_or(u64::MAX);
-        let extent = self.grant(&mut source, extent, waits)?;
+        let left = deadline.map(|deadline| deadline.saturating_sub(begin.elapsed()));
+        let extent = self.grant(&mut source, extent, left)?;
         let bytes = if is_large { extent.bytes } else { bytes };
         Ok(self.lock().open(extent, bytes))
     }
@@ -297,7 +312,7 @@ impl Heap {
         };
         self.arena.claims().release(extent, Use::Own);
         self.lock().returns.push(extent);
-        drop(self.source(false));
+        drop(self.source(Duration::ZERO));
     }
 }
 

@@ -12,7 +12,7 @@ struct Bump {
     out: Arc<AtomicU64>,
 }
 impl ExtentSource for Bump {
-    fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
+    fn grant(&mut self, bytes: u64, _: Duration) -> Result<Span, Error> {
         if bytes > self.end - self.next {
             return Err(Error::Budget {
                 asked: bytes,
@@ -27,10 +27,12 @@ impl ExtentSource for Bump {
             bytes,
         })
     }
-    fn give_back(&mut self, extent: Span) {
-        self.out.fetch_sub(1, Ordering::Relaxed);
-        if extent.end() == self.next {
-            self.next = extent.offset;
+    fn give_back(&mut self, extents: Vec<Span>) {
+        for extent in extents {
+            self.out.fetch_sub(1, Ordering::Relaxed);
+            if extent.end() == self.next {
+                self.next = extent.offset;
+            }
         }
     }
 }
@@ -114,12 +116,12 @@ fn an_extent_that_is_used_already_is_refused() {
 struct Once(Option<Span>);
 
 impl ExtentSource for Once {
-    fn grant(&mut self, _: u64) -> Result<Span, Error> {
+    fn grant(&mut self, _: u64, _: Duration) -> Result<Span, Error> {
         let none = || Error::NoGrant("not now".into());
         self.0.take().ok_or_else(none)
     }
-    fn give_back(&mut self, extent: Span) {
-        self.0 = Some(extent);
+    fn give_back(&mut self, mut extents: Vec<Span>) {
+        self.0 = extents.pop();
     }
 }
 
@@ -145,14 +147,14 @@ fn no_answer_is_no_answer_also_after_an_extent_that_is_used() {
 struct Slow(Bump, Sender<()>, Receiver<()>);
 
 impl ExtentSource for Slow {
-    fn grant(&mut self, bytes: u64) -> Result<Span, Error> {
+    fn grant(&mut self, bytes: u64, deadline: Duration) -> Result<Span, Error> {
         self.1.send(()).unwrap();
         let told = self.2.recv();
         told.map_err(|_| Error::NoGrant("the test is over".into()))?;
-        self.0.grant(bytes)
+        self.0.grant(bytes, deadline)
     }
-    fn give_back(&mut self, extent: Span) {
-        self.0.give_back(extent);
+    fn give_back(&mut self, extents: Vec<Span>) {
+        self.0.give_back(extents);
     }
 }
 
@@ -171,6 +173,8 @@ fn a_thread_that_waits_for_the_source_holds_up_no_other() {
         let heap = &heap;
         threads.spawn(move || {
             let refused = heap.block_soon(8);
+            let late = heap.grow(8, Duration::from_millis(5));
+            assert!(matches!(late, Err(Error::NoGrant(_))));
             drop(large);
             heap.tend();
             done.send(refused.err()).unwrap();
@@ -237,7 +241,7 @@ fn an_extent_that_is_used_already_does_not_hide_the_next() {
 #[test]
 fn a_block_grows_part_by_part_and_is_given_back_from_any() {
     let heap = heap(8 * PART);
-    let mut growing = heap.grow(2 * PART + 1).unwrap();
+    let mut growing = heap.grow(2 * PART + 1, Duration::ZERO).unwrap();
     assert!(!growing.step().unwrap());
     let resident = heap.arena().resident();
     assert!((PART..2 * PART).contains(&resident), "{resident} bytes");
@@ -248,7 +252,7 @@ fn a_block_grows_part_by_part_and_is_given_back_from_any() {
     assert!(heap.arena().resident() > 2 * PART);
     block.bytes().write(2 * PART, &[1]);
     drop(block);
-    let begun = heap.grow(2 * PART).unwrap();
+    let begun = heap.grow(2 * PART, Duration::ZERO).unwrap();
     assert_eq!(heap.used(), 2 * PART);
     drop(begun);
     assert_eq!(heap.used(), 0);

@@ -240,7 +240,11 @@ mod tests {
                 entry: self.entry(),
                 id: 7,
             };
-            LeasedBlock::new(self.heap.grow(bytes).unwrap(), slot).unwrap()
+            LeasedBlock::new(
+                self.heap.grow(bytes, std::time::Duration::ZERO).unwrap(),
+                slot,
+            )
+            .unwrap()
         }
 
         fn share(&self, generation: u32) -> Option<SharedBytes> {

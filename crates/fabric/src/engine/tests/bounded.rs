@@ -175,21 +175,25 @@ fn a_pace_does_not_wait_behind_replies() {
     assert_eq!(core.engine.peer(me).pace, Pace::Stop);
 }
 
-/// A send that is given up before it has left leaves nothing to be sent.
+/// A send that is given up before it has left leaves nothing to be sent, nor its claim word.
 #[test]
 fn what_has_not_left_is_taken_back() {
     let fabric = alone(Config::default());
     let core = &mut *fabric.0.core().unwrap();
     let me = fabric.me();
+    let heap = core.engine.node.heap.clone();
+    let word = core.engine.words.take(&heap);
+    assert!(word.is_some());
     let work = Work::Send {
         tag: 1,
         buf: samite_mem::lend::ReadBuf::owned(vec![0; 64]),
-        word: None,
+        word,
     };
     let key = core.engine.ops.add(Some(me), "test", work);
     core.engine.queue_send(me, key);
     core.engine.give_up(key, Error::Cancelled);
     assert_eq!(core.engine.flush(&mut core.transport), 0);
+    assert_eq!(core.engine.ops.running().count(), 0);
 }
 
 /// A message that a panic gives back goes to a receive that is waiting for it in another thread.

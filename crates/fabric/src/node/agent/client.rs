@@ -6,7 +6,6 @@ use super::control::{
     set_timeout, socket,
 };
 use super::jobs::{Roster, Wanted};
-use crate::deadline::Deadline;
 use crate::node::{Cpus, Slot, own_cpus};
 use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,10 +15,6 @@ use std::time::{Duration, Instant};
 
 /// The pause before a request is repeated.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);
-
-/// Why the agent did not read a request.
-pub(super) const TOO_SLOW: &str =
-    "this process was too slow to send its request each time, or too many others were joining";
 
 /// Sends one request to the agent of `domain`, and repeats it if this process was too slow to send
 /// it (stopped, or starved).
@@ -67,11 +62,11 @@ pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failu
 }
 
 fn refused(answer: Answer) -> Failure {
-    Failure::Other(match answer {
-        Answer::Refused(why) => why,
-        Answer::Late => TOO_SLOW.into(),
-        other => format!("unexpected answer {other:?}"),
-    })
+    match answer {
+        Answer::Refused(why) => Failure::Other(why),
+        Answer::Late => Failure::TooSlow,
+        other => Failure::Other(format!("unexpected answer {other:?}")),
+    }
 }
 
 /// A seat among the peers of a domain. Dropping it leaves the domain, except in a fork of the
@@ -81,8 +76,6 @@ pub(crate) struct Seat {
     pub(crate) domain: String,
     pub(crate) peer: Slot,
     pub(crate) incarnation: u32,
-    /// That of the fabric, which requests for memory share.
-    pub(crate) deadline: Deadline,
     owner: OwnerProcess,
 }
 
@@ -147,7 +140,6 @@ pub(crate) fn join<T>(
             domain: domain.to_owned(),
             peer,
             incarnation,
-            deadline: Deadline::new(config.deadline),
             owner: OwnerProcess::current(),
         };
         match speak(socket.as_fd(), &Request::Confirm) {

@@ -35,6 +35,10 @@ pub(crate) enum Failure {
     Closed,
     #[error("no answer in time; is the agent stopped?")]
     Late,
+    #[error(
+        "this process was too slow to send its request each time, or too many others were joining"
+    )]
+    TooSlow,
     #[error("{0}")]
     Other(String),
 }
@@ -62,7 +66,7 @@ impl Failure {
     pub(crate) fn of_member(self, domain: &str, after: Duration) -> Error {
         match self {
             Failure::NoAgent | Failure::Closed => Error::AgentLost(domain.to_owned()),
-            Failure::Late => Error::Timeout {
+            Failure::Late | Failure::TooSlow => Error::Timeout {
                 what: "a request to the agent",
                 whom: Whom::Agent,
                 after,

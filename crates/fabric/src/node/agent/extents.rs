@@ -1,9 +1,8 @@
 //! How a process requests memory from the agent and returns it: at once if that takes no time,
 //! otherwise without blocking, since others may be waiting for this process.
 
-use super::client::{AGAIN, TOO_SLOW, ask, connect};
+use super::client::{AGAIN, ask, connect};
 use super::control::{Answer, Failure, Request, has_come, receive, send};
-use crate::deadline::Deadline;
 use crate::node::Slot;
 use rustix::fd::{AsFd, OwnedFd};
 use samite_mem::{ExtentSource, Span};
@@ -25,7 +24,6 @@ pub(crate) struct AgentExtents {
     domain: String,
     peer: Slot,
     incarnation: u32,
-    deadline: Deadline,
     /// A request that is not answered yet.
     asked: Option<PendingExtent>,
     /// Extents to be returned.
@@ -46,16 +44,11 @@ struct PendingExtent {
 }
 
 impl AgentExtents {
-    pub(crate) fn new(
-        domain: &str,
-        (peer, incarnation): (Slot, u32),
-        deadline: Deadline,
-    ) -> AgentExtents {
+    pub(crate) fn new(domain: &str, (peer, incarnation): (Slot, u32)) -> AgentExtents {
         AgentExtents {
             domain: domain.to_owned(),
             peer,
             incarnation,
-            deadline,
             asked: None,
             to_return: Vec::new(),
             returning: VecDeque::new(),
@@ -191,7 +184,7 @@ fn granted(answer: Result<(Answer, Vec<OwnedFd>), Failure>) -> Result<Span, sami
             used,
             budget,
         }),
-        Ok((Answer::Late, _)) => Err(samite_mem::Error::NoGrant(TOO_SLOW.into())),
+        Ok((Answer::Late, _)) => Err(unreached(&Failure::TooSlow)),
         Ok((Answer::Refused(why), _)) => Err(samite_mem::Error::NoGrant(why)),
         Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
             "unexpected answer {answer:?}"
@@ -209,9 +202,8 @@ fn unreached(failure: &Failure) -> samite_mem::Error {
 }
 
 impl ExtentSource for AgentExtents {
-    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+    fn grant(&mut self, bytes: u64, deadline: Duration) -> Result<Span, samite_mem::Error> {
         let start = Instant::now();
-        let deadline = self.deadline.get();
         // Extents that this process has returned count as its own until the agent has taken them.
         self.return_all(&|| deadline.saturating_sub(start.elapsed()));
         let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
@@ -243,15 +235,15 @@ impl ExtentSource for AgentExtents {
         };
         let span = self.answer(asked, at_most)?;
         if span.bytes < bytes {
-            self.give_back(span);
+            self.give_back(vec![span]);
             let why = "another length was asked for before";
             return Err(samite_mem::Error::NoGrant(why.into()));
         }
         Ok(span)
     }
 
-    fn give_back(&mut self, extent: Span) {
-        self.to_return.push(extent);
+    fn give_back(&mut self, extents: Vec<Span>) {
+        self.to_return.extend(extents);
         self.send_returns(&|| SOON);
         self.collect_answers(SOON);
     }
@@ -290,31 +282,23 @@ mod tests {
     fn ends(name: &str, backlog: i32) -> (OwnedFd, AgentExtents) {
         let domain = format!("{name}-{}", std::process::id());
         let listener = bind(&domain, backlog).unwrap();
-        (
-            listener,
-            AgentExtents::new(&domain, (Slot(3), 1), Deadline::new(LONG)),
-        )
+        (listener, AgentExtents::new(&domain, (Slot(3), 1)))
     }
 
-    /// A wait for memory keeps the deadline of [`crate::Fabric::within`] and
-    /// [`crate::Fabric::set_deadline`], and says what happened to a member, not to a process that
-    /// wants to join.
+    /// A wait for memory keeps the deadline of its caller, and says what happened to a member, not
+    /// to a process that wants to join.
     #[test]
     fn a_wait_for_memory_keeps_the_deadline_of_its_caller() {
         let (listener, mut extents) = ends("silent", 8);
         let brief = Duration::from_millis(20);
-        extents.deadline.set(Duration::from_secs(1 << 20));
-        let late = crate::deadline::within(brief, || extents.grant(100));
+        let late = extents.grant(100, brief);
         assert!(
             late.unwrap_err()
                 .to_string()
                 .contains("is the agent stopped?")
         );
-        extents.deadline.set(brief);
-        extents.asked = None;
-        extents.grant(100).unwrap_err();
         drop(listener);
-        let gone = extents.grant(100).unwrap_err().to_string();
+        let gone = extents.grant(100, brief).unwrap_err().to_string();
         assert!(gone.ends_with("it is gone; start the job again"), "{gone}");
     }
 
@@ -335,7 +319,7 @@ mod tests {
             bytes: 2 << 20,
         });
         for span in free {
-            extents.give_back(span);
+            extents.give_back(vec![span]);
         }
         let mut heard = Vec::new();
         while has_come(listener.as_fd(), Duration::ZERO) {
@@ -374,7 +358,7 @@ mod tests {
             send(asked.as_fd(), &answer, &[]).unwrap();
             request
         };
-        extents.give_back(span);
+        extents.give_back(vec![span]);
         for answer in [Answer::Late, Answer::Done] {
             let request = hear(answer);
             assert!(
@@ -401,10 +385,10 @@ mod tests {
     fn what_could_not_be_sent_is_sent_later() {
         let (listener, mut extents) = ends("full", 1);
         for extent in 1..=6 {
-            extents.give_back(Span {
+            extents.give_back(vec![Span {
                 offset: extent << 21,
                 bytes: 2 << 20,
-            });
+            }]);
         }
         let mut heard = std::collections::BTreeSet::new();
         let start = Instant::now();
@@ -438,7 +422,7 @@ mod tests {
         let request = extents.extent(100);
         assert!(extents.send_by(socket, &request).is_err());
         assert!(extents.unreached.is_none());
-        extents.give_back(span);
+        extents.give_back(vec![span]);
         assert_eq!(extents.to_return, [], "it does not count as unreached");
         assert!(has_come(listener.as_fd(), LONG));
     }
@@ -462,10 +446,10 @@ mod tests {
         };
         // Others take all places, so nothing of this is sent.
         let others: Vec<_> = std::iter::from_fn(|| connect(&domain, SOON).ok()).collect();
-        extents.give_back(span(1));
+        extents.give_back(vec![span(1)]);
         assert_eq!(extents.to_return, [span(1)]);
         std::thread::scope(|threads| {
-            let asks = threads.spawn(|| extents.grant(100).unwrap());
+            let asks = threads.spawn(|| extents.grant(100, LONG).unwrap());
             // For much longer than a process that must answer others would wait.
             assert!(connect(&domain, 10 * SOON).is_err());
             for _ in others {

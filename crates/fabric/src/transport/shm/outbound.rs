@@ -203,7 +203,7 @@ mod tests {
     struct Poor(Arc<AtomicU32>);
 
     impl ExtentSource for Poor {
-        fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+        fn grant(&mut self, bytes: u64, _: Duration) -> Result<Span, samite_mem::Error> {
             self.0.fetch_add(1, Ordering::Relaxed);
             let (used, budget) = (1 << 20, 1 << 20);
             Err(samite_mem::Error::Budget {
@@ -212,7 +212,7 @@ mod tests {
                 budget,
             })
         }
-        fn give_back(&mut self, _extent: Span) {}
+        fn give_back(&mut self, _: Vec<Span>) {}
     }
 
     #[test]

@@ -463,13 +463,13 @@ fn a_panic_in_last_words_does_not_hide_the_death_of_the_agent() {
 struct Counted(PrivateExtents, Arc<[AtomicU32; 2]>);
 
 impl ExtentSource for Counted {
-    fn grant(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
+    fn grant(&mut self, bytes: u64, deadline: Duration) -> Result<Span, samite_mem::Error> {
         self.1[0].fetch_add(1, Ordering::Relaxed);
-        self.0.grant(bytes)
+        self.0.grant(bytes, deadline)
     }
-    fn give_back(&mut self, extent: Span) {
-        self.1[1].fetch_add(1, Ordering::Relaxed);
-        self.0.give_back(extent);
+    fn give_back(&mut self, extents: Vec<Span>) {
+        self.1[1].fetch_add(extents.len() as u32, Ordering::Relaxed);
+        self.0.give_back(extents);
     }
 }
 

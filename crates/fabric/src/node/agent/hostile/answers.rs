@@ -1,7 +1,6 @@
 //! A process that has taken the agent's name and sends arbitrary answers.
 
 use crate::PeerId;
-use crate::deadline::Deadline;
 use crate::node::Slot;
 use crate::node::agent::client;
 use crate::node::agent::control::{self, Answer};
@@ -127,14 +126,14 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
         2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
         3 => {
             // Grants are arbitrary: the heap must not return a block that does not fit.
-            let mut extents = AgentExtents::new(domain, (Slot(0), 1), Deadline::new(BRIEF));
-            let _ = extents.grant(word(random));
+            let mut extents = AgentExtents::new(domain, (Slot(0), 1));
+            let _ = extents.grant(word(random), BRIEF);
             let heap = Heap::new(arena.clone(), Box::new(extents), false);
             let mut blocks = Vec::new();
             for _ in 0..8 {
                 let bytes = *random.choice(&[1, 5000, 2 << 20, 5 << 20]).unwrap_or(&1);
                 let block = match random.bool() {
-                    true => heap.block(bytes),
+                    true => heap.grow(bytes, BRIEF).and_then(|growing| growing.block()),
                     false => heap.block_soon(bytes),
                 };
                 heap.tend();

@@ -100,6 +100,12 @@ impl Jobs {
             ));
         }
         let job = &identity.job;
+        if job.len() > TEXT_MAX {
+            let has = job.len();
+            return Err(format!(
+                "the name of the job has {has} bytes, of at most {TEXT_MAX}"
+            ));
+        }
         let known = self.jobs.get(job).and_then(|job| job.units.get(&unit));
         // Two processes as the same unit would make its name ambiguous.
         if let Some(Unit::Joined {
