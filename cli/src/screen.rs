@@ -145,7 +145,7 @@ impl Screen {
         at_most: Option<Duration>,
     ) -> Option<io::Result<()>> {
         drop(self.send);
-        let end = at_most.and_then(|time| Instant::now().checked_add(time));
+        let mut end = at_most.and_then(|time| Instant::now().checked_add(time));
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
@@ -159,9 +159,12 @@ impl Screen {
                 let panicked = |_| Err(io::Error::other("the thread that shows it panicked"));
                 return Some(self.thread.join().unwrap_or_else(panicked));
             }
+            let before = Instant::now();
             if interrupts.ask_to_end() || left.is_some_and(|left| left.is_zero()) {
                 return None;
             }
+            // The time for which this process was stopped there (Ctrl-Z) does not count.
+            end = end.and_then(|end| end.checked_add(before.elapsed()));
         }
     }
 }

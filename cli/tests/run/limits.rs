@@ -117,8 +117,8 @@ fn a_launcher_without_a_thread_for_its_output_says_so() {
 fn more_units_than_processes_are_refused_and_none_stays() {
     const NOBODY_ELSE: u32 = 54_321;
     let root = rustix::process::getuid().is_root();
-    let limit = if root { 9 } else { own_threads() + 15 };
-    let output = run_within(limit, NOBODY_ELSE, &["-n", "40", "sleep", "1000"]);
+    let limit = if root { 9 } else { own_threads() + 100 };
+    let output = run_within(limit, NOBODY_ELSE, &["-n", "400", "sleep", "1000"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("the system allowed no more processes after "),

@@ -5,7 +5,7 @@ use crate::limits::{self, Pipes};
 use crate::output::{Event, Output, Stream};
 use crate::plan::{Name, Plan};
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, getpid, kill_process, kill_process_group, waitid,
+    Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, kill_process_group, waitid,
 };
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader};
@@ -97,10 +97,11 @@ impl Process {
     /// Sends a signal to the process and to everything that it started.
     pub(crate) fn signal(&self, signal: Signal) {
         if self.exit.is_none() {
-            let group_is_gone = kill_process_group(self.group(), signal).is_err();
+            let _ = kill_process_group(self.group(), signal);
             // The process may have joined another group (a shell with job control does). It is not
             // reaped, so the number is still its own.
-            if group_is_gone || signal == Signal::KILL {
+            let has_moved = getpgid(Some(self.group())) != Ok(self.group());
+            if has_moved || signal == Signal::KILL {
                 let _ = kill_process(self.group(), signal);
             }
         }

@@ -28,7 +28,8 @@ pub mod variable {
 
 fn number(name: &str, default: u32) -> Result<u32> {
     match env::var(name) {
-        Err(_) => Ok(default),
+        Err(env::VarError::NotPresent) => Ok(default),
+        Err(error) => Err(wrong(format!("{name}: {error}"))),
         Ok(text) => text
             .parse()
             .map_err(|_| wrong(format!("{name} is \"{text}\", which is not a number"))),

@@ -242,7 +242,7 @@ impl Layers {
             // For the settings of one stream, suggest keys for that stream.
             let stream = name
                 .strip_prefix("stage.")
-                .and_then(|rest| rest.split_once('.'));
+                .and_then(|rest| rest.rsplit_once('.'));
             if let Some((stream, _)) = stream {
                 let of_stream = |known: &String| {
                     let key = known.strip_prefix("stage.")?;
