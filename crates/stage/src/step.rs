@@ -16,6 +16,9 @@ use crate::{Element, Error, Region, Result};
 use ndarray::{Array, ArrayViewD, Dimension, IxDyn};
 use std::sync::Arc;
 
+/// Maximum number of boxes of a reader's own part: each costs about 100 bytes, however small it is.
+const MOST_BOXES: usize = 1 << 20;
+
 /// A step that this process holds.
 pub struct StepReader {
     given: Given,
@@ -145,6 +148,9 @@ impl StepReader {
         fits::<D>(name, &whole)?;
         let mut shape = regions.first().unwrap_or(&whole).shape();
         shape[0] = regions.iter().map(|region| region.extent(0)).sum();
+        if let [own] = &regions[..] {
+            self.is_whole(&variable, own)?;
+        }
         let mut elements = zeros(&regions)?;
         let mut rest = &mut elements[..];
         for region in &regions {
@@ -161,7 +167,7 @@ impl StepReader {
     /// Returns the boxes that [`StepReader::mine`] reads; none is empty.
     ///
     /// # Errors
-    /// As [`StepReader::mine`].
+    /// As [`StepReader::mine`]; but a box of `count` or `block` may have holes.
     pub fn mine_of(&self, name: &str) -> Result<Vec<Region>> {
         self.regions_of(&self.find(name)?)
     }
@@ -288,18 +294,27 @@ impl StepReader {
         let how = self.link.redistribution()?;
         let rank = (self.link.rank, self.link.size);
         let own = regions(how, &variable.info.shape, rank)?;
-        // A shape may have any number of rows, and next to none may be written: with `round`, each
-        // is checked before the next one takes memory.
-        let check = |own: Region| {
-            match variable.chain {
-                Some(chain) if how == Redistribution::Round => {
-                    self.is_written(variable, &chain.source_of(&own)?)?;
+        let mut boxes = Vec::new();
+        for own in own.into_iter().flatten() {
+            // A shape may have any number of rows, and next to none may be written: with `round`,
+            // each is checked before the next one takes memory. Written rows are limited, too: a
+            // writer may give many of them the same bytes.
+            if how == Redistribution::Round {
+                if boxes.len() == MOST_BOXES {
+                    let name = &variable.info.name;
+                    return Err(self.link.too_many_boxes(name, MOST_BOXES).into());
                 }
-                _ => self.is_whole(variable, &own)?,
+                match variable.chain {
+                    Some(chain) => self.is_written(variable, &chain.source_of(&own)?)?,
+                    None => self.is_written(variable, &own)?,
+                }
             }
-            Ok(own)
-        };
-        own.into_iter().flatten().map(check).collect()
+            let bytes = (boxes.len() as u64 + 1) * size_of::<Region>() as u64;
+            let reserved = boxes.try_reserve(1);
+            reserved.map_err(|_| Error::NoMemory { bytes })?;
+            boxes.push(own);
+        }
+        Ok(boxes)
     }
 
     /// Checks a box for holes before memory is allocated for it. The input of an operator is

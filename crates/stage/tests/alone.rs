@@ -86,6 +86,8 @@ fn a_huge_box_with_a_hole_is_said_to_have_one() -> Result<()> {
     ] {
         assert!(matches!(error, Err(Error::Hole { .. })), "{error:?}");
     }
+    // Only its box is asked for.
+    assert_eq!(step.mine_of("u")?, [Region::whole(&[huge])?]);
     assert_eq!(
         step.get::<f64, Ix1>("u", &Region::at(&[7], &[2])?)?,
         array![1.0, 2.0]
@@ -135,6 +137,39 @@ fn rows_of_a_huge_array_are_said_to_have_a_hole() -> Result<()> {
         match operators.is_empty() {
             true => assert!(matches!(all, Err(Error::Hole { .. })), "{all:?}"),
             false => assert!(matches!(all, Err(Error::NoMemory { .. })), "{all:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// A reader's own rows take memory, however small they are.
+#[test]
+fn more_rows_of_ones_own_than_memory_should_hold_are_refused() -> Result<()> {
+    const MOST: usize = 1 << 20;
+    let fabric = alone();
+    let edge = Edge {
+        redistribute: Redistribution::Round,
+        ..Edge::new("solver", "field", "analysis")
+    };
+    let configuration = Configuration {
+        edges: vec![edge],
+        ..Configuration::of(Settings::of(Method::Graph))
+    };
+    let stage = Stage::join_with(&fabric, configuration)?;
+    let field = stage.write("field").as_rank("solver", 0, 1);
+    let mut field = field.discard_unread().retain(1).open()?;
+    let mut step = field.step()?;
+    let rows = Array1::<u8>::ones(2 * MOST + 1);
+    step.put("u", [rows.len() as u64], [0_u64], rows.view())?;
+    step.commit()?;
+    for (rank, is_refused) in [(0, true), (1, false)] {
+        let reader = stage.read("field").as_rank("analysis", rank, 2);
+        let mut reader = reader.start(Start::Earliest).open()?;
+        let step = reader.at(0)?.expect("it is retained");
+        match step.mine_of("u") {
+            Ok(own) => assert!(!is_refused && own.len() == MOST, "{} rows", own.len()),
+            Err(Error::Graph(GraphError::TooManyBoxes { .. })) => assert!(is_refused),
+            Err(error) => panic!("{error}"),
         }
     }
     Ok(())

@@ -128,11 +128,24 @@ pub enum GraphError {
         /// The edge.
         edge: String,
     },
+    /// An own part of too many boxes.
+    #[error(
+        "{edge} gives this reader more than {most} boxes of {variable}, one for each row: set its `redistribute` to count or block, or ask for a box"
+    )]
+    TooManyBoxes {
+        /// The edge.
+        edge: String,
+        /// The variable.
+        variable: String,
+        /// Their maximum number.
+        most: u64,
+    },
 }
 
 samite_mem::error_codes!(GraphError, "graph", {
     Word = 340, Argument = 341, Cycle = 342, NoEdgeTo = 343, NoEdgeFrom = 344, NoOperator = 345,
     Operator = 346, Broken = 347, Token = 348, NothingIsMine = 349,
+    TooManyBoxes = 350,
 });
 
 impl GraphError {

@@ -132,6 +132,16 @@ impl Link {
         }
     }
 
+    /// Returns the error for a reader's own part that has more than `most` boxes.
+    pub(crate) fn too_many_boxes(&self, variable: &str, most: usize) -> GraphError {
+        let edge = self.edge.as_ref().map(|linked| linked.edge.to_string());
+        GraphError::TooManyBoxes {
+            edge: edge.unwrap_or_default(),
+            variable: variable.to_owned(),
+            most: most as u64,
+        }
+    }
+
     /// Returns the error for reading from a token.
     pub(crate) fn token_has_no(&self, variable: &str) -> GraphError {
         let edge = self.edge.as_ref().map(|linked| linked.edge.to_string());
