@@ -5,7 +5,8 @@ use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Stagin
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, ServiceId};
 use samite_fabric::{Fabric, Identity, Layer};
-use std::sync::{Mutex, Once, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(crate) struct Client {
     service: Option<Mutex<(Staging, Layer)>>,
     /// The thread that made the first request, and whether the coordinator knows of others.
     first_thread: OnceLock<ThreadId>,
-    has_told: Once,
+    has_told: AtomicBool,
 }
 
 impl Client {
@@ -59,7 +60,7 @@ impl Client {
             coordinator,
             service,
             first_thread: OnceLock::new(),
-            has_told: Once::new(),
+            has_told: AtomicBool::new(false),
         })
     }
 
@@ -91,21 +92,25 @@ impl Client {
     /// Sends the coordinator a request. [`Client::answer`] waits for the answer, perhaps more than
     /// once. Dropping the call forgets it.
     pub(crate) fn request_later(&self, question: impl FnOnce(Ticket) -> Request) -> Result<Call> {
-        self.tell_of_threads();
+        self.tell_of_threads()?;
         let encode = |id| protocol::encode(&question(Ticket(id)));
         self.call(ServiceId::COORDINATOR, self.coordinator, encode)
     }
 
-    /// Tells the coordinator, once, if several threads make requests: it must not conclude from the
-    /// wait of one that this process cannot write or read.
-    fn tell_of_threads(&self) {
+    /// Tells the coordinator if several threads make requests: it must not conclude from the wait of
+    /// one that this process cannot write or read. A failed attempt is repeated before the next
+    /// request of such a thread.
+    fn tell_of_threads(&self) -> Result<()> {
         let thread = std::thread::current().id();
-        if *self.first_thread.get_or_init(|| thread) != thread {
-            // If the note does not arrive, neither does the request after it.
-            self.has_told.call_once(|| {
-                let _ = self.tell(Request::Threads);
-            });
+        let is_first = *self.first_thread.get_or_init(|| thread) == thread;
+        // ORDERING: pairs with the store below: the note was sent before the request of a thread
+        // that sees it. Threads that do not see it tell again, which changes nothing.
+        if !is_first && !self.has_told.load(Ordering::Acquire) {
+            self.tell(Request::Threads)?;
+            // ORDERING: pairs with the load above.
+            self.has_told.store(true, Ordering::Release);
         }
+        Ok(())
     }
 
     fn call(
@@ -286,5 +291,31 @@ pub(crate) fn await_coordinator(fabric: &Fabric) -> Result<Peer> {
     match hello.wait(deadline, COORDINATOR) {
         Err(NoHandler { .. }) => Err(Error::NoCoordinator),
         answered => Ok(answered.map(|_| coordinator)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::Config;
+
+    /// A coordinator that was not told of a second thread takes its wait for a circle.
+    #[test]
+    fn a_note_of_threads_that_was_not_sent_is_sent_again() {
+        let fabric = Fabric::alone(Identity::by_hand("alone"), Config::default()).unwrap();
+        let mut client = Client::new(&fabric).unwrap();
+        let ask = |client: &Client| {
+            let asked = client.request("figures", |ticket| Request::Figures { ticket });
+            (asked.is_ok(), client.has_told.load(Ordering::Acquire))
+        };
+        assert_eq!(ask(&client), (true, false));
+        let coordinator = client.coordinator;
+        let gone = Peer::new(coordinator.id().0, coordinator.incarnation() + 1);
+        for (whom, expected) in [(gone, (false, false)), (coordinator, (true, true))] {
+            client.coordinator = whom;
+            let client = &client;
+            let other = std::thread::scope(|threads| threads.spawn(|| ask(client)).join());
+            assert_eq!(other.unwrap(), expected);
+        }
     }
 }

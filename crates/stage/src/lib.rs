@@ -37,6 +37,10 @@
 //! * Everything may be used from any thread. A stage is shared. A stream is written or read through
 //!   `&mut`, by one thread at a time, and can be moved between threads. No lock is held while a
 //!   process waits, except for the service of a domain of one process.
+//! * The coordinator takes a process for one thread until a second thread makes a request of the
+//!   same stage. Until then, the wait of one may end as part of a circle
+//!   ([`protocol::Fault::Circle`]) that the other could break; it may be repeated. So share one
+//!   stage among threads, and open each stream in the thread that uses it.
 //! * Data from another process are checked before use; invalid data are a typed error, never a
 //!   panic.
 
