@@ -257,8 +257,13 @@ impl Frames {
     ) -> Result<u64, FileError> {
         let content = crate::protocol::encode(content);
         if content.len() as u64 > kind.most() {
-            let too_large = std::io::ErrorKind::FileTooLarge.into();
-            return Err(io("write", &self.path)(too_large));
+            let text = format!(
+                "the {kind:?} frame has {} bytes, and at most {} can be read again: write fewer variables, blocks or attributes in a step",
+                content.len(),
+                kind.most()
+            );
+            let too_long = std::io::Error::new(std::io::ErrorKind::FileTooLarge, text);
+            return Err(io("write", &self.path)(too_long));
         }
         let head = Head {
             kind,
@@ -347,12 +352,16 @@ impl Frames {
     /// Returns when the name of the file is on the disk, too: its folder, and the names of that and
     /// of the folder of all streams, which a writer may have created.
     pub(super) fn sync_name(&self) -> Result<(), FileError> {
-        let path = std::path::absolute(&self.path).map_err(io("sync", &self.path))?;
+        let path = std::path::absolute(&self.path).map_err(io("resolve", &self.path))?;
         for folder in path.ancestors().skip(1).take(3) {
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            match synced {
-                // Not every file system supports it. A folder that cannot be read is older.
-                Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied) => {}
+            let opened = match File::open(folder) {
+                // A folder that cannot be read is older.
+                Err(error) if error.kind() == PermissionDenied => continue,
+                opened => opened.map_err(io("open", folder))?,
+            };
+            match opened.sync_all() {
+                // Not every file system supports it.
+                Err(error) if error.kind() == InvalidInput => {}
                 synced => synced.map_err(io("sync", folder))?,
             }
         }

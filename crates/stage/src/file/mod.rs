@@ -56,8 +56,8 @@
 //! * A crash of the *machine* may lose steps that were not synced: by default those of files that
 //!   were not ended, by choice all or none ([`Durability`]). Records that reached the disk before
 //!   their data then show as wrong checksums.
-//! * After a refused sync, a file is not ended ([`StepFile::sync`]); but a process that resumes it
-//!   cannot know of the refusal.
+//! * No end is written after a refused sync ([`StepFile::sync`]); but a process that resumes the
+//!   file cannot know of the refusal.
 //! * A read checks the checksum of a block only when it reads the whole block;
 //!   [`StoredStep::check`] checks all of them. A writer may omit them
 //!   ([`StepFile::without_checksums`]); those of heads, layouts and records always exist.

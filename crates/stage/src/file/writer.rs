@@ -322,7 +322,8 @@ impl StepFile {
             return Err(super::error::io("sync", &self.frames.path)(earlier));
         }
         let synced = self.sync_all();
-        self.is_lost = synced.is_err();
+        // What cannot be opened may be opened later, and no byte of it is lost.
+        self.is_lost = matches!(&synced, Err(FileError::Io { doing: "sync", .. }));
         synced
     }
 
@@ -381,8 +382,8 @@ impl StepFile {
 
     fn sync_for_end(&mut self) -> Result<(), FileError> {
         match self.durability {
-            Durability::System => Ok(()),
-            Durability::Close | Durability::Step => self.sync(),
+            Durability::System if !self.is_lost => Ok(()),
+            _ => self.sync(),
         }
     }
 
