@@ -101,6 +101,7 @@ impl Archive {
                 && let Some(scan) = Scan::open(found.frames)?
                 // Another file may have replaced the one that was seen.
                 && of(&scan.header) == of(&self.header)
+                && scan.header.rank == rank
             {
                 place.insert(scan);
             }
@@ -127,20 +128,36 @@ impl Archive {
         self.steps.extend(new.filter(is_whole));
     }
 
+    /// Returns the step that can be complete next: the first one that some rank has, and that no
+    /// other rank has passed. `None` if no rank has one after the complete ones.
+    fn next(&self) -> Option<Step> {
+        let mut next = None;
+        loop {
+            let after = || self.steps.last().map_or(0, |last| last + 1);
+            let from = next.unwrap_or_else(after);
+            // Steps of a file increase: a rank that has a later one does not write this one.
+            let ranks = self.ranks.values();
+            let latest = ranks.filter_map(|scan| scan.first(from)).max();
+            if latest <= next {
+                return next;
+            }
+            next = latest;
+        }
+    }
+
     /// Returns the rank that the next step waits for, and its number of steps: one that has not
-    /// begun its file, or else the one with the fewest. `None` if all have ended, or all have the
-    /// same.
+    /// begun its file, or else, of those without that step, the one with the fewest. `None` if all
+    /// have ended, or all have the same.
     pub fn behind(&self) -> Option<(u32, Option<u64>)> {
         let mut ranks = 0..self.header.ranks;
         if let Some(rank) = ranks.find(|rank| !self.ranks.contains_key(rank)) {
             return Some((rank, None));
         }
-        let count = |scan: &Scan| scan.records.len() as u64;
-        let running = self.ranks.iter().filter(|(_, scan)| !scan.is_finished);
-        let (rank, last) = running.min_by_key(|(_, scan)| count(scan))?;
-        let is_ahead = |scan: &Scan| count(scan) > count(last);
-        let is_behind = self.ranks.values().any(is_ahead);
-        is_behind.then(|| (*rank, Some(count(last))))
+        let next = self.next()?;
+        let ranks = self.ranks.iter();
+        let behind = ranks.filter(|(_, scan)| !scan.is_finished && !scan.has(next));
+        let counts = behind.map(|(rank, scan)| (*rank, Some(scan.records.len() as u64)));
+        counts.min_by_key(|(_, count)| *count)
     }
 
     /// Returns whether the writers of what is missing for the next step are alive.
@@ -151,10 +168,11 @@ impl Archive {
         if !self.is_begun() {
             return Ok(Writers::Unknown);
         }
+        let next = self.next();
         let mut found = Writers::Alive;
         for (rank, scan) in &self.ranks {
-            // A rank that is ahead of others has done its part.
-            if scan.is_finished || scan.records.len() > self.steps.len() {
+            // A rank that has the step has done its part.
+            if scan.is_finished || next.is_some_and(|next| scan.has(next)) {
                 continue;
             }
             match is_written(&scan.frames)? {
@@ -199,12 +217,9 @@ impl Archive {
     /// Returns a rank that has ended its file without a step that another one has: that step is
     /// never completed. `None` until the steps before it are complete.
     pub(crate) fn ended_early(&self) -> Option<u32> {
-        let last = |scan: &Scan| scan.records.last().map(|record| record.0);
-        let most = self.ranks.values().map(last).max()?;
+        let next = self.next()?;
         let mut ranks = self.ranks.iter();
-        let early = ranks.find(|(_, scan)| {
-            scan.is_finished && last(scan) < most && last(scan) == self.steps.last().copied()
-        });
+        let early = ranks.find(|(_, scan)| scan.is_finished && !scan.has(next));
         early.map(|(rank, _)| *rank)
     }
 

@@ -110,8 +110,13 @@ impl Scan {
     }
 
     pub(super) fn has(&self, step: Step) -> bool {
-        let place = self.records.binary_search_by_key(&step, |record| record.0);
-        place.is_ok()
+        self.first(step) == Some(step)
+    }
+
+    /// Returns the first step from `from` on.
+    pub(super) fn first(&self, from: Step) -> Option<Step> {
+        let at = self.records.partition_point(|record| record.0 < from);
+        self.records.get(at).map(|record| record.0)
     }
 
     /// Returns true if a record is complete. An incomplete one is the last frame of its file: if
