@@ -50,7 +50,8 @@ impl<T: Elem> Array<T, 1> {
         let read = self.segment.read_local(first, &mut own);
         read.map_err(|error| team.0.refuse_next(error))?;
         own.sort_by(&compare);
-        self.segment.write_local(first, &own)?;
+        let written = self.segment.write_local(first, &own);
+        written.map_err(|error| team.0.refuse_next(error))?;
 
         let lens: Vec<u64> = (0..team.size())
             .map(|rank| self.pattern.local_len(rank))
@@ -76,14 +77,16 @@ impl<T: Elem> Array<T, 1> {
                 .next()
                 .map_or(0, |run| run.offset);
             if !piece.is_empty() {
-                self.segment.get(from, first + lo, piece)?;
+                let got = self.segment.get(from, first + lo, piece);
+                got.map_err(|error| team.0.refuse_next(error))?;
             }
             rest = after;
         }
         // A stable sort detects the sorted runs and merges them.
         got.sort_by(&compare);
         team.barrier()?;
-        self.segment.write_local(first, &got)?;
+        let written = self.segment.write_local(first, &got);
+        written.map_err(|error| team.0.refuse_next(error))?;
         team.barrier()
     }
 }
