@@ -142,8 +142,10 @@ impl Attached {
 impl Job {
     /// Runs `access` on the segment that a pointer names. Attaches to it on first use, and again if
     /// the number has been reused since. `access` runs a second time if the owner of memory that is
-    /// not mapped here no longer has that segment: a pointer has six bits of the generation, so it
-    /// may name a later one.
+    /// not mapped here no longer has that segment: a pointer has eight bits of the generation (six
+    /// if it names a piece of the unit's own heap), so it may name a later one. A put that does not
+    /// wait learns that only from its handle: such puts fail until a blocking access has attached
+    /// the later segment.
     #[inline]
     pub(crate) fn with_remote<T, R, E: Into<Error>>(
         &self,

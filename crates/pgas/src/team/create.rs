@@ -124,7 +124,8 @@ impl Team {
 
     /// Ends the team. Collective: when it returns, no member uses the team any more. Dropping the
     /// last clone frees its local resources without synchronising with the others, and so does an
-    /// error, including [`Error::TeamInUse`].
+    /// error, including [`Error::TeamInUse`]. The memory in which the members meet is reused once
+    /// all of them have dropped the team.
     pub fn destroy(self) -> Result<()> {
         if let Err(error) = self.barrier() {
             // Others may come to the board later.
