@@ -57,8 +57,8 @@ use crate::collective::call::{Call, Failure};
 use crate::job::Job;
 use crate::team::Inner;
 use samite_fabric::{Bell, PeerId};
-use samite_mem::SharedBytes;
 use samite_mem::sync::{Ordering, fence};
+use samite_mem::{OwnerProcess, SharedBytes};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -95,6 +95,8 @@ const LOOKS: u32 = 600;
 /// A team's board; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Board {
+    /// A fork of it has this board, too, and must leave the team to its parent.
+    owner: OwnerProcess,
     pub(super) rank: u32,
     pub(super) peers: Arc<[PeerId]>,
     /// By rank.
@@ -227,6 +229,7 @@ impl Board {
         let mark = team.id.mixed() & !RANK | 1 << 63;
         let bells = team.peers.iter().map(|peer| team.job.fabric.bell(*peer));
         Board {
+            owner: OwnerProcess::current(),
             rank: team.rank,
             peers: team.peers.clone(),
             bells: bells.collect(),
@@ -239,8 +242,8 @@ impl Board {
             mark,
             come: AtomicU64::new(0),
             ended: AtomicU64::new(0),
-            // Teams share no sequence numbers: a member may come to a team that others have dropped
-            // and whose block another team has.
+            // Teams share no sequence numbers: what a member left in the block of a team that all
+            // have dropped is not taken for a meeting of the next one.
             sequence: AtomicU64::new(mark),
             looks: AtomicU32::new(LOOKS),
             touching: AtomicBool::new(false),
@@ -608,6 +611,10 @@ impl Drop for Board {
     /// Returns the block for reuse, once all members have dropped their boards, unless one may
     /// still come to this board.
     fn drop(&mut self) {
+        if !self.owner.is_current() {
+            self.block.at = None;
+            return;
+        }
         let (size, pool) = (u64::from(self.size()), &self.block.pool);
         let left = WORD * (1 + size);
         for there in &self.tell {
