@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::job::Job;
+use crate::waited::tell_all;
 use parking_lot::Mutex;
 use samite_fabric::PeerId;
 use std::sync::Arc;
@@ -35,10 +36,7 @@ impl Ended {
         let mut others = job.left.peers();
         others.retain(|peer| *peer != job.fabric.me());
         let life = job.layer.life().to_le_bytes();
-        for peer in job.peers.iter().filter(|peer| **peer != job.fabric.me()) {
-            // A peer that is gone does not need the message.
-            let _ = job.fabric.tell(*peer, ENDED, &life);
-        }
+        tell_all(&job.fabric, &job.peers, ENDED, &life);
         let still_there = |peer: &PeerId| {
             // Lock order: handlers run under the engine's lock and take this one, so release it
             // before using the fabric.

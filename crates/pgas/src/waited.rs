@@ -1,7 +1,7 @@
 //! Measures how long an operation takes that is not a single wait of the fabric.
 
 use crate::Result;
-use samite_fabric::{Error, Fabric, Whom};
+use samite_fabric::{Error, Fabric, PeerId, Whom};
 use std::time::{Duration, Instant};
 
 /// The time since the first look, without time during which the process was stopped.
@@ -24,6 +24,20 @@ impl Waited {
     pub(crate) fn is_over(&mut self, deadline: Duration) -> bool {
         self.look(deadline) >= deadline
     }
+}
+
+/// Sends an active message to those of these peers that are others and not gone. One deadline
+/// covers all that take no messages, and they delay no others: those are sent to first.
+#[cold]
+pub(crate) fn tell_all(fabric: &Fabric, peers: &[PeerId], handler: u16, bytes: &[u8]) {
+    let is_late = |peer: &PeerId, deadline| {
+        let told = fabric.within(deadline, || fabric.tell(*peer, handler, bytes));
+        matches!(told, Err(Error::Timeout { .. }))
+    };
+    let (began, deadline) = (fabric.now(), fabric.deadline());
+    let mut late = peers.to_vec();
+    late.retain(|peer| *peer != fabric.me() && is_late(peer, Duration::ZERO));
+    late.retain(|peer| is_late(peer, deadline.saturating_sub(fabric.now() - began)));
 }
 
 /// Retries on words that others may change all the time. Without a deadline they might never end.

@@ -23,15 +23,16 @@
 //! the caller's symmetric memory, and waits for them, before it returns.
 
 use super::call::{Call, Failure};
+use super::pending::Flight;
 use crate::job::Job;
 use crate::team::{Inner, TeamId};
 use crate::unfinished::in_destructor;
+use crate::waited::tell_all;
 use parking_lot::Mutex;
 use samite_fabric::{Error as Below, Fabric, Handle, Match, PeerId, Received, Sent};
 use samite_mem::SharedBytes;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
 
 /// The active message by which a member ends the calls of the others: life, team, call,
 /// [`Failure::words`].
@@ -44,14 +45,22 @@ pub(super) type Reports = Arc<Mutex<ReportedFailures>>;
 pub(super) struct ReportedFailures {
     /// The team and call, the reporting peer, and the reason.
     ends: VecDeque<((u64, u64), PeerId, [u64; 4])>,
-    /// Tags of the last calls that failed here: messages sent for them are not received any more.
-    failed: VecDeque<u64>,
+    /// Of calls that failed here.
+    failed: Unwanted,
+    /// Of the clocks of calls that failed here or whose result nobody received.
+    clocks: Unwanted,
 }
+
+/// The last tags whose messages are not received any more, each with its call if that may still be
+/// in flight.
+#[derive(Debug, Default)]
+struct Unwanted(VecDeque<(u64, Weak<Flight>)>);
 
 /// Maximum number of reported failures that are kept.
 const ENDS_MAX: usize = 1024;
 
-/// After this many later failures, all messages of a failed call have arrived.
+/// After this many later failures, all messages of a failed call have arrived, unless it is still
+/// in flight.
 const FAILED_MAX: usize = 16;
 
 impl ReportedFailures {
@@ -66,13 +75,6 @@ impl ReportedFailures {
         }
     }
 
-    /// Adds a call that failed here. Returns the tag whose messages are to be dropped now.
-    fn add_failed(&mut self, tag: u64) -> Option<u64> {
-        self.failed.push_back(tag);
-        let is_late = self.failed.len() > FAILED_MAX;
-        is_late.then(|| self.failed.pop_front())?
-    }
-
     /// Takes the report of a member, with its rank. Only members can end a call.
     fn take(&mut self, call: (u64, u64), members: &[PeerId]) -> Option<(u32, [u64; 4])> {
         let rank = |(other, from, _): &((u64, u64), PeerId, _)| match *other == call {
@@ -83,6 +85,18 @@ impl ReportedFailures {
         let (at, rank) = found.find_map(|(at, end)| Some((at, rank(end)?)))?;
         let (.., why) = self.ends.remove(at)?;
         Some((rank as u32, why))
+    }
+}
+
+impl Unwanted {
+    /// Adds a tag. Returns those whose messages are to be dropped now.
+    fn add(&mut self, tag: u64, call: Weak<Flight>) -> Vec<u64> {
+        self.0.push_back((tag, call));
+        let too_many = self.0.len().saturating_sub(FAILED_MAX);
+        let first = self.0.iter().take(too_many);
+        let have_ended = first.take_while(|(_, call)| call.strong_count() == 0);
+        let count = have_ended.count();
+        self.0.drain(..count).map(|(tag, _)| tag).collect()
     }
 }
 
@@ -111,30 +125,37 @@ fn tag(life: u32, team: TeamId, call: u64) -> u64 {
     0xd5 << 56 | u64::from(life & 0xf) << 51 | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
 }
 
-/// Drops the messages of calls that have failed here, when global memory ends.
+/// Drops the messages that will not be received, when global memory ends.
 pub(super) fn end(fabric: &Fabric, ends: &Reports) {
-    let failed = std::mem::take(&mut ends.lock().failed);
-    failed
-        .into_iter()
-        .for_each(|tag| drop_messages(fabric, tag));
+    let ReportedFailures { failed, clocks, .. } = std::mem::take(&mut *ends.lock());
+    drop_messages(
+        fabric,
+        failed.0.into_iter().chain(clocks.0).map(|(tag, _)| tag),
+    );
 }
 
-/// Records that messages with this tag are not received any more. They are dropped some failures
+/// Records that messages of a failed call are not received any more. They are dropped some failures
 /// later.
-pub(super) fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
-    let unwanted = ends.lock().add_failed(tag);
-    if let Some(tag) = unwanted {
-        drop_messages(fabric, tag);
-    }
+fn forget(fabric: &Fabric, ends: &Reports, tag: u64) {
+    let unwanted = ends.lock().failed.add(tag, Weak::new());
+    drop_messages(fabric, unwanted);
 }
 
-/// Drops the messages of a call that have arrived and will not be received.
-fn drop_messages(fabric: &Fabric, tag: u64) {
-    let which = Match::any(tag).masked(!1);
-    // A bound on what a correct member can have sent.
-    let mut left = 0..1 << 16;
-    while left.next().is_some() && fabric.probe(which).is_some() {
-        drop(fabric.irecv(which, Vec::new()));
+/// As [`forget`], for the clocks of a call that may still be in flight.
+pub(super) fn forget_clocks(fabric: &Fabric, ends: &Reports, tag: u64, call: Weak<Flight>) {
+    let unwanted = ends.lock().clocks.add(tag, call);
+    drop_messages(fabric, unwanted);
+}
+
+/// Drops the messages that have arrived with these tags and will not be received.
+fn drop_messages(fabric: &Fabric, tags: impl IntoIterator<Item = u64>) {
+    for tag in tags {
+        let which = Match::any(tag).masked(!1);
+        // A bound on what a correct member can have sent.
+        let mut left = 0..1 << 16;
+        while left.next().is_some() && fabric.probe(which).is_some() {
+            drop(fabric.irecv(which, Vec::new()));
+        }
     }
 }
 
@@ -302,16 +323,7 @@ impl Messages {
         let mut telling = vec![self.life.into(), self.team, call.number];
         telling.extend(failure.words(self.rank));
         let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
-        let mut deadline = self.fabric.deadline();
-        let others = self.peers.iter().zip(0..);
-        for (peer, _) in others.filter(|(_, rank)| *rank != self.rank) {
-            let tell = || self.fabric.tell(*peer, END, &telling);
-            // A member that is gone does not need the report. One deadline covers all that take
-            // no messages.
-            if let Err(Below::Timeout { .. }) = self.fabric.within(deadline, tell) {
-                deadline = Duration::ZERO;
-            }
-        }
+        tell_all(&self.fabric, &self.peers, END, &telling);
         self.withdraw();
         forget(&self.fabric, &self.ends, self.tag);
     }
@@ -376,6 +388,7 @@ mod tests {
     use samite_testkit::{check, same, simulate};
     use std::collections::HashSet;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
 
     #[test]
     fn the_oldest_failures_are_let_go() {
@@ -451,6 +464,50 @@ mod tests {
                 // The call, the first report, and not the others.
                 fabric.within(3 * deadline, report)?;
             } else if world.rank() == 2 {
+                fabric.recv(Match::from(members[0], 1), &mut [])?;
+            }
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// Two members take no messages. The third one is told at once, and one deadline covers both.
+    #[test]
+    fn those_that_take_messages_are_told_first() {
+        const TOLD: u16 = 7;
+        let name = "collective::messages::tests::those_that_take_messages_are_told_first";
+        let state = &Arc::new(AtomicU64::new(starving::IDLE));
+        simulate(name, 4, 0..4, |fabric, members| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let words = world.allocate::<u64>(1)?;
+            let deadline = Duration::from_millis(50);
+            if world.rank() == 0 {
+                state.store(starving::IDLE, Relaxed);
+                starve(fabric, state);
+                state.store(starving::KEEPS, Relaxed);
+                for rank in 1..3 {
+                    for _ in 0..=ALMOST_ALL {
+                        drop(words.put_nb(rank, 0, &[1])?);
+                    }
+                }
+                fabric.send(members[3], 1, &[])?;
+                let began = fabric.now();
+                fabric.within(deadline, || tell_all(fabric, members, TOLD, &[]));
+                let took = fabric.now() - began;
+                check!(deadline <= took && took < 2 * deadline, "{took:?}");
+                state.store(starving::STARVES, Relaxed);
+                fabric.send(members[3], 1, &[])?;
+            } else if world.rank() == 3 {
+                let told = Arc::new(AtomicU64::new(0));
+                let count = told.clone();
+                fabric.on(TOLD, move |_, _| {
+                    count.fetch_add(1, Relaxed);
+                    None
+                });
+                fabric.recv(Match::from(members[0], 1), &mut [])?;
+                let is_told = || (told.load(Relaxed) == 1).then_some(());
+                let wait = || pgas.job.wait_until("a test", &[], is_told);
+                fabric.within(deadline / 2, wait)?;
                 fabric.recv(Match::from(members[0], 1), &mut [])?;
             }
             Ok(world.barrier()?)

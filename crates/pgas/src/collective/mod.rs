@@ -88,7 +88,7 @@ pub(crate) use shared::{Block, Board};
 use crate::job::Job;
 use messages::Reports;
 use parking_lot::Mutex;
-use pending::{Flying, InFlight};
+use pending::{Flight, Flying, InFlight};
 use samite_fabric::{Fabric, PeerId};
 use shared::Pool;
 use std::sync::Arc;
@@ -139,14 +139,13 @@ impl State {
     /// Returns true if a call in flight can advance, judging by flags alone. Does not use the
     /// fabric.
     pub(crate) fn is_ready(&self) -> bool {
-        let is_ready = |call: &InFlight| call.try_lock().is_some_and(|call| call.is_ready());
-        self.in_flight.lock().iter().any(is_ready)
+        self.in_flight.lock().iter().any(|call| call.is_ready())
     }
 
     /// Starts a call and adds it to those in flight.
     fn fly(&self, job: &Job, mut call: Flying) -> InFlight {
         let has_ended = call.step(job).is_some();
-        let call = Arc::new(Mutex::new(call));
+        let call = Flight::new(call);
         if !has_ended {
             self.change_in_flight(|all| all.push(call.clone()));
         }
@@ -162,22 +161,12 @@ impl State {
         // Operators run without the lock: they may wait.
         let in_flight = self.in_flight.lock().clone();
         for call in &in_flight {
-            if let Some(Some(())) = advance(job, call, |call| call.step(job).map(drop)) {
+            let ended = call.advance(job, |call| call.step(job).map(drop));
+            if ended.is_some() {
                 self.change_in_flight(|all| all.retain(|other| !Arc::ptr_eq(other, call)));
             }
         }
     }
-}
-
-/// Advances a call, unless another thread does.
-fn advance<R>(job: &Job, call: &InFlight, step: impl FnOnce(&mut Flying) -> R) -> Option<R> {
-    let mut flying = call.try_lock()?;
-    let stepped = step(&mut flying);
-    drop(flying);
-    // Another thread may have found the call taken, and gone to sleep although the next step was
-    // possible.
-    job.bells[job.me.index()].nudge();
-    Some(stepped)
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ use super::run::{Ended, Run};
 use crate::Result;
 use crate::job::Job;
 use crate::team::{Team, stepping};
-use parking_lot::Mutex;
+use crate::unfinished::in_destructor;
+use parking_lot::{Mutex, MutexGuard};
 use samite_mem::SharedBytes;
+use samite_mem::sync::fence;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +19,15 @@ pub(super) struct Flying {
     combiner: Option<Box<dyn Combiner + Send>>,
 }
 
-pub(super) type InFlight = Arc<Mutex<Flying>>;
+/// A call that the threads of this unit advance in turn.
+#[derive(Debug)]
+pub(super) struct Flight {
+    flying: Mutex<Flying>,
+    /// A thread has found the call taken by another one, and may go to sleep.
+    missed: AtomicBool,
+}
+
+pub(super) type InFlight = Arc<Flight>;
 
 impl std::fmt::Debug for Flying {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -36,9 +46,49 @@ impl Flying {
         let combiner = combiner.map(|combiner| combiner as &dyn Combiner);
         stepping(|| self.run.step(job, combiner))
     }
+}
 
+impl Flight {
+    pub(super) fn new(flying: Flying) -> InFlight {
+        Arc::new(Flight {
+            flying: Mutex::new(flying),
+            missed: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes the call, unless another thread has it.
+    fn take(&self) -> Option<MutexGuard<'_, Flying>> {
+        self.flying.try_lock().or_else(|| {
+            self.missed.store(true, Ordering::Relaxed);
+            // ORDERING: SeqCst, with the fence of `advance`: the call is free by now, or the thread
+            // that has it will see `missed`.
+            fence(Ordering::SeqCst);
+            self.flying.try_lock()
+        })
+    }
+
+    /// Returns true if a step would advance the call, judging by flags alone.
     pub(super) fn is_ready(&self) -> bool {
-        self.run.is_ready()
+        self.take().is_some_and(|flying| flying.run.is_ready())
+    }
+
+    /// Takes a step, which returns a value once the call has ended, unless another thread has the
+    /// call. Wakes the other threads if the call has ended or one of them has found it taken.
+    pub(super) fn advance<R>(
+        &self,
+        job: &Job,
+        step: impl FnOnce(&mut Flying) -> Option<R>,
+    ) -> Option<R> {
+        let mut flying = self.take()?;
+        let ended = step(&mut flying);
+        drop(flying);
+        // ORDERING: SeqCst: see `take`.
+        fence(Ordering::SeqCst);
+        let was_missed = self.missed.swap(false, Ordering::Relaxed);
+        if was_missed || ended.is_some() {
+            job.bells[job.me.index()].nudge();
+        }
+        ended
     }
 }
 
@@ -54,7 +104,7 @@ impl Flying {
 pub struct Pending<R> {
     team: Team,
     call: Call,
-    flying: InFlight,
+    flight: InFlight,
     /// The checking mode has not merged the clocks of the others yet.
     unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,
@@ -81,7 +131,7 @@ impl<R> Pending<R> {
         Pending {
             team: team.clone(),
             call,
-            flying: job.collectives.fly(job, flying),
+            flight: job.collectives.fly(job, flying),
             unwatched: AtomicBool::new(job.check.is_some()),
             result,
             memory,
@@ -93,7 +143,7 @@ impl<R> Pending<R> {
     /// members that the result depends on.
     #[cold]
     fn watch(&self) -> Result<()> {
-        // ORDERING: Relaxed: it is only used under the lock of `flying`.
+        // ORDERING: Relaxed: it is only used while this thread has the call.
         self.unwatched.store(false, Ordering::Relaxed);
         match &self.team.0.job.check {
             None => Ok(()),
@@ -108,10 +158,10 @@ impl<R> Pending<R> {
 
     fn look(&self) -> Option<Result<R>> {
         let job = &self.team.0.job;
-        super::advance(job, &self.flying, |flying| {
+        self.flight.advance(job, |flying| {
             let ended = flying.step(job)?.clone();
             Some(self.answer(ended))
-        })?
+        })
     }
 
     fn answer(&self, ended: Ended) -> Result<R> {
@@ -137,18 +187,14 @@ impl<R> Pending<R> {
     /// advancing it: then it continues, and only its result is lost.
     pub fn wait(self) -> Result<R> {
         let job = &self.team.0.job;
-        let has_ended = || {
-            let flying = self.flying.try_lock();
-            flying.is_some_and(|flying| flying.is_ready())
-        };
-        let waited = job.wait_stepping(self.call.kind.name(), &[], || self.look(), has_ended);
-        waited.unwrap_or_else(|error| match self.flying.try_lock() {
-            None => Err(error.into()),
-            Some(mut flying) => {
-                // Another thread may just have brought it to its end.
-                let ended = flying.run.time_out(job, error);
-                self.answer(ended)
-            }
+        let what = self.call.kind.name();
+        let waited = job.wait_stepping(what, &[], || self.look(), || self.flight.is_ready());
+        waited.unwrap_or_else(|error| {
+            let late = error.clone();
+            // Another thread may just have brought it to its end.
+            let end = |flying: &mut Flying| Some(self.answer(flying.run.time_out(job, late)));
+            let ended = self.flight.advance(job, end);
+            ended.unwrap_or_else(|| Err(error.into()))
         })
     }
 }
@@ -157,7 +203,9 @@ impl<R> Drop for Pending<R> {
     /// Nobody will receive the clocks of a call that has failed, or that was not waited for.
     fn drop(&mut self) {
         if *self.unwatched.get_mut() {
-            self.team.0.forget_clocks(&self.call);
+            let flight = Arc::downgrade(&self.flight);
+            let forget = || self.team.0.forget_clocks(&self.call, flight);
+            in_destructor(self.team.fabric(), forget);
         }
     }
 }
@@ -184,8 +232,36 @@ impl<R> std::future::Future for Pending<R> {
 mod tests {
     use crate::{Pgas, Sum};
     use samite_fabric::{Error, Whom};
-    use samite_testkit::{check, same, simulate_on};
+    use samite_testkit::{check, same, simulate, simulate_on};
+    use std::sync::atomic::Ordering;
     use std::time::Duration;
+
+    /// A thread that finds a call taken is woken by the one that has it, once.
+    #[test]
+    fn a_step_that_another_thread_missed_wakes_it() {
+        let name = "collective::pending::tests::a_step_that_another_thread_missed_wakes_it";
+        simulate(name, 1, 0..1, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let barrier = pgas.world().ibarrier()?;
+            let flight = &barrier.flight;
+            let was_missed = || flight.missed.load(Ordering::Relaxed);
+            let step = |is_taken: bool| {
+                flight.advance(&pgas.job, |_| {
+                    if is_taken {
+                        let other = || {
+                            flight.is_ready() || flight.advance(&pgas.job, |_| Some(())).is_some()
+                        };
+                        assert!(!std::thread::scope(|scope| scope.spawn(other).join()).unwrap());
+                        assert!(was_missed());
+                    }
+                    None::<()>
+                })
+            };
+            same!((step(false), was_missed()), (None, false));
+            same!((step(true), was_missed()), (None, false));
+            Ok(barrier.wait()?)
+        });
+    }
 
     /// If another thread brings a call to its end after the deadline of a wait but before its last
     /// check, the call keeps that result.
@@ -202,7 +278,7 @@ mod tests {
                 })?;
                 let (what, whom, after) = ("a test", Whom::Any, Duration::ZERO);
                 let late = Error::Timeout { what, whom, after };
-                let ended = sum.flying.lock().run.time_out(&pgas.job, late);
+                let ended = sum.flight.flying.lock().run.time_out(&pgas.job, late);
                 check!(ended.is_ok(), "{ended:?}");
                 same!(sum.wait()?, [2]);
                 let mut all = [0];

@@ -8,7 +8,7 @@
 use super::call::{Call, Failure, Kind};
 use super::combining::{BLOCK, Combiner};
 use super::messages::{self, Messages};
-use super::pending::Flying;
+use super::pending::{Flight, Flying};
 use super::schedule::{self, Memory, Schedule, Span, Step, Term};
 use super::shape::Shape;
 use super::shared::{self, Board, Flags};
@@ -20,8 +20,8 @@ use crate::{Error, Result};
 use samite_mem::SharedBytes;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// The outcome of a collective.
 pub(super) type Ended = std::result::Result<(), Failure>;
@@ -427,7 +427,7 @@ impl Inner {
             None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
         };
         ended.map_err(|failure| {
-            self.forget_clocks(call);
+            self.forget_clocks(call, Weak::new());
             failure.error(self, call.kind.name())
         })?;
         if let (Some(check), Some(news)) = (check, news) {
@@ -437,11 +437,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Records that this unit will not receive what the checking mode of other members sends.
-    pub(super) fn forget_clocks(&self, call: &Call) {
+    /// Records that this unit will not receive what the checking mode of other members sends. The
+    /// call may still be in flight.
+    pub(super) fn forget_clocks(&self, call: &Call, flight: Weak<Flight>) {
         if let Some(check) = &self.job.check {
             let tag = check.tag(self.id.0, call.number);
-            messages::forget(&self.job.fabric, &self.job.collectives.ends, tag);
+            let ends = &self.job.collectives.ends;
+            messages::forget_clocks(&self.job.fabric, ends, tag, flight);
         }
     }
 
@@ -526,11 +528,12 @@ impl Inner {
     /// Ends a call with inconsistent arguments at all members. Returns the error for the caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
-        self.forget_clocks(&call);
         if self.size() > 1 {
             let failure = Err(Failure::Own(error.clone()));
             let run = Run::new(self, call, failure, Ends::nothing());
-            self.job.collectives.fly(&self.job, Flying::new(run, None));
+            let flying = Flying::new(run, None);
+            let flight = self.job.collectives.fly(&self.job, flying);
+            self.forget_clocks(&call, Arc::downgrade(&flight));
         }
         error
     }
