@@ -14,6 +14,11 @@ impl Clock {
         clock
     }
 
+    /// Removes the times of units that do not exist: a clock that was received may have any length.
+    pub(super) fn limit(&mut self, units: usize) {
+        self.0.truncate(units);
+    }
+
     pub(super) fn time(&self, unit: u32) -> u64 {
         self.0.get(unit as usize).copied().unwrap_or(0)
     }

@@ -6,7 +6,8 @@
 //! clock that was stored before it.
 //!
 //! A query says nothing about the unit that sends it: that is known from the message. What a query
-//! makes this unit store and compute is bounded by the size of the query.
+//! makes this unit store is at most a clock of all units for each of its ranges. It is compared with
+//! each recorded piece of them once.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};
@@ -65,6 +66,8 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Home {
     owner: Unit,
+    /// The number of units.
+    units: usize,
     shadow: Shadow,
     /// The clocks of those that have updated elements, by segment.
     updated: HashMap<u16, Ranges<Clock>>,
@@ -72,9 +75,10 @@ pub(super) struct Home {
 }
 
 impl Home {
-    pub(super) fn new(owner: Unit) -> Home {
+    pub(super) fn new(owner: Unit, units: usize) -> Home {
         Home {
             owner,
+            units,
             shadow: Shadow::default(),
             updated: HashMap::new(),
             locks: HashMap::new(),
@@ -92,8 +96,10 @@ impl Home {
                 element_bytes,
                 kind,
                 place,
-                clock,
+                mut clock,
             } => {
+                let ranges = merged(ranges);
+                clock.limit(self.units);
                 let new = New {
                     owner: self.owner,
                     segment,
@@ -114,7 +120,10 @@ impl Home {
                     }
                 }
             }
-            Question::Leave { lock, clock } => self.locks.entry(lock).or_default().join(&clock),
+            Question::Leave { lock, mut clock } => {
+                clock.limit(self.units);
+                self.locks.entry(lock).or_default().join(&clock);
+            }
             Question::Take { key } => {
                 let left = match key {
                     Key::Lock(lock) => self.locks.get(&lock),
@@ -122,7 +131,10 @@ impl Home {
                         segment,
                         generation,
                         offset,
-                    } => Ranges::of(&mut self.updated, segment, generation).at(offset),
+                    } => {
+                        let updated = self.updated.get(&segment);
+                        updated.and_then(|updated| updated.at(generation, offset))
+                    }
                 };
                 answer.clock = left.cloned().unwrap_or_default();
             }
@@ -136,6 +148,22 @@ impl Home {
         let question = serde_json::from_slice(bytes).ok()?;
         serde_json::to_vec(&self.answer(unit, question)).ok()
     }
+}
+
+/// Merges ranges that overlap or touch, so that each byte is visited once.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let is_part = next.start <= last.end;
+        last.end = if is_part {
+            last.end.max(next.end)
+        } else {
+            last.end
+        };
+        is_part
+    });
+    ranges
 }
 
 #[cfg(test)]
@@ -157,7 +185,7 @@ mod tests {
     /// Only a unit itself completes its puts.
     #[test]
     fn a_unit_speaks_for_itself() {
-        let home = &mut Home::new(Unit(0));
+        let home = &mut Home::new(Unit(0), 3);
         answer(home, 0, &access(0, "ImplicitPut", 8, "[1]"));
         answer(home, 1, r#"{"Complete":{"unit":0,"clock":[1,1]}}"#);
         let found = answer(home, 1, &access(1, "Get", 8, "[5,5]"));
@@ -170,7 +198,7 @@ mod tests {
     /// An update of as many elements as there can be costs no more than one of a few.
     #[test]
     fn an_update_of_everything_is_one_range() {
-        let home = &mut Home::new(Unit(0));
+        let home = &mut Home::new(Unit(0), 3);
         answer(home, 1, &access(1, "Update", u64::MAX, "[0,3]"));
         answer(home, 2, &access(2, "Update", 8, "[0,0,4]"));
         let mut take = |offset: u64, generation: u8| {
@@ -182,7 +210,31 @@ mod tests {
         assert_eq!(take(7, 0), [3, 4]);
         assert_eq!(take(8, 0), [3, 0]);
         assert_eq!(take(1 << 60, 0), [3, 0]);
-        // The number stands for other memory.
+        // The number stands for other memory. Nothing has been recorded of that, and a query does
+        // not change what has.
         assert_eq!(take(7, 1), [0, 0]);
+        assert_eq!(take(7, 0), [3, 4]);
+    }
+
+    /// A query names each byte once, and times of units that there are.
+    #[test]
+    fn a_query_is_limited() {
+        let home = &mut Home::new(Unit(0), 3);
+        answer(home, 1, &access(1, "Update", 8, "[0,3,0,9,9]"));
+        let lock = r#""lock":[1,1]"#;
+        answer(
+            home,
+            1,
+            &format!(r#"{{"Leave":{{{lock},"clock":[0,3,0,9]}}}}"#),
+        );
+        for key in [
+            r#"{"Element":{"segment":1,"generation":0,"offset":0}}"#,
+            r#"{"Lock":[1,1]}"#,
+        ] {
+            let clock = answer(home, 0, &format!(r#"{{"Take":{{"key":{key}}}}}"#)).clock;
+            assert_eq!([1, 3].map(|unit| clock.time(unit)), [3, 0], "{key}");
+        }
+        let ranges = vec![20..30, 8..16, 9..9, 0..10, 16..17, 3..4];
+        assert_eq!(merged(ranges), [0..17, 20..30]);
     }
 }

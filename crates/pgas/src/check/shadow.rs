@@ -198,9 +198,12 @@ impl<V: Clone + Default + PartialEq> Ranges<V> {
         found
     }
 
-    /// Returns the value of the range that a byte is in.
-    pub(super) fn at(&self, byte: u64) -> Option<&V> {
-        let (_, (end, value)) = self.ranges.range(..=byte).next_back()?;
+    /// Returns the value of the range that a byte is in, in this use of a segment's number.
+    pub(super) fn at(&self, generation: u8, byte: u64) -> Option<&V> {
+        let mut before = self.ranges.range(..=byte);
+        let (_, (end, value)) = before
+            .next_back()
+            .filter(|_| generation == self.generation)?;
         (byte < *end).then_some(value)
     }
 
