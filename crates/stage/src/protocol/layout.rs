@@ -14,9 +14,10 @@ use std::collections::HashSet;
 /// Alignment of blocks in their buffer: two cache lines, so that no two blocks share one.
 pub const ALIGN: u64 = 128;
 
-/// How often each block of a variable may be looked at in search of overlaps, on average, and how
-/// often a few may be in any case. The search must not take much longer than the message did, since
-/// a single thread decides about all streams. The blocks of a grid take 20 to 50 looks.
+/// How many looks the search for overlaps may take for each block of a variable, on average, and
+/// how many for a few blocks in any case. The search must not take much longer than the message
+/// did, since a single thread decides about all streams. The blocks of a grid take 10 to 25 looks
+/// for each of their dimensions.
 const LOOKS: u64 = 256;
 const LEAST_LOOKS: u64 = 1 << 20;
 

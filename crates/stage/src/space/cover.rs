@@ -15,11 +15,12 @@ pub fn first_overlap(blocks: &[Region]) -> Option<(usize, usize)> {
     overlap_within(blocks, u64::MAX).ok().flatten()
 }
 
-/// [`overlap_within`] has looked at more blocks than it may.
+/// [`overlap_within`] has taken more looks than it may.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GaveUp;
 
-/// As [`first_overlap`], but looks at no more than `most` blocks, each as often as it is looked at.
+/// As [`first_overlap`], but takes at most `most` looks: to cut blocks takes one at each dimension
+/// of each block, and to compare two blocks takes one.
 pub(crate) fn overlap_within(
     blocks: &[Region],
     most: u64,
@@ -40,7 +41,8 @@ impl Search<'_> {
     }
 
     fn among(&mut self, some: Vec<usize>) -> Result<Option<(usize, usize)>, GaveUp> {
-        self.spend(some.len())?;
+        let dims = self.blocks.first().map_or(0, Region::dims);
+        self.spend(some.len() * dims)?;
         let Some((dim, cut)) = self.best_cut(&some) else {
             return self.pairs(&some);
         };
@@ -217,6 +219,20 @@ mod tests {
             let grid = Grid::new(&[4096; 3], &parts).unwrap();
             let blocks: Vec<Region> = (0..grid.parts()).map(|rank| grid.part(rank)).collect();
             assert_eq!(overlap_within(&blocks, looks), Ok(None), "{parts:?}");
+        }
+    }
+
+    /// One cut of 16 blocks, then two times 8 blocks, which are compared pair by pair.
+    #[test]
+    fn each_dimension_of_a_block_takes_a_look() {
+        for dims in 1..4 {
+            let (mut shape, mut parts) = (vec![4; dims], vec![1; dims]);
+            (shape[0], parts[0]) = (16, 16);
+            let grid = Grid::new(&shape, &parts).unwrap();
+            let blocks: Vec<Region> = (0..grid.parts()).map(|rank| grid.part(rank)).collect();
+            let looks = 16 * dims as u64 + 2 * (8 * dims as u64 + 8 * 7 / 2);
+            assert_eq!(overlap_within(&blocks, looks - 1), Err(GaveUp));
+            assert_eq!(overlap_within(&blocks, looks), Ok(None));
         }
     }
 
