@@ -165,7 +165,17 @@ impl Slots {
                 Answer::Begun { buffers } => return self.open(needs, buffers),
                 // The owner of the memory is alive and will free it at some time.
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
-                Answer::Waiting(fault) => return Err(fault.into()),
+                Answer::Waiting(fault) => {
+                    // Its place in the queue would delay other streams. A request for nothing,
+                    // which is answered at once, gives it up.
+                    self.client.request_later(|ticket| Request::Reserve {
+                        ticket,
+                        writer: self.writer,
+                        wants: Vec::new(),
+                        timeout: 0,
+                    })?;
+                    return Err(fault.into());
+                }
                 other => return Err(Error::Nonsense(format!("{other:?}"))),
             }
         }

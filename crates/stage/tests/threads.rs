@@ -12,6 +12,7 @@ mod staged;
 use samite_fabric::{Config, Fabric, Identity, Mask};
 use samite_stage::file::{Archive, FileError, StepFile};
 use samite_stage::method::graph::{Edge, GraphError, Input, Tile};
+use samite_stage::protocol::Fault;
 use samite_stage::service::{BlockStoreService, Capacity, CoordinatorService, Staging, Usage};
 use samite_stage::{
     Configuration, Error, LastStep, News, Overview, Reader, Reading, Region, Result, Settings,
@@ -62,6 +63,44 @@ fn read(mut reader: Reader) -> Result<u64> {
         taken += 1;
     }
     Ok(taken)
+}
+
+/// A block whose memory did not come in time leaves no place in the queue behind, although its step
+/// goes on: a smaller one of another stream does not wait behind it.
+#[test]
+fn a_block_that_is_given_up_delays_no_other_stream() -> Result<()> {
+    // All that counts for a block store: it waits as long as anything is in use.
+    const ALL: u64 = 1 << 48;
+    let fabric = Fabric::alone(Identity::by_hand("alone"), Config::default())?;
+    let stage = Stage::join(&fabric)?;
+    let open = |stream, timeout| {
+        let writing = stage.write(stream).discard_unread();
+        writing.timeout(Duration::from_millis(timeout)).open()
+    };
+    // The timeout of the small one only ends a failure.
+    let (mut held, mut large, mut small) = (
+        open("held", 60_000)?,
+        open("large", 1)?,
+        open("small", 2000)?,
+    );
+    let mut held = held.step()?;
+    held.alloc::<u8>("u", [9_u64], [0_u64], [9_u64])?;
+    let others = || {
+        let mut step = large.step()?;
+        let given_up = step.alloc::<u8>("u", [ALL], [0_u64], [ALL]);
+        assert!(
+            matches!(given_up, Err(Error::Fault(Fault::NoMemory { .. }))),
+            "{:?}",
+            given_up.err()
+        );
+        let mut other = small.step()?;
+        other.alloc::<u8>("u", [9_u64], [0_u64], [9_u64])?;
+        other.commit()?;
+        step.commit()
+    };
+    // A process with several threads may free what it has while one of them waits.
+    scope(|threads| threads.spawn(others).join().expect("it ends"))?;
+    held.commit()
 }
 
 /// One step waits at most, so that each side waits for the other all the time.
