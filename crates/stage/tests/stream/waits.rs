@@ -284,6 +284,36 @@ fn a_silent_block_store_has_a_deadline_too() {
     assert_eq!(stage.coordinator.admission().used_at(BLOCK_STORE), 0);
 }
 
+/// A request is granted just before its deadline: the block store did not delay it.
+#[test]
+fn a_grant_at_the_deadline_leaves_the_block_store_a_moment() {
+    let mut stage = Stage::new(256);
+    let field = stage.writer(0, 1, &config());
+    let wide = Reader {
+        limits: Some(Limits {
+            steps: 100,
+            bytes: 1 << 20,
+        }),
+        ..group("viewer", Policy::Block)
+    };
+    let reader = stage.reader(10, wide);
+    for step in 0..2 {
+        stage.write(field, step);
+    }
+    let hold = stage.next(10, reader);
+    let ticket = stage.begin(field, 2, 128);
+    stage.pass(999);
+    stage.obeys = false;
+    stage.release(10, reader, hold);
+    stage.pass(1);
+    assert!(stage.waits(ticket));
+    stage.pass(999);
+    assert!(matches!(
+        stage.fault(ticket),
+        Fault::BlockStoreSilent { .. }
+    ));
+}
+
 /// What was freed is still had by the writer of a stream that has failed: its block store says so,
 /// and the next one waits for as long as that writer computes. It is not waited for when it waits
 /// itself.
