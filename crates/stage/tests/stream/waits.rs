@@ -306,8 +306,9 @@ fn a_grant_at_the_deadline_leaves_the_block_store_a_moment() {
     stage.obeys = false;
     stage.release(10, reader, hold);
     stage.pass(1);
-    assert!(stage.waits(ticket));
-    stage.pass(999);
+    stage.still_waits(ticket);
+    let ticket = stage.begin(field, 2, 128);
+    stage.pass(1000);
     assert!(matches!(
         stage.fault(ticket),
         Fault::BlockStoreSilent { .. }

@@ -6,10 +6,6 @@ use super::{Action, Stream};
 use crate::protocol::admission::{Decision, MemoryRequest, RequestId};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
 
-/// The time in milliseconds that a block store has for memory that was granted, even if the request
-/// had waited for others up to its deadline. Clients wait twice as long for the answer.
-const MOMENT: u64 = 1000;
-
 impl Stream {
     /// Requests what a rank wants from admission control; nothing is granted at once.
     pub(super) fn ask(&mut self, rank: usize) {
@@ -79,10 +75,10 @@ impl Stream {
             .iter()
             .map(|want| self.allocate(want.block_store, want.bytes, peer));
         let buffers: Vec<u64> = buffers.collect();
-        let until = self.now.saturating_add(MOMENT);
+        let now = self.now;
         if let Some(asking) = self.asking_of(request) {
             asking.stage = Stage::Allocating(buffers, wants.len() as u32);
-            asking.until = asking.until.max(until);
+            asking.granted = now;
         }
     }
 

@@ -8,6 +8,10 @@ use crate::protocol::admission::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
 use std::cell::OnceCell;
 
+/// The time in milliseconds that a block store has for memory that was granted, even if the request
+/// had waited for others up to its deadline.
+const MOMENT: u64 = 1000;
+
 /// The groups that do not let the open step begin.
 struct Full {
     /// The first one: its name, and how many steps it is behind.
@@ -90,7 +94,10 @@ impl Stream {
                 let waits = |peer| others.waiting.contains(&peer);
                 let goes_on = |buffer: &Buffer| match buffer.is_full {
                     true => !buffer.had_by.is_some_and(waits),
-                    false => others.has_worked(buffer.block_store, asking.since),
+                    false => {
+                        let has_just_begun = self.now < asking.granted.saturating_add(MOMENT);
+                        has_just_begun || others.has_worked(buffer.block_store, asking.since)
+                    }
                 };
                 self.unallocated(buffers).all(goes_on)
             }

@@ -35,6 +35,8 @@ pub(super) struct PendingRequest {
     pub(super) ticket: Ticket,
     pub(super) until: u64,
     pub(super) since: u64,
+    /// When it was granted its buffers.
+    pub(super) granted: u64,
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
@@ -249,6 +251,7 @@ impl Stream {
             ticket,
             until,
             since: self.now,
+            granted: 0,
             begin,
             wants,
             is_over,
