@@ -450,14 +450,14 @@ impl Coordinator {
     /// Lets a stream whose request waits drop or spill steps, and then the other streams, if it
     /// waits for a block store at which they have memory.
     fn make_room(&mut self, own: StreamId, short: Shortage) {
-        let (mut missing, at) = (short.missing, short.block_store);
-        self.tell(own, |stream| missing = stream.make_room(missing, at));
-        let Some(block_store) = at.filter(|_| missing > 0) else {
+        let mut missing = short.missing;
+        self.tell(own, |stream| missing = stream.make_room(missing));
+        let Some(block_store) = short.block_store.filter(|_| missing > 0) else {
             return;
         };
         for other in self.admission.users_of(block_store) {
             if other != own && missing > 0 {
-                self.tell(other, |stream| missing = stream.make_room(missing, at));
+                self.tell(other, |stream| missing = stream.make_room(missing));
             }
         }
     }

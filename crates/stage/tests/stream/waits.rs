@@ -137,64 +137,6 @@ fn retained_steps_give_way_to_another_stream() {
     }
 }
 
-/// A stream loses no steps for memory that they do not have: those at another block store stay.
-#[test]
-fn retained_steps_elsewhere_do_not_give_way() {
-    let want = |block_store, bytes| Want { block_store, bytes };
-    for (oldest, stored) in [(SECOND, 3), (BLOCK_STORE, 2)] {
-        let mut stage = Stage::new(4 * 128);
-        let keep = Request::Keep {
-            memory: 4 * 128,
-            buffers: 1000,
-            disk: 0,
-        };
-        stage.say(SECOND, keep);
-        let config = StreamConfig {
-            unread: Unread::Discard,
-            retain: Retain { steps: 3, bytes: 0 },
-            ..config()
-        };
-        let field = stage.writer(0, 1, &config);
-        for (step, block_store) in [(0, oldest), (1, SECOND), (2, SECOND)] {
-            let ticket = stage.begin_at(field, step, vec![want(block_store, 128)]);
-            let buffers = stage.buffers(ticket);
-            let ticket = stage.commit(field, step, line(&[(0, 16)]), &buffers);
-            assert_eq!(stage.answer(ticket), Answer::Committed);
-        }
-        // The open step, which cannot give way, makes it a user of the first block store.
-        stage.begin(field, 3, 8);
-        let other = stage.writer_of(1, "other");
-        let ticket = stage.begin_as(1, other, 0, vec![want(BLOCK_STORE, 4 * 128)]);
-        assert!(stage.waits(ticket));
-        assert_eq!(stage.coordinator.figures()[0].stored, stored);
-    }
-}
-
-/// A step that has given all of its memory back is not half-written: another stream waits for
-/// living processes, and not for it.
-#[test]
-fn a_step_without_memory_blocks_no_other_stream() {
-    let mut stage = Stage::new(4 * 128);
-    let field = stage.writer(0, 1, &config());
-    stage.begin(field, 0, 2 * 128);
-    let want = |bytes| {
-        let block_store = BLOCK_STORE;
-        vec![Want { block_store, bytes }]
-    };
-    let ranks = [0, 1].map(|rank| stage.rank_of(rank + 1, "other", rank, 2));
-    let first = stage.begin_as(1, ranks[0], 0, want(128));
-    assert_eq!(stage.buffers(first).len(), 1);
-    let second = stage.begin_as(2, ranks[1], 0, want(3 * 128));
-    stage.say(Peer(1), Request::Abort { writer: ranks[0] });
-    let last = stage.writer_of(3, "last");
-    let behind = stage.begin_as(3, last, 0, want(3 * 128));
-    stage.pass(1000);
-    for ticket in [second, behind] {
-        let fault = stage.still_waits(ticket);
-        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
-    }
-}
-
 /// Every rank that waits is told what is missing, and not only the first one.
 #[test]
 fn what_waits_behind_another_request_is_told_what_is_missing() {

@@ -52,7 +52,7 @@ impl Stream {
                 }
                 match self.take_asking(rank) {
                     Some(asking) => self.fail(asking.peer, asking.ticket, fault),
-                    // Nobody waits for the answer. A repeated request is checked anew.
+                    // Its next request is refused.
                     None => self.writers.ranks[rank].aside = None,
                 }
             }

@@ -1,7 +1,6 @@
 //! Makes room by spilling or dropping steps.
 
-use super::buffers::{Buffer, State};
-use super::store::Stored;
+use super::buffers::State;
 use super::{Action, Stream};
 use crate::protocol::{BufferId, Peer, Step};
 use std::collections::BTreeSet;
@@ -29,7 +28,7 @@ impl Stream {
         };
         buffer.state = if done { State::OnDisk } else { State::Read };
         let (block_store, bytes, step) = (buffer.block_store, buffer.bytes, buffer.step);
-        *self.store.spilling_bytes.entry(block_store).or_default() -= bytes;
+        self.store.spilling_bytes -= bytes;
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.spilling -= 1;
             stored.told = None;
@@ -52,18 +51,19 @@ impl Stream {
         }
     }
 
-    /// Spills a step if it is in memory and not held.
-    fn spill(&mut self, step: Step) {
+    /// Spills a step if it is in memory and not held. Returns the bytes that will be free.
+    fn spill(&mut self, step: Step) -> u64 {
         if self.store.disk_full {
-            return;
+            return 0;
         }
         let Some(stored) = self.store.steps.get_mut(&step) else {
-            return;
+            return 0;
         };
         // Holders may access its memory, so it stays there.
         if stored.holds > 0 || stored.spilling > 0 {
-            return;
+            return 0;
         }
+        let mut bytes = 0;
         let numbers: Vec<u64> = stored
             .parts
             .iter()
@@ -80,51 +80,50 @@ impl Stream {
                 continue;
             }
             (buffer.state, buffer.parts) = (State::Spilling, 0);
-            let (block_store, bytes) = (buffer.block_store, buffer.bytes);
-            *self.store.spilling_bytes.entry(block_store).or_default() += bytes;
-            self.out.push(Action::Spill(id, block_store, bytes));
+            bytes += buffer.bytes;
+            self.out
+                .push(Action::Spill(id, buffer.block_store, buffer.bytes));
             if let Some(stored) = self.store.steps.get_mut(&step) {
                 stored.spilling += 1;
             }
         }
         self.store.in_memory.remove(&step);
+        self.store.spilling_bytes += bytes;
+        bytes
     }
 
     /// Returns the block stores that have yet to write some of a step to disk.
     pub(super) fn spilling(&self, step: Step) -> BTreeSet<Peer> {
         let stored = self.store.steps.get(&step).into_iter();
-        let buffers = stored.flat_map(|stored| self.buffers_of(stored));
+        let parts = stored.flat_map(|stored| &stored.parts);
+        let buffers = parts.flat_map(|part| &part.slots).flatten();
+        let buffers = buffers.filter_map(|number| self.store.buffers.get(number));
         let spilling = buffers.filter(|buffer| buffer.state == State::Spilling);
         spilling.map(|buffer| buffer.block_store).collect()
     }
 
-    /// Drops and spills steps until `missing` bytes at a block store (`None`: at any) are or will
-    /// be free, the least needed first. Returns the bytes that are still missing.
-    pub(in crate::protocol) fn make_room(&mut self, missing: u64, at: Option<Peer>) -> u64 {
-        let spilling = self.store.spilling_bytes.iter();
-        let spilling = spilling.filter(|&(&from, _)| is_at(from, at));
-        let mut missing = missing.saturating_sub(spilling.map(|(_, bytes)| bytes).sum());
+    /// Drops and spills steps until `missing` bytes are or will be free, the least needed first.
+    /// Returns the bytes that are still missing.
+    pub(in crate::protocol) fn make_room(&mut self, missing: u64) -> u64 {
+        let mut missing = missing.saturating_sub(self.store.spilling_bytes);
         let mut has_changed = false;
-        // Once no step has memory there, dropping more of them would gain nothing.
-        while missing > 0 && self.has_memory(&self.store.in_memory, at) {
-            let before = self.out.len();
+        while missing > 0 {
+            let before = self.store.freed_bytes;
             if !self.yield_step() {
                 break;
             }
             has_changed = true;
-            missing = missing.saturating_sub(self.freed_since(before, at));
+            missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
         }
-        if missing > 0 && !self.store.disk_full {
-            let precious = self.store.precious.then_some(0);
-            let steps = self.groups.to_spill(&self.store.in_memory, false);
-            for step in steps.into_iter().chain(precious) {
-                if missing > 0 && self.has_memory([&step], at) {
-                    let before = self.out.len();
-                    self.spill(step);
-                    has_changed |= self.out.len() > before;
-                    missing = missing.saturating_sub(self.freed_since(before, at));
-                }
+        let precious = self.store.precious.then_some(0);
+        let steps = self.groups.to_spill(&self.store.in_memory, false);
+        for step in steps.into_iter().chain(precious) {
+            if missing == 0 {
+                break;
             }
+            let spills = self.spill(step);
+            has_changed |= spills > 0;
+            missing = missing.saturating_sub(spills);
         }
         // Only a change lets anything follow. A request that waits asks for room in every event.
         if has_changed {
@@ -132,37 +131,4 @@ impl Stream {
         }
         missing
     }
-
-    /// Returns true if one of the steps is not held and has memory at that block store.
-    fn has_memory<'s>(&self, steps: impl IntoIterator<Item = &'s Step>, at: Option<Peer>) -> bool {
-        let stored = steps
-            .into_iter()
-            .filter_map(|step| self.store.steps.get(step));
-        let mut free = stored.filter(|stored| stored.holds == 0);
-        let is_there =
-            |buffer: &Buffer| buffer.state == State::Read && is_at(buffer.block_store, at);
-        free.any(|stored| self.buffers_of(stored).any(is_there))
-    }
-
-    fn buffers_of<'s>(&'s self, stored: &'s Stored) -> impl Iterator<Item = &'s Buffer> {
-        let slots = stored.parts.iter().flat_map(|part| &part.slots);
-        slots.flatten().map(|number| &self.store.buffers[number])
-    }
-
-    /// Returns the bytes at that block store that the actions after the first `before` free.
-    fn freed_since(&self, before: usize, at: Option<Peer>) -> u64 {
-        let freed = self.out[before..]
-            .iter()
-            .filter_map(|action| match *action {
-                Action::Freed(_, from, bytes) | Action::Spill(_, from, bytes) => {
-                    is_at(from, at).then_some(bytes)
-                }
-                _ => None,
-            });
-        freed.sum()
-    }
-}
-
-fn is_at(block_store: Peer, at: Option<Peer>) -> bool {
-    at.is_none_or(|at| at == block_store)
 }

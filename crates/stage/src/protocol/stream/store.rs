@@ -91,8 +91,9 @@ pub(super) struct Store {
     pub(super) last_bytes: u64,
     /// Bytes that were put into all committed steps.
     pub(super) committed_bytes: u64,
-    /// Bytes that are being spilled, by block store.
-    pub(super) spilling_bytes: BTreeMap<Peer, u64>,
+    pub(super) spilling_bytes: u64,
+    /// Bytes in memory of all buffers that have been freed so far.
+    pub(super) freed_bytes: u64,
     /// A spill failed. Another one is useless until a spilled step of any stream is freed, or a
     /// block store is added.
     pub(super) disk_full: bool,
@@ -115,7 +116,8 @@ impl Store {
             precious: config.precious_first,
             last_bytes: 0,
             committed_bytes: 0,
-            spilling_bytes: BTreeMap::new(),
+            spilling_bytes: 0,
+            freed_bytes: 0,
             disk_full: false,
             costs: Costs::default(),
         }

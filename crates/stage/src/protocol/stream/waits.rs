@@ -158,17 +158,14 @@ impl Stream {
         behind.next().is_some_and(is_here) && behind.all(is_here)
     }
 
-    /// Returns true if a request of a rank, which may have been set aside, waits for memory.
+    /// Returns true if a rank waits for memory.
     pub(in crate::protocol) fn wants_memory(&self) -> bool {
-        let ranks = self.writers.ranks.iter();
-        let mut requests = ranks.flat_map(|rank| rank.asking.iter().chain(&rank.aside));
-        requests.any(|request| matches!(request.stage, Stage::Asked(..)))
-    }
-
-    /// Returns true if a half-written step waits for memory: what it has is freed only after more
-    /// has been granted. A step that has no memory yet blocks no other stream.
-    pub(in crate::protocol) fn is_half_granted(&self) -> bool {
-        self.wants_memory() && !self.open_bytes().is_empty()
+        let mut asking = self
+            .writers
+            .ranks
+            .iter()
+            .filter_map(|rank| rank.asking.as_ref());
+        asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
     /// Returns the processes that wait for an answer, as writers or as readers. Those that wait for
