@@ -260,8 +260,8 @@ everywhere!(handles_and_flushes, 2, |fabric, _| {
     Ok(segment.free()?)
 });
 
-// A pointer has eight bits of the generation: this one equals one that led to memory which its owner
-// has unregistered since.
+// A pointer has eight bits of the generation: this one equals one that led to memory which its
+// owner has unregistered since.
 everywhere!(a_pointer_comes_again, 2, |fabric, _| {
     let pgas = &Pgas::new(fabric)?;
     let world = pgas.world();

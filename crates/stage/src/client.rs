@@ -97,8 +97,8 @@ impl Client {
         self.call(ServiceId::COORDINATOR, self.coordinator, encode)
     }
 
-    /// Tells the coordinator if several threads make requests: it must not conclude from the wait of
-    /// one that this process cannot write or read. A failed attempt is repeated before the next
+    /// Tells the coordinator if several threads make requests: it must not conclude from the wait
+    /// of one that this process cannot write or read. A failed attempt is repeated before the next
     /// request of such a thread.
     fn tell_of_threads(&self) -> Result<()> {
         let thread = std::thread::current().id();

@@ -165,8 +165,8 @@ impl Heap {
         Some(source)
     }
 
-    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages. Waits
-    /// for the source of extents as long as it takes. Local.
+    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages.
+    /// Waits for the source of extents as long as it takes. Local.
     pub fn block(&self, bytes: u64) -> Result<Block, Error> {
         self.grow(bytes, Duration::MAX)?.block()
     }
@@ -184,8 +184,8 @@ impl Heap {
     /// between. Waits up to `deadline` for the source of extents.
     ///
     /// # Errors
-    /// [`Error::Budget`]; [`Error::NoGrant`]; [`Error::Forked`]: the list of free memory is a copy, and memory that is
-    /// free there is in use.
+    /// [`Error::Budget`]; [`Error::NoGrant`]; [`Error::Forked`]: the list of free memory is a copy,
+    /// and memory that is free there is in use.
     pub fn grow(&self, bytes: u64, deadline: Duration) -> Result<Growing, Error> {
         self.grow_by(bytes, Some(deadline))
     }

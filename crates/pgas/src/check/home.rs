@@ -6,8 +6,8 @@
 //! clock that was stored before it.
 //!
 //! A query says nothing about the unit that sends it: that is known from the message. What a query
-//! makes this unit store is at most a clock of all units for each of its ranges. It is compared with
-//! each recorded piece of them once.
+//! makes this unit store is at most a clock of all units for each of its ranges. It is compared
+//! with each recorded piece of them once.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};
