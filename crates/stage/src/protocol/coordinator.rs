@@ -399,8 +399,11 @@ impl Coordinator {
 
     /// Carries out what follows from an event, until nothing more follows.
     fn settle(&mut self) {
+        // A step that was released or sealed may give way to a request now, although no action
+        // says so.
+        let mut is_asked = self.admission.waiting();
         loop {
-            let mut news = self.carry_out();
+            let mut news = self.carry_out() | std::mem::take(&mut is_asked);
             news |= self.admission.has_changed();
             if news {
                 let decisions = self.admission.pump();
@@ -450,14 +453,14 @@ impl Coordinator {
     /// Lets a stream whose request waits drop or spill steps, and then the other streams, if it
     /// waits for a block store at which they have memory.
     fn make_room(&mut self, own: StreamId, short: Shortage) {
-        let mut missing = short.missing;
-        self.tell(own, |stream| missing = stream.make_room(missing));
-        let Some(block_store) = short.block_store.filter(|_| missing > 0) else {
+        let (mut missing, at) = (short.missing, short.block_store);
+        self.tell(own, |stream| missing = stream.make_room(missing, at));
+        let Some(block_store) = at.filter(|_| missing > 0) else {
             return;
         };
         for other in self.admission.users_of(block_store) {
             if other != own && missing > 0 {
-                self.tell(other, |stream| missing = stream.make_room(missing));
+                self.tell(other, |stream| missing = stream.make_room(missing, at));
             }
         }
     }

@@ -77,7 +77,9 @@ impl Coordinator {
         let streams = self.streams.iter();
         let stuck = streams.filter(|(_, stream)| !stream.moves(false, waiting));
         let stuck: BTreeSet<StreamId> = stuck.map(|(&id, _)| id).collect();
-        let half = self.admission.half_granted();
+        let half = self.streams.iter();
+        let half = half.filter(|(_, stream)| stream.is_half_granted());
+        let half: BTreeSet<StreamId> = half.map(|(&id, _)| id).collect();
         let only = |set: &BTreeSet<StreamId>, id| set.iter().all(|other| *other == id);
         let moves = |&(&id, stream): &(&StreamId, &Stream)| {
             only(&half, id) && only(&stuck, id) && stream.moves(true, waiting)

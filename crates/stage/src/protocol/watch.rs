@@ -234,9 +234,9 @@ impl Watches {
         std::mem::take(&mut self.out)
     }
 
-    /// Returns true if more answers can be given.
+    /// Returns true if [`take_answers`](Self::take_answers) has any to give.
     pub(crate) fn has_answers(&self) -> bool {
-        !self.ready.is_empty()
+        !self.out.is_empty() || !self.ready.is_empty()
     }
 
     /// Answers a request of a watch. Returns false if none can be answered.

@@ -469,6 +469,10 @@ fn many(coordinator: &mut Coordinator, ranks: u32, steps: u64) -> (Vec<WriterId>
     (writers, (0..ranks).map(read).collect())
 }
 
+/// Holds of a reader: so few that those of all readers stay in the cache, where four times as many
+/// take four times as long to walk.
+const HOLDS: u64 = 50;
+
 /// Each of them holds step 0 so often.
 fn hold(coordinator: &mut Coordinator, readers: &[ReaderId], times: u64) {
     for ticket in 0..times {
@@ -499,7 +503,7 @@ fn many_ranks_that_wait_beside_many_holds() {
             let committed = say(&mut coordinator, text(writer, 0, TEXT));
             assert_eq!(committed, Some(Answer::Committed));
         }
-        hold(&mut coordinator, &readers, 200);
+        hold(&mut coordinator, &readers, HOLDS);
         // All that is left but for half a part.
         let filler = stream(&mut coordinator, "filler");
         begin(&mut coordinator, filler, 0, 0);
@@ -537,7 +541,7 @@ fn many_ranks_that_wait_for_a_full_group() {
             let committed = say(&mut coordinator, text(writer, 0, 0));
             assert_eq!(committed, Some(Answer::Committed));
         }
-        hold(&mut coordinator, &readers, 200);
+        hold(&mut coordinator, &readers, HOLDS);
         let mut ask = |writer| begin(&mut coordinator, writer, 1, 0);
         assert!(
             writers.iter().all(|&writer| ask(writer).is_none()),

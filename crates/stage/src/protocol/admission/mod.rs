@@ -24,7 +24,7 @@
 //! use.
 
 use super::{BlockStoreFigures, BufferId, Fault, Peer, StreamId, Want};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum bytes of memory, and of disk, that count for a block store: 256 TiB. Any process can
 /// claim to be a block store of any size.
@@ -239,13 +239,6 @@ impl Admission {
         !self.continuing.is_empty() || !self.fresh.is_empty()
     }
 
-    /// Returns the streams that wait with a half-written step: its memory is freed only after more
-    /// has been granted. A step that has no memory yet blocks no other stream.
-    pub fn half_granted(&self) -> BTreeSet<StreamId> {
-        let waiting = self.continuing.iter();
-        waiting.map(|request| request.id.stream).collect()
-    }
-
     /// Takes a request: refuses it (and forgets it), or queues it for [`pump`](Self::pump) to
     /// answer.
     pub fn request(&mut self, request: MemoryRequest) -> Option<Decision> {
@@ -380,13 +373,13 @@ impl Admission {
         short: &mut Short,
     ) -> Result<Totals, (Shortage, bool)> {
         let stream = request.id.stream;
+        if let Some(&first) = short.streams.get(&stream) {
+            return Err((first, false));
+        }
         let account = self.accounts.get_mut(&stream);
         let account = account.expect("a stream withdraws its requests before it ends");
         let wanted = totals(request.wants.iter().copied());
         let total = sum(&wanted).expect("a request that 64 bits do not count was refused");
-        if let Some(&first) = short.streams.get(&stream) {
-            return Err((first, false));
-        }
         let missing = missing(account.used, total, account.limit);
         if missing > 0 {
             let lack = Shortage {
@@ -405,7 +398,6 @@ impl Admission {
             short.add(stream, &wanted, first);
             return Err((first, false));
         }
-        let mut lack: Option<Shortage> = None;
         for (&block_store, &(bytes, buffers)) in &wanted {
             let pool = self.pools.get(&block_store);
             let pool = pool.expect("requests to a lost block store were refused");
@@ -419,18 +411,16 @@ impl Admission {
                 true => (pool.buffers, pool.most_buffers),
                 false => (pool.used, pool.memory),
             };
-            let first = lack.get_or_insert(Shortage {
-                missing: 0,
+            // The next one that is short is asked for room when this one has it.
+            let lack = Shortage {
+                // Missing buffers count as bytes: a stream that frees any bytes frees a buffer, and
+                // is asked again.
+                missing: missing.max(buffers),
                 used,
                 limit,
                 block_store: Some(block_store),
                 counts_buffers,
-            });
-            // Missing buffers count as bytes: a stream that frees any bytes frees a buffer, and is
-            // asked again.
-            first.missing = first.missing.saturating_add(missing.max(buffers));
-        }
-        if let Some(lack) = lack {
+            };
             short.add(stream, &wanted, lack);
             return Err((lack, true));
         }

@@ -87,12 +87,9 @@ impl Stream {
             self.out.push(Action::RoomOnDisk);
         }
         if buffer.state == State::Spilling {
-            self.store.spilling_bytes -= bytes;
+            *self.store.spilling_bytes.entry(block_store).or_default() -= bytes;
         }
         if buffer.state != State::OnDisk {
-            // The sum covers all incarnations of block stores and may wrap; only differences
-            // matter.
-            self.store.freed_bytes = self.store.freed_bytes.wrapping_add(bytes);
             self.out.push(Action::Freed(id, block_store, bytes));
         }
     }
@@ -136,6 +133,7 @@ impl Stream {
     /// Removes the buffers of a lost block store.
     pub(super) fn block_store_lost(&mut self, block_store: Peer) {
         let mut asked = Vec::new();
+        self.store.spilling_bytes.remove(&block_store);
         for stored in self.store.steps.values_mut() {
             stored.told = None;
         }
@@ -146,7 +144,6 @@ impl Stream {
             match buffer.state {
                 State::Sealing => self.store.open.sealing -= 1,
                 State::Spilling => {
-                    self.store.spilling_bytes -= buffer.bytes;
                     if let Some(stored) = self.store.steps.get_mut(&buffer.step) {
                         stored.spilling -= 1;
                     }

@@ -30,7 +30,7 @@ impl Stream {
             let Err(fault) = self.store.costs.ledger.check(from, cost) else {
                 return Ok(());
             };
-            if !Ledger::is_possible(cost) || !self.yield_step() {
+            if !Ledger::is_possible(cost) || !self.yield_step(None) {
                 return Err(fault);
             }
         }

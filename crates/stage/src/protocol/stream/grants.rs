@@ -1,7 +1,7 @@
 //! Memory for a step: what a rank requests from admission control, and the buffers that it gets.
 
 use super::buffers::State;
-use super::writers::{PendingRequest, Stage};
+use super::writers::{Grant, PendingRequest, Stage};
 use super::{Action, Stream};
 use crate::protocol::admission::{Decision, MemoryRequest, RequestId};
 use crate::protocol::{Answer, BufferAt, Fault, Lack, Peer, Step, Ticket, Want};
@@ -52,7 +52,7 @@ impl Stream {
                 }
                 match self.take_asking(rank) {
                     Some(asking) => self.fail(asking.peer, asking.ticket, fault),
-                    // Its next request is refused.
+                    // Nobody waits for the answer. A repeated request is checked anew.
                     None => self.writers.ranks[rank].aside = None,
                 }
             }
@@ -77,8 +77,12 @@ impl Stream {
         let buffers: Vec<u64> = buffers.collect();
         let now = self.now;
         if let Some(asking) = self.asking_of(request) {
+            let short = match asking.stage {
+                Stage::Asked(_, short) => short,
+                _ => None,
+            };
+            asking.granted = Some(Box::new(Grant { at: now, short }));
             asking.stage = Stage::Allocating(buffers, wants.len() as u32);
-            asking.granted = now;
         }
     }
 

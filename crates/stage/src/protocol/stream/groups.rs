@@ -333,10 +333,20 @@ impl Groups {
         steps.into_iter().rev().collect()
     }
 
-    /// Drops one step of every dropping group, when memory is short; `None` if none has any.
-    pub(super) fn yield_one(&mut self, newest: Step) -> Option<Vec<Step>> {
+    /// Drops one step of every dropping group that may lose a step for which `is_there` is true,
+    /// when memory is short; `None` if there is no such group. A group loses its steps in the order
+    /// of its policy, so that one may come last.
+    pub(super) fn yield_one(
+        &mut self,
+        newest: Step,
+        is_there: impl Fn(Step) -> bool,
+    ) -> Option<Vec<Step>> {
         let groups = self.groups.values_mut();
         let steps: Vec<Step> = groups
+            .filter(|group| {
+                let mut steps = group.queue.all();
+                steps.any(|step| step != newest && is_there(step))
+            })
             .filter_map(|group| group.queue.yield_one(newest))
             .collect();
         (!steps.is_empty()).then_some(steps)

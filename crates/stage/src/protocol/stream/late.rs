@@ -12,6 +12,14 @@ use std::cell::OnceCell;
 /// had waited for others up to its deadline.
 const MOMENT: u64 = 1000;
 
+impl PendingRequest {
+    /// Returns what was short until a moment ago, if the request was granted its buffers then.
+    fn just_granted(&self, now: u64) -> Option<Option<Shortage>> {
+        let grant = self.granted.as_deref()?;
+        (now < grant.at.saturating_add(MOMENT)).then_some(grant.short)
+    }
+}
+
 /// The groups that do not let the open step begin.
 struct Full {
     /// The first one: its name, and how many steps it is behind.
@@ -95,8 +103,8 @@ impl Stream {
                 let goes_on = |buffer: &Buffer| match buffer.is_full {
                     true => !buffer.had_by.is_some_and(waits),
                     false => {
-                        let has_just_begun = self.now < asking.granted.saturating_add(MOMENT);
-                        has_just_begun || others.has_worked(buffer.block_store, asking.since)
+                        asking.just_granted(self.now).is_some()
+                            || others.has_worked(buffer.block_store, asking.since)
                     }
                 };
                 self.unallocated(buffers).all(goes_on)
@@ -176,7 +184,11 @@ impl Stream {
                 let block_store = first.map_or(Peer(0), |buffer| buffer.block_store);
                 match first.is_some_and(|buffer| buffer.is_full) {
                     true => Fault::StillInUse { block_store, bytes },
-                    false => Fault::BlockStoreSilent { block_store, bytes },
+                    // The block store had no time, so tell what the request had waited for.
+                    false => match asking.just_granted(self.now).flatten() {
+                        Some(short) => Stream::no_memory(&short, &self.name),
+                        None => Fault::BlockStoreSilent { block_store, bytes },
+                    },
                 }
             }
             Stage::Asked(_, short) => {

@@ -28,7 +28,7 @@ impl Stream {
         };
         buffer.state = if done { State::OnDisk } else { State::Read };
         let (block_store, bytes, step) = (buffer.block_store, buffer.bytes, buffer.step);
-        self.store.spilling_bytes -= bytes;
+        *self.store.spilling_bytes.entry(block_store).or_default() -= bytes;
         if let Some(stored) = self.store.steps.get_mut(&step) {
             stored.spilling -= 1;
             stored.told = None;
@@ -51,19 +51,18 @@ impl Stream {
         }
     }
 
-    /// Spills a step if it is in memory and not held. Returns the bytes that will be free.
-    fn spill(&mut self, step: Step) -> u64 {
+    /// Spills a step if it is in memory and not held.
+    fn spill(&mut self, step: Step) {
         if self.store.disk_full {
-            return 0;
+            return;
         }
         let Some(stored) = self.store.steps.get_mut(&step) else {
-            return 0;
+            return;
         };
         // Holders may access its memory, so it stays there.
         if stored.holds > 0 || stored.spilling > 0 {
-            return 0;
+            return;
         }
-        let mut bytes = 0;
         let numbers: Vec<u64> = stored
             .parts
             .iter()
@@ -80,50 +79,49 @@ impl Stream {
                 continue;
             }
             (buffer.state, buffer.parts) = (State::Spilling, 0);
-            bytes += buffer.bytes;
-            self.out
-                .push(Action::Spill(id, buffer.block_store, buffer.bytes));
+            let (block_store, bytes) = (buffer.block_store, buffer.bytes);
+            *self.store.spilling_bytes.entry(block_store).or_default() += bytes;
+            self.out.push(Action::Spill(id, block_store, bytes));
             if let Some(stored) = self.store.steps.get_mut(&step) {
                 stored.spilling += 1;
             }
         }
         self.store.in_memory.remove(&step);
-        self.store.spilling_bytes += bytes;
-        bytes
     }
 
     /// Returns the block stores that have yet to write some of a step to disk.
     pub(super) fn spilling(&self, step: Step) -> BTreeSet<Peer> {
-        let stored = self.store.steps.get(&step).into_iter();
-        let parts = stored.flat_map(|stored| &stored.parts);
-        let buffers = parts.flat_map(|part| &part.slots).flatten();
-        let buffers = buffers.filter_map(|number| self.store.buffers.get(number));
+        let buffers = self.store.buffers_of(step);
         let spilling = buffers.filter(|buffer| buffer.state == State::Spilling);
         spilling.map(|buffer| buffer.block_store).collect()
     }
 
-    /// Drops and spills steps until `missing` bytes are or will be free, the least needed first.
-    /// Returns the bytes that are still missing.
-    pub(in crate::protocol) fn make_room(&mut self, missing: u64) -> u64 {
-        let mut missing = missing.saturating_sub(self.store.spilling_bytes);
+    /// Drops and spills steps until `missing` bytes at a block store (`None`: at any) are or will
+    /// be free, the least needed first. Returns the bytes that are still missing.
+    pub(in crate::protocol) fn make_room(&mut self, missing: u64, at: Option<Peer>) -> u64 {
+        let spilling = self.store.spilling_bytes.iter();
+        let spilling = spilling.filter(|&(&from, _)| is_at(from, at));
+        let mut missing = missing.saturating_sub(spilling.map(|(_, bytes)| bytes).sum());
         let mut has_changed = false;
         while missing > 0 {
-            let before = self.store.freed_bytes;
-            if !self.yield_step() {
+            let before = self.out.len();
+            if !self.yield_step(at) {
                 break;
             }
             has_changed = true;
-            missing = missing.saturating_sub(self.store.freed_bytes.wrapping_sub(before));
+            missing = missing.saturating_sub(self.freed_since(before, at));
         }
-        let precious = self.store.precious.then_some(0);
-        let steps = self.groups.to_spill(&self.store.in_memory, false);
-        for step in steps.into_iter().chain(precious) {
-            if missing == 0 {
-                break;
+        if missing > 0 && !self.store.disk_full {
+            let precious = self.store.precious.then_some(0);
+            let steps = self.groups.to_spill(&self.store.in_memory, false);
+            for step in steps.into_iter().chain(precious) {
+                if missing > 0 && at.is_none_or(|at| self.store.is_at(step, at)) {
+                    let before = self.out.len();
+                    self.spill(step);
+                    has_changed |= self.out.len() > before;
+                    missing = missing.saturating_sub(self.freed_since(before, at));
+                }
             }
-            let spills = self.spill(step);
-            has_changed |= spills > 0;
-            missing = missing.saturating_sub(spills);
         }
         // Only a change lets anything follow. A request that waits asks for room in every event.
         if has_changed {
@@ -131,4 +129,21 @@ impl Stream {
         }
         missing
     }
+
+    /// Returns the bytes at that block store that the actions after the first `before` free.
+    fn freed_since(&self, before: usize, at: Option<Peer>) -> u64 {
+        let freed = self.out[before..]
+            .iter()
+            .filter_map(|action| match *action {
+                Action::Freed(_, from, bytes) | Action::Spill(_, from, bytes) => {
+                    is_at(from, at).then_some(bytes)
+                }
+                _ => None,
+            });
+        freed.sum()
+    }
+}
+
+fn is_at(block_store: Peer, at: Option<Peer>) -> bool {
+    at.is_none_or(|at| at == block_store)
 }

@@ -91,9 +91,8 @@ pub(super) struct Store {
     pub(super) last_bytes: u64,
     /// Bytes that were put into all committed steps.
     pub(super) committed_bytes: u64,
-    pub(super) spilling_bytes: u64,
-    /// Bytes in memory of all buffers that have been freed so far.
-    pub(super) freed_bytes: u64,
+    /// Bytes that are being spilled, by block store.
+    pub(super) spilling_bytes: BTreeMap<Peer, u64>,
     /// A spill failed. Another one is useless until a spilled step of any stream is freed, or a
     /// block store is added.
     pub(super) disk_full: bool,
@@ -116,8 +115,7 @@ impl Store {
             precious: config.precious_first,
             last_bytes: 0,
             committed_bytes: 0,
-            spilling_bytes: 0,
-            freed_bytes: 0,
+            spilling_bytes: BTreeMap::new(),
             disk_full: false,
             costs: Costs::default(),
         }
@@ -130,6 +128,21 @@ impl Store {
     /// Returns the number of stored steps.
     pub(super) fn stored(&self) -> u64 {
         self.steps.len() as u64
+    }
+
+    /// Returns the buffers of a committed step.
+    pub(super) fn buffers_of(&self, step: Step) -> impl Iterator<Item = &Buffer> {
+        let stored = self.steps.get(&step).into_iter();
+        let parts = stored.flat_map(|stored| &stored.parts);
+        let numbers = parts.flat_map(|part| &part.slots).flatten();
+        numbers.filter_map(|number| self.buffers.get(number))
+    }
+
+    /// Returns true if the step has memory at that block store which is not being spilled.
+    pub(super) fn is_at(&self, step: Step, block_store: Peer) -> bool {
+        let is_there =
+            |buffer: &Buffer| buffer.block_store == block_store && buffer.state == State::Read;
+        self.buffers_of(step).any(is_there)
     }
 
     /// Notes that the step may be free.
@@ -381,16 +394,22 @@ impl Stream {
         }
     }
 
-    /// Drops the oldest step that is only retained, or one that each dropping group may lose.
-    /// Returns true if there was one.
-    pub(super) fn yield_step(&mut self) -> bool {
-        let newest = self.store.committed.saturating_sub(1);
-        if self.store.retained_from < self.store.committed {
+    /// Drops the oldest step that is only retained, or one that each dropping group may lose, if
+    /// that leads to a step with memory at a block store (`None`: to any step). A step that a
+    /// reader holds counts, too: dropped now, it is freed when it is released, and nobody asks for
+    /// room then. Returns true if a step was dropped.
+    pub(super) fn yield_step(&mut self, at: Option<Peer>) -> bool {
+        let store = &self.store;
+        let newest = store.committed.saturating_sub(1);
+        let is_there = |step: Step| at.is_none_or(|at| store.is_at(step, at));
+        let mut retained = (store.retained_from..store.committed).rev();
+        if retained.any(is_there) {
             self.shrink_by_one();
-        } else if let Some(steps) = self.groups.yield_one(newest) {
-            steps.into_iter().for_each(|step| self.store.suspect(step));
         } else {
-            return false;
+            let Some(steps) = self.groups.yield_one(newest, is_there) else {
+                return false;
+            };
+            steps.into_iter().for_each(|step| self.store.suspect(step));
         }
         self.sweep();
         true

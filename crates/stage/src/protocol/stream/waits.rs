@@ -168,6 +168,13 @@ impl Stream {
         asking.any(|asking| matches!(asking.stage, Stage::Asked(..)))
     }
 
+    /// Returns true if a rank waits for memory for a half-written step: what that step has is freed
+    /// only after more has been granted. A request that was set aside does not count: its process
+    /// does not wait, and may commit or abort the step.
+    pub(in crate::protocol) fn is_half_granted(&self) -> bool {
+        self.wants_memory() && !self.open_bytes().is_empty()
+    }
+
     /// Returns the processes that wait for an answer, as writers or as readers. Those that wait for
     /// a block store to allocate memory, for a disk, or only for themselves do not count.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {

@@ -121,6 +121,10 @@ impl Stream {
     }
 
     pub(super) fn tell_watches(&mut self) {
+        // Called in every event, so it does not lock the ledger for nothing.
+        if !self.watches.has_answers() {
+            return;
+        }
         for (to, ticket, answer) in self.watches.take_answers(self.answers_left()) {
             self.answer(to, ticket, answer);
         }

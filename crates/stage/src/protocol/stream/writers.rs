@@ -28,6 +28,13 @@ pub(super) enum Stage {
     Allocating(Vec<u64>, u32),
 }
 
+/// When a request was granted its buffers, and what had been short until then.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) at: u64,
+    pub(super) short: Option<Shortage>,
+}
+
 /// A request of a rank that is not answered yet.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
@@ -35,8 +42,8 @@ pub(super) struct PendingRequest {
     pub(super) ticket: Ticket,
     pub(super) until: u64,
     pub(super) since: u64,
-    /// When it was granted its buffers.
-    pub(super) granted: u64,
+    /// Since it was granted its buffers. Boxed, because every rank has room for two requests.
+    pub(super) granted: Option<Box<Grant>>,
     /// The step to begin, or `None` for more buffers of the open one.
     pub(super) begin: Option<Step>,
     pub(super) wants: Vec<Want>,
@@ -244,6 +251,10 @@ impl Stream {
             Err(_) if begin.is_some() && self.store.costs.ledger.may_have(from, cost) => true,
             Err(fault) => return self.fail(from, ticket, fault),
         };
+        let (stage, granted) = match aside {
+            Some(aside) => (aside.stage, aside.granted),
+            None => (Stage::Queued, None),
+        };
         let until = self.after(timeout);
         let charge = (self.store.costs.ledger).charge(from, costs::of_wants(wants.len()));
         self.writers.ranks[rank as usize].asking = Some(PendingRequest {
@@ -251,11 +262,11 @@ impl Stream {
             ticket,
             until,
             since: self.now,
-            granted: 0,
+            granted,
             begin,
             wants,
             is_over,
-            stage: aside.map_or(Stage::Queued, |aside| aside.stage),
+            stage,
             _charge: charge,
         });
         self.wake_by(until);
