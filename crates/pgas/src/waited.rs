@@ -1,4 +1,4 @@
-//! Measures how long an operation takes that is not a single wait of the fabric.
+//! Operations that are not a single wait of the fabric: how long they take, and a message to all.
 
 use crate::Result;
 use samite_fabric::{Error, Fabric, PeerId, Whom};
@@ -26,18 +26,22 @@ impl Waited {
     }
 }
 
-/// Sends an active message to those of these peers that are others and not gone. One deadline
-/// covers all that take no messages, and they delay no others: those are sent to first.
+/// Sends an active message to those of these peers that are others and not gone: to each as soon as
+/// it takes messages. One deadline covers all.
 #[cold]
 pub(crate) fn tell_all(fabric: &Fabric, peers: &[PeerId], handler: u16, bytes: &[u8]) {
-    let is_late = |peer: &PeerId, deadline| {
-        let told = fabric.within(deadline, || fabric.tell(*peer, handler, bytes));
-        matches!(told, Err(Error::Timeout { .. }))
-    };
-    let (began, deadline) = (fabric.now(), fabric.deadline());
     let mut late = peers.to_vec();
-    late.retain(|peer| *peer != fabric.me() && is_late(peer, Duration::ZERO));
-    late.retain(|peer| is_late(peer, deadline.saturating_sub(fabric.now() - began)));
+    late.retain(|peer| *peer != fabric.me());
+    let tell = || {
+        late.retain(|peer| {
+            let told = fabric.within(Duration::ZERO, || fabric.tell(*peer, handler, bytes));
+            matches!(told, Err(Error::Timeout { .. }))
+        });
+        late.is_empty().then_some(())
+    };
+    if let Err(error) = fabric.wait_stepping("credit to tell all others", &[], tell, || false) {
+        tracing::debug!(%error, "some units were not told");
+    }
 }
 
 /// Retries on words that others may change all the time. Without a deadline they might never end.

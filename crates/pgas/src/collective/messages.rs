@@ -92,11 +92,19 @@ impl Unwanted {
     /// Adds a tag. Returns those whose messages are to be dropped now.
     fn add(&mut self, tag: u64, call: Weak<Flight>) -> Vec<u64> {
         self.0.push_back((tag, call));
-        let too_many = self.0.len().saturating_sub(FAILED_MAX);
-        let first = self.0.iter().take(too_many);
-        let have_ended = first.take_while(|(_, call)| call.strong_count() == 0);
-        let count = have_ended.count();
-        self.0.drain(..count).map(|(tag, _)| tag).collect()
+        // A call that nobody waits for may stay in flight for ever.
+        let has_ended = |call: &Weak<Flight>| call.strong_count() == 0;
+        let ended = self.0.iter().filter(|(_, call)| has_ended(call)).count();
+        let (mut too_many, mut unwanted) = (ended.saturating_sub(FAILED_MAX), Vec::new());
+        self.0.retain(|(tag, call)| {
+            let is_late = too_many > 0 && has_ended(call);
+            if is_late {
+                too_many -= 1;
+                unwanted.push(*tag);
+            }
+            !is_late
+        });
+        unwanted
     }
 }
 
@@ -511,6 +519,23 @@ mod tests {
                 fabric.recv(Match::from(members[0], 1), &mut [])?;
             }
             Ok(world.barrier()?)
+        });
+    }
+
+    /// A call in flight keeps its own messages only, however long it takes.
+    #[test]
+    fn a_call_in_flight_keeps_no_messages_of_others() {
+        let name = "collective::messages::tests::a_call_in_flight_keeps_no_messages_of_others";
+        simulate(name, 1, 0..1, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let barrier = pgas.world().ibarrier()?;
+            let mut unwanted = Unwanted::default();
+            let mut dropped = unwanted.add(0, Arc::downgrade(&barrier.flight));
+            for tag in 1..=40 {
+                dropped.extend(unwanted.add(tag, Weak::new()));
+            }
+            same!(dropped, (1..=40 - FAILED_MAX as u64).collect::<Vec<_>>());
+            Ok(barrier.wait()?)
         });
     }
 

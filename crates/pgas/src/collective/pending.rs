@@ -59,9 +59,9 @@ impl Flight {
     /// Takes the call, unless another thread has it.
     fn take(&self) -> Option<MutexGuard<'_, Flying>> {
         self.flying.try_lock().or_else(|| {
-            self.missed.store(true, Ordering::Relaxed);
+            self.missed.store(true, Ordering::Release);
             // ORDERING: SeqCst, with the fence of `advance`: the call is free by now, or the thread
-            // that has it will see `missed`.
+            // that advances it will see `missed`.
             fence(Ordering::SeqCst);
             self.flying.try_lock()
         })
@@ -69,7 +69,11 @@ impl Flight {
 
     /// Returns true if a step would advance the call, judging by flags alone.
     pub(super) fn is_ready(&self) -> bool {
-        self.take().is_some_and(|flying| flying.run.is_ready())
+        // A step may have ended before it could see what the thread that missed the call brought.
+        let is_ready = |flying: MutexGuard<'_, Flying>| {
+            self.missed.load(Ordering::Relaxed) || flying.run.is_ready()
+        };
+        self.take().is_some_and(is_ready)
     }
 
     /// Takes a step, which returns a value once the call has ended, unless another thread has the
@@ -80,12 +84,14 @@ impl Flight {
         step: impl FnOnce(&mut Flying) -> Option<R>,
     ) -> Option<R> {
         let mut flying = self.take()?;
+        // ORDERING: Acquire pairs with the Release store in `take`: this step sees what that thread
+        // saw. A mark that is set from now on stays for the next step.
+        self.missed.swap(false, Ordering::Acquire);
         let ended = step(&mut flying);
         drop(flying);
         // ORDERING: SeqCst: see `take`.
         fence(Ordering::SeqCst);
-        let was_missed = self.missed.swap(false, Ordering::Relaxed);
-        if was_missed || ended.is_some() {
+        if self.missed.load(Ordering::Relaxed) || ended.is_some() {
             job.bells[job.me.index()].nudge();
         }
         ended
@@ -104,7 +110,7 @@ impl Flight {
 pub struct Pending<R> {
     team: Team,
     call: Call,
-    flight: InFlight,
+    pub(super) flight: InFlight,
     /// The checking mode has not merged the clocks of the others yet.
     unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,
@@ -258,7 +264,10 @@ mod tests {
                 })
             };
             same!((step(false), was_missed()), (None, false));
-            same!((step(true), was_missed()), (None, false));
+            // The mark stays until a step that began after it: whoever looks finds the call ready.
+            same!((step(true), was_missed()), (None, true));
+            check!(flight.is_ready());
+            same!((step(false), was_missed()), (None, false));
             Ok(barrier.wait()?)
         });
     }

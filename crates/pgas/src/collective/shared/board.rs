@@ -95,7 +95,8 @@ const LOOKS: u32 = 600;
 /// A team's board; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Board {
-    /// A fork of it has this board, too, and must leave the team to its parent.
+    /// In a fork, the words of the others are private, and read-only if the system does not
+    /// overcommit: its drop must not store there.
     owner: OwnerProcess,
     pub(super) rank: u32,
     pub(super) peers: Arc<[PeerId]>,
