@@ -244,7 +244,9 @@ fn unique(job: &str) -> Result<String> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("the system has no random numbers")?;
     let random: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{job}-{}-{random}", std::process::id()))
+    // The agent refuses longer names of jobs.
+    let short = &job[..job.floor_char_boundary(150)];
+    Ok(format!("{short}-{}-{random}", std::process::id()))
 }
 
 /// Warns if a stream asks for more replicas than there are servers: it gets one per server.

@@ -148,8 +148,10 @@ pub struct Identity {
 impl Identity {
     /// Returns the identity of a process that was started by hand: a job of its own.
     pub fn by_hand(program: &str) -> Self {
+        // The agent refuses longer names of jobs.
+        let short = &program[..program.floor_char_boundary(150)];
         Identity {
-            job: format!("{program}-{}", std::process::id()),
+            job: format!("{short}-{}", std::process::id()),
             program: program.to_owned(),
             rank: 0,
             size: 1,

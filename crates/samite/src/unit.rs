@@ -36,6 +36,14 @@ fn number(name: &str, default: u32) -> Result<u32> {
     }
 }
 
+/// Returns the text of a variable, or the default if it is not set.
+fn text(name: &str, default: String) -> Result<String> {
+    match env::var(name) {
+        Err(VarError::NotPresent) => Ok(default),
+        given => given.map_err(|error| wrong(format!("{name}: {error}"))),
+    }
+}
+
 /// Returns the error of an identity that the environment describes wrongly.
 fn wrong(what: String) -> Error {
     Error::Join {
@@ -61,11 +69,11 @@ fn identity(joins: bool) -> Result<Identity> {
         )));
     }
     // Whoever starts a job of one program by hand need not say the same numbers twice.
-    let is_of_job = joins && env::var(variable::JOB).is_ok();
+    let is_of_job = joins && env::var_os(variable::JOB).is_some();
     let (unit, units) = if is_of_job { (rank, size) } else { (0, 1) };
     Ok(Identity {
-        job: env::var(variable::JOB).unwrap_or(by_hand.job),
-        program: env::var(variable::PROGRAM).unwrap_or(by_hand.program),
+        job: text(variable::JOB, by_hand.job)?,
+        program: text(variable::PROGRAM, by_hand.program)?,
         rank,
         size,
         unit: number(variable::UNIT, unit)?,

@@ -62,6 +62,10 @@ fn an_identity_that_cannot_be_is_refused() {
         said.contains("refused: ") && said.contains("SAMITE_DOMAIN"),
         "{said}"
     );
+    for variable in ["SAMITE_RANK", "SAMITE_JOB", "SAMITE_PROGRAM"] {
+        let said = join_with(test, variable.as_bytes());
+        assert!(said.contains(&format!("{variable}: ")), "{said}");
+    }
     let said = join_with_values(test, &[(b"SAMITE_RANK", b"2"), (b"SAMITE_SIZE", b"2")]);
     assert!(
         said.contains("SAMITE_RANK is 2, but SAMITE_SIZE is 2"),
