@@ -198,6 +198,8 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         }
         core.engine.give_up(key, Error::Cancelled);
         core.flush();
+        // A send that had not left makes room for that of another thread.
+        core.tell();
         // The peer answers each withdrawal, so a program that only cancels must take these answers,
         // too.
         if core.engine.must_poll() && !std::thread::panicking() {

@@ -352,6 +352,8 @@ impl Core {
         self.engine.give_up(key, Error::Cancelled);
         self.engine.ops.detach(key);
         self.flush();
+        // A send that had not left makes room for that of another thread.
+        self.tell();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::node::agent::{Roster, Wanted, client};
 use crate::transport::{Caps, Transport};
-use crate::{Error, Identity, PeerId, PeerInfo, Result, Waited, Whom};
+use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
 use std::time::Duration;
 
 /// Minimum deadline for an answer of the agent, however short the deadline of the wait is. The
@@ -88,12 +88,15 @@ impl Fabric {
     /// Returns their numbers and incarnations once all have joined. The agent is asked between two
     /// waits, because it may be slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
-        let (deadline, mut waited) = (self.deadline(), Waited::default());
+        let deadline = self.deadline();
+        let begin = self.0.lock()?.transport.now();
+        let left = || -> Result<Duration> {
+            let passed = self.0.lock()?.transport.now().saturating_sub(begin);
+            Ok(deadline.saturating_sub(passed))
+        };
         let (mut looked, mut asked) = (None, None);
         loop {
-            waited.look(self.0.lock()?.transport.now(), deadline);
-            let left = deadline.saturating_sub(waited.so_far());
-            let seen = self.wait_within(left, what, Whom::Any, |engine| {
+            let seen = self.wait_within(left()?, what, Whom::Any, |engine| {
                 let peers = &self.0.node.layout.peers;
                 // All units of other nodes are looked through, however many the domain has: only
                 // when something has changed.
@@ -109,10 +112,7 @@ impl Fabric {
             });
             let found = match seen {
                 Ok(Some(living)) => Some(living),
-                Ok(None) => {
-                    waited.look(self.0.lock()?.transport.now(), deadline);
-                    self.request_roster(wanted, deadline.saturating_sub(waited.so_far()))?
-                }
+                Ok(None) => self.request_roster(wanted, left()?)?,
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
                     return Err(self.absent(wanted, deadline));
                 }

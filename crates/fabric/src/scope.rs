@@ -87,6 +87,8 @@ impl Fabric {
             let is_over = recalls == Recalls::AtOnce || waited >= deadline;
             if overdue.since.is_none() && is_over {
                 core.give_up_lent(level, recalls, deadline);
+                // Sends that had not left make room for those of other threads.
+                core.tell();
                 overdue.begin(waited, core.held());
                 // From now on the peers that still copy have a deadline of their own.
                 waiting.without_deadline();

@@ -38,6 +38,8 @@ const UNASKED_MAX: usize = 1 << 12;
 /// Withdrawals sent to one peer that it has not answered: fewer than it may have queued as
 /// [unasked](UNASKED_MAX) answers, so that a process that cancels much is not taken for one that
 /// reads nothing. An answer that crossed its withdrawal counts, too, so this is not a strict bound.
+/// Later withdrawals wait aside: a message that the peer shows in a view is answered only when its
+/// program drops the view, so nothing may wait behind them.
 const WITHDRAWALS_MAX: u32 = 1 << 10;
 /// Bytes of bodies that one flush sends to a peer, not counting the last one.
 const FLUSH_BYTES: u64 = 1 << 20;
@@ -157,6 +159,9 @@ pub(crate) struct Outbox {
     pace: Option<u64>,
     /// Withdrawals that were sent and not answered.
     withdrawals: u32,
+    /// Withdrawals beyond [`WITHDRAWALS_MAX`], sent as earlier ones are answered. Later requests
+    /// may overtake them: a withdrawal only names a send.
+    late_withdrawals: VecDeque<Key>,
     /// Whether requests go before gets next time: the bodies of both share one area of the ring.
     requests_first: bool,
     dirty: bool,
@@ -302,16 +307,21 @@ impl Engine {
     pub(crate) fn take_back(&mut self, to: PeerId, send: Key) -> bool {
         let requests = &mut self.peer(to).outbox.requests;
         let is_it = |queued: &Queued| matches!(queued, Queued::Send(key) if *key == send);
-        // Most that are given up are among the last.
-        let waits = requests.iter().rposition(is_it);
+        // All sends of a scope are given up oldest first; a single one is usually the last.
+        let waits = match requests.front().is_some_and(is_it) {
+            true => Some(0),
+            false => requests.iter().rposition(is_it),
+        };
         waits.and_then(|index| requests.remove(index)).is_some()
     }
 
-    /// Counts the answer to a withdrawal.
+    /// Counts the answer to a withdrawal, and queues the next one that waits for it.
     pub(crate) fn withdrawal_answered(&mut self, by: PeerId) {
-        let left = &mut self.peer(by).outbox.withdrawals;
-        *left = left.saturating_sub(1);
-        self.mark_dirty(by);
+        let outbox = &mut self.peer(by).outbox;
+        outbox.withdrawals = outbox.withdrawals.saturating_sub(1);
+        if let Some(send) = outbox.late_withdrawals.pop_front() {
+            self.post(by, kind::WITHDRAW, send, &[]);
+        }
     }
 
     /// Queues a get of a peer, to be answered piece by piece.
@@ -392,8 +402,12 @@ impl Engine {
             let push = match &mut queued {
                 Queued::Frame {
                     kind: kind::WITHDRAW,
+                    arg,
                     ..
-                } if self.peer(to).outbox.withdrawals >= WITHDRAWALS_MAX => Push::Full,
+                } if self.peer(to).outbox.withdrawals >= WITHDRAWALS_MAX => {
+                    self.peer(to).outbox.late_withdrawals.push_back(*arg);
+                    continue;
+                }
                 Queued::Frame {
                     kind,
                     arg,

@@ -160,6 +160,28 @@ fn who_only_cancels_looks_at_what_comes() {
     assert!(fabric.lost(fabric.me()).is_none());
 }
 
+/// A message that is shown in a view is withdrawn only when its program drops the view. However many
+/// of these wait, what is sent afterwards arrives.
+#[test]
+fn withdrawals_of_what_is_viewed_delay_nothing() {
+    let fabric = alone(Config::default());
+    let (me, segment) = (fabric.me(), fabric.allocate(64 << 10).unwrap());
+    let send = |_| {
+        let bytes = segment.bytes().clone();
+        let send = fabric.isend_shared(me, 1, bytes).unwrap();
+        (send, fabric.recv_view(Match::any(1)).unwrap())
+    };
+    let (mut sends, views): (Vec<_>, Vec<_>) = (0..1100).map(send).unzip();
+    sends.iter_mut().for_each(crate::Handle::cancel);
+    fabric.send(me, 2, b"after").unwrap();
+    fabric.recv(Match::any(2), &mut [0; 5]).unwrap();
+    drop(views);
+    for send in sends {
+        let ended = send.wait();
+        assert!(!matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
+    }
+}
+
 /// A peer hears its pace before the replies that wait for it, however many they are.
 #[test]
 fn a_pace_does_not_wait_behind_replies() {
