@@ -212,6 +212,7 @@ pub(crate) fn run(
     plan.starter = Some(executable);
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
+    plan.listen = plan.grace / 5;
 
     let interrupts = Interrupts::install()?;
     let screen = Screen::start(args.tag_output == YesNo::Yes)?;

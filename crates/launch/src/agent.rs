@@ -40,12 +40,12 @@ pub(crate) fn start(
             let exit = end(&mut agent, children, on_event);
             Err(Error::AgentStart {
                 exit,
-                said: agent.output.last_words(),
+                said: agent.output.last_words().shown(),
             })
         }
         Readiness::Late => {
             agent.output.finish(&agent.name, on_event);
-            let said = agent.output.last_words();
+            let said = agent.output.last_words().shown();
             Err(Error::AgentSilent {
                 seconds: READY_DEADLINE.as_secs(),
                 said,

@@ -139,9 +139,34 @@ pub enum Error {
         said: Vec<String>,
     },
     /// A unit failed; the others were ended.
-    #[error("{unit} {exit}{}; the other units were ended", said_last(said))]
+    #[error(
+        "{unit} {exit}{}{}; the other units were ended",
+        ended_before(after),
+        said_last(said)
+    )]
     UnitFailed {
         /// The unit.
+        unit: Name,
+        /// How it ended.
+        exit: Exit,
+        /// Its last lines, oldest first.
+        said: Vec<String>,
+        /// The units that had ended without an error before, if this one failed because another one
+        /// had ended, and none failed by itself.
+        after: Vec<Name>,
+    },
+    /// A unit failed because what it did does not fit what another one did.
+    #[error(
+        "{}{}; the other units were ended",
+        dispute(culprits, by, unit, *exit),
+        said_last(said)
+    )]
+    UnitsDisagree {
+        /// The units that most of those that failed name in their errors.
+        culprits: Vec<Name>,
+        /// The units that failed.
+        by: Vec<Name>,
+        /// The first of these.
         unit: Name,
         /// How it ended.
         exit: Exit,
@@ -168,7 +193,7 @@ samite_mem::error_codes!(Error, "launch", {
     ReadWorkflow = 700, Workflow = 701, Setting = 702, NoSuchProgram = 703, NotExecutable = 704,
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
-    SettingsTooLong = 715,
+    SettingsTooLong = 715, UnitsDisagree = 716,
 });
 
 impl Error {
@@ -176,7 +201,7 @@ impl Error {
     /// first (128 + signal if a signal killed it), 2 for a wrong file or option, otherwise 1.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnitFailed { exit, .. } => exit.code(),
+            Self::UnitFailed { exit, .. } | Self::UnitsDisagree { exit, .. } => exit.code(),
             Self::Interrupted { signal } => Exit::Signal(*signal).code(),
             Self::ReadWorkflow { .. }
             | Self::Workflow { .. }
@@ -259,6 +284,48 @@ fn said_last(said: &[String]) -> String {
     }
 }
 
+fn ended_before(after: &[Name]) -> String {
+    match after {
+        [] => String::new(),
+        after => format!(", after {} had ended without an error", list(after, "and")),
+    }
+}
+
+/// Says between whom a contradiction is, and how the unit ended that found it.
+fn dispute(culprits: &[Name], by: &[Name], unit: &Name, exit: Exit) -> String {
+    let others: Vec<Name> = culprits
+        .iter()
+        .filter(|name| *name != unit)
+        .cloned()
+        .collect();
+    // Of two units that contradict each other, nobody knows which one is right.
+    if others.len() < culprits.len() {
+        return match others[..] {
+            [] => format!("{unit} {exit}"),
+            _ => format!("{unit} {exit}, at odds with {}", list(&others, "and")),
+        };
+    }
+    let name = if by.len() == 1 { "names" } else { "name" };
+    let them = if culprits.len() == 1 { "it" } else { "them" };
+    let (culprits, by) = (list(culprits, "or"), list(by, "and"));
+    format!("{culprits} is the likely cause: {by} {name} {them}; {unit} {exit}")
+}
+
+/// Formats names as "a.0, a.1 and a.2"; of many, only the first.
+fn list(names: &[Name], word: &str) -> String {
+    const MOST: usize = 4;
+    let mut all: Vec<String> = names.iter().take(MOST).map(Name::to_string).collect();
+    match names.len().saturating_sub(MOST) {
+        0 => {}
+        more => all.push(format!("{more} more")),
+    }
+    match all.pop() {
+        Some(last) if all.is_empty() => last,
+        Some(last) => format!("{} {word} {last}", all.join(", ")),
+        None => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,10 +343,23 @@ mod tests {
             unit: Name::unit("solver", 1),
             exit: Exit::Signal(9),
             said: vec!["step 3".into()],
+            after: Vec::new(),
         };
         assert_eq!(
             error.to_string(),
             "solver.1 was killed by signal 9 (SIGKILL); the last thing it said: step 3; the other units were ended"
         );
+    }
+
+    #[test]
+    fn a_consequence_says_who_had_ended_before() {
+        let error = Error::UnitFailed {
+            unit: Name::unit("solver", 9),
+            exit: Exit::Code(1),
+            said: vec!["solver.0 was lost".into()],
+            after: (0..6).map(|rank| Name::unit("solver", rank)).collect(),
+        };
+        let sentence = "solver.9 ended with exit code 1, after solver.0, solver.1, solver.2, solver.3 and 2 more had ended without an error; the last thing";
+        assert!(error.to_string().starts_with(sentence), "{error}");
     }
 }

@@ -1,12 +1,18 @@
 //! A job from its first process to its last.
 //!
 //! ```text
-//! running --(a unit failed, agent ended, Ctrl-C)--> ending --(grace over, Ctrl-C again)--> killing
-//!    |                                                 |                                  |
-//!    +----------------- all units have ended ----------+----------------------------------+
+//!         a unit failed, agent lost, Ctrl-C            grace over, Ctrl-C again
+//! running ---------------------------------> ending ---------------------------> killing
+//!    |  \                                   / |                                     |
+//!    |   +-- probably a --> listening --+    |                                     |
+//!    |       consequence        |            |                                     |
+//!    +---------------- all units have ended -+-------------------------------------+
 //!                                 |
 //!                      SIGTERM to the agent, the same stages, the end
 //! ```
+//! While it listens, the launcher waits for the unit whose end was the cause to fail as well (see
+//! `cause`), and asks nobody to end.
+//!
 //! The loop waits for output, ended children and signals at once. When the kernel reports that a
 //! child has changed, the loop clears the wake-up and then checks the children, so an end in
 //! between causes one more round but is never missed. While the caller has too much output to show,
@@ -14,14 +20,15 @@
 
 use crate::Backlog;
 use crate::agent;
+use crate::cause::{Claim, Disagreement, Failure, weigh};
 use crate::error::{Error, Exit};
 use crate::guard::Guard;
 use crate::limits;
 use crate::output::Event;
 use crate::plan::{Name, Plan};
+use crate::reap::{ended_child, reap_ended};
 use crate::signals::{ChildWatch, Interrupts};
 use crate::spawn::{Process, stop_with};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -74,13 +81,16 @@ pub fn run(
         interrupts,
         backlog: plan.backlog.as_ref(),
         grace: plan.grace,
+        listen: plan.listen.min(plan.grace),
         ending: None,
         wishes: Wishes::default(),
         failure: None,
+        disagreements: Vec::new(),
+        ended_well: Vec::new(),
     };
     job.run_units(on_event)?;
     job.end_agent(on_event)?;
-    job.failure.map_or(Ok(()), Err)
+    job.result()
 }
 
 /// Refuses settings that do not fit into one environment variable.
@@ -105,13 +115,22 @@ struct Job<'a> {
     interrupts: Option<&'a Interrupts>,
     backlog: Option<&'a Backlog>,
     grace: Duration,
+    listen: Duration,
     ending: Option<Ending>,
     wishes: Wishes,
-    failure: Option<Error>,
+    failure: Option<Failure>,
+    /// Which units found that what they do does not fit what others do.
+    disagreements: Vec<Disagreement>,
+    /// The units that ended without an error before the first failure.
+    ended_well: Vec<Name>,
 }
 
 /// The progress of ending the job.
 enum Ending {
+    /// A unit failed, but another one was probably the cause and has not ended yet.
+    Listening {
+        until: Option<Instant>,
+    },
     /// All were asked to end, and are killed if they take too long; `None`: they may take forever.
     Asked {
         until: Option<Instant>,
@@ -144,47 +163,12 @@ impl Wishes {
     }
 }
 
-/// Returns a child of this process that has ended and is not reaped yet, if there is one. A single
-/// system call for all children.
-fn ended_child() -> Option<u32> {
-    let options = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    let pid = waitid(Id::All, options).ok()?.pid()?;
-    Some(pid.as_raw().unsigned_abs())
-}
-
-/// Reaps until no ended child is left. Returns which processes ended, and how. `ended_child` asks
-/// the kernel for children that have ended, so the cost of a wake-up depends on the number of ends,
-/// not of processes. `reap` reaps one of them.
-fn reap_ended(
-    numbers: &BTreeMap<u32, usize>,
-    mut ended_child: impl FnMut() -> Option<u32>,
-    mut reap: impl FnMut(usize) -> Option<Exit>,
-) -> Vec<(usize, Exit)> {
-    let mut ended = Vec::new();
-    while let Some(pid) = ended_child() {
-        let Some(&index) = numbers.get(&pid) else {
-            // A child that another part of this process has started and not reaped yet: ours may be
-            // behind it.
-            let all = numbers.values();
-            ended.extend(all.filter_map(|&index| Some((index, reap(index)?))));
-            break;
-        };
-        match reap(index) {
-            Some(exit) => ended.push((index, exit)),
-            None => break,
-        }
-    }
-    ended
-}
-
 impl Job<'_> {
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
         while self.units_left() {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
-            if let Some(error) = self.judge(&ended) {
-                self.fail(error);
-            }
+            self.judge(&ended);
             self.hear_interrupts();
             self.time_out();
         }
@@ -206,9 +190,7 @@ impl Job<'_> {
             let killed =
                 |exit| matches!(exit, Exit::Signal(signal) if signal != Signal::TERM.as_raw());
             if self.failure.is_some() && ended.iter().any(|&(_, exit)| killed(exit)) {
-                self.judge(&ended)
-                    .into_iter()
-                    .for_each(|error| self.fail(error));
+                self.judge(&ended);
             }
             self.hear_interrupts();
             self.time_out();
@@ -217,8 +199,11 @@ impl Job<'_> {
     }
 
     fn units_left(&self) -> bool {
-        let mut units = self.processes.iter().filter(|process| is_unit(process));
-        units.any(|unit| !unit.has_ended())
+        self.units().any(|unit| !unit.has_ended())
+    }
+
+    fn units(&self) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(|process| is_unit(process))
     }
 
     /// Waits until something happens, and passes output on.
@@ -238,9 +223,9 @@ impl Job<'_> {
             .flat_map(|process| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
         let timeout = match &self.ending {
-            Some(Ending::Asked { until: Some(until) }) => {
-                Timespec::try_from(until.saturating_duration_since(Instant::now())).ok()
-            }
+            Some(
+                Ending::Asked { until: Some(until) } | Ending::Listening { until: Some(until) },
+            ) => Timespec::try_from(until.saturating_duration_since(Instant::now())).ok(),
             _ => None,
         };
         match poll(&mut fds, timeout.as_ref()) {
@@ -295,47 +280,96 @@ impl Job<'_> {
         Some(exit)
     }
 
-    /// Determines what the ends of processes mean for the job. If several ended, the cause comes
-    /// first: the agent, whose loss units notice; then death by a signal, which other units notice;
-    /// then an exit code.
-    fn judge(&self, ended: &[(usize, Exit)]) -> Option<Error> {
+    /// Determines what the ends of processes mean for the job. If several ended, the probable cause
+    /// comes first.
+    fn judge(&mut self, ended: &[(usize, Exit)]) {
         let units_left = self.units_left();
-        let mut failures: Vec<_> = ended
-            .iter()
-            .map(|&(index, exit)| (&self.processes[index], exit))
-            .filter(|(process, exit)| !exit.is_success() || (!is_unit(process) && units_left))
-            .collect();
-        failures.sort_by_key(|(process, exit)| (is_unit(process), matches!(exit, Exit::Code(_))));
-        let &(process, exit) = failures.first()?;
-        let said = process.output.last_words();
-        Some(if is_unit(process) {
-            Error::UnitFailed {
-                unit: process.name.clone(),
-                exit,
-                said,
+        let units: Vec<Name> = self.units().map(|unit| unit.name.clone()).collect();
+        let mut failures = Vec::new();
+        for &(index, exit) in ended {
+            let process = &self.processes[index];
+            let words = process.output.last_words();
+            match is_unit(process) {
+                true if exit.is_success() => {
+                    if self.failure.is_none() {
+                        self.ended_well.push(process.name.clone());
+                    }
+                }
+                true => failures.push(Failure::of_unit(&process.name, exit, words, &units)),
+                false if exit.is_success() && !units_left => {}
+                false => {
+                    let said = words.shown();
+                    failures.push(Failure::other(
+                        Claim::Agent,
+                        Error::AgentLost { exit, said },
+                    ));
+                }
             }
-        } else {
-            Error::AgentLost { exit, said }
-        })
+        }
+        failures.sort_by_key(|failure| failure.claim);
+        failures.into_iter().for_each(|failure| self.fail(failure));
     }
 
-    /// Records the first failure and asks the others to end. The loss of the agent, unless it was
-    /// killed from here, counts as the cause even of failures that were seen before it.
-    fn fail(&mut self, error: Error) {
-        let killed = matches!(self.ending, Some(Ending::Killed));
-        let is_cause = match &self.failure {
-            None => true,
-            Some(Error::UnitFailed { exit, .. }) => {
-                matches!(exit, Exit::Code(_)) && matches!(error, Error::AgentLost { .. }) && !killed
+    /// Records a failure, and asks the others to end as soon as the cause is known.
+    fn fail(&mut self, failure: Failure) {
+        let is_certain = failure.claim.is_certain();
+        let was_asked = matches!(self.ending, Some(Ending::Asked { .. } | Ending::Killed));
+        if let (Error::UnitFailed { unit, .. }, Claim::Disagreement, false) =
+            (&failure.error, failure.claim, was_asked)
+        {
+            let named = failure.named.clone();
+            self.disagreements.push((unit.clone(), named));
+        }
+        if self.is_cause(&failure, was_asked) {
+            self.failure = Some(failure);
+        }
+        match &self.ending {
+            None | Some(Ending::Listening { .. }) if is_certain => self.ask_to_end(),
+            None => {
+                let until = Instant::now().checked_add(self.listen);
+                self.ending = Some(Ending::Listening { until });
             }
-            Some(_) => false,
+            Some(_) => {}
+        }
+    }
+
+    /// Returns true if a failure is rather the cause than the one that was recorded before.
+    fn is_cause(&self, failure: &Failure, was_asked: bool) -> bool {
+        let Some(before) = &self.failure else {
+            return true;
         };
-        if is_cause {
-            self.failure = Some(error);
+        match (failure.claim, before.claim) {
+            (_, Claim::Interrupt) => false,
+            // Units notice the loss of the agent before the launcher does.
+            (Claim::Agent, before) => {
+                before > Claim::Signal && !matches!(self.ending, Some(Ending::Killed))
+            }
+            (claim, before) => {
+                !before.is_certain() && claim < before && (failure.is_unasked || !was_asked)
+            }
         }
-        if self.ending.is_none() {
-            self.ask_to_end();
-        }
+    }
+
+    /// Returns how the job ended, when all processes have.
+    fn result(self) -> Result<(), Error> {
+        let Some(failure) = self.failure else {
+            return Ok(());
+        };
+        Err(match (failure.claim, failure.error) {
+            (Claim::Disagreement, error) => weigh(error, &self.disagreements),
+            (
+                Claim::Consequence,
+                Error::UnitFailed {
+                    unit, exit, said, ..
+                },
+            ) => Error::UnitFailed {
+                unit,
+                exit,
+                said,
+                after: self.ended_well,
+            },
+            (_, error) => error,
+        })
     }
 
     fn hear_interrupts(&mut self) {
@@ -352,7 +386,10 @@ impl Job<'_> {
         // The end may have begun for another reason. The units are then cleaning up, and one signal
         // does not interrupt that.
         let is_another = self.wishes.is_another(Instant::now());
-        self.fail(Error::Interrupted { signal });
+        self.fail(Failure::other(
+            Claim::Interrupt,
+            Error::Interrupted { signal },
+        ));
         if is_another {
             self.kill();
         }
@@ -362,17 +399,18 @@ impl Job<'_> {
     fn stop(&mut self) {
         let before = Instant::now();
         stop_with(&self.processes);
-        if let Some(Ending::Asked { until }) = &mut self.ending {
+        if let Some(Ending::Asked { until } | Ending::Listening { until }) = &mut self.ending {
             *until = until.and_then(|until| until.checked_add(before.elapsed()));
         }
         self.wishes.leave_out(before.elapsed());
     }
 
     fn time_out(&mut self) {
-        if let Some(Ending::Asked { until: Some(until) }) = self.ending
-            && Instant::now() >= until
-        {
-            self.kill();
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
+        match self.ending {
+            Some(Ending::Listening { until }) if is_over(until) => self.ask_to_end(),
+            Some(Ending::Asked { until }) if is_over(until) => self.kill(),
+            _ => {}
         }
     }
 
@@ -407,66 +445,6 @@ fn is_unit(process: &Process) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::{Cell, RefCell};
-
-    /// Sixty-four processes, the list of those that have ended, and how often the kernel was asked
-    /// each question.
-    struct Children {
-        ended: RefCell<Vec<u32>>,
-        asked_for_any: Cell<usize>,
-        asked_for_one: Cell<usize>,
-    }
-
-    const MANY: u32 = 64;
-    const FIRST_PID: u32 = 100;
-
-    impl Children {
-        fn reap(ended: &[u32]) -> (Vec<usize>, usize, usize) {
-            let children = Children {
-                ended: RefCell::new(ended.to_vec()),
-                asked_for_any: Cell::new(0),
-                asked_for_one: Cell::new(0),
-            };
-            let numbers = (0..MANY).map(|number| (FIRST_PID + number, number as usize));
-            let any = || {
-                children.asked_for_any.update(|count| count + 1);
-                children.ended.borrow().first().copied()
-            };
-            let one = |index: usize| {
-                children.asked_for_one.update(|count| count + 1);
-                let mut ended = children.ended.borrow_mut();
-                let at = ended
-                    .iter()
-                    .position(|pid| *pid == FIRST_PID + index as u32)?;
-                ended.remove(at);
-                Some(Exit::Code(0))
-            };
-            let reaped = reap_ended(&numbers.collect(), any, one);
-            let reaped = reaped.into_iter().map(|(index, _)| index).collect();
-            let asked = (children.asked_for_any.get(), children.asked_for_one.get());
-            (reaped, asked.0, asked.1)
-        }
-    }
-
-    /// A wake-up without an ended child is one system call, whatever the number of units. Each
-    /// ended child adds one call, and one to reap it.
-    #[test]
-    fn a_wake_up_asks_no_unit_that_has_not_ended() {
-        assert_eq!(Children::reap(&[]), (Vec::new(), 1, 0));
-        let two = [FIRST_PID + 63, FIRST_PID + 7];
-        assert_eq!(Children::reap(&two), (vec![63, 7], 3, 2));
-    }
-
-    /// A child of another part of this process does not hide an ended child behind it.
-    #[test]
-    fn a_child_of_somebody_else_hides_no_end() {
-        let stranger = 7;
-        assert_eq!(Children::reap(&[stranger]).0, [0; 0]);
-        let (reaped, ..) = Children::reap(&[stranger, FIRST_PID + 7]);
-        assert_eq!(reaped, [7]);
-        let (reaped, ..) = Children::reap(&[FIRST_PID + 3, stranger, FIRST_PID + 7]);
-        assert_eq!(reaped, [3, 7]);
-    }
 
     /// The first signal and those that immediately follow it are one request, whenever the end
     /// began. The time for which the launcher was stopped is not counted.

@@ -15,9 +15,10 @@
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
 //! messages · `spawn` one process · `agent` the start of the agent · `output` lines from pipes ·
-//! `backlog` lines that are not read yet · `job` the run · `signals` signals as file descriptors ·
-//! `limits` file descriptors · `exec` what a new unit does before it becomes its program · `guard`
-//! ends groups after the launcher was killed · `error`.
+//! `words` the last words of a process · `backlog` lines that are not read yet · `job` the run ·
+//! `reap` children that have ended · `cause` which failure was the first one · `signals` signals as
+//! file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes its
+//! program · `guard` ends groups after the launcher was killed · `error`.
 //!
 //! # Rules
 //! * Every process leads its own group. The whole group is killed when the process ends, or when
@@ -26,7 +27,8 @@
 //!   launcher and guard are killed at once, or the guard is stopped, nothing ends the groups
 //!   either.
 //! * Nothing is started before every program of the job is known to exist.
-//! * The first failure ends the job and is the one that is reported, with the unit's last lines.
+//! * The first failure ends the job. The one that was the cause is reported, with the unit's last
+//!   lines: an error that says that another unit was lost is a consequence.
 //! * File descriptors: two pipes per unit, or one if the limit is low; nothing else per unit.
 //! * The launcher never waits for the reader of its output, for processes that a unit left behind,
 //!   or for its guard: signals are always handled.
@@ -55,6 +57,7 @@
 
 mod agent;
 mod backlog;
+mod cause;
 mod error;
 mod exec;
 mod guard;
@@ -63,12 +66,15 @@ mod limits;
 mod output;
 mod parameters;
 mod plan;
+mod reap;
 mod signals;
 mod source;
 mod spawn;
+mod words;
 mod workflow;
 
 pub use backlog::Backlog;
+pub use cause::follows_a_loss;
 pub use error::{Error, Exit};
 pub use exec::ExecUnit;
 pub use guard::guard;

@@ -5,14 +5,12 @@
 //! shown in pieces.
 
 use crate::plan::Name;
+use crate::words::LastWords;
 use serde::Deserialize;
-use std::collections::VecDeque;
 use std::io::{self, PipeReader, Read, Write};
 
 /// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
 const LONGEST_LINE: usize = 64 * 1024;
-/// How many lines are kept as a unit's last lines.
-const LAST_WORDS: usize = 4;
 /// Marks a line for the launcher.
 const MARKER: &[u8] = b"\x1eprogress ";
 
@@ -105,7 +103,7 @@ pub struct Progress {
 pub(crate) struct Output {
     prefix: bool,
     pipes: Vec<Pipe>,
-    last: VecDeque<String>,
+    last: LastWords,
 }
 
 #[derive(Debug)]
@@ -125,7 +123,7 @@ impl Output {
         Self {
             prefix,
             pipes: readers.into_iter().map(pipe).collect(),
-            last: VecDeque::new(),
+            last: LastWords::default(),
         }
     }
 
@@ -177,9 +175,8 @@ impl Output {
         (&mut self.pipes, sink)
     }
 
-    /// Returns the last lines, oldest first.
-    pub(crate) fn last_words(&self) -> Vec<String> {
-        self.last.iter().cloned().collect()
+    pub(crate) fn last_words(&self) -> &LastWords {
+        &self.last
     }
 }
 
@@ -214,7 +211,7 @@ impl Pipe {
 struct Sink<'a, 'f> {
     name: &'a Name,
     prefix: bool,
-    last: &'a mut VecDeque<String>,
+    last: &'a mut LastWords,
     on_event: &'a mut (dyn FnMut(Event<'_>) + 'f),
 }
 
@@ -227,13 +224,7 @@ impl Sink<'_, '_> {
             });
             return;
         }
-        if !text.trim_ascii().is_empty() {
-            if self.last.len() == LAST_WORDS {
-                self.last.pop_front();
-            }
-            self.last
-                .push_back(String::from_utf8_lossy(&text[..text.len().min(400)]).into_owned());
-        }
+        self.last.hear(stream, text);
         let (name, prefix) = (self.name, self.prefix);
         (self.on_event)(Event::Line(Line {
             name,
@@ -400,7 +391,7 @@ mod tests {
             }
             let (mut shown, mut reports) = (0, 0);
             let unit = Name::unit("a", 0);
-            let mut last = VecDeque::new();
+            let mut last = LastWords::default();
             let mut on_event = |event: Event<'_>| match event {
                 Event::Line(line) => {
                     assert!(line.text.len() <= LONGEST_LINE);
@@ -431,18 +422,19 @@ mod tests {
             }
             lines.finish(&mut emit);
             assert_eq!(shown + hidden, text.len(), "{reports} reports");
-            assert!(last.len() <= LAST_WORDS && last.iter().all(|line| line.len() <= 1200));
+            let kept: usize = last.shown().iter().map(String::len).sum();
+            assert!(kept <= 1 << 20, "{kept}");
         });
     }
 
     #[test]
-    fn last_words_are_the_last_lines() {
+    fn what_is_left_in_a_pipe_is_heard() {
         let (reader, mut writer) = io::pipe().expect("a pipe");
         writer
-            .write_all(b"1\n2\n\n3\n4\n5\n6")
+            .write_all(b"1\n2\n\n3")
             .expect("it fits into the pipe");
         let mut output = Output::new(true, vec![(Stream::Stdout, reader)]);
         output.finish(&Name::unit("a", 0), &mut |_| {});
-        assert_eq!(output.last_words(), ["3", "4", "5", "6"]);
+        assert_eq!(output.last_words().shown(), ["1", "2", "3"]);
     }
 }

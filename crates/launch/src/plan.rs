@@ -32,6 +32,9 @@ pub struct Plan {
     pub config: String,
     /// How long a process may take to end after SIGTERM.
     pub grace: Duration,
+    /// How long the launcher waits for the error of another unit, after one failed and what it said
+    /// is a consequence; at most [`Plan::grace`].
+    pub listen: Duration,
     /// What the caller has queued and not shown yet; without a queue, it has to show events
     /// quickly.
     pub backlog: Option<Backlog>,
@@ -50,6 +53,8 @@ impl Plan {
             starter: None,
             config: String::new(),
             grace: Duration::from_secs(5),
+            // Far longer than a unit needs to print its error and end.
+            listen: Duration::from_secs(1),
             backlog: None,
         }
     }

@@ -115,7 +115,10 @@ fn a_failure_ends_the_others_and_names_the_unit() {
     );
     let error = result.expect_err("one failed");
     assert_eq!(error.exit_code(), 3);
-    let Error::UnitFailed { unit, exit, said } = error else {
+    let Error::UnitFailed {
+        unit, exit, said, ..
+    } = error
+    else {
         panic!("{error}")
     };
     assert_eq!(
@@ -123,6 +126,66 @@ fn a_failure_ends_the_others_and_names_the_unit() {
         ("bad.0".to_owned(), Exit::Code(3))
     );
     assert!(said.contains(&"broken".to_owned()), "{said:?}");
+}
+
+/// Runs two programs, `hasty` and `culprit`; `culprit` begins when `hasty` has failed.
+fn after_the_hasty(hasty: &str, culprit: &str, listen: Duration) -> String {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let gone = folder.path().join("gone");
+    let wait = format!("until [ -e {} ]; do sleep 0.01; done; ", gone.display());
+    let mut job = plan([sh("hasty", hasty), sh("culprit", &(wait + culprit))]);
+    (job.grace, job.listen) = (Duration::MAX, listen);
+    let (result, _) = watch(&job, |event, _| {
+        if matches!(event, Event::Ended { name, .. } if name.program() == "hasty") {
+            std::fs::write(&gone, "").expect("the folder is there");
+        }
+    });
+    result.expect_err("one failed").to_string()
+}
+
+/// The launcher waits for the words of the unit whose end was the cause.
+#[test]
+fn the_cause_is_reported_although_a_consequence_came_first() {
+    let lost = "echo 'Error: culprit.0 was lost during a barrier' >&2; exit 1";
+    let error = after_the_hasty(
+        lost,
+        "echo 'Error: the disk is full' >&2; exit 3",
+        Duration::MAX,
+    );
+    let sentence = "culprit.0 ended with exit code 3; the last thing it said: Error: the disk is full; the other units were ended";
+    assert_eq!(error, sentence);
+    // Nobody fails by itself: then it is said who had left.
+    let error = after_the_hasty("exit 0", lost, Duration::MAX);
+    let sentence =
+        "culprit.0 ended with exit code 1, after hasty.0 had ended without an error; the last";
+    assert!(error.starts_with(sentence), "{error}");
+    // An error of its own is the cause at once: what comes later was asked to end.
+    let error = after_the_hasty("echo full >&2; exit 3", "exit 4", Duration::MAX);
+    assert!(
+        error.starts_with("hasty.0 ended with exit code 3"),
+        "{error}"
+    );
+}
+
+/// A unit that writes a long backtrace is asked to end meanwhile, and its panic is the cause.
+#[test]
+fn a_panic_is_the_cause_also_when_it_comes_late() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (up, words) = (file("up"), file("words"));
+    let frames: String = (0..50)
+        .map(|at| format!("  {at:2}: f\n          at b.rs:1:2\n"))
+        .collect();
+    let panic = "thread 'main' panicked at a.rs:1:2:\nno\nstack backtrace:\n";
+    std::fs::write(&words, panic.to_owned() + &frames).expect("the folder is there");
+    let culprit = format!("trap 'cat {words} >&2; exit 101' TERM; : > {up}; sleep 1000 & wait");
+    let hasty = format!("until [ -e {up} ]; do sleep 0.01; done; echo Error: PeerLost >&2; exit 1");
+    let mut job = plan([sh("culprit", &culprit), sh("hasty", &hasty)]);
+    (job.grace, job.listen) = (Duration::MAX, Duration::ZERO);
+    let (result, _) = watch(&job, |_, _| {});
+    let error = result.expect_err("one failed").to_string();
+    let sentence = "culprit.0 ended with exit code 101; the last thing it said:\n    thread 'main' panicked at a.rs:1:2:\n    no\n";
+    assert!(error.starts_with(sentence), "{error}");
 }
 
 #[test]

@@ -1,0 +1,285 @@
+//! The cause of a failure: which of the units that failed did so by themselves.
+//!
+//! When a unit fails, those that wait for it soon fail as well, and the kernel does not say who was
+//! first. So the launcher compares what they say. An error that says that another unit was lost is
+//! a consequence, however early it comes. Units can also fail because what they do does not fit
+//! together (an array has two shapes). The error then reaches the unit that came last, which need
+//! not be the one that is wrong: the one that most of them name probably is.
+
+use crate::error::{Error, Exit};
+use crate::plan::Name;
+use crate::words::{LastWords, is_panic};
+use std::collections::BTreeMap;
+
+/// What a failure may be. The first of these that is seen is the cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    /// The agent is lost, which all units notice.
+    Agent,
+    /// A signal killed the unit, which other units notice.
+    Signal,
+    /// The unit failed by itself.
+    Own,
+    /// What the unit did does not fit what others did.
+    Disagreement,
+    /// The unit failed because another one had ended.
+    Consequence,
+    /// Somebody asked the job to end.
+    Interrupt,
+}
+
+impl Claim {
+    /// Returns true if no other failure needs to be waited for.
+    pub(crate) fn is_certain(self) -> bool {
+        !matches!(self, Self::Disagreement | Self::Consequence)
+    }
+}
+
+/// A failure: what it may be, and the error that reports it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) claim: Claim,
+    pub(crate) error: Error,
+    /// The units that the words name, for [`Claim::Disagreement`].
+    pub(crate) named: Vec<Name>,
+    /// Whether the unit cannot have ended so because it was asked to.
+    pub(crate) is_unasked: bool,
+}
+
+impl Failure {
+    /// Classifies the end of a unit. `units`: all units of the job, in order.
+    pub(crate) fn of_unit(unit: &Name, exit: Exit, words: &LastWords, units: &[Name]) -> Self {
+        let error = words.error();
+        let named = parties(&error, unit, units);
+        let claim = match exit {
+            Exit::Signal(_) => Claim::Signal,
+            _ if follows_a_loss(&error) => Claim::Consequence,
+            _ if !named.is_empty() => Claim::Disagreement,
+            _ => Claim::Own,
+        };
+        let asked = [rustix::process::Signal::TERM, rustix::process::Signal::KILL];
+        let is_unasked = match exit {
+            Exit::Signal(signal) => asked.iter().all(|asked| asked.as_raw() != signal),
+            Exit::Code(_) => error.lines().next().is_some_and(is_panic),
+        };
+        Self {
+            claim,
+            error: Error::UnitFailed {
+                unit: unit.clone(),
+                exit,
+                said: words.shown(),
+                after: Vec::new(),
+            },
+            named,
+            is_unasked,
+        }
+    }
+
+    pub(crate) fn other(claim: Claim, error: Error) -> Self {
+        Self {
+            claim,
+            error,
+            named: Vec::new(),
+            is_unasked: false,
+        }
+    }
+}
+
+/// Words of errors about the end of another unit: the names of their codes, which `{error:?}`
+/// shows, and their sentences.
+const LOSSES: &[&str] = &[
+    "PeerLost",
+    "AgentLost",
+    "fabric.Absent",
+    "fabric.Timeout",
+    "UnitLost",
+    "HolderLost",
+    "pgas.Refused",
+    "pgas.NoMemory",
+    "pgas.NoPhase",
+    "WriterFailed",
+    "BlockStoreLost",
+    "stream.Damaged",
+    " before the operation was complete",
+    " was lost during ",
+    " has not joined: ",
+    " is gone; start the job again",
+    "its own error says why",
+    " died while holding the lock",
+    " died while step ",
+    " died and no other store had a copy",
+    " ended before it was complete: writer rank ",
+    ": no answer from ",
+];
+
+/// Returns true if the words of a unit say that it failed because another unit, or the agent, had
+/// ended or did not answer.
+pub fn follows_a_loss(words: &str) -> bool {
+    LOSSES.iter().any(|loss| words.contains(loss))
+}
+
+/// What two units say if their collectives differ.
+const DIFFERENT_COLLECTIVES: &str = "called the collective with different arguments";
+
+/// Returns the units between which an error finds a contradiction: two ranks of the program of
+/// `speaker`, or the unit whose collective differs and the speaker. Returns nothing for other
+/// errors.
+fn parties(error: &str, speaker: &Name, units: &[Name]) -> Vec<Name> {
+    let words: Vec<&str> = error
+        .split(|letter: char| !letter.is_alphanumeric() && !"._-".contains(letter))
+        .map(|word| word.trim_matches('.'))
+        .collect();
+    let numbers = |before: &'static str| {
+        let pairs = words.windows(2).filter(move |pair| pair[0] == before);
+        pairs.filter_map(|pair| pair[1].parse::<u32>().ok())
+    };
+    let mut named: Vec<Name> = if error.contains(DIFFERENT_COLLECTIVES) {
+        let by_number = numbers("unit").filter_map(|unit| units.get(unit as usize).cloned());
+        let is_named = |unit: &&Name| words.contains(&unit.to_string().as_str());
+        let by_name = units.iter().filter(is_named).cloned();
+        by_number.chain(by_name).chain([speaker.clone()]).collect()
+    } else {
+        let ranks = numbers("rank").map(|rank| Name::unit(speaker.program(), rank));
+        ranks.filter(|name| units.contains(name)).collect()
+    };
+    named.sort();
+    named.dedup();
+    match named.len() {
+        0 | 1 => Vec::new(),
+        _ => named,
+    }
+}
+
+/// A unit that failed, and the units between which it found a contradiction.
+pub(crate) type Disagreement = (Name, Vec<Name>);
+
+/// Returns the error to report for the failure of `unit`, the first of those that found
+/// contradictions: it names the units that most of them name.
+pub(crate) fn weigh(error: Error, found: &[Disagreement]) -> Error {
+    let Error::UnitFailed {
+        unit, exit, said, ..
+    } = &error
+    else {
+        return error;
+    };
+    let mut votes: BTreeMap<&Name, usize> = BTreeMap::new();
+    for name in found.iter().flat_map(|(_, named)| named) {
+        *votes.entry(name).or_default() += 1;
+    }
+    let most = votes.values().max().copied().unwrap_or(0);
+    let culprits = votes.iter().filter(|(_, votes)| **votes == most);
+    Error::UnitsDisagree {
+        culprits: culprits.map(|(name, _)| (*name).clone()).collect(),
+        by: found.iter().map(|(name, _)| name.clone()).collect(),
+        unit: unit.clone(),
+        exit: *exit,
+        said: said.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Stream;
+
+    fn units() -> Vec<Name> {
+        let program = |name, units| (0..units).map(move |rank| Name::unit(name, rank));
+        program("writer", 3).chain(program("reader", 2)).collect()
+    }
+
+    fn failure(unit: Name, exit: Exit, words: &str) -> Failure {
+        let mut last = LastWords::default();
+        for line in words.lines() {
+            last.hear(Stream::Stderr, line.as_bytes());
+        }
+        Failure::of_unit(&unit, exit, &last, &units())
+    }
+
+    fn writer(rank: u32) -> Name {
+        Name::unit("writer", rank)
+    }
+
+    #[test]
+    fn words_say_whether_a_unit_failed_by_itself() {
+        let claim = |words| failure(writer(0), Exit::Code(1), words).claim;
+        assert_eq!(claim("Error: the disk is full"), Claim::Own);
+        assert_eq!(claim(""), Claim::Own);
+        assert_eq!(
+            claim("Error: writer.1 was lost during a barrier"),
+            Claim::Consequence
+        );
+        let unwrapped = "thread 'main' (3) panicked at src/main.rs:3:5:\ncalled `Result::unwrap()` \
+                         on an `Err` value: UnitLost { unit: Unit(3) }";
+        assert_eq!(claim(unwrapped), Claim::Consequence);
+        // Of a reader, which is no rank of the stream.
+        let named = failure(
+            Name::unit("reader", 1),
+            Exit::Code(1),
+            "Error: rank 0 and rank 2 differ",
+        );
+        assert_eq!((named.claim, named.named.len()), (Claim::Own, 0));
+        assert_eq!(
+            claim("Error: u has the shape [8] at rank 1 and [9] at rank 0"),
+            Claim::Disagreement
+        );
+        assert_eq!(claim("Error: rank 7 and rank 9 differ"), Claim::Own);
+        let killed = failure(
+            writer(0),
+            Exit::Signal(11),
+            "Error: writer.1 was lost during",
+        );
+        assert_eq!((killed.claim, killed.is_unasked), (Claim::Signal, true));
+        assert!(!failure(writer(0), Exit::Signal(15), "").is_unasked);
+    }
+
+    #[test]
+    fn a_collective_names_both_sides() {
+        for theirs in ["writer.2", "unit 2"] {
+            let words = format!(
+                "Error: {theirs} called the collective with different arguments: the length (8 there, 9 here)"
+            );
+            let named = failure(writer(0), Exit::Code(1), &words).named;
+            assert_eq!(named, [writer(0), writer(2)], "{theirs}");
+        }
+    }
+
+    /// Reports the failures of ranks that name these ranks.
+    fn said(found: &[(u32, &[u32])]) -> String {
+        let found: Vec<Disagreement> = found
+            .iter()
+            .map(|(by, named)| {
+                (
+                    writer(*by),
+                    named.iter().map(|rank| writer(*rank)).collect(),
+                )
+            })
+            .collect();
+        let first = failure(found[0].0.clone(), Exit::Code(1), "odd");
+        weigh(first.error, &found).to_string()
+    }
+
+    #[test]
+    fn the_unit_that_most_of_them_name_is_the_cause() {
+        // The wrong one came first, and both of the others failed.
+        let error = said(&[(0, &[0, 1]), (2, &[1, 2])]);
+        assert!(
+            error.starts_with("writer.1 is the likely cause: writer.0 and writer.2 name it"),
+            "{error}"
+        );
+        // It came second, and failed.
+        let error = said(&[(1, &[0, 1])]);
+        let sentence = "writer.1 ended with exit code 1, at odds with writer.0; the last";
+        assert!(error.starts_with(sentence), "{error}");
+        let error = said(&[(1, &[0, 1]), (2, &[1, 2])]);
+        assert!(
+            error.starts_with("writer.1 ended with exit code 1; the last"),
+            "{error}"
+        );
+        // A third one found that two overlap.
+        let error = said(&[(2, &[0, 1])]);
+        assert!(
+            error.starts_with("writer.0 or writer.1 is the likely cause: writer.2 names them"),
+            "{error}"
+        );
+    }
+}
