@@ -5,6 +5,11 @@ use samite_fabric::{Config, Error, Fabric, Identity, Mask, Ptracer, Result};
 use std::env::{self, VarError};
 
 /// The environment variables by which a launcher identifies a process.
+///
+/// A person who starts the processes of one program by hand sets [`DOMAIN`](variable::DOMAIN),
+/// [`JOB`](variable::JOB) (any name, the same for all), [`RANK`](variable::RANK) and
+/// [`SIZE`](variable::SIZE). If the job has several programs, each process also needs
+/// [`UNIT`](variable::UNIT) and [`UNITS`](variable::UNITS).
 pub mod variable {
     /// The name of the domain to join.
     pub const DOMAIN: &str = "SAMITE_DOMAIN";
@@ -30,9 +35,11 @@ fn number(name: &str, default: u32) -> Result<u32> {
     match env::var(name) {
         Err(env::VarError::NotPresent) => Ok(default),
         Err(error) => Err(wrong(format!("{name}: {error}"))),
-        Ok(text) => text
-            .parse()
-            .map_err(|_| wrong(format!("{name} is \"{text}\", which is not a number"))),
+        Ok(text) => text.parse().map_err(|_| {
+            wrong(format!(
+                "{name} is \"{text}\", which is not a number; correct it"
+            ))
+        }),
     }
 }
 
@@ -48,7 +55,7 @@ fn text(name: &str, default: String) -> Result<String> {
 fn wrong(what: String) -> Error {
     Error::Join {
         domain: env::var(variable::DOMAIN).unwrap_or_default(),
-        why: format!("{what}; start units with `samite run`"),
+        why: format!("{what}, or start units with `samite run`"),
     }
 }
 
@@ -65,8 +72,24 @@ fn identity(joins: bool) -> Result<Identity> {
     if rank >= size {
         let (rank_is, size_is) = (variable::RANK, variable::SIZE);
         return Err(wrong(format!(
-            "{rank_is} is {rank}, but {size_is} is {size}, and the first rank is 0"
+            "{rank_is} is {rank}, but {size_is} is {size}, and the first rank is 0; correct them"
         )));
+    }
+    // Ranks count within a job, so several processes are told which one they belong to.
+    if size > 1 {
+        let missing = match (joins, env::var(variable::JOB)) {
+            (false, _) => Some((variable::DOMAIN, "the domain of a running `samite agent`")),
+            (true, Err(VarError::NotPresent)) => {
+                Some((variable::JOB, "any name, the same for all of them"))
+            }
+            (true, _) => None,
+        };
+        if let Some((name, what)) = missing {
+            let size_is = variable::SIZE;
+            return Err(wrong(format!(
+                "{size_is} is {size}, but {name} is not set; set it ({what})"
+            )));
+        }
     }
     // Whoever starts a job of one program by hand need not say the same numbers twice.
     let is_of_job = joins && env::var_os(variable::JOB).is_some();

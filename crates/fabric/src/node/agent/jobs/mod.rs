@@ -115,12 +115,48 @@ impl Jobs {
             return Err(format!(
                 "unit {unit} of job {} has already joined, as {peer}, and has not left. If this process is \
                  that unit, use a clone of its Fabric. If a unit started it, start it without any SAMITE_ \
-                 variable but SAMITE_DOMAIN. Units of a job that are started by hand need numbers of their \
-                 own (SAMITE_UNIT, SAMITE_UNITS)",
+                 variable but SAMITE_DOMAIN. Processes of a job that are started by hand need numbers of their \
+                 own: SAMITE_RANK, or SAMITE_UNIT and SAMITE_UNITS if the job has several programs",
                 cut(job)
             ));
         }
+        self.check_size(identity)?;
         self.make_room_for(job, unit)
+    }
+
+    /// Checks that a unit says the same about the size of its job and of its program as those that
+    /// are there.
+    fn check_size(&self, identity: &Identity) -> Result<(), String> {
+        let units = self.jobs.get(&identity.job).into_iter();
+        let there = units.flat_map(|job| job.units.values());
+        let there = there.filter_map(|unit| match unit {
+            Unit::Joined {
+                identity,
+                alive: true,
+                ..
+            } => Some(identity),
+            _ => None,
+        });
+        let name = |of: &Identity| format!("{}.{}", cut(&of.program), of.rank);
+        let says = |what: &str, here: u32, there: u32, other: &Identity| {
+            format!(
+                "{} of job {} says that {what} {here} units, but {}, which is there, says {there}: give all \
+                 of them the same number (SAMITE_SIZE, or SAMITE_UNITS if the job has several programs)",
+                name(identity),
+                cut(&identity.job),
+                name(other),
+            )
+        };
+        for other in there {
+            if other.program == identity.program && other.size != identity.size {
+                let what = "its program has";
+                return Err(says(what, identity.size, other.size, other));
+            }
+            if other.units != identity.units {
+                return Err(says("the job has", identity.units, other.units, other));
+            }
+        }
+        Ok(())
     }
 
     /// Makes room to remember one more unit. Jobs without living members are dropped, but not the

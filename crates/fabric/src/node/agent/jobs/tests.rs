@@ -166,6 +166,28 @@ fn a_unit_is_one_process() {
     assert_eq!(jobs.check(&unit), Ok(()));
 }
 
+/// Processes that are started by hand may say different sizes of their job.
+#[test]
+fn units_agree_about_the_size() {
+    let mut jobs = Jobs::default();
+    let first = identity("job", "a", 0, 3, 0);
+    jobs.joined(&first, PeerId(0), 1, &STARTERS);
+    let mut other = identity("job", "a", 1, 2, 1);
+    let refused = jobs.check(&other).unwrap_err();
+    let sentence =
+        "a.1 of job job says that its program has 2 units, but a.0, which is there, says 3";
+    assert!(refused.starts_with(sentence), "{refused}");
+    (other.size, other.units) = (3, 4);
+    let refused = jobs.check(&other).unwrap_err();
+    assert!(
+        refused.contains("says that the job has 4 units"),
+        "{refused}"
+    );
+    // Of an earlier run of this name.
+    jobs.left(PeerId(0), 1);
+    assert_eq!(jobs.check(&other), Ok(()));
+}
+
 /// A job or program is not complete when it has enough units, if one of them has too high a number.
 #[test]
 fn units_are_counted_by_their_numbers() {

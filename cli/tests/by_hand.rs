@@ -1,0 +1,186 @@
+//! Processes that a person starts beside a running agent: as a job of `samite run`, or one by one.
+
+use samite::pgas::{Pgas, Sum};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Marks a process that is a unit; a test binary without it is the test.
+const UNIT: &str = "SAMITE_TEST_UNIT";
+
+/// An agent that ends with the test.
+struct Agent {
+    process: Child,
+    domain: String,
+}
+
+impl Agent {
+    fn start(test: &str) -> Agent {
+        let domain = format!("{test}-{}", std::process::id());
+        let mut process = command(env!("CARGO_BIN_EXE_samite"))
+            .args(["agent", "--domain", &domain])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("samite can be started");
+        let mut ready = String::new();
+        let stdout = process.stdout.take().expect("it was piped");
+        BufReader::new(stdout)
+            .read_line(&mut ready)
+            .expect("it prints text");
+        assert_eq!(ready, "ready\n");
+        Agent { process, domain }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG")
+        // A test that waits for it has failed.
+        .env("SAMITE_FABRIC_DEADLINE", "1h");
+    command
+}
+
+/// Returns this test binary, as a unit of the test.
+fn own(test: &str) -> Command {
+    let path = std::env::current_exe().expect("a path");
+    let mut command = command(path.to_str().expect("its path is text"));
+    command
+        .env(UNIT, "1")
+        .args(["--exact", test, "--nocapture"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// Adds the ranks of all units, and prints the sum, if this process is a unit.
+fn be_unit() {
+    if std::env::var_os(UNIT).is_none() {
+        return;
+    }
+    let work = || -> Result<f64, Box<dyn std::error::Error>> {
+        let fabric = samite::init()?;
+        // The test starts another process meanwhile.
+        if let Ok(file) = std::env::var("SAMITE_TEST_STAY") {
+            std::fs::write(&file, "")?;
+            while std::path::Path::new(&file).exists() {
+                std::thread::yield_now();
+            }
+            return Ok(0.0);
+        }
+        let pgas = Pgas::new(&fabric)?;
+        let (world, mut sum) = (pgas.world(), [0.0]);
+        world.all_reduce(&[f64::from(world.rank() + 1)], &mut sum, Sum)?;
+        println!("{} of {}: {}", world.rank(), world.size(), sum[0]);
+        Ok(sum[0])
+    };
+    if let Err(error) = work() {
+        eprintln!("Error: {error}");
+        std::process::exit(1);
+    }
+    std::process::exit(0);
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn a_job_joins_the_domain_of_a_running_agent() {
+    be_unit();
+    let test = "a_job_joins_the_domain_of_a_running_agent";
+    let agent = Agent::start("job-joins");
+    // One after the other: the domain outlives its jobs.
+    for _ in 0..2 {
+        let binary = std::env::current_exe().expect("a path");
+        let output = command(env!("CARGO_BIN_EXE_samite"))
+            .args(["run", "--domain", &agent.domain, "-n", "3"])
+            .arg(binary)
+            .args(["--exact", test, "--nocapture"])
+            .env(UNIT, "1")
+            .output()
+            .expect("samite can be started");
+        let said = text(&output);
+        assert!(output.status.success(), "{said}");
+        for rank in 0..3 {
+            assert!(said.contains(&format!("{rank} of 3: 6\n")), "{said}");
+        }
+    }
+}
+
+/// Returns a process that is to be this rank of a job `hand`.
+fn rank(test: &str, domain: &str, rank: &str, size: &str) -> Command {
+    let mut command = own(test);
+    command
+        .env("SAMITE_DOMAIN", domain)
+        .env("SAMITE_JOB", "hand")
+        .env("SAMITE_RANK", rank)
+        .env("SAMITE_SIZE", size);
+    command
+}
+
+#[test]
+fn processes_with_ranks_are_a_job() {
+    be_unit();
+    let test = "processes_with_ranks_are_a_job";
+    let agent = Agent::start("ranks");
+    let start = |number| {
+        let mut command = rank(test, &agent.domain, number, "2");
+        command.spawn().expect("a test binary can be started again")
+    };
+    for (at, unit) in ["0", "1"].map(start).into_iter().enumerate() {
+        let output = unit.wait_with_output().expect("it was started");
+        let said = text(&output);
+        assert!(said.contains(&format!("{at} of 2: 3\n")), "{said}");
+    }
+}
+
+#[test]
+fn ranks_that_clash_are_refused() {
+    be_unit();
+    let test = "ranks_that_clash_are_refused";
+    let agent = Agent::start("clash");
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let there = folder.path().join("there");
+    let mut first = rank(test, &agent.domain, "0", "2")
+        .env("SAMITE_TEST_STAY", &there)
+        .spawn()
+        .expect("a test binary can be started again");
+    while !there.exists() {
+        assert!(first.try_wait().expect("it was started").is_none());
+        std::thread::yield_now();
+    }
+    let refused = |command: &mut Command, sentence: &str| {
+        let output = command
+            .output()
+            .expect("a test binary can be started again");
+        let said = text(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(sentence), "{said}");
+    };
+    refused(
+        &mut rank(test, &agent.domain, "0", "2"),
+        "unit 0 of job hand has already joined",
+    );
+    refused(
+        &mut rank(test, &agent.domain, "1", "3"),
+        "of job hand says that its program has 3 units, but",
+    );
+    refused(
+        rank(test, &agent.domain, "1", "2").env_remove("SAMITE_JOB"),
+        "SAMITE_SIZE is 2, but SAMITE_JOB is not set; set it (any name, the same for all of them)",
+    );
+    refused(
+        rank(test, &agent.domain, "1", "2").env_remove("SAMITE_DOMAIN"),
+        "SAMITE_SIZE is 2, but SAMITE_DOMAIN is not set; set it (the domain of a running `samite agent`)",
+    );
+    std::fs::remove_file(&there).expect("it is there");
+    assert!(first.wait().expect("it was started").success());
+}
