@@ -13,7 +13,7 @@ pub(crate) fn first_word(arguments: &[OsString]) -> Option<PathBuf> {
             return None;
         }
         if text.starts_with("--") || text == "-h" {
-            let is_flag = ["-h", "--help", "--json"].contains(&&*text);
+            let is_flag = ["-h", "--help", "--json", "--force"].contains(&&*text);
             after_option = !text.contains('=') && !is_flag;
         } else if after_option {
             after_option = false;
@@ -52,6 +52,7 @@ mod tests {
         assert_eq!(word("--help w.toml"), Some("w.toml".into()));
         assert_eq!(word("-h w.toml"), Some("w.toml".into()));
         assert_eq!(word("--json w.toml"), Some("w.toml".into()));
+        assert_eq!(word("--force w.toml"), Some("w.toml".into()));
         assert_eq!(word("program w.toml"), Some("program".into()));
         assert_eq!(word("-n 4 w.toml"), None);
         assert_eq!(word("-n4 w.toml"), None);

@@ -3,7 +3,7 @@
 use crate::ends::Ends;
 use crate::program::{first_word, is_workflow};
 use crate::screen::{Screen, warn};
-use crate::{builtin, edges, settings};
+use crate::{builtin, doctor, edges, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
@@ -32,6 +32,9 @@ pub(crate) struct RunArgs {
     /// of the edge by which PROGRAM reads what it calls STREAM
     #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
     set: Vec<String>,
+    /// Run a job although `samite doctor` says that it cannot run
+    #[arg(long)]
+    force: bool,
     /// Show which unit printed a line
     #[arg(
         long,
@@ -169,8 +172,9 @@ pub(crate) fn run(
     assignments: &[String],
 ) -> Result<ExitCode> {
     let executable = std::env::current_exe().context("cannot find the samite executable")?;
-    let (mut plan, settings) = match workflow {
-        Some(mut workflow) => {
+    let mut workflow = workflow;
+    let (mut plan, settings) = match &mut workflow {
+        Some(workflow) => {
             if args.units.is_some() {
                 let message = format!(
                     "-n is for a program, but {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
@@ -186,9 +190,9 @@ pub(crate) fn run(
                 executable: executable.clone(),
                 names: builtin::BUILTINS,
             })?;
-            let mut settings = settings::resolve(Some(&workflow), &args.config)?;
-            settings.config.edge = edges::edges(&workflow, &settings)?;
-            settings::check_streams(&workflow, &settings.config.edge, &settings)?;
+            let mut settings = settings::resolve(Some(workflow), &args.config)?;
+            settings.config.edge = edges::edges(workflow, &settings)?;
+            settings::check_streams(workflow, &settings.config.edge, &settings)?;
             warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
             (plan, settings)
         }
@@ -206,6 +210,10 @@ pub(crate) fn run(
     let budget = budget.filter(|_| plan.agent.is_some());
     if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
         return Err(UsageError(why).into());
+    }
+    if !args.force {
+        let has_domain = plan.agent.is_some();
+        doctor::refuse(workflow.as_ref(), &plan.programs, &settings, has_domain)?;
     }
     // The units read the saved figures. The first run on a host measures them.
     samite::calibration::load_or_measure(|what| warn(format_args!("{what}")));

@@ -176,6 +176,57 @@ fn what_cannot_run_is_said_before_it_runs() {
     assert!(!text.contains("N-to-1"), "{text}");
 }
 
+/// What is BAD for `samite doctor` is refused by `samite run`, with the same sentence.
+#[test]
+fn a_job_that_cannot_run_is_refused_unless_it_is_forced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = |words: &[&str], said: &str| {
+        let error = output(&[&["run"], words].concat()).expect_err("it cannot run");
+        assert!(error.contains("so nothing was started:\n"), "{error}");
+        assert!(error.contains(said), "{said}? {error}");
+        assert!(error.contains("`--force` runs it all the same"), "{error}");
+    };
+    let without = workflow(folder.path(), "server", 0);
+    let servers = "servers: synthetic uses the method `server`, but no program is a staging server";
+    refused(&[&without], servers);
+    let stream = workflow(folder.path(), "stream", 0);
+    refused(
+        &[
+            &stream,
+            "--config",
+            "memory.budget=14 MiB",
+            "--rows",
+            "7680",
+        ],
+        "memory for steps: one step of synthetic needs",
+    );
+    // Streams that no [[edge]] names.
+    let plain = folder.path().join("plain.toml");
+    let text = "[[program]]\nname = 'a'\ncommand = 'true'\n[config.stage]\nmethod = 'server'\n";
+    std::fs::write(&plain, text).expect("a folder for it");
+    let plain = plain.to_str().expect("a name of messages");
+    let servers = "servers: stage.method is `server`, but no program is a staging server";
+    refused(&[plain], servers);
+    let method = ["--config", "stage.method=server"];
+    refused(&[&method[..], &["true"]].concat(), servers);
+    refused(
+        &["--config", "stage.field.method=graph", plain],
+        "edges: stage.field.method is `graph`, but the job has no [[edge]]",
+    );
+    output(&["run", "--force", plain]).expect("it is forced");
+    let doctor = samite(&["doctor", plain]).output().expect("samite runs");
+    let text = String::from_utf8_lossy(&doctor.stdout);
+    assert!(text.contains("stage.method is `server`"), "{text}");
+    // The user's own file is for all jobs, also for those without streams.
+    let own = folder.path().join("samite");
+    std::fs::create_dir(&own).expect("a folder for it");
+    std::fs::write(own.join("config.toml"), "[stage]\nmethod = 'server'\n").expect("a file");
+    let run = samite(&["run", "true"])
+        .env("XDG_CONFIG_HOME", folder.path())
+        .output();
+    assert!(run.expect("samite runs").status.success());
+}
+
 #[test]
 fn plans_that_cannot_be_are_no_ready_ones() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -10,22 +10,30 @@ use std::path::Path;
 
 /// Checks the machine for `units` units with these settings.
 pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
-    // `None`: the default rule applies.
-    let budget = settings.memory.budget.set().map(|bytes| bytes.get());
-    let mut findings = kernel(settings.fabric.ptracer);
-    findings.extend(limits(units));
-    findings.extend(memory(budget));
-    if let Some(why) = crate::agent::too_small(units, budget) {
-        let remedy = "raise memory.budget, or start fewer units";
-        findings.push(Finding::new("domain", State::Bad, why, remedy));
-    }
+    let mut findings = required(units, settings);
+    findings.extend([membarrier(), kernel_copy(settings.fabric.ptracer)]);
+    findings.extend(huge_pages());
     findings.push(processors(units));
     findings.extend(tools());
     findings
 }
 
-/// Checks the features of the kernel.
-fn kernel(ptracer: PtracerName) -> Vec<Finding> {
+/// Checks what the units cannot run without. It starts no process, and takes no time.
+pub(super) fn required(units: u64, settings: &Config) -> Vec<Finding> {
+    // `None`: the default rule applies.
+    let budget = settings.memory.budget.set().map(|bytes| bytes.get());
+    let mut findings = system_calls();
+    findings.extend(limits(units));
+    findings.push(memory(budget));
+    if let Some(why) = crate::agent::too_small(units, budget) {
+        let remedy = "raise memory.budget, or start fewer units";
+        findings.push(Finding::new("domain", State::Bad, why, remedy));
+    }
+    findings
+}
+
+/// Checks the features of the kernel that have no substitute.
+fn system_calls() -> Vec<Finding> {
     let has = |what, answer: rustix::io::Result<()>, remedy: &str| match answer {
         Ok(()) => Finding::new(what, State::Good, "works", ""),
         Err(error) => Finding::new(what, State::Bad, error.to_string(), remedy),
@@ -41,8 +49,6 @@ fn kernel(ptracer: PtracerName) -> Vec<Finding> {
         has("memfd", memfd, newer),
         has("pidfd", pidfd, newer),
         has("futex", futex, newer),
-        membarrier(),
-        kernel_copy(ptracer),
     ]
 }
 
@@ -113,8 +119,8 @@ fn limits(units: u64) -> Vec<Finding> {
     ]
 }
 
-/// Compares memory with the budget, and checks huge pages.
-fn memory(budget: Option<u64>) -> Vec<Finding> {
+/// Compares memory with the budget.
+fn memory(budget: Option<u64>) -> Finding {
     let available = meminfo("MemAvailable:");
     let shown = available.map_or("unknown".to_owned(), |bytes| ByteSize::b(bytes).to_string());
     let found = match budget {
@@ -123,12 +129,12 @@ fn memory(budget: Option<u64>) -> Vec<Finding> {
     };
     let fits = budget.is_none_or(|budget| available.is_none_or(|available| budget <= available));
     let state = if fits { State::Good } else { State::Bad };
-    let mut findings = vec![Finding::new(
-        "memory",
-        state,
-        found,
-        "the budget is more than there is: lower memory.budget, or free memory",
-    )];
+    let remedy = "the budget is more than there is: lower memory.budget, or free memory";
+    Finding::new("memory", state, found, remedy)
+}
+
+fn huge_pages() -> Vec<Finding> {
+    let mut findings = Vec::new();
     // The mode `madvise` is enough, because Samite asks for huge pages.
     let base = Path::new("/sys/kernel/mm/transparent_hugepage");
     for (what, file, good) in [

@@ -2,12 +2,15 @@
 //!
 //! # Files
 //! `machine` (checks of the machine) · `plan` (bytes, memory, loads of a workflow's streams) ·
-//! `stream` (those of one stream) · `advice` (findings about a plan) · `paper` (the plan as text)
+//! `stream` (those of one stream) · `advice` (findings about a plan) · `methods` (what the methods
+//! of streams need) · `refusal` (what `samite run` refuses) · `paper` (the plan as text)
 
 mod advice;
 mod machine;
+mod methods;
 mod paper;
 mod plan;
+mod refusal;
 mod stream;
 
 use crate::edges;
@@ -17,7 +20,7 @@ use crate::{builtin, settings};
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use plan::Plan;
-use samite::stage::Method;
+pub(crate) use refusal::refuse;
 use samite_launch::{Builtins, Workflow};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -115,12 +118,7 @@ pub(crate) fn doctor(
     say(format_args!("{}\n", paper::text(&plan)))?;
     let machine = machine::findings(plan.units, &settings.config);
     let mut advice = advice::findings(&plan, &programs);
-    let method = settings.config.stage.configuration().all.method;
-    if edges.is_empty() && method == Method::Graph {
-        let found = "the method is `graph`, but the file has no [[edge]]";
-        let remedy = "add an [[edge]] for each stream that a program reads, or use another method";
-        advice.push(Finding::new("edges", State::Bad, found, remedy));
-    }
+    advice.extend(methods::findings(&programs, &edges, &settings));
     let what = format!("{} ({} units)", workflow.path().display(), plan.units);
     conclude(&[advice, machine], Some(&what))
 }

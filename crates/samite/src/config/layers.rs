@@ -391,6 +391,12 @@ impl Resolved {
         self.of_run.contains(setting)
     }
 
+    /// Returns true if more than the user's own file, which applies to all jobs of the user, sets
+    /// this setting.
+    pub fn is_explicit(&self, setting: &str) -> bool {
+        self.said.contains(setting)
+    }
+
     /// Iterates over the origins of the settings of this stream alone.
     pub fn origins_of_stream(&self, stream: &str) -> impl Iterator<Item = &str> {
         let own = format!("stage.{stream}");
