@@ -106,14 +106,15 @@ pub(crate) fn with_parameters(
     }
     let heading = format!("Parameters of {}", workflow.path().display());
     let option = |parameter: samite_launch::Parameter| {
+        let help = match &parameter.default {
+            Some(default) => format!("{} [default: {default}]", parameter.help),
+            None => format!("{} [required]", parameter.help),
+        };
+        let help = help.trim_start().to_owned();
         Arg::new(parameter_id(&parameter.name))
             .long(parameter.name)
             .value_name("VALUE")
-            .help(
-                format!("{} [default: {}]", parameter.help, parameter.default)
-                    .trim_start()
-                    .to_owned(),
-            )
+            .help(help)
             .help_heading(heading.clone())
             .allow_hyphen_values(true)
     };

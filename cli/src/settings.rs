@@ -14,7 +14,7 @@ use std::process::ExitCode;
 pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result<Resolved> {
     let mut layers = Layers::default().user_file()?;
     if let Some(workflow) = workflow {
-        layers = layers.workflow(workflow.path(), workflow.text())?;
+        layers = layers.workflow(workflow.path(), &workflow.settings_text()?)?;
     }
     if let Some(text) = std::env::var_os(samite::variable::CONFIG) {
         layers = layers.outer(&text.to_string_lossy())?;

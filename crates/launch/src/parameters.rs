@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 pub struct Parameter {
     /// Its name: `{name}` in the workflow, `--name` on the command line.
     pub name: String,
-    /// Its value unless the run sets another.
-    pub default: String,
+    /// Its value unless the run sets another; `None` if each run has to set it.
+    pub default: Option<String>,
     /// Its description, for `--help`.
     pub help: String,
 }

@@ -1,5 +1,6 @@
 //! The structure of a workflow file: its tables, their keys, and the values that they may have.
 
+use super::parameter::{Declared, Value, check_declarations, check_type};
 use crate::error::Error;
 use crate::parameters::is_name;
 use crate::source::{SourceText, suggestion};
@@ -26,43 +27,27 @@ pub(super) struct Job {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "write a value, or { default = VALUE, help = \"TEXT\" }"
-)]
-pub(super) enum Declared {
-    Short(Value),
-    Long {
-        default: Value,
-        #[serde(default)]
-        help: String,
-    },
-}
-
-/// A value that is converted to text in any case.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "write a number, a text in quotes, true or false"
-)]
-pub(super) enum Value {
-    Integer(i64),
-    Float(f64),
-    Bool(bool),
-    Text(String),
-}
-
-#[derive(Debug, Clone, Deserialize)]
 pub(super) struct ProgramEntry {
     pub(super) name: Spanned<String>,
     pub(super) command: Spanned<String>,
     #[serde(default)]
-    pub(super) args: Vec<Spanned<String>>,
+    pub(super) args: Vec<Spanned<ArgEntry>>,
     pub(super) units: Option<Spanned<Value>>,
     #[serde(default)]
     pub(super) env: BTreeMap<String, Spanned<String>>,
     pub(super) cpus: Option<Spanned<CpuEntry>>,
     pub(super) prefix: Option<bool>,
+}
+
+/// An argument, or several that depend on a condition.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "write an argument, or { when = \"{PARAMETER}\", args = [\"ARGUMENT\"] }"
+)]
+pub(super) enum ArgEntry {
+    Always(Value),
+    When { when: Value, args: Vec<Value> },
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -75,10 +60,16 @@ pub(super) enum CpuEntry {
     PerUnit(Vec<String>),
 }
 
-const KEYS: &[&str] = &["job", "parameters", "program", "edge", "config"];
-const JOB_KEYS: &[&str] = &["name"];
-const PARAMETER_KEYS: &[&str] = &["default", "help"];
-const PROGRAM_KEYS: &[&str] = &["name", "command", "args", "units", "env", "cpus", "prefix"];
+/// The version of the form of workflow files that this parser reads.
+pub(super) const SCHEMA: i64 = 1;
+pub(super) const KEYS: &[&str] = &["schema", "job", "parameters", "program", "edge", "config"];
+pub(super) const JOB_KEYS: &[&str] = &["name"];
+pub(super) const PARAMETER_KEYS: &[&str] = &[
+    "default", "help", "type", "choices", "min", "max", "required",
+];
+pub(super) const ARG_KEYS: &[&str] = &["when", "args"];
+pub(super) const PROGRAM_KEYS: &[&str] =
+    &["name", "command", "args", "units", "env", "cpus", "prefix"];
 /// The keys that `--set program.NAME.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &["command", "units", "cpus", "prefix", "env"];
 impl File {
@@ -86,35 +77,11 @@ impl File {
     pub(super) fn parse(source: &SourceText) -> Result<Self, Error> {
         let table = DeTable::parse(source.text()).map_err(|error| source.parse_error(&error))?;
         check_keys(source, table.get_ref())?;
-        let file = toml::from_str(source.text()).map_err(|error| source.parse_error(&error))?;
+        let file: Self =
+            toml::from_str(source.text()).map_err(|error| source.parse_error(&error))?;
         check_names(source, &file)?;
+        check_declarations(source, &file.parameters)?;
         Ok(file)
-    }
-}
-
-impl Declared {
-    pub(super) fn default(&self) -> &Value {
-        match self {
-            Self::Short(value) | Self::Long { default: value, .. } => value,
-        }
-    }
-
-    pub(super) fn help(&self) -> &str {
-        match self {
-            Self::Short(_) => "",
-            Self::Long { help, .. } => help,
-        }
-    }
-}
-
-impl Value {
-    pub(super) fn text(&self) -> String {
-        match self {
-            Self::Integer(value) => value.to_string(),
-            Self::Float(value) => value.to_string(),
-            Self::Bool(value) => value.to_string(),
-            Self::Text(value) => value.clone(),
-        }
     }
 }
 
@@ -162,6 +129,20 @@ impl ProgramEntry {
 /// Checks that there are no unknown keys. `[config]` and `[[edge]]` are checked by the code that
 /// reads them.
 fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
+    // A newer file may have keys that are unknown here, so its version is compared first.
+    if let Some(schema) = table.get("schema")
+        && schema
+            .get_ref()
+            .as_integer()
+            .and_then(|number| number.as_str().parse().ok())
+            != Some(SCHEMA)
+    {
+        let message = format!(
+            "this file is of another form: `samite {}` reads `schema = {SCHEMA}`",
+            env!("CARGO_PKG_VERSION")
+        );
+        return Err(source.error(schema.span(), message));
+    }
     check_table(source, table, "a workflow", KEYS)?;
     let value = |key: &str| table.get(key).map(Spanned::get_ref);
     if let Some(DeValue::Table(job)) = value("job") {
@@ -171,11 +152,17 @@ fn check_keys(source: &SourceText, table: &DeTable<'_>) -> Result<(), Error> {
         for parameter in parameters.values() {
             if let DeValue::Table(parameter) = parameter.get_ref() {
                 check_table(source, parameter, "a parameter", PARAMETER_KEYS)?;
+                if let Some(kind) = parameter.get("type") {
+                    check_type(source, kind)?;
+                }
             }
         }
     }
     for program in tables(value("program")) {
         check_table(source, program, "[[program]]", PROGRAM_KEYS)?;
+        for arg in tables(program.get("args").map(Spanned::get_ref)) {
+            check_table(source, arg, "an argument with a condition", ARG_KEYS)?;
+        }
     }
     Ok(())
 }

@@ -6,12 +6,13 @@
 //!
 //! [parameters]                      # `{size}` below; `samite run FILE --size 512` overrides
 //! size = { default = 2048, help = "rows and columns of each unit's part" }
-//! units = 2                         # short for { default = 2 }
+//! units = 2                         # short for { default = 2 }; see `parameter`
+//! plot = { default = "", help = "a file for the picture" }
 //!
 //! [[program]]
 //! name = "solver"                   # units are called solver.0, solver.1 …
 //! command = "laplace-solver"        # a built-in, a name in PATH, or a path relative to this file
-//! args = ["--size", "{size}"]
+//! args = ["--size", "{size}", { when = "{plot}", args = ["--plot", "{plot}"] }]
 //! units = "{units}"                 # default 1; 0: it is not started
 //! cpus = ["0", "1"]                 # one list per unit in turn, or one for all: "0-3"
 //! env = { OMP_NUM_THREADS = "1" }
@@ -25,17 +26,25 @@
 //! [config]                          # settings, as in the user's configuration file
 //! fabric.eager_max = "8 KiB"
 //! ```
+//!
+//! # Files
+//! `file` its structure · `parameter` which values parameters can have · `condition` of arguments ·
+//! `config` parameters in settings · `edge` · `number` whole numbers
 
+mod condition;
+mod config;
 mod edge;
 mod file;
 mod number;
+mod parameter;
 
 use crate::error::Error;
 use crate::exec::is_cpu_list;
 use crate::parameters::{Parameter, fill_in};
 use crate::plan::{Cpus, Program, find_program};
 use crate::source::{SourceText, suggestion};
-use file::{CpuEntry, Declared, File, ProgramEntry};
+use file::{ArgEntry, CpuEntry, File, ProgramEntry};
+use parameter::{Declared, Value};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -81,11 +90,11 @@ impl Workflow {
     pub fn parse(path: &Path, text: String) -> Result<Self, Error> {
         let source = SourceText::new(path, text);
         let file = File::parse(&source)?;
-        let values = file
-            .parameters
-            .iter()
-            .map(|(name, declared)| (name.get_ref().clone(), declared.default().text()))
-            .collect();
+        // A parameter without a default has no value until the run gives it one.
+        let value = |(name, declared): (&Spanned<String>, &Declared)| {
+            Some((name.get_ref().clone(), declared.default()?.text()))
+        };
+        let values = file.parameters.iter().filter_map(value).collect();
         Ok(Self {
             source,
             file,
@@ -120,12 +129,51 @@ impl Workflow {
 
     /// Returns the declared parameters with the values of the file.
     pub fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |(name, declared): (&Spanned<String>, &Declared)| Parameter {
-            name: name.get_ref().clone(),
-            default: declared.default().text(),
-            help: declared.help().to_owned(),
+        let parameters = self.file.parameters.iter();
+        parameters
+            .map(|(name, declared)| declared.parameter(name.get_ref()))
+            .collect()
+    }
+
+    /// Checks that the run has given all parameters that have no default.
+    ///
+    /// # Errors
+    /// [`Error::Workflow`], with the line of the parameter.
+    pub fn check_given(&self) -> Result<(), Error> {
+        for (name, declared) in &self.file.parameters {
+            let key = name.get_ref();
+            if !self.values.contains_key(key) {
+                let message = self.not_given(key, declared);
+                return Err(self.source.error(name.span(), message));
+            }
+        }
+        Ok(())
+    }
+
+    fn not_given(&self, name: &str, declared: &Declared) -> String {
+        let help = declared.parameter(name).help;
+        let help = match help.is_empty() {
+            true => help,
+            false => format!(" ({help})"),
         };
-        self.file.parameters.iter().map(parameter).collect()
+        format!("the parameter `{name}`{help} has no default: give it by --{name} VALUE")
+    }
+
+    fn declared(&self, name: &str) -> Option<&Declared> {
+        let mut parameters = self.file.parameters.iter();
+        let (_, declared) = parameters.find(|(known, _)| known.get_ref() == name)?;
+        Some(declared)
+    }
+
+    /// Checks that all parameters in a text have values.
+    fn known(&self, text: &str) -> Result<(), String> {
+        for (name, declared) in &self.file.parameters {
+            let name = name.get_ref();
+            if !self.values.contains_key(name) && text.contains(&format!("{{{name}}}")) {
+                return Err(self.not_given(name, declared));
+            }
+        }
+        Ok(())
     }
 
     /// Overrides a value: `NAME=VALUE` for a parameter, `program.NAME.KEY=VALUE` for `units`,
@@ -153,15 +201,17 @@ impl Workflow {
             .strip_prefix("program.")
             .and_then(|key| key.split_once('.'))
         else {
-            let known: Vec<&str> = self.values.keys().map(String::as_str).collect();
+            let names = self.file.parameters.keys();
+            let known: Vec<&str> = names.map(|name| name.get_ref().as_str()).collect();
             let hint = suggestion(key, &known);
-            let slot = self.values.get_mut(key).ok_or_else(|| {
+            let declared = self.declared(key).ok_or_else(|| {
                 format!(
                     "{} has no parameter `{key}`{hint}",
                     self.source.path().display()
                 )
             })?;
-            *slot = value.to_owned();
+            declared.check(key, value)?;
+            self.values.insert(key.to_owned(), value.to_owned());
             return Ok(());
         };
         // Otherwise it is a key of a program.
@@ -186,6 +236,7 @@ impl Workflow {
     /// # Errors
     /// [`Error::Workflow`], [`Error::NoSuchProgram`] or [`Error::NotExecutable`].
     pub fn programs(&self, builtins: &Builtins<'_>) -> Result<Vec<Program>, Error> {
+        self.check_given()?;
         self.file
             .program
             .iter()
@@ -207,7 +258,7 @@ impl Workflow {
             find_program(name, &command, folder).map_err(|error| self.with_hint(error, builtins))?
         };
         for arg in &entry.args {
-            args.push(self.fill(arg)?.into());
+            args.extend(self.arguments(arg)?);
         }
         if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
             let message = format!(
@@ -231,6 +282,21 @@ impl Workflow {
             cpus,
             prefix,
         })
+    }
+
+    /// Returns the arguments of an entry, with parameters filled in; none if its condition does not
+    /// hold.
+    fn arguments(&self, entry: &Spanned<ArgEntry>) -> Result<Vec<OsString>, Error> {
+        let fill = |value: &Value| {
+            fill_in(&value.text(), &self.values)
+                .map_err(|message| self.source.error(entry.span(), message))
+        };
+        let args = match entry.get_ref() {
+            ArgEntry::Always(arg) => std::slice::from_ref(arg),
+            ArgEntry::When { when, args } if condition::holds(&fill(when)?) => args.as_slice(),
+            ArgEntry::When { .. } => &[],
+        };
+        args.iter().map(|arg| Ok(fill(arg)?.into())).collect()
     }
 
     /// Fills in the parameters of a text.

@@ -116,6 +116,81 @@ fn misspelt_keys_name_their_line_and_the_nearest_key() {
     }
 }
 
+/// Parameters without a default, types, and conditions.
+#[test]
+fn parameters_are_checked_before_anything_starts() {
+    let text = r#"
+[parameters]
+input = { required = true, help = "a file" }
+size = { default = 8, min = 1 }
+plot = ""
+
+[[program]]
+name = "a"
+command = "sh"
+args = ["{input}", 3, { when = "{plot}", args = ["--plot", "{plot}"] }, { when = "{size} == 9", args = ["nine"] }]
+"#;
+    let mut workflow = parse(text).expect("well-formed");
+    let error = programs(&workflow).expect_err("no input").to_string();
+    let sentence =
+        "sample.toml:3: the parameter `input` (a file) has no default: give it by --input VALUE";
+    assert_eq!(error, sentence);
+    workflow.set("input=x").expect("a text");
+    let error = workflow.set("size=0").expect_err("too small").to_string();
+    assert_eq!(error, "--set size=0: `size` is 0, but has to be at least 1");
+    let args = |workflow: &Workflow| programs(workflow).expect("all there")[0].args.clone();
+    assert_eq!(args(&workflow), ["x", "3"]);
+    workflow.set("plot=p.png").expect("a text");
+    workflow.set("size=9").expect("large enough");
+    assert_eq!(args(&workflow), ["x", "3", "--plot", "p.png", "nine"]);
+    let error = message(&text.replace("when", "wehn"));
+    assert!(error.contains("did you mean `when`?"), "{error}");
+    let error = message(&text.replace("min = 1", "type = 'intger'"));
+    assert!(
+        error.contains("sample.toml:4: `intger` is not a type; did you mean `integer`?"),
+        "{error}"
+    );
+}
+
+#[test]
+fn settings_have_parameters_too() {
+    let text = "[parameters]\nn = 2\ndir = 'x'\nsize = '1 KiB'\n[[program]]\nname = 'a'\ncommand = 'sh'\n\
+                [config]\nstage.replicas = '{n}'\nstage.folder = \"\"\"\nout-{dir}\"\"\"\n\
+                fabric.eager_max = '{size}'\nfabric.mask = ['{{n}}']\n";
+    let mut workflow = parse(text).expect("well-formed");
+    workflow.set("n=3").expect("a number");
+    let filled = workflow.settings_text().expect("all there");
+    let config = &toml::from_str::<toml::Table>(&filled).expect("TOML")["config"];
+    let wanted = "stage = { replicas = 3, folder = 'out-x' }\nfabric = { eager_max = '1 KiB', mask = ['{n}'] }";
+    let wanted: toml::Table = toml::from_str(wanted).expect("TOML");
+    assert_eq!(config.as_table(), Some(&wanted));
+    assert_eq!(filled.lines().count(), text.lines().count());
+    let line = |text: &str| {
+        text.lines()
+            .position(|line| line.starts_with("fabric.eager_max"))
+    };
+    assert_eq!(line(&filled), line(text), "{filled}");
+    let error = parse(&text.replace("'{n}'", "'{m}'"))
+        .expect("well-formed")
+        .settings_text();
+    let error = error.expect_err("no parameter").to_string();
+    assert!(
+        error.starts_with("sample.toml:9: `{m}` is not in [parameters]"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_file_of_another_form_is_refused() {
+    let program = "[[program]]\nname = 'a'\ncommand = 'sh'\n";
+    assert!(parse(&format!("schema = 1\n{program}")).is_ok());
+    let error = message(&format!("schema = 2\nworld = 1\n{program}"));
+    assert!(
+        error.starts_with("sample.toml:1: this file is of another form"),
+        "{error}"
+    );
+}
+
 /// The form that a value must have is stated in words of the file.
 #[test]
 fn values_of_another_kind_are_told_what_to_write() {
@@ -126,12 +201,20 @@ fn values_of_another_kind_are_told_what_to_write() {
             "sample.toml:4: write a list of processors like \"0-3,8\", or one such list per unit",
         ),
         (
+            format!("[parameters]\nsize = []\n{program}"),
+            "sample.toml:2: write a value, or { default = VALUE, help = \"TEXT\" }, with `required = true` in place of a default",
+        ),
+        (
+            format!("{program}args = [[]]\n"),
+            "sample.toml:4: write an argument, or { when = \"{PARAMETER}\", args = [\"ARGUMENT\"] }",
+        ),
+        (
             format!("{program}units = [1]\n"),
             "sample.toml:4: write a number, a text in quotes, true or false",
         ),
         (
             format!("[parameters]\nsize = {{ help = \"rows\" }}\n{program}"),
-            "sample.toml:2: write a value, or { default = VALUE, help = \"TEXT\" }",
+            "sample.toml:2: `size` has no default: add one, or `required = true` if each run has to give it",
         ),
     ] {
         assert_eq!(message(&text), expected);
