@@ -2,12 +2,8 @@
 
 use std::process::{Command, Output};
 
-#[expect(unreachable_pub, reason = "it is a program of its own, too")]
 #[path = "../../crates/samite/examples/hello.rs"]
 mod hello;
-#[expect(unreachable_pub, reason = "it is a program of its own, too")]
-#[path = "../../crates/samite/examples/threads.rs"]
-mod threads;
 
 /// This test binary as a program under `samite run`: it becomes the example.
 const PROGRAM: &str = "the_first_program_ends_well";
@@ -41,32 +37,6 @@ fn the_first_program_ends_well() {
         assert!(output.status.success(), "{said}{errors}");
         for unit in 0..3 {
             assert!(said.contains(&format!("unit {unit} of 3\n")), "{said}");
-        }
-    }
-}
-
-/// One unit alone, which sends to itself, and several: that share memory, and that do not.
-#[test]
-fn threads_share_a_fabric() {
-    if std::env::var("SAMITE_RANK").is_ok() {
-        return threads::main().expect("every thread finds what the unit before has put");
-    }
-    let (program, own) = (this(), 3999 * 4000 / 2);
-    for (units, nodes) in [(1, 1), (3, 1), (3, 3)] {
-        let config = format!("fabric.nodes={nodes}");
-        let count = units.to_string();
-        let options = ["--config", &config, "-n", &count];
-        let test = [&program, "--exact", "threads_share_a_fabric", "--nocapture"];
-        let output = run(&[&options[..], &test[..]].concat());
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{said}{errors}");
-        for unit in 0..units {
-            let all = units * own;
-            let line = format!(
-                "unit {unit}: 4 threads of {units} units filled cells that add up to {all}\n"
-            );
-            assert!(said.contains(&line), "{said}");
         }
     }
 }

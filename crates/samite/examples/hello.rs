@@ -2,8 +2,7 @@
 //! the others to do the same. `cargo build --release -p samite --example hello` and
 //! `samite run -n 3 target/release/examples/hello`.
 
-/// Finds the other units, and prints this unit's number.
-pub fn main() -> samite::Result<()> {
+pub(crate) fn main() -> samite::Result<()> {
     let fabric = samite::init()?; // joins the job that started this process
     let units = fabric.job()?; // waits until all of its units have joined
     let me = fabric.identity().unit;

@@ -2,7 +2,7 @@
 
 use samite::pgas::{Pgas, Sum};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let fabric = samite::init()?;
     let pgas = Pgas::new(&fabric)?; //                 this unit among the units of its job
     let world = pgas.world();

@@ -5,7 +5,7 @@ use ndarray::Array2;
 use samite::{Fabric, stage::Stage};
 use std::error::Error;
 
-fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     read(&samite::init()?)
 }
 

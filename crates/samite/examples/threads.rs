@@ -14,8 +14,7 @@ use std::error::Error;
 const THREADS: u64 = 4;
 const CELLS: u64 = 1000; // of each thread
 
-/// Fills the next unit's cells, and adds up those of all units.
-pub fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let fabric = samite::init()?;
     let members = fabric.job()?;
     let pgas = Pgas::new(&fabric)?;

@@ -4,7 +4,7 @@
 
 use samite::{Match, SegmentKey};
 
-fn main() -> samite::Result<()> {
+pub(crate) fn main() -> samite::Result<()> {
     let fabric = samite::init()?; // joins the job that started this process
     let units = fabric.job()?; // waits until all of its units are there
     let mut bytes = [0; 24];
