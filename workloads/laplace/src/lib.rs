@@ -13,7 +13,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit |
+//! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit; [`Omega`] |
 //! | [`rows`] | [`Rows`], [`RowsMut`]: a field that other processes can see, by copies of rows; [`VecRows`] |
 //! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it needs of its neighbours |
 //! | [`sequential`] | [`Sequential`]: the classic in-place solver with which the job is compared, bit by bit |
@@ -78,7 +78,7 @@ pub mod table;
 pub use error::Error;
 pub use moments::Moments;
 pub use picture::Picture;
-pub use problem::{Part, Problem};
+pub use problem::{Omega, Part, Problem};
 pub use record::{Progress, StepRecord};
 pub use report::{Check, Fact, Report};
 pub use residual::Residual;

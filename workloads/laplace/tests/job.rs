@@ -15,8 +15,8 @@ use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
 use samite::stage::service::{Capacity, Staging};
 use samite::{Fabric, Identity, Mask};
-use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
+use samite_laplace::{Error, Omega};
 use samite_testkit::{Failed, Outcome, Tracker, Unit, Units, Who, check, point, units};
 
 /// Who a unit of a job is.
@@ -90,7 +90,11 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 fn solver_args(size: usize, steps: u64) -> solver::Args {
-    solver::Args { size, steps }
+    solver::Args {
+        size,
+        steps,
+        omega: Omega::Best,
+    }
 }
 
 fn analysis_args(unit: &Unit, delay: Duration) -> analysis::Args {
@@ -393,6 +397,7 @@ fn one_step(fabric: &Fabric, cells: &[f64], steps: Option<Attribute>) -> Outcome
     step.put("u", [8_u64, 8], [0_u64, 0], field)?;
     if let Some(steps) = steps {
         step.attribute("steps", steps);
+        step.attribute("omega", Attribute::Real(samite_laplace::problem::OMEGA));
     }
     step.commit()?;
     Ok(writer.close()?)

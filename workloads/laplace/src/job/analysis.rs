@@ -335,5 +335,14 @@ fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
 pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
     let shape = &step.variable(FIELD)?.shape;
     let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
-    Problem::new(extent(0), extent(1))
+    let omega = match step.attribute(said::OMEGA) {
+        Some(Attribute::Real(omega)) => *omega,
+        _ => {
+            return Err(Error::Untold {
+                step: step.number(),
+                name: said::OMEGA,
+            });
+        }
+    };
+    Problem::new(extent(0), extent(1))?.with_omega(omega)
 }

@@ -13,8 +13,8 @@
 //! steps, and nothing is copied. The analysis reads the solver's blocks in place. Neither side
 //! knows the number of units of the other.
 //!
-//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and, by rank of the
-//! solver, the attributes of `said`.
+//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and the attributes of
+//! `said`, some of them by rank of the solver.
 //!
 //! # Promises
 //! * **No step is lost, none is torn.** The stream gives every step, in order, and no process
@@ -51,6 +51,9 @@ const FIELD: &str = "u";
 mod said {
     /// Number of the last step; an integer.
     pub(super) const STEPS: &str = "steps";
+
+    /// The over-relaxation factor; a real.
+    pub(super) const OMEGA: &str = "omega";
 
     /// Largest change of a cell of a rank's part by this step; a real, from step 1 on.
     pub(super) fn change(rank: u32) -> String {

@@ -11,6 +11,10 @@ use crate::{
     Check, Comparison, Error, Fact, Picture, Problem, Progress, Report, Residual, StepRecord,
 };
 
+/// The field is called converged if it is closer than this to the solution of the discrete
+/// equations (root of the mean square).
+const CONVERGED: f64 = 1e-3;
+
 /// Everything that is known after the last step.
 pub(super) struct Outcome {
     pub(super) problem: Problem,
@@ -86,7 +90,7 @@ impl Outcome {
                 format!("{} write, {} read", self.writers, self.readers),
             ),
             Fact::new("steps", format!("0 to {}", self.steps())),
-            Fact::new("over-relaxation", problem.omega()),
+            Fact::new("over-relaxation", format!("{:.6}", problem.omega())),
             Fact::new(
                 "read in place",
                 format!(
@@ -99,9 +103,13 @@ impl Outcome {
 
     fn checks(&self) -> Vec<Check> {
         let exact = match self.comparison {
-            None => Check::new("sequential run", None, "not compared (--no-check)"),
+            None => Check::new(
+                "equal to a sequential run",
+                None,
+                "not compared (--no-check)",
+            ),
             Some(found) => Check::new(
-                "sequential run",
+                "equal to a sequential run",
                 found.is_exact(),
                 format!(
                     "{} of {} cells are equal, bit by bit, and so are the moments of {} steps",
@@ -111,21 +119,37 @@ impl Outcome {
                 ),
             ),
         };
-        let residual = &self.residual;
-        let residual = format!("max {:.3e}, rms {:.3e}", residual.max, residual.rms());
+        // The residual is the sum over four neighbours.
+        let off = self.residual.rms() / 4.0;
+        let error = off / self.problem.jacobi_gap();
+        let converged = format!(
+            "after {} steps, the cells differ from the means of their four neighbours by {off:.1e} \
+             (root of the mean square), so the field is within {error:.1e} of the solution of the \
+             discrete equations",
+            self.steps()
+        );
+        let converged = match error < CONVERGED {
+            true => Check::new("converged", true, converged),
+            false => Check::new(
+                "not yet converged",
+                None,
+                format!("{converged}; more steps bring it closer"),
+            ),
+        };
         let distance = |record: Option<&StepRecord>| record.map(|record| record.distance);
         let first = distance(self.records.first()).unwrap_or_default();
         let last = distance(self.records.last()).unwrap_or_default();
         let distance = format!(
-            "rms {:.3} (before the first step {:.3}), max {:.3}",
+            "the field, from 0 to 100, differs from the analytic solution by {:.2e} (root of the mean \
+             square; {:.1} before the first step), at most {:.2e}",
             last.rms(),
             first.rms(),
             last.max
         );
         vec![
             exact,
-            Check::new("discrete residual", None, residual),
-            Check::new("distance to the series", None, distance),
+            converged,
+            Check::new("distance to the exact solution", None, distance),
         ]
     }
 

@@ -13,7 +13,7 @@ use samite::stage::protocol::Attribute;
 
 use super::borders::Borders;
 use super::{FIELD, STREAM, said};
-use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
+use crate::{Change, Error, Omega, Problem, Progress, Rows, RowsMut, Solver};
 
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///
@@ -23,11 +23,14 @@ use crate::{Change, Error, Problem, Progress, Rows, RowsMut, Solver};
 #[command(name = "laplace-solver")]
 pub struct Args {
     /// Rows and columns of the part of each unit
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, default_value_t = 768)]
     pub size: usize,
     /// Sweeps over the whole rectangle
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 3000)]
     pub steps: u64,
+    /// The over-relaxation factor: `best` for this rectangle, or a number between 0 and 2
+    #[arg(long, default_value = "best")]
+    pub omega: Omega,
 }
 
 /// Runs one unit. Collective over the program; returns when the last step is committed, whether it
@@ -39,7 +42,7 @@ pub struct Args {
 /// has no reader, a reader takes longer than stage.timeout, memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let own = fabric.identity();
-    let problem = Problem::stacked(args.size, own.size as usize)?;
+    let problem = Problem::stacked(args.size, own.size as usize)?.relaxed_by(args.omega)?;
     let part = problem.part(own.rank as usize, own.size as usize)?;
     let mut borders = Borders::new(fabric, &problem, part)?;
     let stage = Stage::join(fabric)?;
@@ -78,6 +81,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
 
         // What the analysis needs besides the field.
         step.attribute(said::STEPS, Attribute::Integer(args.steps as i64));
+        step.attribute(said::OMEGA, Attribute::Real(problem.omega()));
         if number > 0 {
             step.attribute(&said::change(own.rank), Attribute::Real(change.max));
         }
