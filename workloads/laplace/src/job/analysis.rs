@@ -332,17 +332,20 @@ fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
     Ok(rows)
 }
 
+/// Returns the rectangle of a step, relaxed as its solver says.
 pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
+    match step.attribute(said::OMEGA) {
+        Some(Attribute::Real(omega)) => rectangle(step)?.with_omega(*omega),
+        _ => Err(Error::Untold {
+            step: step.number(),
+            name: said::OMEGA,
+        }),
+    }
+}
+
+/// Returns the rectangle of a step.
+pub(super) fn rectangle(step: &StepReader) -> Result<Problem, Error> {
     let shape = &step.variable(FIELD)?.shape;
     let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
-    let omega = match step.attribute(said::OMEGA) {
-        Some(Attribute::Real(omega)) => *omega,
-        _ => {
-            return Err(Error::Untold {
-                step: step.number(),
-                name: said::OMEGA,
-            });
-        }
-    };
-    Problem::new(extent(0), extent(1))?.with_omega(omega)
+    Problem::new(extent(0), extent(1))
 }

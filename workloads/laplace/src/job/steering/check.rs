@@ -12,7 +12,7 @@ use samite::stage::{Stage, StepReader};
 
 use super::{FACTORS, Orders, Rule, STREAM, Steering};
 use crate::job::FIELD;
-use crate::job::analysis::problem;
+use crate::job::analysis::rectangle;
 use crate::problem::INITIAL;
 use crate::residual::larger;
 use crate::{Comparison, Error, Problem, Sequential};
@@ -50,7 +50,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         let what = "the solver closed its field before its first step";
         return Err(Error::Ended(what.to_owned()));
     };
-    let problem = problem(&last)?;
+    let problem = rectangle(&last)?;
     // Repeat the run with the same rule, and compare field and factors.
     let (sequential, expected) = steered(problem, args)?;
     let comparison = compare(&last, &sequential, problem)?;
