@@ -186,6 +186,11 @@ fn an_array_larger_than_memory_is_refused() {
         let parameters = format!("--shape 1000000000,1000000000 --steps 2 --way {way}");
         let output = run("synthetic.toml", &parameters, |_| ());
         let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{way}: {errors}");
+        assert!(errors.contains("nothing was started"), "{way}: {errors}");
+        let parameters = format!("{parameters} --force");
+        let output = run("synthetic.toml", &parameters, |_| ());
+        let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{way}: {errors}");
         assert!(errors.contains(said), "{way}: {errors}");
     }
