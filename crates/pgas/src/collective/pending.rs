@@ -59,9 +59,10 @@ impl Flight {
     /// Takes the call, unless another thread has it.
     fn take(&self) -> Option<MutexGuard<'_, Flying>> {
         self.flying.try_lock().or_else(|| {
+            // ORDERING: Release, with the Acquire swap of `advance`: the step that clears the mark
+            // sees what this thread saw. SeqCst, with its fence: the call is free by now, or the
+            // thread that advances it will see `missed`.
             self.missed.store(true, Ordering::Release);
-            // ORDERING: SeqCst, with the fence of `advance`: the call is free by now, or the thread
-            // that advances it will see `missed`.
             fence(Ordering::SeqCst);
             self.flying.try_lock()
         })

@@ -13,8 +13,8 @@
 //! steps, and nothing is copied. The analysis reads the solver's blocks in place. Neither side
 //! knows the number of units of the other.
 //!
-//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and the attributes of
-//! `said`, some of them by rank of the solver.
+//! A step has the variable `u` (f64, the interior cells of the whole rectangle) and the attributes
+//! of `said`, some of them by rank of the solver.
 //!
 //! # Promises
 //! * **No step is lost, none is torn.** The stream gives every step, in order, and no process

@@ -160,8 +160,8 @@ fn who_only_cancels_looks_at_what_comes() {
     assert!(fabric.lost(fabric.me()).is_none());
 }
 
-/// A message that is shown in a view is withdrawn only when its program drops the view. However many
-/// of these wait, what is sent afterwards arrives.
+/// A message that is shown in a view is withdrawn only when its program drops the view. However
+/// many of these wait, what is sent afterwards arrives.
 #[test]
 fn withdrawals_of_what_is_viewed_delay_nothing() {
     let fabric = alone(Config::default());
