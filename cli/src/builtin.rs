@@ -40,7 +40,7 @@ pub(crate) const BUILTINS: &[&str] = &[
 
 /// Returns the name of a workflow's program if it is a built-in one.
 pub(crate) fn name_of(program: &Program) -> Option<&OsStr> {
-    let [unit, name, ..] = &program.args[..] else {
+    let [unit, name, ..] = &program.setup.args[..] else {
         return None;
     };
     let is_own = std::env::current_exe().is_ok_and(|own| own == program.command);

@@ -56,6 +56,8 @@ enum Command {
     /// Show settings
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Print the JSON schema of workflow files, for editors
+    Schema,
     /// Measure Samite beside its peers
     Bench(bench::BenchArgs),
     /// A rank of our contestant (started by `samite bench`)
@@ -165,6 +167,10 @@ fn start() -> Result<ExitCode> {
             config,
         }) => settings::show(origin, file.as_deref(), &config),
         Command::Top(args) => top::run(&args),
+        Command::Schema => {
+            screen::say(format_args!("{}", samite_launch::workflow_schema()))?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Bench(args) => bench::run(&args),
         Command::BenchUnit(args) => {
             samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)

@@ -7,8 +7,9 @@ use crate::{builtin, doctor, edges, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
+use samite::config::Resolved;
 use samite::stage::{Configuration, Method};
-use samite_launch::{Builtins, Event, Interrupts, Plan, Program, Workflow, find_program};
+use samite_launch::{Builtins, Event, Interrupts, Plan, Program, Run, Workflow, find_program};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -173,39 +174,104 @@ pub(crate) fn run(
     assignments: &[String],
 ) -> Result<ExitCode> {
     let executable = std::env::current_exe().context("cannot find the samite executable")?;
-    let mut workflow = workflow;
-    let (mut plan, settings) = match &mut workflow {
-        Some(workflow) => {
-            if args.units.is_some() {
-                let message = format!(
-                    "-n is for a program, but {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
-                    workflow.path().display()
-                );
-                return Err(UsageError(message).into());
-            }
-            for assignment in assignments {
-                workflow.set(assignment)?;
-            }
-            let mut plan = Plan::new(workflow.job());
-            plan.programs = workflow.programs(&Builtins {
-                executable: executable.clone(),
-                names: builtin::BUILTINS,
-            })?;
-            let mut settings = settings::resolve(Some(workflow), &args.config)?;
-            settings.config.edge = edges::edges(workflow, &settings)?;
-            settings::check_streams(workflow, &settings.config.edge, &settings)?;
-            warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
-            (plan, settings)
-        }
-        None => (
-            plan_of_program(args, &executable)?,
-            settings::resolve(None, &args.config)?,
-        ),
+    let Some(mut workflow) = workflow else {
+        let plan = plan_of_program(args, &executable)?;
+        let settings = settings::resolve(None, &args.config)?;
+        let plan = prepare(args, &executable, plan, &settings, None)?;
+        return run_job(args, plan, &Interrupts::install()?);
     };
+    if args.units.is_some() {
+        let message = format!(
+            "-n is for a program, but {} is a workflow, which says how many units each of its programs has (--set program.NAME.units=N)",
+            workflow.path().display()
+        );
+        return Err(UsageError(message).into());
+    }
+    for assignment in assignments {
+        workflow.set(assignment)?;
+    }
+    // All runs of a sweep are checked before the first one starts.
+    let runs = workflow.runs()?;
+    let mut plans = Vec::new();
+    for run in &runs {
+        let (plan, settings) = plan_of_workflow(args, &executable, &run.workflow)?;
+        plans.push(prepare(
+            args,
+            &executable,
+            plan,
+            &settings,
+            Some(&run.workflow),
+        )?);
+    }
+    sweep(args, &runs, plans, &Interrupts::install()?)
+}
+
+/// Runs all plans, one after the other. The first failure is reported when all have ended.
+fn sweep(
+    args: &RunArgs,
+    runs: &[Run],
+    plans: Vec<Plan>,
+    interrupts: &Interrupts,
+) -> Result<ExitCode> {
+    let (all, mut failed) = (runs.len(), 0);
+    let mut first = None;
+    for (number, (run, plan)) in runs.iter().zip(plans).enumerate() {
+        if let Some(folder) = &run.folder {
+            let (number, label) = (number + 1, &run.label);
+            warn(format_args!(
+                "run {number} of {all}: {label} (in {})",
+                folder.display()
+            ));
+        }
+        let Err(error) = run_job(args, plan, interrupts) else {
+            continue;
+        };
+        let launch = error.downcast_ref::<samite_launch::Error>();
+        if all == 1 || matches!(launch, Some(samite_launch::Error::Interrupted { .. })) {
+            return Err(error);
+        }
+        warn(format_args!("{error:#}"));
+        failed += 1;
+        let label = &run.label;
+        first.get_or_insert_with(|| error.context(format!("the run with {label}")));
+    }
+    match first {
+        Some(error) => Err(error.context(format!("{failed} of {all} runs failed; the first one"))),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Returns the plan of a workflow, and its settings.
+fn plan_of_workflow(
+    args: &RunArgs,
+    executable: &Path,
+    workflow: &Workflow,
+) -> Result<(Plan, Resolved)> {
+    let mut plan = Plan::new(workflow.job());
+    plan.programs = workflow.programs(&Builtins {
+        executable: executable.to_owned(),
+        names: builtin::BUILTINS,
+    })?;
+    let mut settings = settings::resolve(Some(workflow), &args.config)?;
+    settings.config.edge = edges::edges(workflow, &settings)?;
+    settings::check_streams(workflow, &settings.config.edge, &settings)?;
+    plan.timeout = workflow.timeout()?;
+    warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
+    Ok((plan, settings))
+}
+
+/// Completes a plan, and refuses one that cannot run.
+fn prepare(
+    args: &RunArgs,
+    executable: &Path,
+    mut plan: Plan,
+    settings: &Resolved,
+    workflow: Option<&Workflow>,
+) -> Result<Plan> {
     plan.id = unique(&plan.job)?;
     // A separate domain, unless the user gave a name to share.
     plan.domain = args.domain.clone().unwrap_or_else(|| plan.id.clone());
-    plan.agent = crate::agent::command(&executable, &plan.domain)?;
+    plan.agent = crate::agent::command(executable, &plan.domain)?;
     // An agent that already runs has its own budget.
     let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
     let budget = budget.filter(|_| plan.agent.is_some());
@@ -213,28 +279,35 @@ pub(crate) fn run(
         return Err(UsageError(why).into());
     }
     if !args.force {
-        let has_domain = plan.agent.is_some();
-        doctor::refuse(workflow.as_ref(), &plan.programs, &settings, has_domain)?;
+        doctor::refuse(workflow, &plan.programs, settings, plan.agent.is_some())?;
     }
     // The units read the saved figures. The first run on a host measures them.
     samite::calibration::load_or_measure(|what| warn(format_args!("{what}")));
-    plan.starter = Some(executable);
+    plan.starter = Some(executable.to_owned());
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
     plan.listen = plan.grace / 5;
+    Ok(plan)
+}
 
-    let interrupts = Interrupts::install()?;
+fn run_job(args: &RunArgs, mut plan: Plan, interrupts: &Interrupts) -> Result<ExitCode> {
     let screen = Screen::start(args.tag_output == YesNo::Yes)?;
     plan.backlog = Some(screen.backlog());
     let mut ends = Ends::of(&plan);
-    let result = samite_launch::run(&plan, Some(&interrupts), &mut |event| {
-        if let Event::Ended { name, exit } = &event {
+    let result = samite_launch::run(&plan, Some(interrupts), &mut |event| {
+        // A unit that is started again may still join.
+        if let Event::Ended {
+            name,
+            exit,
+            again: false,
+        } = &event
+        {
             ends.tell(name, *exit);
         }
         screen.show(&event);
     });
     let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
-    let Some(shown) = screen.close(&interrupts, interrupted.then_some(plan.grace)) else {
+    let Some(shown) = screen.close(interrupts, interrupted.then_some(plan.grace)) else {
         // Prints nothing more: if the output is not read, an error may not be read either.
         let code = result.map_or_else(|error| error.exit_code(), |()| STALLED);
         std::process::exit(code.into());
@@ -254,9 +327,7 @@ fn unique(job: &str) -> Result<String> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("the system has no random numbers")?;
     let random: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    // The agent refuses longer names of jobs.
-    let short = &job[..job.floor_char_boundary(150)];
-    Ok(format!("{short}-{}-{random}", std::process::id()))
+    Ok(format!("{job}-{}-{random}", std::process::id()))
 }
 
 /// Warns if a stream asks for more replicas than there are servers: it gets one per server.

@@ -74,6 +74,14 @@ enum Shown {
 }
 
 impl Shown {
+    /// A message of the launcher itself.
+    fn own(message: std::fmt::Arguments<'_>) -> Self {
+        Shown::Line {
+            stream: Stream::Stderr,
+            text: format!("samite: {message}\n").into_bytes(),
+        }
+    }
+
     /// Returns the bytes that it takes in the queue.
     fn bytes(&self) -> usize {
         const OWN: usize = 64;
@@ -129,6 +137,17 @@ impl Screen {
                 name: (*name).clone(),
                 progress: progress.clone(),
             },
+            Event::Ended {
+                name,
+                exit,
+                again: true,
+            } => Shown::own(format_args!("{name} {exit}, and is started again")),
+            Event::Missed { name, exit, said } => {
+                let said = said.last().map_or("", String::as_str);
+                Shown::own(format_args!(
+                    "{name} {exit}, and the job goes on, because it is optional: {said}"
+                ))
+            }
             _ => return,
         };
         self.backlog.add(shown.bytes());

@@ -172,7 +172,7 @@ fn method_of_files() -> &'static str {
 
 /// Returns the memory that the arguments of a server set.
 fn memory_of(server: &Program) -> Option<u64> {
-    let mut args = server.args.iter().map(|arg| arg.to_string_lossy());
+    let mut args = server.setup.args.iter().map(|arg| arg.to_string_lossy());
     while let Some(arg) = args.next() {
         let value = match arg.strip_prefix("--memory=") {
             Some(value) => Some(value.to_owned()),

@@ -1,9 +1,11 @@
 //! `samite run` as a person meets it: whole processes, good days and bad ones.
 //!
 //! Files: this one (programs, workflows, mistakes) · `ends` (failures, signals, launchers that are
-//! killed) · `limits` (of the system) · `settings` (what is set, and where it is from).
+//! killed) · `limits` (of the system) · `settings` (what is set, and where it is from) · `flow`
+//! (what a workflow file can say of its programs).
 
 mod ends;
+mod flow;
 mod limits;
 mod settings;
 

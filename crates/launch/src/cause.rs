@@ -9,6 +9,7 @@
 use crate::error::{Error, Exit};
 use crate::plan::Name;
 use crate::words::{LastWords, is_panic};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 
 /// What a failure may be. The first of these that is seen is the cause.
@@ -48,7 +49,13 @@ pub(crate) struct Failure {
 
 impl Failure {
     /// Classifies the end of a unit. `units`: all units of the job, in order.
-    pub(crate) fn of_unit(unit: &Name, exit: Exit, words: &LastWords, units: &[Name]) -> Self {
+    /// `stop`: the signal that asks it to end.
+    pub(crate) fn of_unit(
+        (unit, stop): (&Name, Signal),
+        exit: Exit,
+        words: &LastWords,
+        units: &[Name],
+    ) -> Self {
         let error = words.error();
         let named = parties(&error, unit, units);
         let claim = match exit {
@@ -57,7 +64,7 @@ impl Failure {
             _ if !named.is_empty() => Claim::Disagreement,
             _ => Claim::Own,
         };
-        let asked = [rustix::process::Signal::TERM, rustix::process::Signal::KILL];
+        let asked = [stop, Signal::KILL];
         let is_unasked = match exit {
             Exit::Signal(signal) => asked.iter().all(|asked| asked.as_raw() != signal),
             Exit::Code(_) => error.lines().next().is_some_and(is_panic),
@@ -192,7 +199,7 @@ mod tests {
         for line in words.lines() {
             last.hear(Stream::Stderr, line.as_bytes());
         }
-        Failure::of_unit(&unit, exit, &last, &units())
+        Failure::of_unit((&unit, Signal::TERM), exit, &last, &units())
     }
 
     fn writer(rank: u32) -> Name {

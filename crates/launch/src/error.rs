@@ -173,6 +173,23 @@ pub enum Error {
         /// Its last lines, oldest first.
         said: Vec<String>,
     },
+    /// The job ran for longer than its `timeout`.
+    #[error(
+        "the job was ended because it ran for longer than its timeout of {}; raise `job.timeout`, or do less",
+        humantime::format_duration(*after)
+    )]
+    TimedOut {
+        /// The timeout.
+        after: std::time::Duration,
+    },
+    /// A file for the output of units could not be created or written.
+    #[error("cannot write the output of units to {}", path.display())]
+    OutputFile {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// A user, or the system, asked the job to end.
     #[error("the job was ended by {}", signal_name(*signal))]
     Interrupted {
@@ -193,7 +210,7 @@ samite_mem::error_codes!(Error, "launch", {
     ReadWorkflow = 700, Workflow = 701, Setting = 702, NoSuchProgram = 703, NotExecutable = 704,
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
-    SettingsTooLong = 715, UnitsDisagree = 716,
+    SettingsTooLong = 715, UnitsDisagree = 716, TimedOut = 717, OutputFile = 718,
 });
 
 impl Error {
@@ -202,6 +219,8 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::UnitFailed { exit, .. } | Self::UnitsDisagree { exit, .. } => exit.code(),
+            // As the command `timeout` has it.
+            Self::TimedOut { .. } => 124,
             Self::Interrupted { signal } => Exit::Signal(*signal).code(),
             Self::ReadWorkflow { .. }
             | Self::Workflow { .. }

@@ -18,10 +18,13 @@
 //! between causes one more round but is never missed. While the caller has too much output to show,
 //! no output is read; everything else continues.
 
+mod judge;
+
 use crate::Backlog;
 use crate::agent;
-use crate::cause::{Claim, Disagreement, Failure, weigh};
+use crate::cause::{Claim, Disagreement, Failure};
 use crate::error::{Error, Exit};
+use crate::files::OutputFiles;
 use crate::guard::Guard;
 use crate::limits;
 use crate::output::Event;
@@ -29,6 +32,7 @@ use crate::plan::{Name, Plan};
 use crate::reap::{ended_child, reap_ended};
 use crate::signals::{ChildWatch, Interrupts};
 use crate::spawn::{Process, stop_with};
+use crate::units::Units;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -56,7 +60,8 @@ pub fn run(
         });
     }
     check_length(plan)?;
-    let pipes = limits::pipes_for(wanted)?;
+    let files = OutputFiles::create(plan)?;
+    let pipes = limits::pipes_for(wanted, files.count())?;
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
     let mut guard = guard.map_err(|source| Error::system("start its guard", source))?;
@@ -65,29 +70,33 @@ pub fn run(
         Some(argv) => Some(agent::start(plan, argv, &children, interrupts, on_event)?),
         None => None,
     };
-    // The guard learns of each unit's group as soon as it exists. An agent that is not ready has
-    // started no other process.
-    let mut on_start = |pid| guard.iter_mut().for_each(|guard| guard.watch(pid));
-    agent.iter().for_each(|agent| on_start(agent.pid()));
-    let units = Process::start_units(plan, pipes, &mut on_start, on_event)?;
-    tracing::info!(job = plan.job, units = wanted, ?pipes, "started");
-    let processes: Vec<Process> = units.into_iter().chain(agent).collect();
-    let numbers = processes.iter().map(Process::pid).zip(0..);
+    // An agent that is not ready has started no other process.
+    if let (Some(agent), Some(guard)) = (&agent, &mut guard) {
+        guard.watch(agent.pid());
+    }
+    tracing::info!(job = plan.job, units = wanted, ?pipes, "starts");
     let mut job = Job {
-        numbers: numbers.collect(),
-        processes,
+        numbers: BTreeMap::new(),
+        processes: Vec::new(),
+        units: Units::new(plan, pipes, files),
         guard,
         children,
         interrupts,
         backlog: plan.backlog.as_ref(),
         grace: plan.grace,
         listen: plan.listen.min(plan.grace),
+        timeout: plan.timeout,
+        until: plan
+            .timeout
+            .and_then(|time| Instant::now().checked_add(time)),
         ending: None,
         wishes: Wishes::default(),
         failure: None,
         disagreements: Vec::new(),
         ended_well: Vec::new(),
     };
+    job.add(agent.into_iter().collect());
+    job.start_units(on_event)?;
     job.run_units(on_event)?;
     job.end_agent(on_event)?;
     job.result()
@@ -106,8 +115,9 @@ fn check_length(plan: &Plan) -> Result<(), Error> {
 }
 
 struct Job<'a> {
-    /// The units in order, then the agent if there is one.
+    /// The agent if there is one, then the units in the order in which they were started.
     processes: Vec<Process>,
+    units: Units<'a>,
     /// The index of the process with a process id.
     numbers: BTreeMap<u32, usize>,
     guard: Option<Guard>,
@@ -116,6 +126,9 @@ struct Job<'a> {
     backlog: Option<&'a Backlog>,
     grace: Duration,
     listen: Duration,
+    timeout: Option<Duration>,
+    /// When the job has run for too long.
+    until: Option<Instant>,
     ending: Option<Ending>,
     wishes: Wishes,
     failure: Option<Failure>,
@@ -131,10 +144,8 @@ enum Ending {
     Listening {
         until: Option<Instant>,
     },
-    /// All were asked to end, and are killed if they take too long; `None`: they may take forever.
-    Asked {
-        until: Option<Instant>,
-    },
+    /// All were asked to end. Each is killed if it takes too long.
+    Asked,
     Killed,
 }
 
@@ -164,13 +175,40 @@ impl Wishes {
 }
 
 impl Job<'_> {
+    /// Adds processes that were started.
+    fn add(&mut self, processes: Vec<Process>) {
+        for process in processes {
+            self.numbers.insert(process.pid(), self.processes.len());
+            self.processes.push(process);
+        }
+    }
+
+    /// Starts the programs that need not wait for others any more.
+    fn start_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+        // A program may end before the next one is looked at.
+        while self.ending.is_none() && self.units.are_waiting() {
+            let new = {
+                let mut on_start = guard_of(&mut self.guard);
+                let units = &mut self.units;
+                units.start_next(&self.processes, &mut on_start, on_event)?
+            };
+            if new.is_empty() {
+                break;
+            }
+            self.add(new);
+        }
+        Ok(())
+    }
+
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
         while self.units_left() {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
+            let ended = self.pardon(ended, on_event)?;
             self.judge(&ended);
             self.hear_interrupts();
             self.time_out();
+            self.start_units(on_event)?;
         }
         Ok(())
     }
@@ -199,7 +237,8 @@ impl Job<'_> {
     }
 
     fn units_left(&self) -> bool {
-        self.units().any(|unit| !unit.has_ended())
+        let starts = self.ending.is_none() && self.units.are_waiting();
+        starts || self.units().any(|unit| !unit.has_ended())
     }
 
     fn units(&self) -> impl Iterator<Item = &Process> {
@@ -222,12 +261,9 @@ impl Job<'_> {
             .filter(|_| full.is_none())
             .flat_map(|process| process.output.readers());
         fds.extend(readers.map(|reader| PollFd::new(reader, PollFlags::IN)));
-        let timeout = match &self.ending {
-            Some(
-                Ending::Asked { until: Some(until) } | Ending::Listening { until: Some(until) },
-            ) => Timespec::try_from(until.saturating_duration_since(Instant::now())).ok(),
-            _ => None,
-        };
+        let timeout = self.next_time().and_then(|next| {
+            Timespec::try_from(next.saturating_duration_since(Instant::now())).ok()
+        });
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Ok(()),
@@ -250,6 +286,18 @@ impl Job<'_> {
         Ok(())
     }
 
+    /// Returns when something has to be done although nothing happens.
+    fn next_time(&self) -> Option<Instant> {
+        let left = self.processes.iter().filter(|process| !process.has_ended());
+        let kills = left.filter_map(|process| process.kill_at);
+        let listening = match self.ending {
+            Some(Ending::Listening { until }) => until,
+            _ => None,
+        };
+        let limit = self.until.filter(|_| self.ending.is_none());
+        kills.chain(listening).chain(limit).min()
+    }
+
     /// Reaps until no ended child is left. Returns which processes ended, and how.
     ///
     /// It checks repeatedly because a unit that ends may take another with it meanwhile. Both are
@@ -269,6 +317,7 @@ impl Job<'_> {
     fn reap_one(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) -> Option<Exit> {
         let process = &mut self.processes[index];
         let exit = process.reap()?;
+        let again = self.ending.is_none() && self.units.is_restarted(process, exit);
         if let Some(guard) = &mut self.guard {
             guard.forget(process.pid());
         }
@@ -276,100 +325,9 @@ impl Job<'_> {
         on_event(Event::Ended {
             name: &process.name,
             exit,
+            again,
         });
         Some(exit)
-    }
-
-    /// Determines what the ends of processes mean for the job. If several ended, the probable cause
-    /// comes first.
-    fn judge(&mut self, ended: &[(usize, Exit)]) {
-        let units_left = self.units_left();
-        let units: Vec<Name> = self.units().map(|unit| unit.name.clone()).collect();
-        let mut failures = Vec::new();
-        for &(index, exit) in ended {
-            let process = &self.processes[index];
-            let words = process.output.last_words();
-            match is_unit(process) {
-                true if exit.is_success() => {
-                    if self.failure.is_none() {
-                        self.ended_well.push(process.name.clone());
-                    }
-                }
-                true => failures.push(Failure::of_unit(&process.name, exit, words, &units)),
-                false if exit.is_success() && !units_left => {}
-                false => {
-                    let said = words.shown();
-                    failures.push(Failure::other(
-                        Claim::Agent,
-                        Error::AgentLost { exit, said },
-                    ));
-                }
-            }
-        }
-        failures.sort_by_key(|failure| failure.claim);
-        failures.into_iter().for_each(|failure| self.fail(failure));
-    }
-
-    /// Records a failure, and asks the others to end as soon as the cause is known.
-    fn fail(&mut self, failure: Failure) {
-        let is_certain = failure.claim.is_certain();
-        let was_asked = matches!(self.ending, Some(Ending::Asked { .. } | Ending::Killed));
-        if let (Error::UnitFailed { unit, .. }, Claim::Disagreement, false) =
-            (&failure.error, failure.claim, was_asked)
-        {
-            let named = failure.named.clone();
-            self.disagreements.push((unit.clone(), named));
-        }
-        if self.is_cause(&failure, was_asked) {
-            self.failure = Some(failure);
-        }
-        match &self.ending {
-            None | Some(Ending::Listening { .. }) if is_certain => self.ask_to_end(),
-            None => {
-                let until = Instant::now().checked_add(self.listen);
-                self.ending = Some(Ending::Listening { until });
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Returns true if a failure is rather the cause than the one that was recorded before.
-    fn is_cause(&self, failure: &Failure, was_asked: bool) -> bool {
-        let Some(before) = &self.failure else {
-            return true;
-        };
-        match (failure.claim, before.claim) {
-            (_, Claim::Interrupt) => false,
-            // Units notice the loss of the agent before the launcher does.
-            (Claim::Agent, before) => {
-                before > Claim::Signal && !matches!(self.ending, Some(Ending::Killed))
-            }
-            (claim, before) => {
-                !before.is_certain() && claim < before && (failure.is_unasked || !was_asked)
-            }
-        }
-    }
-
-    /// Returns how the job ended, when all processes have.
-    fn result(self) -> Result<(), Error> {
-        let Some(failure) = self.failure else {
-            return Ok(());
-        };
-        Err(match (failure.claim, failure.error) {
-            (Claim::Disagreement, error) => weigh(error, &self.disagreements),
-            (
-                Claim::Consequence,
-                Error::UnitFailed {
-                    unit, exit, said, ..
-                },
-            ) => Error::UnitFailed {
-                unit,
-                exit,
-                said,
-                after: self.ended_well,
-            },
-            (_, error) => error,
-        })
     }
 
     fn hear_interrupts(&mut self) {
@@ -399,43 +357,56 @@ impl Job<'_> {
     fn stop(&mut self) {
         let before = Instant::now();
         stop_with(&self.processes);
-        if let Some(Ending::Asked { until } | Ending::Listening { until }) = &mut self.ending {
-            *until = until.and_then(|until| until.checked_add(before.elapsed()));
+        let stopped = before.elapsed();
+        let mut times: Vec<&mut Option<Instant>> = vec![&mut self.until];
+        if let Some(Ending::Listening { until }) = &mut self.ending {
+            times.push(until);
         }
-        self.wishes.leave_out(before.elapsed());
+        let processes = self.processes.iter_mut();
+        times.extend(processes.map(|process| &mut process.kill_at));
+        for time in times {
+            *time = time.and_then(|time| time.checked_add(stopped));
+        }
+        self.wishes.leave_out(stopped);
     }
 
     fn time_out(&mut self) {
-        let is_over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
+        let now = Instant::now();
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| now >= until);
         match self.ending {
+            None if is_over(self.until) => {
+                let after = self.timeout.unwrap_or_default();
+                self.fail(Failure::other(Claim::Interrupt, Error::TimedOut { after }));
+            }
             Some(Ending::Listening { until }) if is_over(until) => self.ask_to_end(),
-            Some(Ending::Asked { until }) if is_over(until) => self.kill(),
             _ => {}
+        }
+        for process in &mut self.processes {
+            process.kill_if_late(now);
         }
     }
 
-    /// Sends SIGTERM, and SIGCONT for processes that are stopped and could not handle it. The agent
-    /// stays while there are units, because they may need it to end properly.
+    /// Asks all to end. The agent stays while there are units, because they may need it to end
+    /// properly.
     fn ask_to_end(&mut self) {
         let units_left = self.units_left();
-        for process in self
-            .processes
-            .iter()
-            .filter(|process| is_unit(process) || !units_left)
-        {
-            process.signal(Signal::TERM);
-            process.signal(Signal::CONT);
+        for process in &mut self.processes {
+            if is_unit(process) || !units_left {
+                process.ask_to_end(self.grace);
+            }
         }
-        let until = Instant::now().checked_add(self.grace);
-        self.ending = Some(Ending::Asked { until });
+        self.ending = Some(Ending::Asked);
     }
 
     fn kill(&mut self) {
-        for process in &self.processes {
-            process.signal(Signal::KILL);
-        }
+        self.processes.iter_mut().for_each(Process::kill);
         self.ending = Some(Ending::Killed);
     }
+}
+
+/// Returns what tells the guard of a new process.
+fn guard_of(guard: &mut Option<Guard>) -> impl FnMut(u32) {
+    move |pid| guard.iter_mut().for_each(|guard| guard.watch(pid))
 }
 
 fn is_unit(process: &Process) -> bool {

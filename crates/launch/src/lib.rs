@@ -14,11 +14,12 @@
 //! # File map
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
-//! messages · `spawn` one process · `agent` the start of the agent · `output` lines from pipes ·
-//! `words` the last words of a process · `backlog` lines that are not read yet · `job` the run ·
-//! `reap` children that have ended · `cause` which failure was the first one · `signals` signals as
-//! file descriptors · `limits` file descriptors · `exec` what a new unit does before it becomes its
-//! program · `guard` ends groups after the launcher was killed · `error`.
+//! messages · `setup` what a unit is started with · `spawn` one process · `units` which run ·
+//! `files` for output · `agent` the start of the agent · `output` lines from pipes · `words` the
+//! last words of a process · `backlog` lines that are not read yet · `job` the run (`judge`: what
+//! ends mean) · `reap` children that have ended · `cause` which failure was the first one ·
+//! `signals` signals as file descriptors · `limits` file descriptors · `exec` what a new unit does
+//! before it becomes its program · `guard` ends groups after the launcher was killed · `error`.
 //!
 //! # Rules
 //! * Every process leads its own group. The whole group is killed when the process ends, or when
@@ -60,6 +61,7 @@ mod backlog;
 mod cause;
 mod error;
 mod exec;
+mod files;
 mod guard;
 mod job;
 mod limits;
@@ -67,9 +69,11 @@ mod output;
 mod parameters;
 mod plan;
 mod reap;
+mod setup;
 mod signals;
 mod source;
 mod spawn;
+mod units;
 mod words;
 mod workflow;
 
@@ -83,6 +87,7 @@ pub use limits::{files_allowed, files_needed};
 pub use output::{Event, Line, Progress, Stream};
 pub use parameters::Parameter;
 pub use plan::{Cpus, Name, Plan, Program, find_program};
+pub use setup::Setup;
 pub use signals::Interrupts;
 pub use source::nearest;
-pub use workflow::{Builtins, Workflow};
+pub use workflow::{Builtins, Run, Workflow, workflow_schema};

@@ -31,17 +31,21 @@ pub fn files_allowed(units: u64) -> u64 {
     soft.max(hard.min(2 * units + SLACK))
 }
 
-/// Chooses for `units` units, and raises the soft limit if that helps.
-pub(crate) fn pipes_for(units: usize) -> Result<Pipes, Error> {
-    let units = units as u64;
+/// Chooses for `units` units, and raises the soft limit if that helps. `others`: how many files the
+/// launcher has open for their output.
+pub(crate) fn pipes_for(units: usize, others: usize) -> Result<Pipes, Error> {
+    let (units, others) = (units as u64, others as u64);
     let limit = getrlimit(Resource::Nofile);
-    let (soft, allowed) = (limit.current.unwrap_or(u64::MAX), files_allowed(units));
+    let hard = limit.maximum.unwrap_or(u64::MAX);
+    let soft = limit.current.unwrap_or(u64::MAX);
+    let allowed = hard.min(files_allowed(units).saturating_add(others));
     let raised = Rlimit {
         current: Some(allowed),
         maximum: limit.maximum,
     };
     let is_raised = allowed > soft && setrlimit(Resource::Nofile, raised).is_ok();
-    choose(units, if is_raised { allowed } else { soft })
+    let limit = if is_raised { allowed } else { soft };
+    choose(units, limit.saturating_sub(others))
 }
 
 fn choose(units: u64, limit: u64) -> Result<Pipes, Error> {

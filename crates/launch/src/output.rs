@@ -4,10 +4,12 @@
 //! units are never mixed. A line without a newline is shown when its pipe ends; a very long one is
 //! shown in pieces.
 
+use crate::files::OutputFile;
 use crate::plan::Name;
 use crate::words::LastWords;
 use serde::Deserialize;
 use std::io::{self, PipeReader, Read, Write};
+use std::rc::Rc;
 
 /// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -40,6 +42,17 @@ pub enum Event<'a> {
         name: &'a Name,
         /// How it ended.
         exit: crate::Exit,
+        /// Whether it failed and is started again.
+        again: bool,
+    },
+    /// A unit of an optional program failed, and the job goes on without it.
+    Missed {
+        /// The unit.
+        name: &'a Name,
+        /// How it ended.
+        exit: crate::Exit,
+        /// Its last lines, oldest first.
+        said: Vec<String>,
     },
 }
 
@@ -103,7 +116,12 @@ pub struct Progress {
 pub(crate) struct Output {
     prefix: bool,
     pipes: Vec<Pipe>,
+    /// The files that get standard output and standard error, in place of the caller.
+    files: [Option<Rc<OutputFile>>; 2],
     last: LastWords,
+    /// The text with which the process says that it is ready, until it has.
+    ready: Option<String>,
+    is_ready: bool,
 }
 
 #[derive(Debug)]
@@ -123,8 +141,27 @@ impl Output {
         Self {
             prefix,
             pipes: readers.into_iter().map(pipe).collect(),
+            files: [None, None],
             last: LastWords::default(),
+            ready: None,
+            is_ready: false,
         }
+    }
+
+    /// The process is ready when it has printed a line that contains this text.
+    pub(crate) fn ready_after(mut self, text: Option<String>) -> Self {
+        self.ready = text;
+        self
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// Writes standard output and standard error to these files.
+    pub(crate) fn into_files(mut self, files: [Option<Rc<OutputFile>>; 2]) -> Self {
+        self.files = files;
+        self
     }
 
     /// Iterates over the pipes that are still open, in order.
@@ -169,7 +206,10 @@ impl Output {
         let sink = Sink {
             name,
             prefix: self.prefix,
+            files: &self.files,
             last: &mut self.last,
+            ready: self.ready.as_deref(),
+            is_ready: &mut self.is_ready,
             on_event,
         };
         (&mut self.pipes, sink)
@@ -211,7 +251,10 @@ impl Pipe {
 struct Sink<'a, 'f> {
     name: &'a Name,
     prefix: bool,
+    files: &'a [Option<Rc<OutputFile>>; 2],
     last: &'a mut LastWords,
+    ready: Option<&'a str>,
+    is_ready: &'a mut bool,
     on_event: &'a mut (dyn FnMut(Event<'_>) + 'f),
 }
 
@@ -225,6 +268,12 @@ impl Sink<'_, '_> {
             return;
         }
         self.last.hear(stream, text);
+        let is_sign = |sign: &str| String::from_utf8_lossy(text).contains(sign);
+        *self.is_ready = *self.is_ready || self.ready.is_some_and(is_sign);
+        if let Some(file) = &self.files[stream as usize] {
+            file.write(text, complete);
+            return;
+        }
         let (name, prefix) = (self.name, self.prefix);
         (self.on_event)(Event::Line(Line {
             name,
@@ -403,7 +452,10 @@ mod tests {
             let mut sink = Sink {
                 name: &unit,
                 prefix: true,
+                files: &[None, None],
                 last: &mut last,
+                ready: None,
+                is_ready: &mut false,
                 on_event: &mut on_event,
             };
             let mut lines = LineSplitter::default();

@@ -1,8 +1,8 @@
 //! A fully resolved job: the executables, the numbers of units, the configuration.
 
-use crate::{Backlog, Error};
+use crate::{Backlog, Error, Setup};
 use rustix::fs::Access;
-use std::collections::BTreeMap;
+use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -30,8 +30,10 @@ pub struct Plan {
     pub starter: Option<PathBuf>,
     /// The resolved configuration, as TOML, the same for all units.
     pub config: String,
-    /// How long a process may take to end after SIGTERM.
+    /// How long a process may take to end after SIGTERM; see [`Program::grace`].
     pub grace: Duration,
+    /// How long the job may run; then it is ended, with [`Error::TimedOut`].
+    pub timeout: Option<Duration>,
     /// How long the launcher waits for the error of another unit, after one failed and what it said
     /// is a consequence; at most [`Plan::grace`].
     pub listen: Duration,
@@ -55,8 +57,19 @@ impl Plan {
             grace: Duration::from_secs(5),
             // Far longer than a unit needs to print its error and end.
             listen: Duration::from_secs(1),
+            timeout: None,
             backlog: None,
         }
+    }
+
+    /// Returns the names of all units, in order.
+    pub(crate) fn names(&self) -> Vec<Name> {
+        let names = |program: &Program| {
+            let ranks = 0..program.units;
+            let names = ranks.map(|rank| Name::unit(&program.name, rank));
+            names.collect::<Vec<Name>>()
+        };
+        self.programs.iter().flat_map(names).collect()
     }
 
     /// Returns the number of units of the whole job.
@@ -75,16 +88,28 @@ pub struct Program {
     pub name: String,
     /// The executable.
     pub command: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
+    /// What its units are started with.
+    pub setup: Setup,
+    /// What each unit is started with, by rank, if they differ.
+    pub setups: Vec<Setup>,
     /// How many processes run it.
     pub units: u32,
-    /// Environment variables in addition to the launcher's own.
-    pub env: BTreeMap<String, String>,
     /// The processors that its units may use; needs [`Plan::starter`].
     pub cpus: Cpus,
     /// Whether its lines are shown with the unit's name as a prefix.
     pub prefix: bool,
+    /// How long its units may take to end after they were asked to; `None`: [`Plan::grace`].
+    pub grace: Option<Duration>,
+    /// The signal that asks its units to end.
+    pub stop_signal: Signal,
+    /// The programs that have to be ready before this one starts.
+    pub after: Vec<String>,
+    /// A unit is ready when it prints a line that contains this text; `None`: when it has ended.
+    pub ready: Option<String>,
+    /// How often each of its units is started again after it failed.
+    pub restart: u32,
+    /// Whether the job goes on when one of its units fails.
+    pub optional: bool,
 }
 
 impl Program {
@@ -93,11 +118,17 @@ impl Program {
         Self {
             name: name.into(),
             command: command.into(),
-            args: Vec::new(),
+            setup: Setup::default(),
+            setups: Vec::new(),
             units: 1,
-            env: BTreeMap::new(),
             cpus: Cpus::Any,
             prefix: true,
+            grace: None,
+            stop_signal: Signal::TERM,
+            after: Vec::new(),
+            ready: None,
+            restart: 0,
+            optional: false,
         }
     }
 
@@ -109,8 +140,13 @@ impl Program {
 
     /// Sets the arguments.
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
-        self.args = args.into_iter().map(Into::into).collect();
+        self.setup.args = args.into_iter().map(Into::into).collect();
         self
+    }
+
+    /// Returns what the unit with this rank is started with.
+    pub fn setup_of(&self, rank: u32) -> &Setup {
+        self.setups.get(rank as usize).unwrap_or(&self.setup)
     }
 }
 

@@ -1,64 +1,87 @@
 //! One process of a job: its start, signals to it, its end.
 
 use crate::error::{Error, Exit};
+use crate::files::OutputFiles;
 use crate::limits::{self, Pipes};
-use crate::output::{Event, Output, Stream};
+use crate::output::{Output, Stream};
 use crate::plan::{Name, Plan};
+use crate::setup::Setup;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, kill_process_group, waitid,
 };
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The place of a unit in its job.
+#[derive(Debug)]
+pub(crate) struct UnitPlace {
+    /// The number of its program in the plan.
+    pub(crate) program: usize,
+    pub(crate) rank: u32,
+    /// Its number in the job.
+    pub(crate) unit: usize,
+    /// How many units have been started, for messages.
+    pub(crate) started: usize,
+}
 
 /// A process that was started. It leads its own group, and is killed and reaped when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) name: Name,
     pub(crate) output: Output,
+    /// The signal that asks it to end.
+    pub(crate) stop: Signal,
+    /// How long it may take to end after that, if it differs from the others.
+    pub(crate) grace: Option<Duration>,
+    /// When it is killed, after it was asked to end.
+    pub(crate) kill_at: Option<Instant>,
+    /// How often the unit was started again.
+    pub(crate) restarts: u32,
+    was_killed: bool,
     child: Child,
     exit: Option<Exit>,
 }
 
 impl Process {
-    /// Starts all units of the plan, in order. If one cannot be started, all are ended.
-    pub(crate) fn start_units(
+    /// Starts a unit of the plan.
+    pub(crate) fn start_unit(
         plan: &Plan,
+        place: &UnitPlace,
         pipes: Pipes,
-        on_start: &mut dyn FnMut(u32),
-        on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Vec<Self>, Error> {
-        let wanted = plan.units();
-        let mut units = Vec::with_capacity(wanted);
-        for program in &plan.programs {
-            for rank in 0..program.units {
-                let name = Name::unit(&program.name, rank);
-                let mut command = command(
-                    plan,
-                    program.cpus.of(rank),
-                    program.command.as_os_str(),
-                    &program.args,
-                );
-                command
-                    .envs(&program.env)
-                    .env("SAMITE_PROGRAM", &program.name)
-                    .env("SAMITE_RANK", rank.to_string())
-                    .env("SAMITE_SIZE", program.units.to_string())
-                    .env("SAMITE_UNIT", units.len().to_string())
-                    .env("SAMITE_UNITS", wanted.to_string());
-                let unit = start_unit(command, name.clone(), pipes, program.prefix)
-                    .map_err(|source| spawn_error(name, units.len(), wanted, source))?;
-                // The guard learns of the group first: the launcher may be killed in `on_event`.
-                on_start(unit.pid());
-                on_event(Event::Started {
-                    name: &unit.name,
-                    pid: unit.pid(),
-                });
-                units.push(unit);
-            }
-        }
-        Ok(units)
+        files: &OutputFiles,
+    ) -> Result<Self, Error> {
+        let (wanted, rank) = (plan.units(), place.rank);
+        let program = &plan.programs[place.program];
+        let name = Name::unit(&program.name, rank);
+        let setup = program.setup_of(rank);
+        let mut command = command(
+            plan,
+            program.cpus.of(rank),
+            program.command.as_os_str(),
+            &setup.args,
+        );
+        command
+            .envs(&setup.env)
+            .env("SAMITE_PROGRAM", &program.name)
+            .env("SAMITE_RANK", rank.to_string())
+            .env("SAMITE_SIZE", program.units.to_string())
+            .env("SAMITE_UNIT", place.unit.to_string())
+            .env("SAMITE_UNITS", wanted.to_string());
+        let output = |readers| {
+            let outputs = [&setup.stdout, &setup.stderr];
+            let outputs = outputs.map(|path| files.get(path.as_ref()));
+            let output = Output::new(program.prefix, readers).into_files(outputs);
+            output.ready_after(program.ready.clone())
+        };
+        let unit = settle(&mut command, setup)
+            .and_then(|()| start_unit(command, name.clone(), pipes, output));
+        let mut unit = unit.map_err(|source| spawn_error(name, place.started, wanted, source))?;
+        (unit.stop, unit.grace) = (program.stop_signal, program.grace);
+        Ok(unit)
     }
 
     /// Starts the agent. Returns its standard output; its standard error is its output.
@@ -73,17 +96,48 @@ impl Process {
             let (reader, stderr) = io::pipe()?;
             let child = command.stdout(stdout).stderr(stderr).spawn()?;
             let output = Output::new(true, vec![(Stream::Stderr, reader)]);
-            Ok((
-                Self {
-                    name: Name::agent(),
-                    output,
-                    child,
-                    exit: None,
-                },
-                ready,
-            ))
+            Ok((Self::new(Name::agent(), output, child), ready))
         };
         start().map_err(|source| Error::Spawn { name, source })
+    }
+
+    fn new(name: Name, output: Output, child: Child) -> Self {
+        Self {
+            name,
+            output,
+            stop: Signal::TERM,
+            grace: None,
+            kill_at: None,
+            restarts: 0,
+            was_killed: false,
+            child,
+            exit: None,
+        }
+    }
+
+    /// Asks the process to end: by its signal, and by SIGCONT if it is stopped and could not handle
+    /// that. It is killed when it takes longer than `grace`, or its own.
+    pub(crate) fn ask_to_end(&mut self, grace: Duration) {
+        self.signal(self.stop);
+        self.signal(Signal::CONT);
+        self.kill_at = Instant::now().checked_add(self.grace.unwrap_or(grace));
+    }
+
+    /// Kills the process if the time in which it should have ended is over.
+    pub(crate) fn kill_if_late(&mut self, now: Instant) {
+        if self.kill_at.is_some_and(|at| now >= at) {
+            self.kill();
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        (self.was_killed, self.kill_at) = (true, None);
+    }
+
+    /// Returns true if the launcher has killed it.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.was_killed
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -184,13 +238,31 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
         .env("SAMITE_JOB", &plan.id)
         .env("SAMITE_LAUNCHER", std::process::id().to_string())
         .env("SAMITE_CONFIG", &plan.config)
-        // A unit in its own group could not read from the terminal anyway: it would be stopped.
+        // A unit in its own group could not read from the terminal anyway: it would be stopped. It
+        // may get a file instead.
         .stdin(Stdio::null())
         .process_group(0);
     command
 }
 
-fn start_unit(mut command: Command, name: Name, pipes: Pipes, prefix: bool) -> io::Result<Process> {
+/// Sets the working directory and the standard input.
+fn settle(command: &mut Command, setup: &Setup) -> io::Result<()> {
+    if let Some(path) = &setup.stdin {
+        command.stdin(File::open(path)?);
+    }
+    if let Some(folder) = &setup.cwd {
+        std::fs::create_dir_all(folder)?;
+        command.current_dir(folder);
+    }
+    Ok(())
+}
+
+fn start_unit(
+    mut command: Command,
+    name: Name,
+    pipes: Pipes,
+    output: impl FnOnce(Vec<(Stream, PipeReader)>) -> Output,
+) -> io::Result<Process> {
     let (stdout, out) = io::pipe()?;
     let mut readers = vec![(Stream::Stdout, stdout)];
     match pipes {
@@ -202,12 +274,7 @@ fn start_unit(mut command: Command, name: Name, pipes: Pipes, prefix: bool) -> i
         }
     };
     let child = command.stdout(out).spawn()?;
-    Ok(Process {
-        name,
-        output: Output::new(prefix, readers),
-        child,
-        exit: None,
-    })
+    Ok(Process::new(name, output(readers), child))
 }
 
 fn spawn_error(unit: Name, started: usize, wanted: usize, source: io::Error) -> Error {

@@ -40,7 +40,7 @@ fn watch_with(
     let result = run(plan, interrupts, &mut |event| {
         match &event {
             Event::Started { pid, .. } => seen.pids.push(*pid),
-            Event::Ended { name, exit } => seen.ends.push((name.to_string(), *exit)),
+            Event::Ended { name, exit, .. } => seen.ends.push((name.to_string(), *exit)),
             Event::Line(line) => {
                 let mut text = Vec::new();
                 line.write_to(&mut text).expect("a Vec takes everything");
@@ -256,6 +256,156 @@ fn the_first_interrupt_after_a_failure_kills_nobody() {
 }
 
 #[test]
+fn units_have_files_and_folders_of_their_own() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("in"), "seen\n").expect("the folder is there");
+    let mut cat = sh(
+        "cat",
+        "cat; pwd; echo odd >&2; printf '\\036progress {\"step\":1}\\n'",
+    )
+    .units(2);
+    cat.setup.stdin = Some(file("in"));
+    cat.setup.cwd = Some(file("made/here"));
+    cat.setup.stdout = Some(file("logs/all"));
+    cat.setups = vec![cat.setup.clone(), cat.setup.clone()];
+    cat.setups[1].stderr = Some(file("errors"));
+    let (result, seen) = watch(&plan([cat]), |_, _| {});
+    result.expect("all end well");
+    let read = |name| std::fs::read_to_string(file(name)).expect("it was written");
+    let all = read("logs/all");
+    assert_eq!(all.matches("seen\n").count(), 2, "{all}");
+    assert_eq!(all.matches("made/here\n").count(), 2, "{all}");
+    assert_eq!(read("errors"), "odd\n");
+    assert_eq!(
+        (seen.lines.len(), seen.errors),
+        (0, vec!["[cat.0] odd\n".to_owned()])
+    );
+    assert_eq!(seen.progress.len(), 2);
+    // The last words of a unit whose output goes to a file are known all the same.
+    let mut bad = sh("bad", "echo broken >&2; exit 3");
+    bad.setup.stderr = Some(file("errors"));
+    let (result, _) = watch(&plan([bad]), |_, _| {});
+    let error = result.expect_err("it failed").to_string();
+    assert!(error.contains("the last thing it said: broken"), "{error}");
+    // A file that cannot be created: nothing is started. One that cannot be written is an error.
+    let mut full = sh("full", "echo lost");
+    full.setup.stdout = Some("/dev/full".into());
+    let (result, seen) = watch(&plan([full.clone()]), |_, _| {});
+    let error = result.expect_err("the disk is full");
+    assert!(error.to_string().contains("/dev/full"), "{error}");
+    assert_eq!(seen.pids.len(), 1);
+    full.setup.stdout = Some(file("in").join("out"));
+    let (result, seen) = watch(&plan([full]), |_, _| {});
+    assert!(
+        matches!(result, Err(Error::OutputFile { .. })),
+        "{result:?}"
+    );
+    assert_eq!(seen.pids.len(), 0);
+}
+
+/// A program starts when those that it comes after are ready.
+#[test]
+fn programs_start_in_order() {
+    let mesh = sh("mesh", "echo made").units(2);
+    let mut server = sh(
+        "server",
+        "echo up; trap 'exit 0' TERM; while :; do sleep 0.01; done",
+    );
+    server.ready = Some("up".to_owned());
+    server.after = vec!["mesh".to_owned()];
+    let mut solver = sh("solver", "echo solved; exit 3");
+    solver.after = ["server", "mesh", "nobody"].map(str::to_owned).to_vec();
+    let (result, seen) = watch(&plan([solver, server, mesh]), |_, _| {});
+    assert_eq!(result.expect_err("one failed").exit_code(), 3);
+    let said = ["mesh.0] made", "server.0] up", "solver.0] solved"];
+    let place = |text: &str| seen.lines.iter().position(|line| line.contains(text));
+    let places = said.map(|text| place(text).expect(text));
+    assert!(places.is_sorted(), "{:?}", seen.lines);
+}
+
+#[test]
+fn a_unit_that_fails_is_started_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("tries").display().to_string();
+    let script = format!("echo try >> {file}; echo $SAMITE_RANK; [ $(wc -l < {file}) = 3 ]");
+    let mut flaky = sh("flaky", &script);
+    flaky.restart = 2;
+    let (result, seen) = watch(&plan([flaky.clone()]), |_, _| {});
+    result.expect("the third try ends well");
+    assert_eq!(seen.lines, ["[flaky.0] 0\n"; 3]);
+    std::fs::remove_file(&file).expect("it is there");
+    flaky.restart = 1;
+    let (result, seen) = watch(&plan([flaky]), |_, _| {});
+    assert_eq!(result.expect_err("both tries fail").exit_code(), 1);
+    assert_eq!(seen.lines.len(), 2);
+}
+
+#[test]
+fn the_job_goes_on_without_an_optional_unit() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let gone = folder.path().join("gone");
+    let mut viewer = sh("viewer", "echo no screen >&2; exit 3");
+    viewer.optional = true;
+    let wait = format!("until [ -e {} ]; do sleep 0.01; done", gone.display());
+    let mut missed = Vec::new();
+    let (result, _) = watch(&plan([viewer, sh("solver", &wait)]), |event, _| {
+        if let Event::Missed { name, exit, said } = event {
+            missed.push((name.to_string(), *exit, said.clone()));
+            std::fs::write(&gone, "").expect("the folder is there");
+        }
+    });
+    result.expect("the solver ends well");
+    let viewer = (
+        "viewer.0".to_owned(),
+        Exit::Code(3),
+        vec!["no screen".to_owned()],
+    );
+    assert_eq!(missed, [viewer]);
+}
+
+#[test]
+fn a_job_that_takes_too_long_is_ended() {
+    let mut job = plan([sh("a", "sleep 1000").units(2)]);
+    job.timeout = Some(Duration::from_millis(10));
+    let (result, _) = watch(&job, |_, _| {});
+    let error = result.expect_err("it was too long");
+    assert_eq!(error.exit_code(), 124);
+    assert!(error.to_string().contains("timeout of 10ms"), "{error}");
+}
+
+/// Each program is asked to end in its own way, and has its own time for it.
+#[test]
+fn programs_have_their_own_signal_and_grace() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let up = |name: &str| folder.path().join(name).display().to_string();
+    let script = |name: &str, trap: &str| format!("{trap} : > {}; sleep 1000 & wait", up(name));
+    let mut careful = sh(
+        "careful",
+        &script("a", "trap 'echo asked; exit 0' INT; trap '' TERM;"),
+    );
+    careful.stop_signal = Signal::INT;
+    let stubborn = format!(
+        "trap '' TERM; : > {}; while :; do sleep 1000; done",
+        up("b")
+    );
+    let mut stubborn = sh("stubborn", &stubborn);
+    stubborn.grace = Some(Duration::from_millis(10));
+    let bad = format!(
+        "until [ -e {} ] && [ -e {} ]; do sleep 0.01; done; exit 3",
+        up("a"),
+        up("b")
+    );
+    let mut job = plan([careful, stubborn, sh("bad", &bad)]);
+    job.grace = Duration::MAX;
+    let (result, seen) = watch(&job, |_, _| {});
+    assert_eq!(result.expect_err("one failed").exit_code(), 3);
+    assert_eq!(seen.lines, ["[careful.0] asked\n"]);
+    let killed = ("stubborn.0".to_owned(), Exit::Signal(Signal::KILL.as_raw()));
+    assert!(seen.ends.contains(&killed), "{:?}", seen.ends);
+}
+
+#[test]
 fn a_stopped_unit_is_ended_too() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let stopped = folder.path().join("stopped").display().to_string();
@@ -302,7 +452,7 @@ fn a_unit_that_joins_another_group_is_ended_too() {
         let moved = folder.path().join("moved").display().to_string();
         let script = format!("{trap} exec \"$0\" --exact {test}");
         let mut unit = Program::new("a", "/bin/sh").args(["-c", &script, own]);
-        unit.env.insert(MOVED.to_owned(), moved.clone());
+        unit.setup.env.insert(MOVED.to_owned(), moved.clone());
         let bad = format!("while [ ! -e {moved} ]; do sleep 0.01; done; exit 1");
         let mut job = plan([unit, sh("bad", &bad)]);
         job.grace = grace;

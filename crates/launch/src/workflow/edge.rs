@@ -180,11 +180,13 @@ impl Workflow {
 
     /// Checks that the program at one end of an edge is in this file and has units.
     fn check_program(&self, edge: usize, key: &str, name: &str) -> Result<(), Error> {
-        let programs = self.file.program.iter();
-        let known: Vec<&str> = programs
-            .map(|entry| entry.name.get_ref().as_str())
-            .collect();
-        let Some(at) = known.iter().position(|known| *known == name) else {
+        let mut known = Vec::new();
+        for (at, entry) in self.file.program.iter().enumerate() {
+            let instances = self.instances(entry)?;
+            known.extend(instances.map(|instance| (entry.name_of(instance), at)));
+        }
+        let Some((_, at)) = known.iter().find(|(known, _)| known == name).cloned() else {
+            let known: Vec<&str> = known.iter().map(|(known, _)| known.as_str()).collect();
             let hint = suggestion(name, &known);
             let message = format!("there is no program `{name}`{hint}");
             return Err(self.edge_error(edge, key, message));

@@ -1,6 +1,8 @@
 //! The structure of a workflow file: its tables, their keys, and the values that they may have.
 
 use super::parameter::{Declared, Value, check_declarations, check_type};
+use super::program::OF_UNIT;
+use super::sweep::Entry;
 use crate::error::Error;
 use crate::parameters::is_name;
 use crate::source::{SourceText, suggestion};
@@ -19,11 +21,14 @@ pub(super) struct File {
     pub(super) program: Vec<ProgramEntry>,
     #[serde(default)]
     pub(super) edge: Vec<toml::Table>,
+    #[serde(default)]
+    pub(super) sweep: BTreeMap<Spanned<String>, Entry>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Job {
     pub(super) name: Option<String>,
+    pub(super) timeout: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -37,6 +42,20 @@ pub(super) struct ProgramEntry {
     pub(super) env: BTreeMap<String, Spanned<String>>,
     pub(super) cpus: Option<Spanned<CpuEntry>>,
     pub(super) prefix: Option<bool>,
+    pub(super) instances: Option<Spanned<Value>>,
+    pub(super) cwd: Option<Spanned<String>>,
+    pub(super) stdin: Option<Spanned<String>>,
+    pub(super) stdout: Option<Spanned<String>>,
+    pub(super) stderr: Option<Spanned<String>>,
+    pub(super) grace: Option<Spanned<String>>,
+    pub(super) stop_signal: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) after: Vec<Spanned<String>>,
+    pub(super) ready: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) restart: u32,
+    #[serde(default)]
+    pub(super) optional: bool,
 }
 
 /// An argument, or several that depend on a condition.
@@ -62,14 +81,40 @@ pub(super) enum CpuEntry {
 
 /// The version of the form of workflow files that this parser reads.
 pub(super) const SCHEMA: i64 = 1;
-pub(super) const KEYS: &[&str] = &["schema", "job", "parameters", "program", "edge", "config"];
-pub(super) const JOB_KEYS: &[&str] = &["name"];
+pub(super) const KEYS: &[&str] = &[
+    "schema",
+    "job",
+    "parameters",
+    "program",
+    "edge",
+    "sweep",
+    "config",
+];
+pub(super) const JOB_KEYS: &[&str] = &["name", "timeout"];
 pub(super) const PARAMETER_KEYS: &[&str] = &[
     "default", "help", "type", "choices", "min", "max", "required",
 ];
 pub(super) const ARG_KEYS: &[&str] = &["when", "args"];
-pub(super) const PROGRAM_KEYS: &[&str] =
-    &["name", "command", "args", "units", "env", "cpus", "prefix"];
+pub(super) const PROGRAM_KEYS: &[&str] = &[
+    "name",
+    "command",
+    "args",
+    "units",
+    "env",
+    "cpus",
+    "prefix",
+    "instances",
+    "cwd",
+    "stdin",
+    "stdout",
+    "stderr",
+    "grace",
+    "stop_signal",
+    "after",
+    "ready",
+    "restart",
+    "optional",
+];
 /// The keys that `--set program.NAME.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &["command", "units", "cpus", "prefix", "env"];
 impl File {
@@ -203,6 +248,13 @@ fn check_names(source: &SourceText, file: &File) -> Result<(), Error> {
         if !is_name(name.get_ref()) {
             let message = format!(
                 "`{}` cannot name a parameter: use lower-case letters, digits, - and _",
+                name.get_ref()
+            );
+            return Err(source.error(name.span(), message));
+        }
+        if OF_UNIT.contains(&name.get_ref().as_str()) {
+            let message = format!(
+                "`{{{}}}` has a value of its own in each unit: give the parameter another name",
                 name.get_ref()
             );
             return Err(source.error(name.span(), message));

@@ -3,6 +3,7 @@
 //! ```toml
 //! [job]
 //! name = "laplace"                  # default: the file's name
+//! timeout = "2 h"                   # default: none
 //!
 //! [parameters]                      # `{size}` below; `samite run FILE --size 512` overrides
 //! size = { default = 2048, help = "rows and columns of each unit's part" }
@@ -14,9 +15,19 @@
 //! command = "laplace-solver"        # a built-in, a name in PATH, or a path relative to this file
 //! args = ["--size", "{size}", { when = "{plot}", args = ["--plot", "{plot}"] }]
 //! units = "{units}"                 # default 1; 0: it is not started
+//! instances = 1                     # with 3: the programs solver-0, solver-1 and solver-2
 //! cpus = ["0", "1"]                 # one list per unit in turn, or one for all: "0-3"
 //! env = { OMP_NUM_THREADS = "1" }
 //! prefix = false                    # show its lines without the prefix `[solver.0]`; default true
+//! cwd = "run-{rank}"                # its working directory; created if it does not exist
+//! stdin = "input.txt"               # default: none
+//! stdout = "logs/{rank}.out"        # in place of the terminal; `stderr` likewise
+//! grace = "1 min"                   # as `launch.grace`, for this program
+//! stop_signal = "INT"               # in place of TERM
+//! ready = "listening"               # a unit is ready when it has printed this; default: ended
+//! after = ["mesh"]                  # it starts when all units of these programs are ready
+//! restart = 3                       # a unit that fails is started again, up to this often
+//! optional = true                   # the job goes on when a unit fails
 //!
 //! [[edge]]                          # which program reads what: see [`Workflow::edges`]
 //! from = "solver"
@@ -29,7 +40,8 @@
 //!
 //! # Files
 //! `file` its structure · `parameter` which values parameters can have · `condition` of arguments ·
-//! `config` parameters in settings · `edge` · `number` whole numbers
+//! `program` a program and its units · `config` parameters in settings · `edge` · `number` whole
+//! numbers · `sweep` runs with other values · `schema` the form of the file, for editors
 
 mod condition;
 mod config;
@@ -37,21 +49,23 @@ mod edge;
 mod file;
 mod number;
 mod parameter;
+mod program;
+mod schema;
+mod sweep;
 
 use crate::error::Error;
-use crate::exec::is_cpu_list;
-use crate::parameters::{Parameter, fill_in};
-use crate::plan::{Cpus, Program, find_program};
+use crate::parameters::Parameter;
+use crate::plan::Program;
 use crate::source::{SourceText, suggestion};
-use file::{ArgEntry, CpuEntry, File, ProgramEntry};
-use parameter::{Declared, Value};
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use file::File;
+use parameter::Declared;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
-/// The maximum number of units of a program; ranks fit into every wire format.
-const MOST_UNITS: u32 = 1 << 16;
+pub use schema::workflow_schema;
+pub use sweep::Run;
 
 /// The programs that are part of an executable: `EXECUTABLE unit NAME ARGS`.
 #[derive(Debug, Clone)]
@@ -68,6 +82,10 @@ pub struct Workflow {
     source: SourceText,
     file: File,
     values: BTreeMap<String, String>,
+    /// The parameters that were set.
+    given: BTreeSet<String>,
+    /// The folder of this run, if it is one of a sweep.
+    run_folder: Option<PathBuf>,
 }
 
 impl Workflow {
@@ -99,6 +117,8 @@ impl Workflow {
             source,
             file,
             values,
+            given: BTreeSet::new(),
+            run_folder: None,
         })
     }
 
@@ -125,6 +145,14 @@ impl Workflow {
             .clone()
             .or_else(stem)
             .unwrap_or_else(|| "job".to_owned())
+    }
+
+    /// Returns how long the job may run, if the file says so.
+    ///
+    /// # Errors
+    /// [`Error::Workflow`] if that is not a time.
+    pub fn timeout(&self) -> Result<Option<Duration>, Error> {
+        self.time(self.file.job.timeout.as_ref())
     }
 
     /// Returns the declared parameters with the values of the file.
@@ -212,6 +240,7 @@ impl Workflow {
             })?;
             declared.check(key, value)?;
             self.values.insert(key.to_owned(), value.to_owned());
+            self.given.insert(key.to_owned());
             return Ok(());
         };
         // Otherwise it is a key of a program.
@@ -237,133 +266,15 @@ impl Workflow {
     /// [`Error::Workflow`], [`Error::NoSuchProgram`] or [`Error::NotExecutable`].
     pub fn programs(&self, builtins: &Builtins<'_>) -> Result<Vec<Program>, Error> {
         self.check_given()?;
-        self.file
-            .program
-            .iter()
-            .map(|entry| self.program(entry, builtins))
-            .filter(|program| !program.as_ref().is_ok_and(|program| program.units == 0))
-            .collect()
-    }
-
-    fn program(&self, entry: &ProgramEntry, builtins: &Builtins<'_>) -> Result<Program, Error> {
-        let name = entry.name.get_ref();
-        let command = self.fill(&entry.command)?;
-        let mut args: Vec<OsString> = Vec::new();
-        // A built-in is the `samite` executable itself, called as `unit NAME`.
-        let executable = if builtins.names.contains(&command.as_str()) {
-            args.extend(["unit".into(), command.into()]);
-            builtins.executable.clone()
-        } else {
-            let folder = self.path().parent().unwrap_or(Path::new("."));
-            find_program(name, &command, folder).map_err(|error| self.with_hint(error, builtins))?
-        };
-        for arg in &entry.args {
-            args.extend(self.arguments(arg)?);
-        }
-        if let Some((key, value)) = entry.env.iter().find(|(key, _)| key.starts_with("SAMITE_")) {
-            let message = format!(
-                "the launcher itself sets {key} for each unit: write settings into [config]"
-            );
-            return Err(self.source.error(value.span(), message));
-        }
-        let env = entry
-            .env
-            .iter()
-            .map(|(key, value)| Ok((key.clone(), self.fill(value)?)))
-            .collect::<Result<_, Error>>()?;
-        let (units, cpus) = (self.units(entry)?, self.cpus(entry)?);
-        let prefix = entry.prefix.unwrap_or(true);
-        Ok(Program {
-            name: name.clone(),
-            command: executable,
-            args,
-            units,
-            env,
-            cpus,
-            prefix,
-        })
-    }
-
-    /// Returns the arguments of an entry, with parameters filled in; none if its condition does not
-    /// hold.
-    fn arguments(&self, entry: &Spanned<ArgEntry>) -> Result<Vec<OsString>, Error> {
-        let fill = |value: &Value| {
-            fill_in(&value.text(), &self.values)
-                .map_err(|message| self.source.error(entry.span(), message))
-        };
-        let args = match entry.get_ref() {
-            ArgEntry::Always(arg) => std::slice::from_ref(arg),
-            ArgEntry::When { when, args } if condition::holds(&fill(when)?) => args.as_slice(),
-            ArgEntry::When { .. } => &[],
-        };
-        args.iter().map(|arg| Ok(fill(arg)?.into())).collect()
-    }
-
-    /// Fills in the parameters of a text.
-    fn fill(&self, text: &Spanned<String>) -> Result<String, Error> {
-        fill_in(text.get_ref(), &self.values)
-            .map_err(|message| self.source.error(text.span(), message))
-    }
-
-    fn units(&self, entry: &ProgramEntry) -> Result<u32, Error> {
-        let Some(units) = &entry.units else {
-            return Ok(1);
-        };
-        let error = |message| self.source.error(units.span(), message);
-        let text = fill_in(&units.get_ref().text(), &self.values).map_err(error)?;
-        text.parse()
-            .ok()
-            .filter(|units| *units <= MOST_UNITS)
-            .ok_or_else(|| {
-                error(format!(
-                    "`{}` has `{text}` units; it can have 0 to {MOST_UNITS}",
-                    entry.name.get_ref()
-                ))
-            })
-    }
-
-    fn cpus(&self, entry: &ProgramEntry) -> Result<Cpus, Error> {
-        let Some(cpus) = &entry.cpus else {
-            return Ok(Cpus::Any);
-        };
-        let error = |message| self.source.error(cpus.span(), message);
-        let list = |text: &String| {
-            let list = fill_in(text, &self.values).map_err(error)?;
-            if !is_cpu_list(&list) {
-                return Err(error(format!(
-                    "`{list}` is not a list of processors; write it like 0-3,8"
-                )));
+        let mut programs = Vec::new();
+        for entry in &self.file.program {
+            for instance in self.instances(entry)? {
+                programs.push(self.program(entry, instance, builtins)?);
             }
-            Ok(list)
-        };
-        match cpus.get_ref() {
-            CpuEntry::Same(text) => list(text).map(Cpus::Same),
-            CpuEntry::PerUnit(texts) => texts
-                .iter()
-                .map(list)
-                .collect::<Result<_, _>>()
-                .map(Cpus::PerUnit),
         }
-    }
-
-    /// Adds a hint if a command is almost the name of a built-in.
-    fn with_hint(&self, error: Error, builtins: &Builtins<'_>) -> Error {
-        match error {
-            Error::NoSuchProgram {
-                program,
-                command,
-                looked,
-            } => {
-                let near = crate::nearest(&command, builtins.names.iter().copied());
-                let hint = near.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
-                Error::NoSuchProgram {
-                    program,
-                    command,
-                    looked: looked + &hint,
-                }
-            }
-            other => other,
-        }
+        self.check_order()?;
+        programs.retain(|program| program.units > 0);
+        Ok(programs)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of workflow files.
 
 use super::*;
+use crate::Cpus;
 
 const SAMPLE: &str = r#"
 [job]
@@ -52,9 +53,12 @@ fn a_workflow_becomes_programs() {
     let programs = programs(&workflow).expect("all there");
     let solver = &programs[0];
     assert_eq!(solver.command, Path::new("/bin/true"));
-    assert_eq!(solver.args, ["unit", "builtin-solver", "--size", "64"]);
+    assert_eq!(
+        solver.setup.args,
+        ["unit", "builtin-solver", "--size", "64"]
+    );
     assert_eq!((solver.units, solver.prefix), (2, true));
-    assert_eq!(solver.env["THREADS"], "2");
+    assert_eq!(solver.setup.env["THREADS"], "2");
     assert_eq!(solver.cpus, Cpus::PerUnit(vec!["0".into(), "1".into()]));
     assert_eq!((programs[1].units, programs[1].prefix), (1, false));
 }
@@ -71,9 +75,9 @@ fn parameters_and_keys_of_programs_can_be_set() {
         workflow.set(setting).expect(setting);
     }
     let programs = programs(&workflow).expect("all there");
-    assert_eq!(programs[0].args[3], "8");
+    assert_eq!(programs[0].setup.args[3], "8");
     assert_eq!(programs[0].units, 3);
-    assert_eq!(programs[1].env["A"], "b");
+    assert_eq!(programs[1].setup.env["A"], "b");
     assert_eq!(programs[0].cpus, Cpus::Same("0".into()));
 }
 
@@ -138,7 +142,7 @@ args = ["{input}", 3, { when = "{plot}", args = ["--plot", "{plot}"] }, { when =
     workflow.set("input=x").expect("a text");
     let error = workflow.set("size=0").expect_err("too small").to_string();
     assert_eq!(error, "--set size=0: `size` is 0, but has to be at least 1");
-    let args = |workflow: &Workflow| programs(workflow).expect("all there")[0].args.clone();
+    let args = |workflow: &Workflow| programs(workflow).expect("all there")[0].setup.args.clone();
     assert_eq!(args(&workflow), ["x", "3"]);
     workflow.set("plot=p.png").expect("a text");
     workflow.set("size=9").expect("large enough");
@@ -150,6 +154,151 @@ args = ["{input}", 3, { when = "{plot}", args = ["--plot", "{plot}"] }, { when =
         error.contains("sample.toml:4: `intger` is not a type; did you mean `integer`?"),
         "{error}"
     );
+}
+
+#[test]
+fn units_have_places_of_their_own() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    std::fs::write(folder.path().join("in.txt"), "").expect("the folder is there");
+    let text = r#"
+[job]
+timeout = "{limit}"
+[parameters]
+limit = "2 h"
+[[program]]
+name = "a"
+command = "sh"
+units = 2
+instances = 2
+args = ["{rank}", "{instance}", "{folder}/x", "{{rank}}"]
+cwd = "run/{instance}"
+stdin = "in.txt"
+stdout = "out-{rank}"
+grace = "1 min"
+stop_signal = "SIGINT"
+"#;
+    let path = folder.path().join("w.toml");
+    let parse = |text: String| Workflow::parse(&path, text).expect("well-formed");
+    let workflow = parse(text.to_owned());
+    let limit = workflow.timeout().expect("a time");
+    assert_eq!(limit, Some(std::time::Duration::from_secs(7200)));
+    let all = programs(&workflow).expect("all there");
+    let names: Vec<&str> = all.iter().map(|program| &*program.name).collect();
+    assert_eq!(names, ["a-0", "a-1"]);
+    let setup = all[1].setup_of(1);
+    let x = folder.path().join("x").display().to_string();
+    let args: Vec<String> = setup
+        .args
+        .iter()
+        .map(|arg| arg.to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(args[..2], ["1", "1"]);
+    assert_eq!((Path::new(&args[2]), &*args[3]), (Path::new(&x), "{rank}"));
+    assert_eq!(setup.cwd, Some(folder.path().join("run/1")));
+    assert_eq!(setup.stdout, Some(folder.path().join("out-1")));
+    assert_eq!(all[0].grace, Some(std::time::Duration::from_secs(60)));
+    assert_eq!(all[0].stop_signal, rustix::process::Signal::INT);
+    for (from, to, said) in [
+        ("in.txt", "no.txt", "w.toml:13: there is no file "),
+        (
+            "SIGINT",
+            "SIGKILL",
+            "w.toml:16: `SIGKILL` is not a signal that asks to end",
+        ),
+        ("1 min", "1", "w.toml:15: `1` is not a time"),
+        ("instances = 2", "instances = 'x'", "`a` has `x` instances"),
+    ] {
+        let error = programs(&parse(text.replace(from, to)))
+            .expect_err(to)
+            .to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let error = message(&text.replace("limit", "rank"));
+    assert!(
+        error.contains("`{rank}` has a value of its own in each unit"),
+        "{error}"
+    );
+}
+
+#[test]
+fn programs_wait_for_those_that_are_there() {
+    let text = "[[program]]\nname = 'a'\ncommand = 'sh'\ninstances = 2\nready = 'up'\n\
+                [[program]]\nname = 'b'\ncommand = 'sh'\nafter = ['a']\nrestart = 2\noptional = true\n";
+    let all = programs(&parse(text).expect("well-formed")).expect("all there");
+    assert_eq!(all[2].after, ["a-0", "a-1"]);
+    assert_eq!((all[0].ready.as_deref(), all[2].restart), (Some("up"), 2));
+    assert!(all[2].optional && !all[0].optional);
+    let error = message(&text.replace("['a']", "['aa']"));
+    assert!(
+        error.contains("sample.toml:9: there is no program `aa`; did you mean `a`?"),
+        "{error}"
+    );
+    let error = message(&text.replace("ready = 'up'", "after = ['b']"));
+    assert!(
+        error.contains("a and b would wait for each other"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_sweep_has_a_run_for_each_combination() {
+    let text = "[parameters]\nn = 1\nm = { default = 'a', choices = ['a', 'b'] }\n\
+                [sweep]\nn = [1, 2]\nm = ['a', 'b']\n\
+                [[program]]\nname = 'p'\ncommand = 'sh'\nargs = ['{n}{m}']\nstdout = 'out'\n";
+    let runs = |text: &str| parse(text).and_then(|workflow| workflow.runs());
+    let all = runs(text).expect("four runs");
+    let labels: Vec<&str> = all.iter().map(|run| &*run.label).collect();
+    assert_eq!(
+        labels,
+        [
+            "m = a, n = 1",
+            "m = a, n = 2",
+            "m = b, n = 1",
+            "m = b, n = 2"
+        ]
+    );
+    let program = programs(&all[3].workflow).expect("all there").remove(0);
+    let folder = all[3].folder.clone().expect("it has one");
+    assert!(
+        folder.ends_with("sweep/b-2") && folder.is_absolute(),
+        "{folder:?}"
+    );
+    assert_eq!(program.setup.args, ["2b"]);
+    assert_eq!(program.setup.stdout, Some(folder.join("out")));
+    assert_eq!(program.setup.cwd, Some(folder));
+    // What the run sets is not swept.
+    let mut workflow = parse(text).expect("well-formed");
+    workflow.set("n=7").expect("a number");
+    let some = workflow.runs().expect("two runs");
+    assert_eq!((some.len(), &*some[1].label), (2, "m = b, n = 7"));
+    assert!(
+        some[1]
+            .folder
+            .as_ref()
+            .is_some_and(|folder| folder.ends_with("sweep/b-7"))
+    );
+    for (from, to, said) in [
+        (
+            "n = [1, 2]",
+            "k = [1]",
+            "sample.toml:5: [sweep]: there is no parameter `k`",
+        ),
+        (
+            "['a', 'b']\n[[",
+            "['a', 'c']\n[[",
+            "sample.toml:6: `m` cannot be `c`",
+        ),
+        (
+            "n = [1, 2]",
+            "n = [1, 2]\nfolder = '{n}'",
+            "two runs of the sweep have the folder",
+        ),
+        ("n = [1, 2]", "n = []", "`n` has no values"),
+        ("n = [1, 2]", "n = 'x'", "write a list of values"),
+    ] {
+        let error = runs(&text.replace(from, to)).expect_err(to).to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,99 @@
+//! What a workflow file can say of its programs: files, folders, order, failures, sweeps.
+
+use super::{output, stderr, stdout, workflow};
+use std::process::Output;
+
+fn run(folder: &std::path::Path, text: &str, arguments: &[&str]) -> Output {
+    let file = workflow(folder, text);
+    output(&[&["run", &file], arguments].concat())
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused_before_anything_starts() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "parameters = { n = { required = true, type = 'integer', min = 1, help = 'rows' } }\n\
+                [[program]]\nname = 'a'\ncommand = 'echo'\nargs = ['{n}']\nprefix = false\n";
+    let said = |arguments: &[&str]| {
+        let output = run(folder.path(), text, arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stdout(&output).is_empty());
+        stderr(&output)
+    };
+    assert!(said(&[]).contains("give it by --n VALUE"));
+    assert!(said(&["--n", "x"]).contains("`n` is `x`, but has to be a whole number"));
+    assert!(said(&["--n", "0"]).contains("`n` is 0, but has to be at least 1"));
+    assert_eq!(stdout(&run(folder.path(), text, &["--n", "3"])), "3\n");
+    let help = stdout(&run(folder.path(), text, &["--help"]));
+    assert!(
+        help.contains("rows [a whole number] [at least 1] [required]"),
+        "{help}"
+    );
+}
+
+#[test]
+fn paths_are_relative_to_the_file() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    std::fs::write(folder.path().join("in"), "seen\n").expect("the folder is there");
+    let text = "[[program]]\nname = 'a'\ncommand = 'sh'\nunits = 2\ncwd = 'made/{rank}'\nstdin = 'in'\n\
+                stdout = 'logs/{rank}.out'\nargs = ['-c', 'cat; pwd; echo {folder}']\n";
+    let output = run(folder.path(), text, &[]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let written = std::fs::read_to_string(folder.path().join("logs/1.out")).expect("a file");
+    let here = folder.path().canonicalize().expect("it is there");
+    let lines: Vec<&str> = written.lines().collect();
+    assert_eq!(lines[0], "seen");
+    assert_eq!(lines[1], here.join("made/1").display().to_string());
+    assert_eq!(lines[2], folder.path().display().to_string());
+}
+
+#[test]
+fn failures_of_optional_units_and_restarts_are_said() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let tries = folder.path().join("tries").display().to_string();
+    let text = format!(
+        "[[program]]\nname = 'viewer'\ncommand = 'sh'\nargs = ['-c', 'echo no screen >&2; exit 3']\noptional = true\n\
+         [[program]]\nname = 'solver'\ncommand = 'sh'\nrestart = 1\nafter = ['viewer']\n\
+         args = ['-c', 'echo try >> {tries}; [ $(wc -l < {tries}) = 2 ]']\n"
+    );
+    let output = run(folder.path(), &text, &[]);
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    let viewer = "samite: viewer.0 ended with exit code 3, and the job goes on, because it is optional: no screen\n";
+    assert!(said.contains(viewer), "{said}");
+    let solver = "samite: solver.0 ended with exit code 1, and is started again\n";
+    assert!(said.contains(solver), "{said}");
+}
+
+#[test]
+fn a_sweep_runs_each_combination_in_its_folder() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "parameters = { n = 1 }\n[sweep]\nn = [1, 2, 3]\nfolder = 'runs/{n}'\n\
+                [[program]]\nname = 'a'\ncommand = 'sh'\nargs = ['-c', 'echo {n} > out; [ {n} != 2 ]']\n";
+    let output = run(folder.path(), text, &[]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("samite: run 2 of 3: n = 2 (in "), "{said}");
+    assert!(
+        said.contains("1 of 3 runs failed; the first one: the run with n = 2: a.0 "),
+        "{said}"
+    );
+    for n in 1..=3 {
+        let written = std::fs::read_to_string(folder.path().join(format!("runs/{n}/out")));
+        assert_eq!(written.expect("each run has a folder"), format!("{n}\n"));
+    }
+    // A value on the command line is the only one.
+    let output = run(folder.path(), text, &["--n", "5"]);
+    assert!(
+        stderr(&output).contains("run 1 of 1"),
+        "{}",
+        stderr(&output)
+    );
+    assert!(output.status.success());
+}
+
+#[test]
+fn the_form_of_the_file_is_printed_for_editors() {
+    let schema = stdout(&output(&["schema"]));
+    let schema: serde_json::Value = serde_json::from_str(&schema).expect("JSON");
+    assert_eq!(schema["properties"]["schema"]["const"], 1);
+}

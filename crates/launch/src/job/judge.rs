@@ -1,0 +1,155 @@
+//! What the end of a unit means for its job.
+
+use super::{Ending, Job, guard_of, is_unit};
+use crate::cause::{Claim, Failure, weigh};
+use crate::error::{Error, Exit};
+use crate::output::Event;
+use std::time::Instant;
+
+impl Job<'_> {
+    /// Starts units again that failed and may be, and leaves out those of optional programs.
+    /// Returns the others.
+    pub(super) fn pardon(
+        &mut self,
+        mut ended: Vec<(usize, Exit)>,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Vec<(usize, Exit)>, Error> {
+        if self.ending.is_some() {
+            return Ok(ended);
+        }
+        let mut again = Vec::new();
+        ended.retain(|&(index, exit)| {
+            let unit = &self.processes[index];
+            if exit.is_success() || !is_unit(unit) {
+                return true;
+            }
+            if self.units.is_restarted(unit, exit) {
+                again.push(index);
+                return false;
+            }
+            let is_optional = self.units.is_optional(unit);
+            if is_optional {
+                on_event(Event::Missed {
+                    name: &unit.name,
+                    exit,
+                    said: unit.output.last_words().shown(),
+                });
+            }
+            !is_optional
+        });
+        // A failure that ends the job comes first.
+        let is_failure = |(_, exit): &(usize, Exit)| !exit.is_success();
+        if ended.iter().any(is_failure) {
+            return Ok(ended);
+        }
+        for index in again {
+            let unit = &self.processes[index];
+            let (Some((program, _)), Some(rank)) = (self.units.program_of(unit), unit.name.rank())
+            else {
+                continue;
+            };
+            let restarts = unit.restarts + 1;
+            let mut unit = {
+                let mut on_start = guard_of(&mut self.guard);
+                self.units.start(program, rank, &mut on_start, on_event)?
+            };
+            unit.restarts = restarts;
+            self.numbers.insert(unit.pid(), index);
+            self.processes[index] = unit;
+        }
+        Ok(ended)
+    }
+
+    /// Determines what the ends of processes mean for the job. If several ended, the probable cause
+    /// comes first.
+    pub(super) fn judge(&mut self, ended: &[(usize, Exit)]) {
+        let units_left = self.units_left();
+        let units = self.units.plan.names();
+        let mut failures = Vec::new();
+        for &(index, exit) in ended {
+            let process = &self.processes[index];
+            let words = process.output.last_words();
+            match is_unit(process) {
+                true if exit.is_success() => {
+                    if self.failure.is_none() {
+                        self.ended_well.push(process.name.clone());
+                    }
+                }
+                true => {
+                    let unit = (&process.name, process.stop);
+                    failures.push(Failure::of_unit(unit, exit, words, &units));
+                }
+                false if process.was_killed() || (exit.is_success() && !units_left) => {}
+                false => {
+                    let said = words.shown();
+                    failures.push(Failure::other(
+                        Claim::Agent,
+                        Error::AgentLost { exit, said },
+                    ));
+                }
+            }
+        }
+        failures.sort_by_key(|failure| failure.claim);
+        failures.into_iter().for_each(|failure| self.fail(failure));
+    }
+
+    /// Records a failure, and asks the others to end as soon as the cause is known.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        let is_certain = failure.claim.is_certain();
+        let was_asked = matches!(self.ending, Some(Ending::Asked | Ending::Killed));
+        if let (Error::UnitFailed { unit, .. }, Claim::Disagreement, false) =
+            (&failure.error, failure.claim, was_asked)
+        {
+            let named = failure.named.clone();
+            self.disagreements.push((unit.clone(), named));
+        }
+        if self.is_cause(&failure, was_asked) {
+            self.failure = Some(failure);
+        }
+        match &self.ending {
+            None | Some(Ending::Listening { .. }) if is_certain => self.ask_to_end(),
+            None => {
+                let until = Instant::now().checked_add(self.listen);
+                self.ending = Some(Ending::Listening { until });
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Returns true if a failure is rather the cause than the one that was recorded before.
+    fn is_cause(&self, failure: &Failure, was_asked: bool) -> bool {
+        let Some(before) = &self.failure else {
+            return true;
+        };
+        match (failure.claim, before.claim) {
+            (_, Claim::Interrupt) => false,
+            // Units notice the loss of the agent before the launcher does.
+            (Claim::Agent, before) => before > Claim::Signal,
+            (claim, before) => {
+                !before.is_certain() && claim < before && (failure.is_unasked || !was_asked)
+            }
+        }
+    }
+
+    /// Returns how the job ended, when all processes have.
+    pub(super) fn result(self) -> Result<(), Error> {
+        let Some(failure) = self.failure else {
+            return self.units.files.failure().map_or(Ok(()), Err);
+        };
+        Err(match (failure.claim, failure.error) {
+            (Claim::Disagreement, error) => weigh(error, &self.disagreements),
+            (
+                Claim::Consequence,
+                Error::UnitFailed {
+                    unit, exit, said, ..
+                },
+            ) => Error::UnitFailed {
+                unit,
+                exit,
+                said,
+                after: self.ended_well,
+            },
+            (_, error) => error,
+        })
+    }
+}
