@@ -57,10 +57,12 @@ pub(crate) fn tell(what: &str, text: &str) {
 /// A unit that has not joined.
 #[derive(Debug)]
 pub struct Unit {
-    /// Its index; rank and unit number are equal, because there is one program.
+    /// Its index among all units; its rank, if there is one program.
     pub rank: u32,
     /// Number of units.
     pub size: u32,
+    /// Its program, its rank there, and the number of units of the program.
+    program: (String, u32, u32),
     /// The domain of the test.
     pub domain: String,
     /// Its settings; they may be changed before it joins.
@@ -70,11 +72,12 @@ pub struct Unit {
 impl Unit {
     /// Returns the identity of this unit.
     pub fn identity(&self) -> Identity {
+        let (program, rank, size) = self.program.clone();
         Identity {
             job: self.domain.clone(),
-            program: "unit".to_owned(),
-            rank: self.rank,
-            size: self.size,
+            program,
+            rank,
+            size,
             unit: self.rank,
             units: self.size,
         }
@@ -134,6 +137,11 @@ pub(crate) fn run_unit(config: Config, body: impl FnOnce(&Unit) -> Outcome) -> !
     let unit = Unit {
         rank: number("SAMITE_UNIT"),
         size: number("SAMITE_UNITS"),
+        program: (
+            std::env::var("SAMITE_PROGRAM").unwrap_or_default(),
+            number("SAMITE_RANK"),
+            number("SAMITE_SIZE"),
+        ),
         domain: std::env::var("SAMITE_DOMAIN").unwrap_or_default(),
         config: Config {
             // The process that runs the test, as with a launcher.

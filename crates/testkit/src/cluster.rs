@@ -15,7 +15,7 @@ use std::time::Instant;
 pub enum Who {
     /// The agent of the domain.
     Agent,
-    /// A unit, by rank.
+    /// A unit, by its number in the job.
     Unit(u32),
 }
 
@@ -69,16 +69,16 @@ impl Cluster {
             send,
             bound,
         };
-        cluster.spawn(Who::Agent, units.count, units.seed);
+        cluster.spawn(Who::Agent, units);
         cluster.wait_point(Who::Agent, "ready");
         for rank in 0..units.count {
-            cluster.spawn(Who::Unit(rank), units.count, units.seed);
+            cluster.spawn(Who::Unit(rank), units);
         }
         cluster
     }
 
     /// Starts the test binary again, with the environment that `samite run` gives to a unit.
-    fn spawn(&mut self, who: Who, units: u32, seed: Option<u64>) {
+    fn spawn(&mut self, who: Who, units: &Units) {
         let binary = std::env::current_exe().expect("a test binary has a path");
         let mut command = Command::new(binary);
         command
@@ -95,19 +95,22 @@ impl Cluster {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        if let Some(seed) = seed {
+        if let Some(seed) = units.seed {
             command.env(crate::fuzz::SEED, seed.to_string());
         }
         match who {
             Who::Agent => command.env(ROLE, "agent"),
-            Who::Unit(rank) => command
-                .env(ROLE, "unit")
-                .env("SAMITE_JOB", &self.domain)
-                .env("SAMITE_PROGRAM", "unit")
-                .env("SAMITE_RANK", rank.to_string())
-                .env("SAMITE_SIZE", units.to_string())
-                .env("SAMITE_UNIT", rank.to_string())
-                .env("SAMITE_UNITS", units.to_string()),
+            Who::Unit(unit) => {
+                let (program, rank, size) = units.program_of(unit);
+                command
+                    .env(ROLE, "unit")
+                    .env("SAMITE_JOB", &self.domain)
+                    .env("SAMITE_PROGRAM", program)
+                    .env("SAMITE_RANK", rank.to_string())
+                    .env("SAMITE_SIZE", size.to_string())
+                    .env("SAMITE_UNIT", unit.to_string())
+                    .env("SAMITE_UNITS", units.count.to_string())
+            }
         };
         let mut child = command.spawn().expect("a test binary can be started again");
         let output = child.stderr.take().expect("it was piped");

@@ -14,31 +14,41 @@ pub fn full_name(module: &str, test: &str) -> String {
 /// `everywhere!(name, units, body)` creates the tests `name::mapped`, `name::messages`,
 /// `name::two_nodes`, `name::simulated`, `name::simulated_two_nodes` and
 /// `name::simulated_three_nodes` of a `body: impl Fn(&Fabric, &[PeerId]) -> Outcome + Sync`. The
-/// simulated ones run on a few seeds.
+/// simulated ones run on a few seeds. `everywhere!(name, [("solver", 3), ("analysis", 2)], body)`
+/// does so for the units of several programs.
 #[macro_export]
 macro_rules! everywhere {
-    ($name:ident, $units:expr, $body:expr) => {
+    ($name:ident, [$(($program:expr, $size:expr)),+ $(,)?], $body:expr) => {
+        $crate::everywhere!(@ $name, &[$(($program, $size)),+], $body);
+    };
+    (@ $name:ident, $programs:expr, $body:expr) => {
         mod $name {
             #[allow(unused_imports, reason = "bodies that need nothing from around them")]
             use super::*;
 
+            const PROGRAMS_OF_TEST: &[(&str, u32)] = $programs;
+
+            fn units_of_test() -> u32 {
+                PROGRAMS_OF_TEST.iter().map(|(_, units)| units).sum()
+            }
+
             #[test]
             fn mapped() {
                 let name = $crate::full_name(module_path!(), "mapped");
-                $crate::units($units).run(&name, $body);
+                $crate::programs(PROGRAMS_OF_TEST).run(&name, $body);
             }
 
             #[test]
             fn messages() {
                 let name = $crate::full_name(module_path!(), "messages");
-                let units = $crate::units($units).mask($crate::MESSAGES_ONLY);
+                let units = $crate::programs(PROGRAMS_OF_TEST).mask($crate::MESSAGES_ONLY);
                 units.run(&name, $body);
             }
 
             #[test]
             fn two_nodes() {
                 let name = $crate::full_name(module_path!(), "two_nodes");
-                $crate::units($units)
+                $crate::programs(PROGRAMS_OF_TEST)
                     .mask($crate::TWO_NODES)
                     .run(&name, $body);
             }
@@ -46,22 +56,35 @@ macro_rules! everywhere {
             #[test]
             fn simulated() {
                 let name = $crate::full_name(module_path!(), "simulated");
-                $crate::simulate(&name, $units, 0..4, $body);
+                let scenario = |seed| {
+                    let scenario = $crate::own_nodes(seed, units_of_test());
+                    scenario.of_programs(PROGRAMS_OF_TEST)
+                };
+                $crate::simulate_as(scenario, &name, 0..4, $body);
             }
 
             #[test]
             fn simulated_two_nodes() {
                 let name = $crate::full_name(module_path!(), "simulated_two_nodes");
-                let scenario = |seed| $crate::two_nodes(seed, $units);
+                let scenario = |seed| {
+                    let scenario = $crate::two_nodes(seed, units_of_test());
+                    scenario.of_programs(PROGRAMS_OF_TEST)
+                };
                 $crate::simulate_as(scenario, &name, 0..3, $body);
             }
 
             #[test]
             fn simulated_three_nodes() {
                 let name = $crate::full_name(module_path!(), "simulated_three_nodes");
-                let scenario = |seed| $crate::three_nodes(seed, $units);
+                let scenario = |seed| {
+                    let scenario = $crate::three_nodes(seed, units_of_test());
+                    scenario.of_programs(PROGRAMS_OF_TEST)
+                };
                 $crate::simulate_as(scenario, &name, 0..2, $body);
             }
         }
+    };
+    ($name:ident, $units:expr, $body:expr) => {
+        $crate::everywhere!(@ $name, &[("unit", $units)], $body);
     };
 }

@@ -54,9 +54,9 @@ pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;
 pub use python::run_python;
-pub use simulated::{seeds, simulate, simulate_as, simulate_on, three_nodes, two_nodes};
+pub use simulated::{own_nodes, seeds, simulate, simulate_as, simulate_on, three_nodes, two_nodes};
 pub use tracker::Tracker;
-pub use units::{Units, maps_all, maps_host, require, units};
+pub use units::{Units, maps_all, maps_host, programs, require, units};
 
 /// Mask of units that share no memory.
 pub const MESSAGES_ONLY: samite_fabric::Mask = samite_fabric::Mask::MESSAGES_ONLY;

@@ -6,6 +6,11 @@ use samite_fabric::transport::sim::Scenario;
 use samite_fabric::{Fabric, PeerId};
 use std::ops::Range;
 
+/// Each unit on its own node.
+pub fn own_nodes(seed: u64, units: u32) -> Scenario {
+    Scenario::new(seed, units)
+}
+
 /// Two nodes that access each other's memory without their owners' progress.
 pub fn two_nodes(seed: u64, units: u32) -> Scenario {
     Scenario::new(seed, units)

@@ -9,6 +9,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct Units {
     pub(crate) count: u32,
+    /// The programs of the job, with their numbers of units.
+    pub(crate) programs: Vec<(&'static str, u32)>,
     pub(crate) budget: u64,
     pub(crate) config: Config,
     pub(crate) before: Option<fn(Who)>,
@@ -21,6 +23,7 @@ pub struct Units {
 pub fn units(count: u32) -> Units {
     Units {
         count,
+        programs: vec![("unit", count)],
         budget: 256 << 20,
         config: Config {
             deadline: Duration::from_secs(30),
@@ -30,6 +33,14 @@ pub fn units(count: u32) -> Units {
         services: Vec::new(),
         seed: None,
         timeout: Duration::from_secs(60),
+    }
+}
+
+/// As [`units`], for a job of several programs: the units of the first one come first.
+pub fn programs(programs: &[(&'static str, u32)]) -> Units {
+    Units {
+        programs: programs.to_vec(),
+        ..units(programs.iter().map(|(_, units)| units).sum())
     }
 }
 
@@ -55,6 +66,18 @@ fn on_nodes(mask: Mask) -> Mask {
 }
 
 impl Units {
+    /// Returns the program of a unit, its rank there, and the number of units of the program.
+    pub(crate) fn program_of(&self, unit: u32) -> (&'static str, u32, u32) {
+        let mut first = 0;
+        for (program, size) in &self.programs {
+            if unit < first + size {
+                return (program, unit - first, *size);
+            }
+            first += size;
+        }
+        panic!("unit {unit} belongs to no program")
+    }
+
     /// Sets the domain's budget of shared memory, in bytes.
     pub fn budget(self, bytes: u64) -> Units {
         Units {

@@ -17,6 +17,8 @@ pub struct Scenario {
     pub seed: u64,
     /// Number of units.
     pub units: u32,
+    /// The programs of the job, with their numbers of units: one, unless it is specified.
+    pub programs: Vec<(&'static str, u32)>,
     /// Number of nodes: unit u is on node u % nodes.
     pub nodes: u32,
     /// Range of the random latency of a frame.
@@ -55,6 +57,7 @@ impl Scenario {
         Scenario {
             seed,
             units,
+            programs: vec![("unit", units)],
             nodes: units,
             latency: Duration::from_micros(1)..Duration::from_micros(20),
             bandwidth: 10_000_000_000,
@@ -78,6 +81,14 @@ impl Scenario {
     /// Places the units on this many nodes, round-robin.
     pub fn on_nodes(mut self, nodes: u32) -> Scenario {
         self.nodes = nodes.clamp(1, self.units.max(1));
+        self
+    }
+
+    /// Divides the units among programs, in order.
+    pub fn of_programs(mut self, programs: &[(&'static str, u32)]) -> Scenario {
+        let units: u32 = programs.iter().map(|(_, units)| units).sum();
+        assert_eq!(units, self.units, "each unit belongs to a program");
+        self.programs = programs.to_vec();
         self
     }
 
@@ -219,15 +230,23 @@ impl Scenario {
     }
 
     pub(super) fn identity(&self, index: u32) -> Identity {
+        let mut first = 0;
+        let mut programs = self.programs.iter().copied();
+        let (program, size) = programs
+            .find(|(_, size)| {
+                first += size;
+                index < first
+            })
+            .expect("each unit belongs to a program");
         let program = match self.has_host && index == 0 {
             true => crate::agent::identity().program,
-            false => "unit".to_owned(),
+            false => program.to_owned(),
         };
         Identity {
             job: "simulation".to_owned(),
             program,
-            rank: index,
-            size: self.units,
+            rank: index + size - first,
+            size,
             unit: index,
             units: self.units,
         }
