@@ -1,14 +1,24 @@
 //! The barrier of a list of peers: one message to its first member, the root, and one back. On one
-//! node a tree would only add latency.
+//! node a tree would only add latency. Each member brings a value, and takes the greatest of all
+//! with it: so members agree on a number ([`crate::Layer`]) before they share anything else.
 //!
 //! ```text
-//!   member -> root   COME attempt    it has arrived
-//!                    BACK attempt    it left again: its deadline expired, or a handler panicked
-//!   root -> member   GO   attempt    all members have arrived
-//!                    NO   attempt    this incarnation of this peer is lost: no member will pass
+//!   member -> root   COME attempt, value     it has arrived
+//!                    BACK attempt            it left again: its deadline expired, or a handler
+//!                                            panicked
+//!   root -> member   GO   attempt, maximum   all members have arrived
+//!                    NO   attempt, peer      this incarnation of this peer is lost: no member will
+//!                                            pass
+//!                    LATE attempt, peer      this member has not arrived yet
 //! ```
-//! They are sent as signals, whose keys hold the kind, a hash of the list, and the attempt, which a
-//! member counts. The peer of NO is in the frame's inline bytes.
+//! They are sent as signals, whose keys hold the kind, a hash of the list and its purpose, and the
+//! attempt, which a member counts. Values and peers are in the frame's inline bytes. The purpose of
+//! a layer is its name: a member that gave up beginning it, and is at a barrier of the program with
+//! the same list, is not taken for one that begins it.
+//!
+//! A member does not know which others have arrived. So the root tells those that have about one
+//! that has not, after half of its deadline, half of the rest, and so on. LATE ends no wait: a
+//! member whose deadline expires names that peer.
 //!
 //! # Invariants
 //! G1 The root releases all members at once, while it knows that all of them have arrived and not
@@ -20,6 +30,8 @@
 //!    barrier with this list again itself, or sees a new life of that member's number.
 //! G5 The loss of a root ends the waits of its members when it happens: by the time they look, the
 //!    number of the root may have a new life.
+//! G6 All members that pass have the same value: the root takes each COME, with its value, when it
+//!    releases all. The value of an attempt that went back does not count.
 //!
 //! # Not guaranteed
 //! - A member whose deadline expires while GO is in flight ends with [`Error::Timeout`], the others
@@ -27,7 +39,10 @@
 //!   the others have passed.
 //! - A root whose deadline expires, or in which a handler panics, while a GO waits for room,
 //!   returns. All members have been released, and that GO is sent with its next progress.
-//! - NO waits for no room: a member that reads no answers gets none, and its deadline expires.
+//! - NO and LATE wait for no room: a member that reads no answers gets none, and its deadline
+//!   expires.
+//! - The member that LATE names may have arrived since, while another one is missing: the root
+//!   tells again in the rest of its deadline, but never in the last sixteenth.
 //! - A list names peers without their incarnations. Between a loss and the moment at which the root
 //!   sees the new life of the number, a member that enters the next barrier of the list may still
 //!   get NO, and a late COME of the barrier that was lost counts for the next one.
@@ -35,15 +50,24 @@
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
-use crate::proto::barrier::{BACK, COME, GO, LISTS_MAX, NO, key};
+use crate::proto::barrier::{Arrival, BACK, COME, GO, LIST_BITS, LISTS_MAX, NO, key};
 use crate::transport::Transport;
-use crate::wire::kind;
+use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result, Whom};
 
-/// Returns 29 bits that identify the list.
-fn hash(members: &[PeerId]) -> u64 {
-    let fnv = |hash: u64, peer: &PeerId| (hash ^ peer.0 as u64).wrapping_mul(0x100_0000_01b3);
-    members.iter().fold(0xcbf2_9ce4_8422_2325, fnv) >> 35
+/// In the last part of its deadline, one of so many, the root tells nobody which member is missing.
+const TELLS: u32 = 16;
+
+/// Returns bits that identify the list and its purpose.
+fn hash(purpose: &str, members: &[PeerId]) -> u64 {
+    let fnv = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
+    let purpose = purpose
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| fnv(hash, byte.into()));
+    let list = members
+        .iter()
+        .fold(purpose, |hash, peer| fnv(hash, peer.0.into()));
+    list >> (64 - LIST_BITS)
 }
 
 /// A member at a barrier. However the wait ends, except by GO, the root is told that the member has
@@ -61,8 +85,7 @@ impl Drop for AtBarrier<'_> {
     fn drop(&mut self) {
         let back = key(BACK, self.list, self.attempt);
         self.fabric.0.with(|core| {
-            let waits = &mut core.engine.barriers.waits;
-            waits.retain(|(_, attempt, _)| *attempt != self.attempt);
+            core.engine.barriers.leave(self.attempt);
             if self.has_come {
                 core.engine.post(self.root, kind::SIGNAL, back, &[]);
                 core.flush();
@@ -77,22 +100,33 @@ impl Fabric {
     /// whose deadline expires has left the barrier, and may enter it again.
     ///
     /// # Errors
-    /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which at the first member names
-    /// the first one that has not arrived, at the others the first member.
+    /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which names a member that has not
+    /// arrived, or the first member if that one has not told which one is missing.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
+        self.agree_on_max(members, 0).map(drop)
+    }
+
+    /// Agrees with `members` on the greatest of the values that they pass: a barrier, at which
+    /// [`Fabric::barrier`] passes 0. Collective and errors as there.
+    pub fn agree_on_max(&self, members: &[PeerId], value: u64) -> Result<u64> {
+        self.agree_for("", members, value)
+    }
+
+    /// As [`Fabric::agree_on_max`], among members that have come for the same purpose.
+    pub(crate) fn agree_for(&self, purpose: &str, members: &[PeerId], value: u64) -> Result<u64> {
         let Some((root, others)) = members.split_first() else {
-            return Ok(());
+            return Ok(value);
         };
-        let list = hash(members);
+        let list = hash(purpose, members);
         match *root == self.me() {
-            true => self.gather(others, list),
-            false => self.come(*root, list),
+            true => self.gather(others, list, value),
+            false => self.come(*root, list, value),
         }
     }
 
-    fn gather(&self, others: &[PeerId], list: u64) -> Result<()> {
+    fn gather(&self, others: &[PeerId], list: u64, value: u64) -> Result<u64> {
         let Some(first) = others.first() else {
-            return Ok(());
+            return Ok(value);
         };
         let without = |broken: &mut Vec<_>| broken.retain(|(one, _)| *one != list);
         without(&mut self.0.lock()?.engine.barriers.broken); // G4
@@ -100,7 +134,7 @@ impl Fabric {
         // A member that goes back makes the root wait again, but only for one more deadline in all.
         let (mut left, mut first_return) = (deadline, None);
         let (mut missing, mut changes) = (0, None);
-        let mut posted = loop {
+        let (max, mut posted) = loop {
             let mut gather = |engine: &mut Engine| {
                 while let Some(other) = others.get(missing) {
                     if !engine.has_come(*other, list) {
@@ -114,12 +148,24 @@ impl Fabric {
                 Some(Ok(()))
             };
             let whom = Whom::Peer(*first);
+            let slice = match left > deadline / TELLS {
+                true => left / 2,
+                false => left,
+            };
             let gathered = self
-                .after_announcement(|| self.wait_within(left, "a barrier", whom, &mut gather)?);
+                .after_announcement(|| self.wait_within(slice, "a barrier", whom, &mut gather)?);
             match gathered {
                 Err(Error::Timeout { what, .. }) => {
-                    let whom = Whom::Peer(*others.get(missing).unwrap_or(first));
-                    let after = deadline;
+                    let late = *others.get(missing).unwrap_or(first);
+                    if slice < left {
+                        left -= slice;
+                        self.0.with(|core| {
+                            core.engine.tell_late(others, list, late);
+                            core.flush();
+                        });
+                        continue;
+                    }
+                    let (whom, after) = (Whom::Peer(late), deadline);
                     return Err(Error::Timeout { what, whom, after });
                 }
                 Err(error) => {
@@ -139,7 +185,7 @@ impl Fabric {
                     left = deadline.saturating_sub(now - *first_return.get_or_insert(now));
                     missing = index;
                 }
-                None => break core.let_go(others, list),
+                None => break core.let_go(others, list, value),
             }
         };
         if let Some((to, _)) = posted.first() {
@@ -151,10 +197,10 @@ impl Fabric {
                 posted.is_empty().then_some(())
             });
         }
-        Ok(())
+        Ok(max)
     }
 
-    fn come(&self, root: PeerId, list: u64) -> Result<()> {
+    fn come(&self, root: PeerId, list: u64, value: u64) -> Result<u64> {
         let attempt = self.0.lock()?.engine.barriers.next_attempt(root);
         let mut at_barrier = AtBarrier {
             fabric: self,
@@ -163,29 +209,46 @@ impl Fabric {
             attempt,
             has_come: false,
         };
-        self.signal_any(root, key(COME, list, attempt))?;
+        let value = Words([value]).bytes();
+        self.signal_any(root, key(COME, list, attempt), &value)?;
         at_barrier.has_come = true;
-        self.wait("a barrier", Whom::Peer(root), |engine| {
+        let answered = self.wait("a barrier", Whom::Peer(root), |engine| {
             engine.barriers.take_answer(attempt)
-        })??;
+        });
+        let answered = answered.map_err(|error| match error {
+            Error::Timeout { what, whom, after } => {
+                let awaited = |core: &mut Core| core.engine.barriers.awaited(root, attempt);
+                let whom = self.0.with(awaited).unwrap_or(whom);
+                Error::Timeout { what, whom, after }
+            }
+            error => error,
+        });
+        let max = answered??;
         std::mem::forget(at_barrier);
-        Ok(())
+        Ok(max)
     }
 }
 
 impl Core {
-    /// Releases all members. Returns the GOs that wait for room, by key.
-    fn let_go(&mut self, others: &[PeerId], list: u64) -> Vec<(PeerId, u64)> {
+    /// Releases all members, which have arrived. Returns the greatest value, and the GOs that wait
+    /// for room, by key.
+    fn let_go(&mut self, others: &[PeerId], list: u64, own: u64) -> (u64, Vec<(PeerId, u64)>) {
+        let come = others.iter().filter_map(|other| {
+            let arrival = self.engine.take_come(*other, list)?;
+            Some((*other, arrival))
+        });
+        let come: Vec<(PeerId, Arrival)> = come.collect();
+        let max = come.iter().fold(own, |max, (_, one)| max.max(one.value));
+        let value = Words([max]).bytes();
         let mut posted = Vec::new();
-        for other in others {
-            let attempt = self.engine.take_come(*other, list);
+        for (other, Arrival { attempt, .. }) in come {
             let go = key(GO, list, attempt);
-            if !self.signal_now(*other, go) {
-                self.engine.post(*other, kind::SIGNAL, go, &[]);
-                posted.push((*other, go));
+            if !self.signal_now(other, go, &value) {
+                self.engine.post(other, kind::SIGNAL, go, &value);
+                posted.push((other, go));
             }
         }
-        posted
+        (max, posted)
     }
 
     /// Handles a lost member: tells the others that have arrived, and those that will (G4).
@@ -198,9 +261,8 @@ impl Core {
             _ => return,
         };
         for other in others {
-            match self.engine.take_come(*other, list) {
-                0 => {}
-                attempt => self.engine.say_no(*other, key(NO, list, attempt), lost),
+            if let Some(Arrival { attempt, .. }) = self.engine.take_come(*other, list) {
+                self.engine.say_no(*other, key(NO, list, attempt), lost);
             }
         }
         let broken = &mut self.engine.barriers.broken;
@@ -253,6 +315,62 @@ mod tests {
             fabric.barrier(&members)
         });
         assert_eq!(ended, vec![Ok(()); 3]);
+    }
+
+    /// Members that have waited in vain name the one that was missing, although only the root knows
+    /// it.
+    #[test]
+    fn those_that_wait_hear_who_is_missing() {
+        let ended = Scenario::new(1, 4).run(|fabric| -> Result<()> {
+            let members = fabric.job()?;
+            let (late, others) = members.split_last().expect("there are four");
+            if fabric.me() == *late {
+                for other in others {
+                    fabric.await_signal(*other, 1)?;
+                }
+                return fabric.barrier(&members);
+            }
+            let early = fabric.within(Duration::from_secs(1), || fabric.barrier(&members));
+            let whom = Whom::Peer(*late);
+            let is_late = matches!(&early, Err(Error::Timeout { whom: one, .. }) if *one == whom);
+            assert!(is_late, "{early:?}");
+            fabric.signal(*late, 1)?;
+            fabric.barrier(&members)
+        });
+        assert_eq!(ended, vec![Ok(()); 4]);
+    }
+
+    /// All members get the greatest value of those with which they are there; not that of a member
+    /// that went back and came again with a smaller one.
+    #[test]
+    fn all_agree_on_the_greatest_value() {
+        for seed in 0..8 {
+            let ended = Scenario::new(seed, 4).run(|fabric| -> Result<()> {
+                let members = fabric.job()?;
+                let me = members.iter().position(|member| *member == fabric.me());
+                let me = me.expect("it is a member") as u64;
+                for round in 0..20 {
+                    let value = |member: u64| (member * 7 + round * 5) % 11;
+                    if me == 1 && round % 3 == 0 {
+                        let soon = Duration::from_micros(1 << round);
+                        let early = || fabric.agree_on_max(&members, 1000);
+                        let early = fabric.within(soon, early);
+                        assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
+                        for member in &members {
+                            fabric.signal(*member, round)?;
+                        }
+                    }
+                    if round % 3 == 0 {
+                        fabric.await_signal(members[1], round)?;
+                    }
+                    let max = fabric.agree_on_max(&members, value(me))?;
+                    assert_eq!(Some(max), (0..4).map(value).max());
+                }
+                Ok(())
+            });
+            let ended: Result<Vec<()>> = ended.into_iter().collect();
+            assert!(ended.is_ok(), "{ended:?}");
+        }
     }
 
     /// Two members come and go back in turn, and are never there together: the root's deadline

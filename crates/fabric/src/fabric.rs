@@ -128,8 +128,8 @@ impl Core {
 
     /// Sends a signal, if it may be sent, nothing is queued before it and there is room.
     #[inline]
-    pub(crate) fn signal_now(&mut self, to: PeerId, key: u64) -> bool {
-        let frame = frame(kind::SIGNAL, key, &[], Body::Slice(&[]));
+    pub(crate) fn signal_now(&mut self, to: PeerId, key: u64, inline: &[u8]) -> bool {
+        let frame = frame(kind::SIGNAL, key, inline, Body::Slice(&[]));
         let has_left = self.engine.may_signal(to, key)
             && self.engine.peer(to).outbox.is_empty()
             && self.transport.push(to, &frame) != Push::Full;
@@ -363,25 +363,26 @@ impl Fabric {
     #[inline]
     pub fn signal(&self, to: PeerId, key: u64) -> Result<()> {
         of_users(key)?;
-        self.signal_any(to, key)
+        self.signal_any(to, key, &[])
     }
 
-    /// As [`Fabric::signal`], but the keys of barriers are allowed, too.
-    pub(crate) fn signal_any(&self, to: PeerId, key: u64) -> Result<()> {
+    /// As [`Fabric::signal`], but the keys of barriers are allowed, too, and their bytes.
+    #[inline]
+    pub(crate) fn signal_any(&self, to: PeerId, key: u64, inline: &[u8]) -> Result<()> {
         let mut core = self.0.lock()?;
         if let Some(error) = core.gone(to) {
             return Err(error);
         }
-        if !core.signal_now(to, key) {
+        if !core.signal_now(to, key, inline) {
             drop(core);
-            return self.signal_later(to, key);
+            return self.signal_later(to, key, inline);
         }
         Ok(())
     }
 
     /// Queues a signal; waits for room if the queue is full.
     #[cold]
-    fn signal_later(&self, to: PeerId, key: u64) -> Result<()> {
+    fn signal_later(&self, to: PeerId, key: u64, inline: &[u8]) -> Result<()> {
         self.wait("room for a signal", Whom::Peer(to), |engine| {
             if let Some(error) = engine.gone(to) {
                 return Some(Err(error));
@@ -389,7 +390,7 @@ impl Fabric {
             let has_room = engine.may_signal(to, key) && engine.has_capacity(to);
             has_room.then(|| {
                 engine.spend_unpolled();
-                engine.post(to, kind::SIGNAL, key, &[]);
+                engine.post(to, kind::SIGNAL, key, inline);
                 Ok(())
             })
         })??;

@@ -1,21 +1,31 @@
 //! Layers of which a fabric may have only one at a time, because the handlers and tags of two would
 //! collide.
+//!
+//! # Lives
+//! The processes that share a layer number its lives, so that none of them takes a message of an
+//! earlier one for its own. Which processes share it may change from one life to the next, and a
+//! life may begin at some of them only. So each member proposes a number above all of those that it
+//! knows, and they agree on the greatest, as at [`Fabric::agree_on_max`]:
+//!
+//! L1 All members of a life that have begun it know its number, and the same one.
+//! L2 Two lives that a process has begun have different numbers, the later one the greater.
+//! L3 So a message of an earlier life, from a process that had begun it, has a smaller number than
+//!    any later life of which that process is a member.
 
-use crate::Fabric;
+use crate::{Fabric, PeerId, Result};
 
 /// The right to be the only layer with its name on a fabric. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Layer {
     fabric: Fabric,
     name: &'static str,
-    life: u32,
 }
 
-/// State of a name: whether it is in use, and how many times it was taken.
+/// State of a name: whether it is in use, and the number of its last life that began.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     held: bool,
-    lives: u32,
+    life: u64,
 }
 
 impl Fabric {
@@ -27,23 +37,26 @@ impl Fabric {
         if std::mem::replace(&mut taken.held, true) {
             return None;
         }
-        taken.lives = taken.lives.wrapping_add(1);
-        let life = taken.lives;
         drop(layers);
-        Some(Layer {
-            fabric: self.clone(),
-            name,
-            life,
-        })
+        let fabric = self.clone();
+        Some(Layer { fabric, name })
     }
 }
 
 impl Layer {
-    /// Returns how many times the name was taken on this fabric, including this time. If all units
-    /// begin and end their layers together, this number distinguishes messages of this layer from
-    /// those of earlier ones.
-    pub fn life(&self) -> u32 {
-        self.life
+    /// Begins a life together with `members`, and returns its number: see the text of this file. A
+    /// member that gets an error has begun none, and may try again. Collective, as a
+    /// [`Fabric::barrier`]; errors as there.
+    pub fn begin(&self, members: &[PeerId]) -> Result<u64> {
+        let last = |layers: &std::collections::HashMap<_, Taken>| {
+            layers.get(self.name).map_or(0, |taken| taken.life)
+        };
+        let proposal = last(&self.fabric.0.layers()).wrapping_add(1);
+        let life = self.fabric.agree_for(self.name, members, proposal)?;
+        if let Some(taken) = self.fabric.0.layers().get_mut(self.name) {
+            taken.life = life;
+        }
+        Ok(life)
     }
 }
 
@@ -52,5 +65,51 @@ impl Drop for Layer {
         if let Some(taken) = self.fabric.0.layers().get_mut(self.name) {
             taken.held = false;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::transport::sim::Scenario;
+    use crate::{Error, Result};
+    use std::time::Duration;
+
+    /// A member that did not begin, and is at a barrier of the same list, is waited for.
+    #[test]
+    fn a_barrier_is_no_beginning() {
+        let ended = Scenario::new(1, 2).run(|fabric| -> Result<()> {
+            let members = fabric.job()?;
+            let layer = fabric.layer("a test").expect("it has no other");
+            let soon = Duration::from_millis(10);
+            let early = fabric.within(soon, || match fabric.me() == members[0] {
+                true => layer.begin(&members).map(drop),
+                false => fabric.barrier(&members),
+            });
+            assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
+            assert_eq!(layer.begin(&members)?, 1);
+            fabric.barrier(&members)
+        });
+        assert_eq!(ended, [Ok(()), Ok(())]);
+    }
+
+    /// Whatever lives its members have had before, all of them count one alike, and none of them
+    /// has a number again.
+    #[test]
+    fn lives_of_any_members_ascend() {
+        let ended = Scenario::new(1, 3).run(|fabric| -> Result<Vec<u64>> {
+            let all = fabric.job()?;
+            let lists: [&[usize]; 6] = [&[0, 1], &[1], &[1, 2], &[0, 2], &[0, 1, 2], &[0]];
+            let mut lives = Vec::new();
+            for list in lists {
+                let members: Vec<_> = list.iter().map(|member| all[*member]).collect();
+                if members.contains(&fabric.me()) {
+                    let layer = fabric.layer("a test").expect("the last one has ended");
+                    lives.push(layer.begin(&members)?);
+                }
+            }
+            Ok(lives)
+        });
+        let lives = [vec![1, 4, 5, 6], vec![1, 2, 3, 5], vec![3, 4, 5]];
+        assert_eq!(ended, lives.map(Ok));
     }
 }

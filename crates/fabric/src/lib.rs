@@ -97,7 +97,7 @@ pub use layer::Layer;
 pub use matching::{Match, Matcher};
 pub use node::agent;
 pub use ops::Status;
-pub use peer::{Identity, PeerId, PeerInfo, Slot};
+pub use peer::{Identity, PeerId, PeerInfo, Slot, UnitLife};
 pub use phased::{Borrowed, Growing, Owned, Phased};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};

@@ -161,6 +161,17 @@ impl Identity {
     }
 }
 
+/// A unit of a job, as it has joined: the process that it became, whatever happened to it later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitLife {
+    /// Its index among all units of the job.
+    pub unit: u32,
+    /// Its number in the domain, which another process may have later.
+    pub peer: PeerId,
+    /// Which life of that number it is.
+    pub incarnation: u32,
+}
+
 /// A peer as seen from here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {

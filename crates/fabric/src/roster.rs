@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::node::agent::{Roster, Wanted, client};
 use crate::transport::{Caps, Transport};
-use crate::{Error, Identity, PeerId, PeerInfo, Result, Whom};
+use crate::{Error, Identity, PeerId, PeerInfo, Result, UnitLife, Whom};
 use std::time::Duration;
 
 /// Minimum deadline for an answer of the agent, however short the deadline of the wait is. The
@@ -28,7 +28,7 @@ impl Fabric {
     pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
         let wanted = Wanted::Program(name.to_owned());
         let units = self.wait_for_peers("the units of a program", &wanted)?;
-        Ok(units.into_iter().map(|unit| unit.0).collect())
+        Ok(units.into_iter().map(|unit| unit.peer).collect())
     }
 
     /// Waits until all units of this job have joined, and returns their peer numbers by unit.
@@ -39,17 +39,40 @@ impl Fabric {
     /// [`Error::Absent`] names a unit that does not join: at once if its launcher reports that the
     /// unit has ended, otherwise at the deadline.
     pub fn job(&self) -> Result<Vec<PeerId>> {
-        Ok(self.job_lives()?.into_iter().map(|unit| unit.0).collect())
+        Ok(self
+            .job_lives()?
+            .into_iter()
+            .map(|unit| unit.peer)
+            .collect())
     }
 
     /// As [`Fabric::job`], with the incarnation of each unit ([`Fabric::lost_life`]).
-    pub fn job_lives(&self) -> Result<Vec<(PeerId, u32)>> {
-        let units = self.wait_for_peers("the units of the job", &Wanted::Job)?;
-        let unit = self.identity().unit;
-        let is_other = |(peer, _): &&(PeerId, u32)| *peer != self.me();
-        if let Some((other, _)) = units.get(unit as usize).filter(is_other) {
+    pub fn job_lives(&self) -> Result<Vec<UnitLife>> {
+        self.lives("the units of the job", &Wanted::Job)
+    }
+
+    /// As [`Fabric::job_lives`], for the units of this unit's program, by rank. Waits for no other
+    /// unit.
+    pub fn program_lives(&self) -> Result<Vec<UnitLife>> {
+        let program = Wanted::Program(self.identity().program.clone());
+        self.lives("the units of this program", &program)
+    }
+
+    /// As [`Fabric::job_lives`], for the units of this job with these numbers, in this order. Waits
+    /// for no other unit.
+    pub fn unit_lives(&self, units: &[u32]) -> Result<Vec<UnitLife>> {
+        self.lives("some units of the job", &Wanted::Units(units.to_vec()))
+    }
+
+    /// Waits for units of this process's own job.
+    fn lives(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
+        let units = self.wait_for_peers(what, wanted)?;
+        let own = self.identity().unit;
+        let mut other = units.iter().filter(|unit| unit.unit == own);
+        if let Some(other) = other.find(|unit| unit.peer != self.me()) {
+            let other = other.peer;
             return Err(Error::Absent {
-                unit: format!("unit {unit} as {}", self.me()),
+                unit: format!("unit {own} as {}", self.me()),
                 job: self.identity().job.clone(),
                 how: format!("{other} is that unit; give each process a number of its own"),
             });
@@ -72,22 +95,22 @@ impl Fabric {
         ))
     }
 
-    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
+    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
         let found = self.joined(what, wanted)?;
         // After this, peers of this node that the agent named are in the table, unless they have
         // gone.
         self.progress();
         let mut core = self.0.lock()?;
-        let mut of_node = (found.iter()).filter(|(peer, _)| peer.node() == self.me().node());
-        let been = of_node.try_for_each(|(peer, life)| core.engine.has_been(*peer, *life));
+        let mut of_node = (found.iter()).filter(|unit| unit.peer.node() == self.me().node());
+        let been = of_node.try_for_each(|unit| core.engine.has_been(unit.peer, unit.incarnation));
         // This may have ended operations of other threads.
         core.tell();
         been.map(|()| found)
     }
 
-    /// Returns their numbers and incarnations once all have joined. The agent is asked between two
-    /// waits, because it may be slow, and other threads can use the fabric meanwhile.
-    fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<(PeerId, u32)>> {
+    /// Returns them once all have joined. The agent is asked between two waits, because it may be
+    /// slow, and other threads can use the fabric meanwhile.
+    fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
         let deadline = self.deadline();
         let begin = self.0.lock()?.transport.now();
         let left = || -> Result<Duration> {
@@ -114,7 +137,7 @@ impl Fabric {
                 Ok(Some(living)) => Some(living),
                 Ok(None) => self.request_roster(wanted, left()?)?,
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
-                    return Err(self.absent(wanted, deadline));
+                    return self.at_deadline(wanted, deadline);
                 }
                 Err(error) => return Err(error),
             };
@@ -124,20 +147,12 @@ impl Fabric {
         }
     }
 
-    /// Asks the agent for the units; returns their numbers once they have all joined.
-    fn request_roster(
-        &self,
-        wanted: &Wanted,
-        deadline: Duration,
-    ) -> Result<Option<Vec<(PeerId, u32)>>> {
+    /// Asks the agent for the units; returns them once they have all joined.
+    fn request_roster(&self, wanted: &Wanted, deadline: Duration) -> Result<Option<Vec<UnitLife>>> {
         match self.roster(wanted, deadline)? {
             Roster::Complete(lives) => Ok(Some(lives)),
             Roster::Missing(_) => Ok(None),
-            Roster::Absent { unit, how } => Err(Error::Absent {
-                unit,
-                job: self.identity().job.clone(),
-                how,
-            }),
+            Roster::Absent { unit, how } => Err(self.absent(unit, how)),
         }
     }
 
@@ -146,36 +161,58 @@ impl Fabric {
         client::roster(domain, self.identity(), wanted, deadline.max(ANSWER))
     }
 
-    /// Returns the error that names the units that have not joined by the deadline.
-    fn absent(&self, wanted: &Wanted, after: Duration) -> Error {
-        let names = match self.roster(wanted, ANSWER) {
-            Ok(Roster::Missing(names)) => names.join(", "),
-            Ok(_) => "a unit".to_owned(),
-            Err(error) => return error,
-        };
-        Error::Absent {
-            unit: names,
-            job: self.identity().job.clone(),
-            how: format!(
-                "nothing was heard of it within {after:?}; was it started, and does it join?"
-            ),
+    /// Asks the agent once more: no word of the table of peers says that some of the units of a
+    /// program are complete.
+    ///
+    /// # Errors
+    /// [`Error::Absent`] names the units that have not joined.
+    fn at_deadline(&self, wanted: &Wanted, after: Duration) -> Result<Vec<UnitLife>> {
+        match self.roster(wanted, ANSWER)? {
+            Roster::Complete(lives) => Ok(lives),
+            Roster::Absent { unit, how } => Err(self.absent(unit, how)),
+            Roster::Missing(names) => {
+                let how = format!(
+                    "nothing was heard of it within {after:?}; was it started, and does it join?"
+                );
+                Err(self.absent(names.join(", "), how))
+            }
         }
+    }
+
+    fn absent(&self, unit: String, how: String) -> Error {
+        let job = self.identity().job.clone();
+        Error::Absent { unit, job, how }
     }
 }
 
-/// Returns their numbers and incarnations if all of them are alive now.
-fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerId, u32)>> {
-    let lives = |found: &[&PeerInfo]| {
-        let life = |info: &&PeerInfo| (info.peer, info.incarnation);
-        found.iter().map(life).collect::<Vec<_>>()
+/// Returns the units if all of them are alive now.
+fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<UnitLife>> {
+    let life = |info: &PeerInfo| UnitLife {
+        unit: info.identity.unit,
+        peer: info.peer,
+        incarnation: info.incarnation,
     };
     let is_of_job = |of: &Identity| of.job == own.job && of.unit < own.units;
     let mut of_job = engine.living(|info| is_of_job(&info.identity));
     of_job.sort_by_key(|info| info.identity.unit);
     let units = of_job.iter().map(|info| info.identity.unit);
     let is_complete = units.eq(0..own.units);
-    let Wanted::Program(name) = wanted else {
-        return is_complete.then(|| lives(&of_job.iter().collect::<Vec<_>>()));
+    let name = match wanted {
+        Wanted::Program(name) => name,
+        Wanted::Units(units) => {
+            let found = |unit: &u32| {
+                let at = of_job.partition_point(|info| info.identity.unit < *unit);
+                let mut of_number = of_job[at..].iter();
+                // Two processes say that they are this unit: the agent knows which one is.
+                let (first, second) = (of_number.next()?, of_number.next());
+                let is_it = |info: &&PeerInfo| info.identity.unit == *unit;
+                (is_it(&first) && !second.as_ref().is_some_and(is_it)).then(|| life(first))
+            };
+            return units.iter().map(found).collect();
+        }
+        Wanted::Job | Wanted::Coming => {
+            return is_complete.then(|| of_job.iter().map(life).collect());
+        }
     };
     let of_own = of_job.iter().any(|info| info.identity.program == *name) || !is_complete;
     let is_it = |info: &PeerInfo| info.identity.program == *name;
@@ -187,7 +224,8 @@ fn living(engine: &Engine, own: &Identity, wanted: &Wanted) -> Option<Vec<(PeerI
         let mut units: Vec<&PeerInfo> = units.collect();
         units.sort_by_key(|info| info.identity.rank);
         let ranks = units.iter().map(|info| info.identity.rank);
-        ranks.eq(0..first.identity.size).then(|| lives(&units))
+        let is_complete = ranks.eq(0..first.identity.size);
+        is_complete.then(|| units.into_iter().map(life).collect())
     };
     all.iter().find_map(of_job_of)
 }
@@ -198,6 +236,15 @@ impl Fabric {
     pub fn caps_to(&self, peer: PeerId) -> Caps {
         let caps = |core: &mut Core| core.known(peer).map(|peer| peer.route.caps);
         self.0.with(caps).flatten().unwrap_or_default()
+    }
+
+    /// Returns with which identity an incarnation of a peer has joined, if this process knows it.
+    /// Local.
+    pub fn identity_of(&self, peer: PeerId, incarnation: u32) -> Option<Identity> {
+        let mut core = self.0.core()?;
+        let info = core.known(peer)?.info.as_ref();
+        let info = info.filter(|info| info.incarnation == incarnation)?;
+        Some(info.identity.clone())
     }
 
     /// Which node a peer is on, or behaves as if it were on (`Mask`): equal for those that may

@@ -50,7 +50,8 @@ macro_rules! kinds {
             ATOMIC = 14, ASKS, atomic_arrived;
             /// Answer to a put or atomic: arg = request, inline = status, word.
             ANSWER = 15, ANSWERS, answer_arrived;
-            /// A signal: arg = key.
+            /// A signal: arg = key; those of barriers carry words inline
+            /// ([`crate::proto::barrier`]).
             SIGNAL = 16, ASKS, signal_arrived;
             /// Updates of words: arg = request, inline = [`super::RemoteAddress`], operation, body
             /// = pairs of offset and operand.

@@ -1,46 +1,48 @@
 //! The end of global memory: a unit does not leave while others may still access its memory.
 
 use crate::Result;
-use crate::job::Job;
+use crate::job::{Job, Members};
 use crate::waited::tell_all;
 use parking_lot::Mutex;
 use samite_fabric::PeerId;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The active message of a unit that ends. It carries the life.
 const ENDED: u16 = 0xd501;
 
-/// The units that have reported their end to this one.
+/// The members that have reported their end to this unit, with the life of their last report.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(Arc<Mutex<Vec<PeerId>>>);
+pub(crate) struct Ended(Arc<Mutex<HashMap<PeerId, u64>>>);
 
 impl Ended {
-    /// Starts to receive reports of units that end in this life.
-    pub(crate) fn listen(job: &Job) -> Ended {
-        let (ended, life) = (Ended::default(), job.layer.life());
-        let kept = ended.0.clone();
-        job.fabric.on(ENDED, move |from, bytes| {
-            let mut kept = kept.lock();
-            if bytes == life.to_le_bytes() && !kept.contains(&from) {
-                kept.push(from);
+    /// Starts to receive reports of members that end. One may report before this unit knows the
+    /// number of the life.
+    pub(crate) fn listen(members: &Members) -> Ended {
+        let ended = Ended::default();
+        let (kept, peers) = (ended.0.clone(), members.peers().to_vec());
+        members.fabric().on(ENDED, move |from, bytes| {
+            if let Some((life, [])) = bytes.split_first_chunk()
+                && peers.contains(&from)
+            {
+                kept.lock().insert(from, u64::from_le_bytes(*life));
             }
             None
         });
         ended
     }
 
-    /// Ends without a collective, if some units are lost: tells all units, since any may wait for
-    /// this one, and waits until each of those that may still use memory of this unit has reported
-    /// its own end or is lost.
+    /// Ends without a collective, if some members are lost: tells all members, since any may wait
+    /// for this unit, and waits until each of those that may still use memory of this unit has
+    /// reported its own end or is lost.
     pub(crate) fn leave_one_by_one(&self, job: &Job) -> Result<()> {
         let mut others = job.left.peers();
         others.retain(|peer| *peer != job.fabric.me());
-        let life = job.layer.life().to_le_bytes();
-        tell_all(&job.fabric, &job.peers, ENDED, &life);
+        tell_all(&job.fabric, &job.peers, ENDED, &job.life.to_le_bytes());
         let still_there = |peer: &PeerId| {
             // Lock order: handlers run under the engine's lock and take this one, so release it
             // before using the fabric.
-            let has_ended = self.0.lock().contains(peer);
+            let has_ended = self.0.lock().get(peer) == Some(&job.life);
             !has_ended && job.lost(*peer).is_none()
         };
         let step = || {

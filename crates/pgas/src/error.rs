@@ -37,7 +37,7 @@ pub enum Error {
         /// The size of the team.
         size: u32,
     },
-    /// A unit that the job or the team does not have.
+    /// A unit that the job, the team or the group of this global memory does not have.
     #[error("{0} is not a member")]
     NotAMember(Unit),
     /// A pointer to memory that was freed, or that never was.
@@ -59,6 +59,18 @@ pub enum Error {
     OutOfMemory {
         /// The number of bytes.
         bytes: u64,
+    },
+    /// A unit with which global memory begins has not begun it.
+    #[error("{name} has not begun global memory ({how}); {remedy}")]
+    NotBegun {
+        /// The unit; `None` if it has not joined the job.
+        unit: Option<Unit>,
+        /// Its name (`analysis.0`), or those of several.
+        name: String,
+        /// What is known of it.
+        how: String,
+        /// What to change.
+        remedy: &'static str,
     },
     /// Global memory has already begun on this fabric.
     #[error(
@@ -143,4 +155,5 @@ samite_mem::error_codes!(Error, "pgas", {
     TooLarge = 205, OutOfMemory = 206, AlreadyBegun = 207, NoSuchUpdate = 208, WrongLength = 209,
     Mismatch = 210, NoMemory = 211, Refused = 212, NoPhase = 213, AlwaysShared = 214,
     Conflict = 215, HolderLost = 216, AlreadyHeld = 217, NoSegment = 218, TeamInUse = 219,
+    NotBegun = 220,
 }, inner: Fabric, Array);

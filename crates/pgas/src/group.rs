@@ -35,13 +35,19 @@ impl Group {
         &self.0
     }
 
-    /// Returns true if a unit is a member. O(log n).
+    /// Returns true if a unit is a member. O(1) or O(log n), like [`Group::position`].
     pub fn contains(&self, unit: Unit) -> bool {
-        self.0.binary_search(&unit).is_ok()
+        self.position(unit).is_some()
     }
 
-    /// Returns the position of a unit among the members. O(log n).
+    /// Returns the position of a unit among the members. O(1) if they are consecutive, as those of
+    /// a program are, else O(log n).
+    #[inline]
     pub fn position(&self, unit: Unit) -> Option<u32> {
+        let guess = unit.0.wrapping_sub(self.0.first()?.0);
+        if self.0.get(guess as usize) == Some(&unit) {
+            return Some(guess);
+        }
         self.0.binary_search(&unit).ok().map(|at| at as u32)
     }
 
@@ -154,7 +160,8 @@ mod tests {
             prop_assert_eq!(x.intersection(&y), group(&a.intersection(&b).copied().collect()));
             prop_assert_eq!(x.difference(&y), group(&a.difference(&b).copied().collect()));
             prop_assert_eq!(x.contains(Unit(unit)), a.contains(&unit));
-            prop_assert_eq!(x.position(Unit(unit)).is_some(), a.contains(&unit));
+            let position = a.iter().position(|member| *member == unit);
+            prop_assert_eq!(x.position(Unit(unit)), position.map(|at| at as u32));
             let (mut x, mut a) = (x, a);
             prop_assert_eq!(x.add(Unit(unit)), a.insert(unit));
             prop_assert_eq!(&x, &group(&a));
@@ -175,6 +182,21 @@ mod tests {
                 prop_assert!(sizes[0] - sizes[sizes.len() - 1] <= 1);
             }
         }
+    }
+
+    /// Consecutive members, from any unit on, are found where they are expected.
+    #[test]
+    fn positions_of_consecutive_units() {
+        for first in [0, 1, 7, u32::MAX - 3] {
+            let group: Group = (first..first + 3).map(Unit).collect();
+            for at in 0..3 {
+                assert_eq!(group.position(Unit(first + at)), Some(at));
+            }
+            for stranger in [first.wrapping_sub(1), first + 3, first ^ 1 << 31] {
+                assert_eq!(group.position(Unit(stranger)), None, "{first}, {stranger}");
+            }
+        }
+        assert_eq!(Group::new().position(Unit(0)), None);
     }
 
     #[test]

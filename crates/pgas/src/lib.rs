@@ -4,7 +4,8 @@
 //! 1.5 for signals; the phases and their soundness rules are our own.
 //!
 //! # Core objects
-//! * [`Pgas`]: this unit among the units of its job. Local allocation, access by pointer, flush.
+//! * [`Pgas`]: this unit among those that share global memory: all units of its job, those of its
+//!   program, or any others. Local allocation, access by pointer, flush.
 //! * [`Group`], [`Team`]: a set of units, and units that call collectives together.
 //! * [`Segment`]: elements at every member of a team, by rank and index, in a phase: [`Shared`]
 //!   (put, get, updates, signals), [`Local`] (`&mut [T]` for the owner), [`ReadOnly`] (`&[T]` for
@@ -15,11 +16,11 @@
 //!
 //! # Files
 //! `pgas` (entry point) · `unit`, `group`, `team/` (participants) · `pointer` (global addresses) ·
-//! `job` (resolves addresses to memory) · `local` (memory of one unit) · `implicit` (operations
-//! without a handle) · `unfinished` (what calls left incomplete at their deadline) · `waited`
-//! (deadlines of operations that are several waits) · `segment/` (memory of a team and access to
-//! it) · `atomic` (updates) · `collective/` · `lock/` · `array/` · `check/` (finds races) ·
-//! `ending` (when units leave) · `error`
+//! `job` (the members; resolves addresses to memory) · `local` (memory of one unit) · `implicit`
+//! (operations without a handle) · `unfinished` (what calls left incomplete at their deadline) ·
+//! `waited` (deadlines of operations that are several waits) · `segment/` (memory of a team and
+//! access to it) · `atomic` (updates) · `collective/` · `lock/` · `array/` · `check/` (finds races)
+//! · `ending` (when units leave) · `error`
 //!
 //! # Imports
 //! One cycle remains: `job`, `team/`, `segment/`, `collective/` and `lock/table`. Every wait

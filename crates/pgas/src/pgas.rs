@@ -1,11 +1,11 @@
-//! Global memory as a program uses it: this unit among the units of its job, from the beginning of
+//! Global memory as a program uses it: this unit among those that share it, from the beginning of
 //! global memory to its end.
 
 use crate::atomic::{self, AtomicElem, Update};
 use crate::check::{AccessKind, Checker};
 use crate::collective::Kind;
 use crate::ending::Ended;
-use crate::job::{Job, bad};
+use crate::job::{Job, Members, Which, bad};
 use crate::pointer::{Flags, Origin};
 use crate::team::TeamId;
 use crate::unfinished::while_unwinding;
@@ -13,10 +13,16 @@ use crate::{Elem, Error, GlobalPtr, Group, Result, Team, Unit, local};
 use samite_fabric::{Fabric, Handle, Phased, Remote};
 use std::sync::Arc;
 
-/// Global memory of a job; see the crate's text. Any thread may use it.
+/// Global memory of some units of a job, its *members*: all units ([`Pgas::new`]), those of a
+/// program ([`Pgas::of_program`]), or any others ([`Pgas::of`]). See the crate's text. Any thread
+/// may use it.
+///
+/// A fabric has one at a time. The numbers of units ([`Unit`]) are those of the job in each of
+/// them; ranks of [`Pgas::world`] count the members. Units that are not members need not know of
+/// it: they may compute, leave or die, and may have global memory of their own at the same time.
 ///
 /// Keep it as long as its teams and segments are used. Dropping it is *collective*: it completes
-/// what this unit has started, and waits until all units drop theirs, so that no unit uses the
+/// what this unit has started, and waits until all members drop theirs, so that no unit uses the
 /// memory of one that has left. Until then, this unit's parts of dropped segments stay, and it
 /// makes progress. So a program needs no barrier at its end. Dropping does not wait
 /// * for lost units: the others wait for those with which they share segments;
@@ -33,15 +39,42 @@ pub struct Pgas {
 }
 
 impl Pgas {
-    /// Begins global memory together with the other units of the job. Collective over the job. All
-    /// units may end it (drop it) and begin it again any number of times.
+    /// Begins global memory together with all other units of the job. Collective over the job,
+    /// which means over all programs of a workflow; for one of them, see [`Pgas::of_program`]. The
+    /// units may end it (drop it) and begin it again any number of times, also with other members.
     ///
     /// # Errors
-    /// [`Error::AlreadyBegun`]: a fabric has one at a time. A unit that does not join within the
-    /// fabric's deadline, or is lost.
+    /// As [`Pgas::of`].
     pub fn new(fabric: &Fabric) -> Result<Pgas> {
-        let job = Arc::new(Job::new(fabric)?);
-        let ended = Ended::listen(&job);
+        Pgas::begin(fabric, Which::Job)
+    }
+
+    /// Begins global memory together with the other units of this unit's program. Collective over
+    /// the program. Other programs of the job need not have started.
+    ///
+    /// # Errors
+    /// As [`Pgas::of`].
+    pub fn of_program(fabric: &Fabric) -> Result<Pgas> {
+        Pgas::begin(fabric, Which::Program)
+    }
+
+    /// Begins global memory together with the other units of `group`, of which this unit is one.
+    /// Collective over the group: all of its units pass the same one. Other units need not have
+    /// started.
+    ///
+    /// # Errors
+    /// [`Error::NotAMember`] if this unit is not in `group`, or a unit of it not in the job;
+    /// [`Error::AlreadyBegun`]: a fabric has one `Pgas` at a time; [`Error::NotBegun`] names a unit
+    /// that does not join the job or does not begin within the fabric's deadline, or has ended. The
+    /// members may then try again.
+    pub fn of(fabric: &Fabric, group: &Group) -> Result<Pgas> {
+        Pgas::begin(fabric, Which::Group(group))
+    }
+
+    fn begin(fabric: &Fabric, which: Which<'_>) -> Result<Pgas> {
+        let members = Members::wait_for(fabric, which)?;
+        let ended = Ended::listen(&members);
+        let job = Arc::new(Job::begin(members)?);
         let world = Team::world(&job)?;
         Ok(Pgas { job, world, ended })
     }
@@ -51,12 +84,13 @@ impl Pgas {
         self.job.me
     }
 
-    /// Returns the number of units of the job.
+    /// Returns the number of members: of units that share this global memory.
     pub fn units(&self) -> u32 {
         self.job.peers.len() as u32
     }
 
-    /// Returns the team of all units. Its ranks are the numbers of the units.
+    /// Returns the team of all members. Its ranks are their positions in [`Pgas::group`]: if all
+    /// units of the job are members, the numbers of the units.
     pub fn world(&self) -> &Team {
         &self.world
     }
@@ -66,9 +100,9 @@ impl Pgas {
         self.world.of_this_unit(id)
     }
 
-    /// Returns the group of all units.
+    /// Returns the members.
     pub fn group(&self) -> Group {
-        Group::first(self.units())
+        self.job.group.clone()
     }
 
     /// Returns the underlying fabric.
@@ -79,7 +113,7 @@ impl Pgas {
     /// Returns the node of a unit; it is equal for units that share memory.
     pub fn node_of(&self, unit: Unit) -> Result<u32> {
         let node = self.fabric().node_of(self.job.peer(unit)?);
-        // All units have joined before the job exists.
+        // All members have joined before the job exists.
         Ok(node.unwrap_or(unit.0))
     }
 
@@ -292,7 +326,7 @@ impl Pgas {
 }
 
 impl Drop for Pgas {
-    /// Waits until the other units also end; see [`Pgas`].
+    /// Waits until the other members also end; see [`Pgas`].
     fn drop(&mut self) {
         if std::thread::panicking() {
             tracing::debug!("global memory is left by a panic, without waiting for the others");

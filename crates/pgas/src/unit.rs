@@ -5,7 +5,7 @@
 pub struct Unit(pub u32);
 
 impl Unit {
-    /// Returns its index in a table of all units.
+    /// Returns its index in a table of all units of the job.
     pub fn index(self) -> usize {
         self.0 as usize
     }

@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::transport::Incoming;
 use crate::wire::{Words, kind};
-use crate::{Error, PeerId, Result};
+use crate::{Error, PeerId, Result, Whom};
 use std::collections::HashMap;
 
 /// The keys of barriers begin here; user keys lie below.
@@ -14,102 +14,192 @@ pub(crate) const COME: u64 = 0;
 pub(crate) const BACK: u64 = 1;
 pub(crate) const GO: u64 = 2;
 pub(crate) const NO: u64 = 3;
+pub(crate) const LATE: u64 = 4;
+
+const STEP_BITS: u32 = 3;
+pub(crate) const LIST_BITS: u32 = 29;
+const ATTEMPT_BITS: u32 = 31;
+const _: () = assert!(STEP_BITS + LIST_BITS + ATTEMPT_BITS == 63);
 
 /// The most lists of one peer at whose barriers it waits, and of this process that a loss has
 /// ended.
 pub(crate) const LISTS_MAX: usize = 1 << 12;
 
-/// The barriers of which this process is the root and at which a peer has arrived: attempts, by
-/// list.
-pub(crate) type Arrivals = HashMap<u64, u64>;
+/// The barriers of which this process is the root and at which a peer has arrived, by list.
+pub(crate) type Arrivals = HashMap<u64, Arrival>;
+
+/// A COME that was not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) attempt: u64,
+    pub(crate) value: u64,
+}
+
+/// A barrier where this process waits as a member.
+#[derive(Debug)]
+struct Waiting {
+    root: PeerId,
+    attempt: u64,
+    answer: Option<Result<u64>>,
+    /// The member that had not arrived when the root last told.
+    late: Option<PeerId>,
+}
 
 /// The barriers of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Barriers {
     /// The last attempt. Attempts begin at 1.
     attempts: u64,
-    /// Barriers where it waits as a member: the root, the attempt, and the root's answer.
-    pub(crate) waits: Vec<(PeerId, u64, Option<Result<()>>)>,
+    /// Where it waits as a member.
+    waits: Vec<Waiting>,
     /// Barriers where it is the root: lists, and the member that it found lost (G4).
     pub(crate) broken: Vec<(u64, (PeerId, u32))>,
 }
 
 pub(crate) fn key(step: u64, list: u64, attempt: u64) -> u64 {
-    KEYS | step << 61 | list << 32 | attempt
+    KEYS | step << (LIST_BITS + ATTEMPT_BITS) | list << ATTEMPT_BITS | attempt
+}
+
+/// Returns the step, the list and the attempt of a key.
+fn parts(key: u64) -> (u64, u64, u64) {
+    let bits = |first: u32, count: u32| key >> first & ((1 << count) - 1);
+    let list = bits(ATTEMPT_BITS, LIST_BITS);
+    let step = bits(ATTEMPT_BITS + LIST_BITS, STEP_BITS);
+    (step, list, bits(0, ATTEMPT_BITS))
 }
 
 impl Barriers {
     pub(crate) fn next_attempt(&mut self, root: PeerId) -> u64 {
-        self.attempts = (self.attempts + 1) & 0xffff_ffff;
+        self.attempts = (self.attempts + 1) & ((1 << ATTEMPT_BITS) - 1);
         self.attempts = self.attempts.max(1);
-        self.waits.push((root, self.attempts, None));
+        self.waits.push(Waiting {
+            root,
+            attempt: self.attempts,
+            answer: None,
+            late: None,
+        });
         self.attempts
     }
 
-    /// Records a root's answer; dropped if nobody waits for it (G2).
-    fn answered(&mut self, root: PeerId, attempt: u64, answer: Result<()>) {
+    /// Ends a wait, however it ended.
+    pub(crate) fn leave(&mut self, attempt: u64) {
+        self.waits.retain(|wait| wait.attempt != attempt);
+    }
+
+    /// Returns the wait of this attempt with this root; `None` if nobody waits any more (G2).
+    fn wait(&mut self, root: PeerId, attempt: u64) -> Option<&mut Waiting> {
         let mut waits = self.waits.iter_mut();
-        if let Some(wait) = waits.find(|wait| (wait.0, wait.1) == (root, attempt)) {
-            wait.2 = Some(answer);
+        waits.find(|wait| (wait.root, wait.attempt) == (root, attempt))
+    }
+
+    fn answered(&mut self, root: PeerId, attempt: u64, answer: Result<u64>) {
+        if let Some(wait) = self.wait(root, attempt) {
+            wait.answer = Some(answer);
         }
     }
 
     /// Ends the waits for the answer of a root that can no longer be reached (G5).
     pub(crate) fn root_lost(&mut self, root: PeerId, error: &Error) {
-        for (_, _, answer) in self.waits.iter_mut().filter(|wait| wait.0 == root) {
-            answer.get_or_insert_with(|| Err(error.clone()));
+        for wait in self.waits.iter_mut().filter(|wait| wait.root == root) {
+            wait.answer.get_or_insert_with(|| Err(error.clone()));
         }
     }
 
-    pub(crate) fn take_answer(&mut self, attempt: u64) -> Option<Result<()>> {
+    pub(crate) fn take_answer(&mut self, attempt: u64) -> Option<Result<u64>> {
         let mut waits = self.waits.iter();
-        let index = waits.position(|wait| wait.1 == attempt && wait.2.is_some())?;
-        self.waits.swap_remove(index).2
+        let index = waits.position(|wait| wait.attempt == attempt && wait.answer.is_some())?;
+        self.waits.swap_remove(index).answer
+    }
+
+    /// Returns whom a member that has waited in vain waited for: the member of which the root has
+    /// told, else the root.
+    pub(crate) fn awaited(&mut self, root: PeerId, attempt: u64) -> Whom {
+        let late = self.wait(root, attempt).and_then(|wait| wait.late);
+        Whom::Peer(late.unwrap_or(root))
     }
 }
 
 impl Engine {
     /// Takes a signal with a key from [`KEYS`] on.
     pub(crate) fn barrier_arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
-        let (from, key) = (frame.from, frame.arg);
-        let (step, list, attempt) = (key >> 61 & 3, key >> 32 & 0x1fff_ffff, key & 0xffff_ffff);
+        const WHO: &str = "a peer of a barrier";
+        let from = frame.from;
+        let (step, list, attempt) = parts(frame.arg);
+        let value = || Words::<1>::read(frame.inline).ok_or("the value of a barrier");
+        let number = |word: u64| u32::try_from(word).map_err(|_| WHO);
         match step {
-            COME if attempt != 0 => return self.has_arrived(from, list, attempt),
+            COME if attempt != 0 => {
+                let Words([value]) = value()?;
+                return self.has_arrived(from, list, Arrival { attempt, value });
+            }
             BACK => {
                 // A member that was released meanwhile has nothing to take back.
                 let arrivals = &mut self.peer(from).arrivals;
-                if arrivals.get(&list) == Some(&attempt) {
+                if arrivals.get(&list).is_some_and(|it| it.attempt == attempt) {
                     arrivals.remove(&list);
                 }
             }
-            GO => self.barriers.answered(from, attempt, Ok(())),
+            GO => {
+                let Words([value]) = value()?;
+                self.barriers.answered(from, attempt, Ok(value));
+            }
             NO => {
-                let lost = Words::<2>::read(frame.inline).ok_or("who is lost at a barrier")?;
-                let Words([peer, incarnation]) = lost;
-                let (peer, incarnation) = (PeerId(peer as u32), incarnation as u32);
-                let lost = Error::PeerLost { peer, incarnation };
+                let Words([peer, incarnation]) = Words::<2>::read(frame.inline).ok_or(WHO)?;
+                let lost = Error::PeerLost {
+                    peer: PeerId(number(peer)?),
+                    incarnation: number(incarnation)?,
+                };
                 self.barriers.answered(from, attempt, Err(lost));
+            }
+            LATE => {
+                let Words([peer]) = Words::<1>::read(frame.inline).ok_or(WHO)?;
+                let late = PeerId(number(peer)?);
+                if let Some(wait) = self.barriers.wait(from, attempt) {
+                    wait.late = Some(late);
+                }
             }
             _ => return Err("the key of a signal"),
         }
         Ok(())
     }
 
-    fn has_arrived(&mut self, from: PeerId, list: u64, attempt: u64) -> Result<(), &'static str> {
+    fn has_arrived(
+        &mut self,
+        from: PeerId,
+        list: u64,
+        arrival: Arrival,
+    ) -> Result<(), &'static str> {
         let mut broken = self.barriers.broken.iter();
         // A peer that reads no answers gets none.
         if let Some((_, lost)) = broken.find(|one| one.0 == list).copied()
             && self.has_capacity(from)
         {
-            self.say_no(from, key(NO, list, attempt), lost);
+            self.say_no(from, key(NO, list, arrival.attempt), lost);
             return Ok(());
         }
         let arrivals = &mut self.peer(from).arrivals;
         if arrivals.len() >= LISTS_MAX && !arrivals.contains_key(&list) {
             return Err("more barriers than anybody waits at");
         }
-        arrivals.insert(list, attempt);
+        arrivals.insert(list, arrival);
         Ok(())
+    }
+
+    /// Tells those that have arrived which member has not.
+    pub(crate) fn tell_late(&mut self, others: &[PeerId], list: u64, late: PeerId) {
+        let late = Words([late.0.into()]).bytes();
+        for other in others {
+            let arrival = self
+                .peers
+                .get(*other)
+                .and_then(|peer| peer.arrivals.get(&list));
+            // A peer that reads nothing is told nothing.
+            if let Some(Arrival { attempt, .. }) = arrival.copied()
+                && self.has_capacity(*other)
+            {
+                self.post(*other, kind::SIGNAL, key(LATE, list, attempt), &late);
+            }
+        }
     }
 
     pub(crate) fn say_no(&mut self, to: PeerId, key: u64, (peer, incarnation): (PeerId, u32)) {
@@ -128,7 +218,7 @@ impl Engine {
         missing.find_map(|other| self.gone(*other))
     }
 
-    pub(crate) fn take_come(&mut self, from: PeerId, list: u64) -> u64 {
-        self.peer(from).arrivals.remove(&list).unwrap_or(0)
+    pub(crate) fn take_come(&mut self, from: PeerId, list: u64) -> Option<Arrival> {
+        self.peer(from).arrivals.remove(&list)
     }
 }

@@ -130,8 +130,11 @@ fn calls_to_a_busy_service_end() {
         let serves = fabric.me() == members[1];
         let server = serves.then(|| fabric.serve(service, 1));
         fabric.barrier(members)?;
-        let (peer, incarnation) = fabric.job_lives()?[1];
-        let to = Life { peer, incarnation };
+        let unit = fabric.job_lives()?[1];
+        let to = Life {
+            peer: unit.peer,
+            incarnation: unit.incarnation,
+        };
         let mut calls = Vec::new();
         beside_a_reader(fabric, members, CALLS as u32 / 100, || {
             for _ in 0..100 {

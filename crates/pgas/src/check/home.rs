@@ -66,7 +66,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Home {
     owner: Unit,
-    /// The number of units.
+    /// The number of times in a clock: that of the units.
     units: usize,
     shadow: Shadow,
     /// The clocks of those that have updated elements, by segment.

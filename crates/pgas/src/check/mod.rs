@@ -25,7 +25,7 @@ mod shadow;
 
 pub use report::{Access, AccessKind, Conflict};
 
-use crate::{Error, Result, Unit};
+use crate::{Error, Group, Result, Unit};
 use clock::Clock;
 use home::{Answer, Home, Key, Question};
 use parking_lot::Mutex;
@@ -70,10 +70,13 @@ const CONFLICTS_MAX: usize = 10_000;
 pub(crate) struct Checker {
     fabric: Fabric,
     /// Of the [`crate::Pgas`] on its fabric.
-    life: u32,
+    life: u64,
     me: u32,
-    /// By unit.
+    /// The units, and their peers in the same order.
+    group: Group,
     peers: Vec<PeerId>,
+    /// Clocks have a time for each unit of the job up to the last one of the group.
+    times: usize,
     clock: Mutex<Clock>,
     home: Arc<Mutex<Home>>,
     /// Units whose memory has incomplete implicit puts of this unit, with the total number of
@@ -87,21 +90,26 @@ pub(crate) struct Checker {
 
 impl Checker {
     /// Starts checking if the fabric's settings enable it.
-    pub(crate) fn start(fabric: &Fabric, me: Unit, peers: &[PeerId], life: u32) -> Option<Checker> {
+    pub(crate) fn start(fabric: &Fabric, group: &Group, peers: &[PeerId]) -> Option<Checker> {
         if !fabric.checks() {
             return None;
         }
-        let home = Arc::new(Mutex::new(Home::new(me, peers.len())));
-        let (answers, units) = (home.clone(), peers.to_vec());
+        let me = Unit(fabric.identity().unit);
+        let times = group.members().last().map_or(0, |last| last.index() + 1);
+        let home = Arc::new(Mutex::new(Home::new(me, times)));
+        let members: Vec<(Unit, PeerId)> = group.into_iter().zip(peers.iter().copied()).collect();
+        let answers = home.clone();
         fabric.on(QUESTIONS, move |from, bytes| {
-            let unit = units.iter().position(|peer| *peer == from)?;
-            answers.lock().answer_message(unit as u32, bytes)
+            let (unit, _) = members.iter().find(|(_, peer)| *peer == from)?;
+            answers.lock().answer_message(unit.0, bytes)
         });
         Some(Checker {
             fabric: fabric.clone(),
-            life,
+            life: 0,
             me: me.0,
+            group: group.clone(),
             peers: peers.to_vec(),
+            times,
             clock: Mutex::new(Clock::of(me.0)),
             home,
             incomplete: Mutex::default(),
@@ -109,6 +117,11 @@ impl Checker {
             conflicts: Mutex::default(),
             told: AtomicUsize::new(0),
         })
+    }
+
+    /// Sets the life of the [`crate::Pgas`], before anything is checked.
+    pub(crate) fn in_life(self, life: u64) -> Checker {
+        Checker { life, ..self }
     }
 
     pub(crate) fn conflicts(&self) -> Vec<Conflict> {
@@ -211,7 +224,7 @@ impl Checker {
 
     fn take(&self, unit: u32, key: Key) -> Result<()> {
         let mut answer = self.ask(unit, Question::Take { key })?;
-        answer.clock.limit(self.peers.len());
+        answer.clock.limit(self.times);
         self.clock.lock().hear(self.me, &answer.clock);
         Ok(())
     }
@@ -290,7 +303,7 @@ impl Checker {
         let Ok(mut told) = serde_json::from_slice::<Announcement>(&bytes) else {
             return Ok(None);
         };
-        told.clock.limit(self.peers.len());
+        told.clock.limit(self.times);
         if orders {
             self.clock.lock().hear(self.me, &told.clock);
         }
@@ -301,7 +314,7 @@ impl Checker {
     /// collective.
     pub(crate) fn tag(&self, team: u64, number: u64) -> u64 {
         let mix = |word: u64| word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
-        let mixed = mix(mix(team) ^ u64::from(self.life)) ^ number;
+        let mixed = mix(mix(team) ^ self.life) ^ number;
         CLOCKS | mixed << 1 & ((1 << 48) - 1)
     }
 
@@ -309,9 +322,10 @@ impl Checker {
         if unit == self.me {
             return Ok(self.home.lock().answer(unit, question));
         }
-        let Some(peer) = self.peers.get(unit as usize) else {
+        let Some(at) = self.group.position(Unit(unit)) else {
             return Ok(Answer::default());
         };
+        let peer = &self.peers[at as usize];
         let bytes = serde_json::to_vec(&question).unwrap_or_default();
         let asked = self.fabric.request(*peer, QUESTIONS, &bytes);
         let answered = alive(asked.and_then(samite_fabric::Handle::wait))?;

@@ -8,8 +8,8 @@
 //! theirs in the same order. Fields are truncated: two calls of a team that are in use at the same
 //! time must be fewer than 2^19 calls apart. Two teams may have the same hash. The descriptor names
 //! the team, so calls of such teams with equal numbers end with an error. The life is that of the
-//! [`crate::Pgas`] on its fabric: leftovers of one that ended badly are not taken for messages of
-//! the next 15.
+//! [`crate::Pgas`]: leftovers of one that ended badly are not taken for messages of the next 15.
+//! Lives with other members may lie between, so the hash covers the life, too.
 //!
 //! # Detecting mismatched calls
 //! Each member sends its descriptor to the next rank. It ends only when that of the previous rank
@@ -34,17 +34,20 @@ use samite_mem::SharedBytes;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// The active message by which a member ends the calls of the others: life, team, call,
+/// The active message by which a member ends the calls of the others: [`CallName`],
 /// [`Failure::words`].
 const END: u16 = 0xd500;
+
+/// A call, among all that a member may report: life, team, number.
+type CallName = [u64; 3];
 
 /// Failures that other members reported, the oldest first.
 pub(super) type Reports = Arc<Mutex<ReportedFailures>>;
 
 #[derive(Debug, Default)]
 pub(super) struct ReportedFailures {
-    /// The team and call, the reporting peer, and the reason.
-    ends: VecDeque<((u64, u64), PeerId, [u64; 4])>,
+    /// The call, the reporting peer, and the reason.
+    ends: VecDeque<(CallName, PeerId, [u64; 4])>,
     /// Of calls that failed here.
     failed: Unwanted,
     /// Of the clocks of calls that failed here or whose result nobody received.
@@ -64,7 +67,7 @@ const ENDS_MAX: usize = 1024;
 const FAILED_MAX: usize = 16;
 
 impl ReportedFailures {
-    fn add(&mut self, call: (u64, u64), from: PeerId, why: [u64; 4]) {
+    fn add(&mut self, call: CallName, from: PeerId, why: [u64; 4]) {
         let is_known = |(other, peer, _): &(_, PeerId, _)| (*other, *peer) == (call, from);
         if !self.ends.iter().any(is_known) {
             self.ends.push_back((call, from, why));
@@ -76,8 +79,8 @@ impl ReportedFailures {
     }
 
     /// Takes the report of a member, with its rank. Only members can end a call.
-    fn take(&mut self, call: (u64, u64), members: &[PeerId]) -> Option<(u32, [u64; 4])> {
-        let rank = |(other, from, _): &((u64, u64), PeerId, _)| match *other == call {
+    fn take(&mut self, call: CallName, members: &[PeerId]) -> Option<(u32, [u64; 4])> {
+        let rank = |(other, from, _): &(CallName, PeerId, _)| match *other == call {
             true => members.iter().position(|peer| peer == from),
             false => None,
         };
@@ -108,8 +111,9 @@ impl Unwanted {
     }
 }
 
-/// Starts to receive reports of failures in this life from the units of the job.
-pub(super) fn listen(fabric: &Fabric, life: u32, units: Vec<PeerId>) -> Reports {
+/// Starts to receive reports of failures from the members of this global memory. One may report
+/// before this unit knows the number of the life.
+pub(super) fn listen(fabric: &Fabric, units: Vec<PeerId>) -> Reports {
     let ends = Reports::default();
     let kept = ends.clone();
     fabric.on(END, move |from, bytes| {
@@ -117,20 +121,20 @@ pub(super) fn listen(fabric: &Fabric, life: u32, units: Vec<PeerId>) -> Reports 
             return None;
         };
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        if let [of, team, call, why @ ..] = &words[..]
+        if let Some((call, why)) = words.split_first_chunk()
             && let Ok(why) = <[u64; 4]>::try_from(why)
-            && *of == u64::from(life)
             && units.contains(&from)
         {
-            kept.lock().add((*team, *call), from, why);
+            kept.lock().add(*call, from, why);
         }
         None
     });
     ends
 }
 
-fn tag(life: u32, team: TeamId, call: u64) -> u64 {
-    0xd5 << 56 | u64::from(life & 0xf) << 51 | team.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
+fn tag(life: u64, team: TeamId, call: u64) -> u64 {
+    let of_life = TeamId(team.0 ^ TeamId(life).mixed());
+    0xd5 << 56 | (life & 0xf) << 51 | of_life.mixed() >> 33 << 20 | (call & 0x7_ffff) << 1
 }
 
 /// Drops the messages that will not be received, when global memory ends.
@@ -179,7 +183,7 @@ struct Expected {
 #[derive(Debug)]
 pub(super) struct Messages {
     fabric: Fabric,
-    life: u32,
+    life: u64,
     team: u64,
     rank: u32,
     peers: Arc<[PeerId]>,
@@ -200,7 +204,7 @@ pub(super) struct Messages {
 impl Messages {
     pub(super) fn new(team: &Inner, call: &Call) -> Messages {
         let job = &team.job;
-        let life = job.layer.life();
+        let life = job.life;
         Messages {
             fabric: job.fabric.clone(),
             life,
@@ -251,8 +255,8 @@ impl Messages {
             let is_lost = |rank: &u32| job.lost(self.peers[*rank as usize]).is_some();
             self.lost = self.awaited().filter(is_lost).collect();
         }
-        let key = (self.team, call.number);
-        let told = self.ends.lock().take(key, &self.peers);
+        let name = self.name_of(call);
+        let told = self.ends.lock().take(name, &self.peers);
         if let Some((teller, why)) = told {
             return Err(Failure::from_words(why, teller, self.size()));
         }
@@ -328,12 +332,16 @@ impl Messages {
 
     /// Ends early: tells the others, unless they know, and cancels what is in flight.
     pub(super) fn fail(&mut self, call: &Call, failure: &Failure) {
-        let mut telling = vec![self.life.into(), self.team, call.number];
+        let mut telling = self.name_of(call).to_vec();
         telling.extend(failure.words(self.rank));
         let telling: Vec<u8> = telling.into_iter().flat_map(u64::to_le_bytes).collect();
         tell_all(&self.fabric, &self.peers, END, &telling);
         self.withdraw();
         forget(&self.fabric, &self.ends, self.tag);
+    }
+
+    fn name_of(&self, call: &Call) -> CallName {
+        [self.life, self.team, call.number]
     }
 
     fn withdraw(&mut self) {
@@ -404,25 +412,26 @@ mod tests {
         let members = [PeerId(0), from];
         // The calls of the first team have the lowest keys and are the latest reports.
         for call in 0..ENDS_MAX as u64 {
-            told.add((7, call), from, [call; 4]);
+            told.add([1, 7, call], from, [call; 4]);
         }
         for call in 0..10 {
-            told.add((0, call), from, [call; 4]);
-            told.add((0, call), from, [99; 4]);
+            told.add([1, 0, call], from, [call; 4]);
+            told.add([1, 0, call], from, [99; 4]);
         }
         assert_eq!(told.ends.len(), ENDS_MAX);
         for call in 0..10 {
-            assert_eq!(told.take((7, call), &members), None);
-            assert_eq!(told.take((0, call), &members), Some((1, [call; 4])));
-            assert_eq!(told.take((0, call), &members), None);
+            assert_eq!(told.take([1, 7, call], &members), None);
+            assert_eq!(told.take([2, 0, call], &members), None);
+            assert_eq!(told.take([1, 0, call], &members), Some((1, [call; 4])));
+            assert_eq!(told.take([1, 0, call], &members), None);
         }
-        assert_eq!(told.take((7, 10), &members), Some((1, [10; 4])));
+        assert_eq!(told.take([1, 7, 10], &members), Some((1, [10; 4])));
     }
 
     /// The report of a unit that is no member neither ends a call nor hides that of a member.
     #[test]
     fn only_reports_of_members_are_taken() {
-        let (mut told, call) = (ReportedFailures::default(), (7, 1));
+        let (mut told, call) = (ReportedFailures::default(), [1, 7, 1]);
         told.add(call, PeerId(9), [9; 4]);
         assert_eq!(told.take(call, &[PeerId(0), PeerId(1)]), None);
         told.add(call, PeerId(1), [1; 4]);
@@ -430,15 +439,16 @@ mod tests {
         assert_eq!(taken, Some((1, [1; 4])));
     }
 
-    /// Also for teams whose leaders are far apart.
+    /// Also for teams whose leaders are far apart, and in lives that are.
     #[test]
     fn teams_have_tags_of_their_own() {
         let leaders = [0, 1, 2047, 2048, 4096, 1 << 20];
         let ids = leaders
             .iter()
             .flat_map(|leader| (1..9).map(move |number| leader << 32 | number));
-        let tags: HashSet<u64> = ids.map(|id| tag(3, TeamId(id), 7)).collect();
-        assert_eq!(tags.len(), 48);
+        let of_lives = |id| [3, 19, 3 + (1 << 40)].map(|life| tag(life, TeamId(id), 7));
+        let tags: HashSet<u64> = ids.flat_map(of_lives).collect();
+        assert_eq!(tags.len(), 3 * 48);
         assert!(tags.iter().all(|tag| tag >> 51 == 0xd5 << 5 | 3));
     }
 
@@ -487,6 +497,13 @@ mod tests {
         simulate(name, 4, 0..4, |fabric, members| {
             let pgas = Pgas::new(fabric)?;
             let world = pgas.world();
+            let told = Arc::new(AtomicU64::new(0));
+            let count = told.clone();
+            fabric.on(TOLD, move |_, _| {
+                count.fetch_add(1, Relaxed);
+                None
+            });
+            // Collective: from here on, all units listen.
             let words = world.allocate::<u64>(1)?;
             let deadline = Duration::from_millis(50);
             if world.rank() == 0 {
@@ -506,12 +523,6 @@ mod tests {
                 state.store(starving::STARVES, Relaxed);
                 fabric.send(members[3], 1, &[])?;
             } else if world.rank() == 3 {
-                let told = Arc::new(AtomicU64::new(0));
-                let count = told.clone();
-                fabric.on(TOLD, move |_, _| {
-                    count.fetch_add(1, Relaxed);
-                    None
-                });
                 fabric.recv(Match::from(members[0], 1), &mut [])?;
                 let is_told = || (told.load(Relaxed) == 1).then_some(());
                 let wait = || pgas.job.wait_until("a test", &[], is_told);

@@ -97,7 +97,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(doc)]
 use crate::Error;
 
-/// The state that the collectives of a job share.
+/// The state that the collectives of a unit share.
 #[derive(Debug)]
 pub(crate) struct State {
     ends: Reports,
@@ -109,9 +109,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(fabric: &Fabric, life: u32, units: &[PeerId]) -> State {
+    pub(crate) fn new(fabric: &Fabric, units: &[PeerId]) -> State {
         State {
-            ends: messages::listen(fabric, life, units.to_vec()),
+            ends: messages::listen(fabric, units.to_vec()),
             in_flight: Mutex::default(),
             count: AtomicUsize::new(0),
             pool: Arc::default(),

@@ -93,7 +93,7 @@ impl Flight {
         // ORDERING: SeqCst: see `take`.
         fence(Ordering::SeqCst);
         if self.missed.load(Ordering::Relaxed) || ended.is_some() {
-            job.bells[job.me.index()].nudge();
+            job.nudge(job.me);
         }
         ended
     }

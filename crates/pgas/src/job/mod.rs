@@ -3,11 +3,13 @@
 //! segments.
 
 mod deferred;
+mod members;
 mod own;
 mod pointers;
 
 use deferred::DeferredFrees;
 pub(crate) use deferred::OwnPart;
+pub(crate) use members::{Members, Which};
 pub(crate) use own::Own;
 use pointers::Attached;
 pub(crate) use pointers::bad;
@@ -18,7 +20,7 @@ use crate::local::LocalHeap;
 use crate::pointer::Origin;
 use crate::unfinished::Unfinished;
 use crate::waited::Waited;
-use crate::{Elem, Error, GlobalPtr, Result, Unit};
+use crate::{Elem, Error, GlobalPtr, Group, Result, Unit};
 use parking_lot::Mutex;
 use samite_fabric::{Awaited, Bell, Fabric, Handle, Layer, PeerId, Segment};
 use std::cell::RefCell;
@@ -30,15 +32,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) me: Unit,
-    /// Prevents a second `Pgas` on this fabric, and distinguishes messages of this life from those
-    /// of earlier ones.
-    pub(crate) layer: Layer,
-    /// By unit.
+    /// Prevents a second `Pgas` on this fabric.
+    _layer: Layer,
+    /// Distinguishes messages of this `Pgas` from those of earlier ones.
+    pub(crate) life: u64,
+    /// The units that share this global memory.
+    pub(crate) group: Group,
+    /// By position in the group.
     pub(crate) peers: Vec<PeerId>,
     /// Which life of a peer is the unit: peer numbers are reused.
     lives: HashMap<PeerId, u32>,
-    /// By unit.
-    pub(crate) bells: Vec<Bell>,
+    /// By position in the group.
+    bells: Vec<Bell>,
     pub(crate) heap: Mutex<LocalHeap>,
     /// This unit's registered memory, by the pointer that was returned for it.
     pub(crate) registered: Mutex<HashMap<GlobalPtr<u8>, Segment>>,
@@ -57,34 +62,61 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates the job without communicating.
-    pub(crate) fn new(fabric: &Fabric) -> Result<Job> {
-        // First, because a unit that waits in vain must not count a life that the others do not.
-        let units = fabric.job_lives()?;
-        let layer = fabric.layer("global memory").ok_or(Error::AlreadyBegun)?;
-        let peers: Vec<PeerId> = units.iter().map(|(peer, _)| *peer).collect();
-        let (me, life) = (Unit(fabric.identity().unit), layer.life());
-        Ok(Job {
-            fabric: fabric.clone(),
-            me,
-            collectives: crate::collective::State::new(fabric, life, &peers),
-            left: Arc::default(),
-            unfinished: Unfinished::default(),
+    /// Begins together with the other members. Collective over them.
+    ///
+    /// # Errors
+    /// As [`Members::agree`].
+    pub(crate) fn begin(members: Members) -> Result<Job> {
+        // Whatever the others send once they have agreed is kept from here on.
+        let collectives = crate::collective::State::new(&members.fabric, &members.peers);
+        let check = Checker::start(&members.fabric, &members.group, &members.peers);
+        let life = members.agree()?;
+        let Members {
+            fabric,
             layer,
-            lives: units.into_iter().collect(),
-            bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
-            check: Checker::start(fabric, me, &peers, life),
+            me,
+            group,
             peers,
+            lives,
+            ..
+        } = members;
+        Ok(Job {
+            me,
+            _layer: layer,
+            life,
+            group,
+            bells: peers.iter().map(|peer| fabric.bell(*peer)).collect(),
+            peers,
+            lives,
             heap: Mutex::default(),
             registered: Mutex::default(),
             attached: Attached::default(),
             implicit: Implicit::default(),
+            collectives,
+            left: Arc::default(),
+            unfinished: Unfinished::default(),
+            check: check.map(|check| check.in_life(life)),
+            fabric,
         })
     }
 
     pub(crate) fn peer(&self, unit: Unit) -> Result<PeerId> {
-        let peer = self.peers.get(unit.index());
-        peer.copied().ok_or(Error::NotAMember(unit))
+        let at = self.group.position(unit);
+        at.map(|at| self.peers[at as usize])
+            .ok_or(Error::NotAMember(unit))
+    }
+
+    /// Returns the peers of those units of a group that are members.
+    pub(crate) fn peers_of(&self, group: &Group) -> Vec<PeerId> {
+        let peer = |unit| self.peer(unit).ok();
+        group.into_iter().filter_map(peer).collect()
+    }
+
+    /// Wakes a unit that waits for a word of memory.
+    pub(crate) fn nudge(&self, unit: Unit) {
+        if let Some(at) = self.group.position(unit) {
+            self.bells[at as usize].nudge();
+        }
     }
 
     /// Returns why the peer that is, or was, a unit is lost, if it is.
@@ -243,7 +275,10 @@ impl Job {
 
     pub(crate) fn leave_to_flush(&self, unit: Unit, handle: Handle<u64>) {
         if !handle.is_complete() {
-            self.implicit.track(self.peers[unit.index()], handle);
+            // It was started with the unit's memory, so the unit is a member.
+            if let Ok(peer) = self.peer(unit) {
+                self.implicit.track(peer, handle);
+            }
         }
     }
 

@@ -104,7 +104,7 @@ impl Segment<u64, Shared> {
             remote
                 .atomic(offset, op, Width::W64, value, 0)
                 .map_err(wrong)?;
-            job.bells[unit.index()].nudge();
+            job.nudge(unit);
         } else {
             let handle = remote.atomic_nb(offset, op, Width::W64, value, 0);
             job.leave_to_flush(unit, handle.map_err(wrong)?);

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 impl Team {
-    /// Creates the team of all units. Collective over the job.
+    /// Creates the team of all members of this global memory. Collective over them.
     pub(crate) fn world(job: &Arc<Job>) -> Result<Team> {
-        let units = Group::first(job.peers.len() as u32);
-        let team = Team::assemble(job, &Arc::default(), TeamId(0), units);
+        let team = Team::assemble(job, &Arc::default(), TeamId(0), job.group.clone());
         let block = Block::new(job, &team.0.peers);
         let mut words = vec![[0; 2]; job.peers.len()];
         team.all_gather(&[block.words()], &mut words)?;
@@ -46,13 +45,12 @@ impl Team {
 
     fn assemble(job: &Arc<Job>, teams: &Arc<Teams>, id: TeamId, group: Group) -> Team {
         let rank = group.position(job.me).unwrap_or(0);
-        let peers = group.into_iter().map(|unit| job.peers[unit.index()]);
         let inner = Arc::new(Inner {
             job: job.clone(),
             teams: teams.clone(),
             id,
             rank,
-            peers: peers.collect(),
+            peers: job.peers_of(&group).into(),
             group,
             turns: Biased::new(()),
             calls: AtomicU64::new(0),
@@ -85,10 +83,7 @@ impl Team {
         };
         let proposal = (job.me.0 as u64) << 32 | number as u64;
         let is_in = group.contains(job.me);
-        let peers: Vec<_> = group
-            .into_iter()
-            .map(|unit| job.peers[unit.index()])
-            .collect();
+        let peers = job.peers_of(group);
         let block = Block::new(job, if is_in { &peers } else { &[] });
         let [low, high] = block.words();
         let mut all = vec![[0; 3]; self.size() as usize];

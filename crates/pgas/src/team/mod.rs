@@ -98,7 +98,8 @@ impl Team {
         })
     }
 
-    /// Returns the rank of a unit, or `None` if it is not a member. O(log n).
+    /// Returns the rank of a unit, or `None` if it is not a member. O(1) or O(log n), like
+    /// [`Group::position`].
     pub fn rank_of(&self, unit: Unit) -> Option<u32> {
         self.0.group.position(unit)
     }

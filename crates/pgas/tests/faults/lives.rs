@@ -1,6 +1,6 @@
 //! Beginning and ending, many times in one process, without a leak.
 
-use samite_fabric::{Error as Below, Fabric, Identity, PeerId};
+use samite_fabric::{Fabric, Identity, PeerId};
 use samite_pgas::{Error, Pgas, Sum};
 use samite_testkit::{MESSAGES_ONLY, Outcome, Who, check, everywhere, pause, point, same, units};
 use std::time::Duration;
@@ -62,7 +62,7 @@ fn a_beginning_that_came_too_early() {
         let fabric = Fabric::join(&unit.domain, unit.identity(), unit.config.clone())?;
         if unit.rank == 0 {
             let early = fabric.within(Duration::from_millis(5), || Pgas::new(&fabric));
-            let is_absent = matches!(early, Err(Error::Fabric(Below::Absent { .. })));
+            let is_absent = matches!(early, Err(Error::NotBegun { unit: None, .. }));
             check!(is_absent, "{early:?}");
             point("was too early");
         }

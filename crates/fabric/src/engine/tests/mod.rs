@@ -9,6 +9,7 @@ use crate::membership::NodeLife;
 use crate::node::PrivateExtents;
 use crate::node::agent::Node;
 use crate::ops::Outcome;
+use crate::proto::barrier::{COME, GO, LATE, NO, key};
 use crate::wire::{RemoteAddress, Words};
 use crate::{Config, Fabric, Identity};
 use samite_mem::SharedBytes;
@@ -364,29 +365,40 @@ impl World {
     }
 }
 
-/// Returns a key of a barrier: its step, a list, an attempt.
-fn at_a_barrier(step: u64, list: u64, attempt: u64) -> u64 {
-    crate::proto::barrier::KEYS | step << 61 | list << 32 | attempt
-}
-
-/// Endless barriers with new lists end the connection instead of filling memory; so does a loss
-/// without a peer. Nothing is kept of an answer that arrives too late.
+/// Endless barriers with new lists end the connection instead of filling memory; so does a step
+/// that does not exist, a value that is missing, or a peer that cannot be one. Nothing is kept of
+/// an answer that arrives too late.
 #[test]
 fn barriers_are_bounded() {
     let mut world = World::new();
     for list in 0..1 << 13 {
-        world.say(kind::SIGNAL, at_a_barrier(2, list, 1), &[], &[]);
+        world.say(kind::SIGNAL, key(GO, list, 1), &[7; 8], &[]);
+        world.say(kind::SIGNAL, key(LATE, list, 1), &[0; 8], &[]);
     }
     assert!(!world.is_turned_away());
     let mut said = 0;
     while !world.is_turned_away() {
-        world.say(kind::SIGNAL, at_a_barrier(0, said, 1), &[], &[]);
+        world.say(kind::SIGNAL, key(COME, said, 1), &[7; 8], &[]);
         said += 1;
         assert!(said < 1 << 20);
     }
-    world.join(1);
-    world.say(kind::SIGNAL, at_a_barrier(3, 0, 1), &[], &[]);
-    assert!(world.is_turned_away());
+    let large = (1_u64 << 32).to_le_bytes();
+    let broken: [(u64, &[u8]); 8] = [
+        (COME, &[]),
+        (GO, &[7; 7]),
+        (NO, &[0; 8]),
+        (NO, &[large, [0; 8]].concat()),
+        (NO, &[[0; 8], large].concat()),
+        (LATE, &[]),
+        (LATE, &large),
+        (LATE + 1, &[0; 16]),
+    ];
+    for (step, inline) in broken {
+        world.join(1);
+        assert!(!world.is_turned_away());
+        world.say(kind::SIGNAL, key(step, 0, 1), inline, &[]);
+        assert!(world.is_turned_away(), "{step}, {inline:?}");
+    }
 }
 
 /// Frames are queued only for peers that have joined.

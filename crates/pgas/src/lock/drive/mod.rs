@@ -135,7 +135,7 @@ impl Lock {
             Step::Wake { far: true, .. } => return Ok(None),
             Step::Wake { member, .. } => {
                 if let Ok(unit) = self.team.unit(member) {
-                    self.team.0.job.bells[unit.index()].nudge();
+                    self.team.0.job.nudge(unit);
                 }
                 return Ok(Some(0));
             }

@@ -1,12 +1,12 @@
 //! A process that has taken the agent's name and sends arbitrary answers.
 
-use crate::PeerId;
 use crate::node::Slot;
 use crate::node::agent::client;
 use crate::node::agent::control::{self, Answer};
 use crate::node::agent::{AgentExtents, DomainFacts, Roster, Wanted};
 use crate::node::{EXTENTS, PeerTableWriter};
 use crate::{Config, Fabric, Identity, PeerInfo};
+use crate::{PeerId, UnitLife};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{RecvFlags, SendFlags};
 use samite_mem::{Arena, ExtentSource, Heap};
@@ -54,7 +54,11 @@ fn answer(random: &mut Rng) -> Answer {
         8 => Answer::Roster(match random.u32(..3) {
             0 => {
                 let count = random.usize(..100);
-                let one = |_| (PeerId(small(random)), small(random));
+                let one = |_| UnitLife {
+                    unit: small(random),
+                    peer: PeerId(small(random)),
+                    incarnation: small(random),
+                };
                 Roster::Complete((0..count).map(one).collect())
             }
             1 => Roster::Missing(vec!["a".repeat(random.usize(..100)); random.usize(..20)]),
@@ -123,7 +127,13 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
     match random.u32(..5) {
         0 => drop(client::facts(domain, BRIEF)),
         1 => drop(client::unit_ended(domain, "j", 0, ("j.0", "ended"), BRIEF)),
-        2 => drop(client::roster(domain, &identity, &Wanted::Job, BRIEF)),
+        2 => {
+            let wanted = match random.bool() {
+                true => Wanted::Job,
+                false => Wanted::Units(vec![0, small(random)]),
+            };
+            drop(client::roster(domain, &identity, &wanted, BRIEF));
+        }
         3 => {
             // Grants are arbitrary: the heap must not return a block that does not fit.
             let mut extents = AgentExtents::new(domain, (Slot(0), 1));

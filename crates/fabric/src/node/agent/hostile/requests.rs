@@ -64,9 +64,10 @@ fn request(random: &mut Rng, (peer, incarnation): Life) -> Request {
         4 => Request::Leave { peer, incarnation },
         5 => Request::Roster {
             asker: identity(random),
-            wanted: match random.u32(..3) {
+            wanted: match random.u32(..4) {
                 0 => Wanted::Job,
                 1 => Wanted::Coming,
+                2 => Wanted::Units((0..random.u32(..100)).map(|_| small(random)).collect()),
                 _ => Wanted::Program(name(random)),
             },
         },

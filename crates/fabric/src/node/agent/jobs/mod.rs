@@ -8,7 +8,7 @@
 //! Any process of the user can send the agent any request. So a process that reports the end of a
 //! unit must be an ancestor of those that joined, and what is remembered is bounded.
 
-use crate::{Identity, PeerId};
+use crate::{Identity, PeerId, UnitLife};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,6 +62,8 @@ enum Unit {
 pub(crate) enum Wanted {
     /// All units of a job.
     Job,
+    /// The units of the job with these numbers.
+    Units(Vec<u32>),
     /// The units of a program of the job, or, if the complete job has no such program, of another
     /// job.
     Program(String),
@@ -72,12 +74,42 @@ pub(crate) enum Wanted {
 /// The answer: whether all of them have joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Roster {
-    /// Their numbers and incarnations: by unit for a job, by rank for a program.
-    Complete(Vec<(PeerId, u32)>),
+    /// By unit for a job, by rank for a program, as asked for units.
+    Complete(Vec<UnitLife>),
     /// Some have not joined yet.
     Missing(Vec<String>),
     /// A unit ended before it joined.
     Absent { unit: String, how: String },
+}
+
+impl Unit {
+    /// Returns the process that the unit became, if it has joined.
+    fn life(&self) -> Option<UnitLife> {
+        match self {
+            Unit::Joined {
+                identity,
+                peer,
+                incarnation,
+                ..
+            } => Some(UnitLife {
+                unit: identity.unit,
+                peer: *peer,
+                incarnation: *incarnation,
+            }),
+            Unit::Absent { .. } => None,
+        }
+    }
+
+    /// Returns the answer to those that wait for the unit, if it ended before it joined.
+    fn absent(&self) -> Option<Roster> {
+        match self {
+            Unit::Joined { .. } => None,
+            Unit::Absent { name, how } => Some(Roster::Absent {
+                unit: name.clone(),
+                how: how.clone(),
+            }),
+        }
+    }
 }
 
 impl Jobs {
@@ -314,6 +346,7 @@ impl Jobs {
         let own = self.jobs.get(&asker.job).unwrap_or(&none);
         match wanted {
             Wanted::Job => own.all(asker.units),
+            Wanted::Units(units) => own.these(units),
             Wanted::Coming if own.units.len() >= asker.units as usize => {
                 Roster::Complete(Vec::new())
             }
@@ -377,33 +410,36 @@ impl Job {
     }
 
     /// Returns the units of a program that have joined, by rank.
-    fn of_program(&self, name: &str) -> BTreeMap<u32, (PeerId, u32)> {
+    fn of_program(&self, name: &str) -> BTreeMap<u32, UnitLife> {
         let joined = self.units.values().filter_map(|unit| match unit {
-            Unit::Joined {
-                identity,
-                peer,
-                incarnation,
-                ..
-            } if identity.program == name => Some((identity.rank, (*peer, *incarnation))),
+            Unit::Joined { identity, .. } if identity.program == name => {
+                Some((identity.rank, unit.life()?))
+            }
             _ => None,
         });
         joined.collect()
     }
 
     fn all(&self, units: u32) -> Roster {
-        let joined = |unit: &Unit| match unit {
-            Unit::Joined {
-                peer, incarnation, ..
-            } => Some((*peer, *incarnation)),
-            Unit::Absent { .. } => None,
-        };
         let found = self.units.range(..units).map(|(_, unit)| unit);
-        let found: Vec<(PeerId, u32)> = found.filter_map(joined).collect();
+        let found: Vec<UnitLife> = found.filter_map(Unit::life).collect();
         if found.len() == units as usize {
             return Roster::Complete(found);
         }
         self.absent(|_| true)
             .unwrap_or_else(|| self.missing(0..units))
+    }
+
+    fn these(&self, units: &[u32]) -> Roster {
+        let found = units.iter().map_while(|unit| self.units.get(unit)?.life());
+        let found: Vec<UnitLife> = found.collect();
+        if found.len() == units.len() {
+            return Roster::Complete(found);
+        }
+        let mut known = units.iter().filter_map(|unit| self.units.get(unit));
+        known
+            .find_map(Unit::absent)
+            .unwrap_or_else(|| self.missing(units.iter().copied()))
     }
 
     fn program(&self, name: &str, units: u32) -> Roster {
@@ -428,16 +464,14 @@ impl Job {
     }
 
     fn absent(&self, of_interest: impl Fn(&str) -> bool) -> Option<Roster> {
-        self.units.values().find_map(|unit| match unit {
-            Unit::Absent { name, how } if of_interest(name) => Some(Roster::Absent {
-                unit: name.clone(),
-                how: how.clone(),
-            }),
-            _ => None,
-        })
+        let is_of_interest = |unit: &&Unit| match unit {
+            Unit::Joined { .. } => false,
+            Unit::Absent { name, .. } => of_interest(name),
+        };
+        self.units.values().find(is_of_interest)?.absent()
     }
 
-    fn missing(&self, units: std::ops::Range<u32>) -> Roster {
+    fn missing(&self, units: impl Iterator<Item = u32>) -> Roster {
         // As many as fit into a sentence.
         let missing = units.filter(|unit| !self.units.contains_key(unit)).take(4);
         Roster::Missing(missing.map(|unit| self.name(unit)).collect())

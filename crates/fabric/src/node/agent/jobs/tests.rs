@@ -16,8 +16,18 @@ fn identity(job: &str, program: &str, rank: u32, size: u32, unit: u32) -> Identi
     }
 }
 
+/// Returns the answer with these peers, all in their first life, by unit from `first` on.
+fn peers_from(first: u32, numbers: &[u32]) -> Roster {
+    let life = |(unit, peer): (u32, &u32)| UnitLife {
+        unit,
+        peer: PeerId(*peer),
+        incarnation: 1,
+    };
+    Roster::Complete((first..).zip(numbers).map(life).collect())
+}
+
 fn peers(numbers: &[u32]) -> Roster {
-    Roster::Complete(numbers.iter().map(|peer| (PeerId(*peer), 1)).collect())
+    peers_from(0, numbers)
 }
 
 #[test]
@@ -67,6 +77,36 @@ fn who_ended_before_joining_is_named() {
     };
     assert_eq!(jobs.roster(&unit, &Wanted::Job), absent);
     assert_eq!(jobs.roster(&unit, &Wanted::Program("a".into())), absent);
+}
+
+/// Those that wait for some units neither wait for the others nor hear of their end.
+#[test]
+fn some_units_are_asked_for_by_number() {
+    let mut jobs = Jobs::default();
+    let unit = |unit: u32| Identity {
+        units: 5,
+        ..identity("job", "a", unit, 5, unit)
+    };
+    let some = |units: &[u32]| Wanted::Units(units.to_vec());
+    jobs.joined(&unit(1), PeerId(8), 1, &STARTERS);
+    let missing = jobs.roster(&unit(1), &some(&[1, 2]));
+    assert_eq!(missing, Roster::Missing(vec!["a.2".into()]));
+    jobs.joined(&unit(2), PeerId(9), 1, &STARTERS);
+    jobs.left(PeerId(8), 1);
+    assert_eq!(jobs.ended("job", 4, ("a.4", "ended"), 100), Ok(true));
+    assert_eq!(
+        jobs.roster(&unit(2), &some(&[1, 2])),
+        peers_from(1, &[8, 9])
+    );
+    assert_eq!(jobs.roster(&unit(2), &some(&[2])), peers_from(2, &[9]));
+    let absent = Roster::Absent {
+        unit: "a.4".into(),
+        how: "ended".into(),
+    };
+    assert_eq!(jobs.roster(&unit(2), &some(&[2, 3, 4])), absent);
+    let missing = jobs.roster(&unit(2), &some(&[2, 3, u32::MAX]));
+    let names = ["a.3".into(), format!("unit {}", u32::MAX)];
+    assert_eq!(missing, Roster::Missing(names.to_vec()));
 }
 
 #[test]
