@@ -173,20 +173,36 @@ fn heat_does_not_depend_on_the_number_of_units() {
     }
 }
 
+/// Returns the workflow in the text of an example, for the programs of this test.
+fn workflow_of(example: &str) -> String {
+    let lines = example.lines();
+    let lines = lines.filter_map(|line| line.strip_prefix("//!").map(str::trim_start));
+    let lines = lines.skip_while(|line| *line != "```toml").skip(1);
+    let lines: Vec<&str> = lines.take_while(|line| *line != "```").collect();
+    let workflow = lines.join("\n");
+    workflow.replace("target/release/examples", "target/debug")
+}
+
+/// The units of the solver have global memory without those of the analysis, and the other way
+/// round: with shared memory, and without.
+#[test]
+fn global_memory_of_one_program() {
+    let programs = Programs::new();
+    let example = include_str!("../../../crates/samite/examples/two_programs.rs");
+    programs.write("rod.toml", &workflow_of(example));
+    for options in ["", "--config fabric.nodes=3"] {
+        let lines = programs.run(&format!("{options} rod.toml"));
+        let said = lines.of("analysis.0");
+        assert_eq!(said, ["20 steps; the heat of the last one is 1000.000000"]);
+    }
+}
+
 /// The programs whose lines `docs/staging.md` counts.
 #[test]
 fn a_writer_and_a_reader() {
     let programs = Programs::new();
     let workflow = include_str!("../../../crates/samite/examples/stage_writer.rs");
-    let workflow = workflow
-        .lines()
-        .filter_map(|line| line.strip_prefix("//! "));
-    let workflow = workflow.skip_while(|line| *line != "```toml").skip(1);
-    let workflow: Vec<&str> = workflow.take_while(|line| *line != "```").collect();
-    let workflow = workflow
-        .join("\n")
-        .replace("target/release/examples", "target/debug");
-    programs.write("field.toml", &workflow);
+    programs.write("field.toml", &workflow_of(workflow));
     let lines = programs.run("field.toml");
     let said = lines.of("reader.0");
     let largest = |step: u64| step * 60_000 + 109 * 300 + 69;

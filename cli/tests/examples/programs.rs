@@ -41,6 +41,7 @@ examples! {
     "../../../crates/samite/examples/stage_reader.rs" stage_reader
     "../../../crates/samite/examples/stage_writer.rs" stage_writer
     "../../../crates/samite/examples/threads.rs" threads
+    "../../../crates/samite/examples/two_programs.rs" two_programs
     "../../../crates/samite/examples/watch.rs" watch
     "../../../crates/samite/examples/woven.rs" woven
 }
