@@ -186,10 +186,10 @@ fn a_unit_that_others_lose_is_the_cause() {
 #[test]
 fn errors_about_others_are_known_to_the_launcher() {
     let lost = || samite::Error::PeerLost {
-        peer: PeerId(3),
+        peer: PeerId(3).into(),
         incarnation: 1,
     };
-    let unit = Unit(3);
+    let unit = || Unit(3).into();
     let losses: Vec<Box<dyn Error>> = vec![
         Box::new(lost()),
         Box::new(samite::Error::AgentLost("lab".into())),
@@ -198,15 +198,20 @@ fn errors_about_others_are_known_to_the_launcher() {
             job: "heat".into(),
             how: "it ended with exit code 1".into(),
         }),
+        Box::new(samite::Error::late(
+            "a barrier",
+            samite::Whom::Any,
+            std::time::Duration::from_secs(1),
+        )),
         Box::new(pgas::Error::Fabric(lost())),
         Box::new(pgas::Error::UnitLost {
-            unit,
+            unit: unit(),
             what: "a barrier",
         }),
-        Box::new(pgas::Error::HolderLost { unit }),
-        Box::new(pgas::Error::NoMemory(unit)),
-        Box::new(pgas::Error::Refused(unit)),
-        Box::new(pgas::Error::NoPhase(unit)),
+        Box::new(pgas::Error::HolderLost { unit: unit() }),
+        Box::new(pgas::Error::NoMemory(unit())),
+        Box::new(pgas::Error::Refused(unit())),
+        Box::new(pgas::Error::NoPhase(unit())),
         Box::new(stage::Error::Fabric(lost())),
         Box::new(Fault::WriterFailed {
             stream: "field".into(),

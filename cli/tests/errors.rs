@@ -64,7 +64,7 @@ fn the_table_and_the_code_have_the_same_numbers() {
 #[test]
 fn an_error_that_is_passed_on_keeps_its_code() {
     let lost = || samite::Error::PeerLost {
-        peer: PeerId(3),
+        peer: PeerId(3).into(),
         incarnation: 1,
     };
     assert_eq!(lost().code().to_string(), "fabric.PeerLost (1)");
@@ -78,5 +78,35 @@ fn an_error_that_is_passed_on_keeps_its_code() {
     assert_eq!(
         FileError::from(Fault::NotOpen).code(),
         Fault::NotOpen.code()
+    );
+}
+
+/// A program whose `main` returns an error prints its `Debug`: the sentence, and the code.
+#[test]
+fn debug_is_a_sentence_with_the_code() {
+    let name = Some("heat.1".into());
+    let lost = samite::Error::PeerLost {
+        peer: samite::Named::new(PeerId(3), name),
+        incarnation: 1,
+    };
+    let sentence = "heat.1 died or left before the operation was complete [fabric.PeerLost (1)]";
+    assert_eq!(format!("{lost:?}"), sentence);
+    assert_eq!(format!("{:?}", pgas::Error::from(lost.clone())), sentence);
+    assert_eq!(format!("{:?}", stage::Error::from(lost)), sentence);
+    let fault = stage::Error::from(Fault::NotOpen);
+    let text = format!("{fault:?}");
+    assert_eq!(text, format!("{fault} [stream.NotOpen (425)]"));
+    let unread = samite_launch::Error::ReadWorkflow {
+        path: "flow.toml".into(),
+        source: std::io::Error::other("no such file"),
+    };
+    assert_eq!(
+        format!("{unread:?}"),
+        "cannot read the workflow flow.toml: no such file [launch.ReadWorkflow (700)]"
+    );
+    let boxed: Box<dyn std::error::Error> = Box::new(ArrayError::OtherUnits);
+    assert_eq!(
+        format!("{boxed:?}"),
+        "the arrays lie over different units; copy boxes with `get` and `put` [array.OtherUnits (259)]"
     );
 }

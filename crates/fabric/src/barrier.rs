@@ -165,8 +165,7 @@ impl Fabric {
                         });
                         continue;
                     }
-                    let (whom, after) = (Whom::Peer(late), deadline);
-                    return Err(Error::Timeout { what, whom, after });
+                    return Err(self.named(Error::late(what, Whom::Peer(late), deadline)));
                 }
                 Err(error) => {
                     self.0.with(|core| core.break_up(others, list, &error));
@@ -216,10 +215,12 @@ impl Fabric {
             engine.barriers.take_answer(attempt)
         });
         let answered = answered.map_err(|error| match error {
-            Error::Timeout { what, whom, after } => {
+            Error::Timeout {
+                what, whom, after, ..
+            } => {
                 let awaited = |core: &mut Core| core.engine.barriers.awaited(root, attempt);
-                let whom = self.0.with(awaited).unwrap_or(whom);
-                Error::Timeout { what, whom, after }
+                let whom = self.0.with(awaited).unwrap_or(whom.id);
+                self.named(Error::late(what, whom, after))
             }
             error => error,
         });
@@ -254,10 +255,10 @@ impl Core {
     /// Handles a lost member: tells the others that have arrived, and those that will (G4).
     #[cold]
     fn break_up(&mut self, others: &[PeerId], list: u64, error: &Error) {
-        let lost = match *error {
-            Error::PeerLost { peer, incarnation } => (peer, incarnation),
+        let lost = match error {
+            Error::PeerLost { peer, incarnation } => (peer.id, *incarnation),
             // Whoever waits for it with this root waits in vain, too.
-            Error::PeerCorrupt { peer, .. } => (peer, self.engine.incarnation(peer)),
+            Error::PeerCorrupt { peer, .. } => (peer.id, self.engine.incarnation(peer.id)),
             _ => return,
         };
         for other in others {

@@ -1,6 +1,8 @@
 //! Errors of the fabric, as messages for people.
 
-use crate::PeerId;
+use crate::{Named, PeerId};
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The party that a wait was for.
@@ -14,8 +16,8 @@ pub enum Whom {
     Agent,
 }
 
-impl std::fmt::Display for Whom {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Whom::Peer(peer) => write!(f, "{peer}"),
             Whom::Any => f.write_str("any peer"),
@@ -24,38 +26,80 @@ impl std::fmt::Display for Whom {
     }
 }
 
+/// The message that did not come, or was not taken, before a deadline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Late {
+    /// A receive, for which no message came.
+    Receive {
+        /// The tag that it accepts.
+        tag: u64,
+        /// The bits of the tag that are compared.
+        mask: u64,
+        /// Some tags of messages that did come, and that nobody has received.
+        others: Vec<u64>,
+    },
+    /// A receive, of whose message a part came.
+    Rest {
+        /// Its tag.
+        tag: u64,
+    },
+    /// A send.
+    Send {
+        /// Its tag.
+        tag: u64,
+    },
+    /// A signal that was awaited.
+    Signal {
+        /// Its key.
+        key: u64,
+    },
+}
+
 /// Failures of the world; back-pressure is not an error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+///
+/// Where an error names a peer, it has the name of the unit ([`Named`]), if this process knew it.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The peer died (or left) before the operation was complete.
-    #[error("{peer} (incarnation {incarnation}) was lost before the operation was complete")]
+    #[error("{peer}{} died or left before the operation was complete", life(*incarnation))]
     PeerLost {
         /// The peer.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// Its incarnation.
         incarnation: u32,
     },
     /// No process with this number is in the domain.
     #[error("{0} is not in the domain; `samite info --domain NAME` lists its processes")]
     NoSuchPeer(PeerId),
+    /// A message to the agent: it receives none.
+    #[error(
+        "{0} receives no messages: it is not a unit; take the numbers of units from `job` or `program`"
+    )]
+    NoMessages(Named<PeerId>),
     /// A wait passed its deadline.
-    #[error("{what}: no answer from {whom} within {after:?}; is it stopped, or waiting for us?")]
+    #[error("{}", late(what, whom, *after, message.as_deref()))]
     Timeout {
         /// What the wait was for.
         what: &'static str,
         /// The party that it waited for.
-        whom: Whom,
+        whom: Named<Whom>,
         /// The deadline.
         after: Duration,
+        /// The message that it waited for, if it was one.
+        message: Option<Box<Late>>,
     },
     /// The message is longer than the buffer, which contains its beginning or nothing.
     #[error(
-        "a message of {message} bytes from {from} does not fit into a buffer of {buffer} bytes"
+        "the message with tag {tag} from {from} has {message} bytes and does not fit into a buffer of {buffer}; \
+         use a larger buffer, or `recv_vec`"
     )]
     Truncated {
         /// The sender.
-        from: PeerId,
+        from: Named<PeerId>,
+        /// Its tag.
+        tag: u64,
         /// Length of the message.
         message: u64,
         /// Length of the buffer.
@@ -64,7 +108,7 @@ pub enum Error {
     /// The matching receive was abandoned (cancelled, or past its deadline) before the whole
     /// message had arrived; the part that had arrived was dropped.
     #[error("{0} gave up the matching receive before the whole message had arrived; send it again")]
-    NotReceived(PeerId),
+    NotReceived(Named<PeerId>),
     /// The operation was cancelled before it was matched, or its sender abandoned it.
     #[error("the operation was cancelled")]
     Cancelled,
@@ -72,7 +116,7 @@ pub enum Error {
     #[error("{peer} sent invalid data ({what}); the connection to it is closed")]
     PeerCorrupt {
         /// The peer.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// What was found.
         what: samite_mem::Corrupt,
     },
@@ -90,7 +134,7 @@ pub enum Error {
     #[error("{peer} has no segment {segment}; was it freed?")]
     NoSuchSegment {
         /// The owner.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// Its number.
         segment: u32,
     },
@@ -98,7 +142,7 @@ pub enum Error {
     #[error("segment {segment} of {peer} is in a phase that does not allow this access")]
     WrongPhase {
         /// The owner.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// Its number.
         segment: u32,
     },
@@ -111,7 +155,7 @@ pub enum Error {
         /// Its number.
         segment: u32,
         /// The processes that are attached or have ranges of it, possibly including this one.
-        users: Vec<PeerId>,
+        users: Vec<Named<PeerId>>,
     },
     /// An atomic needs an aligned offset.
     #[error("offset {0} is not aligned for an atomic of this size")]
@@ -120,10 +164,10 @@ pub enum Error {
     #[error("{0} is not a valid signal key: keys are below 2^63")]
     NoSuchKey(u64),
     /// An active message names a handler that its receiver has not registered.
-    #[error("{peer} has no handler {handler}")]
+    #[error("{peer} has no handler {handler}: register it there (`on`) before others use it")]
     NoHandler {
         /// The receiver.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// The handler's number.
         handler: u16,
     },
@@ -131,7 +175,7 @@ pub enum Error {
     #[error("handler {handler} of {peer} panicked")]
     HandlerPanicked {
         /// The receiver.
-        peer: PeerId,
+        peer: Named<PeerId>,
         /// The handler's number.
         handler: u16,
     },
@@ -197,8 +241,70 @@ pub enum Error {
     Forked,
 }
 
-fn names(users: &[PeerId]) -> String {
-    let names: Vec<String> = users.iter().map(PeerId::to_string).collect();
+/// An incarnation, unless it is the first.
+fn life(incarnation: u32) -> String {
+    match incarnation {
+        0 | 1 => String::new(),
+        later => format!(" (incarnation {later})"),
+    }
+}
+
+/// The sentence of a wait that reached its deadline.
+fn late(what: &str, whom: &Named<Whom>, after: Duration, message: Option<&Late>) -> String {
+    let is_any = *whom == Whom::Any;
+    let stopped = match is_any {
+        true => "does any of them still do so?",
+        false => "is it stopped, or waiting for this process?",
+    };
+    match message {
+        None => format!("{what}: no answer from {whom} within {after:?}; {stopped}"),
+        Some(Late::Signal { key }) => {
+            format!("no signal with key {key} came from {whom} within {after:?}; {stopped}")
+        }
+        Some(Late::Send { tag }) => format!(
+            "the message with tag {tag} was not taken by {whom} within {after:?}; does it receive this tag, \
+             is it stopped, or waiting for this process?"
+        ),
+        Some(Late::Rest { tag }) => format!(
+            "the message with tag {tag} from {whom} did not arrive completely within {after:?}; {stopped}"
+        ),
+        Some(Late::Receive { tag, mask, others }) => {
+            let tags = match *mask {
+                u64::MAX => format!("tag {tag}"),
+                0 => "any tag".to_owned(),
+                mask => format!("a tag that equals {tag:#x} under the mask {mask:#x}"),
+            };
+            let hint = match (others.as_slice(), is_any) {
+                ([], _) => stopped.to_owned(),
+                (others, true) => {
+                    let those = listed(others);
+                    format!(
+                        "messages with {those} came, and nobody has received them: is the tag right?"
+                    )
+                }
+                (others, false) => {
+                    let those = listed(others);
+                    format!(
+                        "it sent messages with {those}, which nobody has received: is the tag right?"
+                    )
+                }
+            };
+            format!("no message with {tags} came from {whom} within {after:?}; {hint}")
+        }
+    }
+}
+
+/// Returns "tag 8", or "tags 8, 9".
+fn listed(tags: &[u64]) -> String {
+    let all: Vec<String> = tags.iter().map(u64::to_string).collect();
+    match all.len() {
+        1 => format!("tag {}", all[0]),
+        _ => format!("tags {}", all.join(", ")),
+    }
+}
+
+fn names(users: &[Named<PeerId>]) -> String {
+    let names: Vec<String> = users.iter().map(Named::to_string).collect();
     match names.is_empty() {
         true => "a process that has just left it".into(),
         false => names.join(", "),
@@ -210,13 +316,65 @@ samite_mem::error_codes!(Error, "fabric", {
     OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
     Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
     NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22, ServicePanicked = 23,
+    NoMessages = 24,
 });
 
+/// Results of calls that take nanoseconds hold an error.
+const _: () = assert!(size_of::<Error>() <= 72);
+
 impl Error {
+    /// A wait that reached its deadline.
+    pub fn late(what: &'static str, whom: impl Into<Named<Whom>>, after: Duration) -> Error {
+        Error::Timeout {
+            what,
+            whom: whom.into(),
+            after,
+            message: None,
+        }
+    }
+
+    /// Gives the peers that it names the names that are known of them. `name_of` is given a peer
+    /// and, if the error has it, the incarnation.
+    pub(crate) fn name_peers(&mut self, name_of: impl Fn(PeerId, Option<u32>) -> Option<Arc<str>>) {
+        let peer = match self {
+            Error::PeerLost { peer, incarnation } => {
+                let (id, life) = (peer.id, *incarnation);
+                return peer.call(|| name_of(id, Some(life)));
+            }
+            Error::Timeout { whom, .. } => {
+                return match whom.id {
+                    Whom::Peer(id) => whom.call(|| name_of(id, None)),
+                    Whom::Any | Whom::Agent => {}
+                };
+            }
+            Error::InUse { users, .. } => {
+                for user in users {
+                    let id = user.id;
+                    user.call(|| name_of(id, None));
+                }
+                return;
+            }
+            Error::Truncated { from: peer, .. }
+            | Error::NotReceived(peer)
+            | Error::NoMessages(peer)
+            | Error::PeerCorrupt { peer, .. }
+            | Error::NoSuchSegment { peer, .. }
+            | Error::WrongPhase { peer, .. }
+            | Error::NoHandler { peer, .. }
+            | Error::HandlerPanicked { peer, .. } => peer,
+            _ => return,
+        };
+        let id = peer.id;
+        peer.call(|| name_of(id, None));
+    }
+
     /// Converts an error about memory that a peer described.
     pub(crate) fn of_memory_of(peer: PeerId) -> impl Fn(samite_mem::Error) -> Error {
         move |error| match error {
-            samite_mem::Error::Corrupt(what) => Error::PeerCorrupt { peer, what },
+            samite_mem::Error::Corrupt(what) => Error::PeerCorrupt {
+                peer: peer.into(),
+                what,
+            },
             other => other.into(),
         }
     }

@@ -1,7 +1,7 @@
 //! A process and its peers: joining, membership, waiting.
 
 use crate::deadline::{Deadline, nanos};
-use crate::engine::{Engine, Offered, Peer, UNPOLLED};
+use crate::engine::{Engine, Offered, Pace, Peer, UNPOLLED};
 use crate::layer::Taken;
 use crate::node::agent::Seat;
 use crate::node::agent::client::{self, ClaimedPiece};
@@ -11,7 +11,7 @@ use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
-use crate::{Bell, Config, Error, Identity, PeerId, PeerInfo, Result, Whom};
+use crate::{Bell, Config, Error, Identity, Late, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use samite_mem::{Biased, Guard, Waiters};
 use std::collections::HashMap;
@@ -302,6 +302,23 @@ impl Fabric {
         }
     }
 
+    /// Gives the peers that an error names the names of their units, where this process knows them:
+    /// for layers that make errors of the fabric themselves.
+    #[cold]
+    pub fn named(&self, error: Error) -> Error {
+        match self.0.core() {
+            Some(core) => core.engine.named(error),
+            None => error,
+        }
+    }
+
+    /// Returns the name of a peer for errors, such as `heat.1`; of any of its incarnations, or of a
+    /// certain one. `None` if this process does not know it.
+    #[cold]
+    pub fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
+        self.0.core()?.engine.name_of(peer, incarnation)
+    }
+
     /// Sets the deadline of the waits that follow.
     pub fn set_deadline(&self, deadline: Duration) {
         self.0.deadline.set(deadline);
@@ -387,6 +404,9 @@ impl Fabric {
             if let Some(error) = engine.gone(to) {
                 return Some(Err(error));
             }
+            if engine.peer(to).pace == Pace::Closed {
+                return Some(Err(engine.named(Error::NoMessages(to.into()))));
+            }
             let has_room = engine.may_signal(to, key) && engine.has_capacity(to);
             has_room.then(|| {
                 engine.spend_unpolled();
@@ -408,7 +428,14 @@ impl Fabric {
             let has_come = engine.take_signal(from, key).then_some(Ok(()));
             has_come.or_else(|| engine.gone(from).map(Err))
         };
-        self.after_announcement(|| self.wait("a signal", Whom::Peer(from), &mut ended)?)
+        let awaited =
+            self.after_announcement(|| self.wait("a signal", Whom::Peer(from), &mut ended)?);
+        awaited.map_err(|mut error| {
+            if let Error::Timeout { message, .. } = &mut error {
+                *message = Some(Box::new(Late::Signal { key }));
+            }
+            error
+        })
     }
 
     /// Runs `act`, and again if it fails because it names a peer that this process has not dealt

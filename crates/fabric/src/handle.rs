@@ -174,11 +174,11 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
         let Some(mut core) = self.core() else {
             return Some(Err(Error::Forked));
         };
-        let ops = &mut core.engine.ops;
-        if ops.get(self.key).is_none() {
+        let engine = &mut core.engine;
+        if engine.ops.get(self.key).is_none() {
             return Some(Err(Error::Cancelled));
         }
-        let ended = ops.take(self.key)?;
+        let ended = engine.take(self.key)?;
         Some(ended.map(sealed::From::from))
     }
 

@@ -18,11 +18,11 @@
 //! one wait loop), `backoff`, `watch` (words that others store to) · `message`, `scope`, `handle`,
 //! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how a peer is reached),
 //! `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) ·
-//! `peer`, `key`, `config`, `error` · `engine/` (receives frames, advances operations) · `proto/`
-//! (one protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) · `wire`
-//! (contents of frames) · `transport/{ordered, rma, shm, sim}` · `node/` (the shared memory of one
-//! node, joining, `node/agent/`) · `membership/` (many nodes: pure) · `testing` (for tests with
-//! hostile peers)
+//! `peer`, `key`, `config`, `error`, `named` · `engine/` (receives frames, advances operations) ·
+//! `proto/` (one protocol per file) · `matching` (tags, pure) · `ops` (operations in flight) ·
+//! `wire` (contents of frames) · `transport/{ordered, rma, shm, sim}` · `node/` (the shared memory
+//! of one node, joining, `node/agent/`) · `membership/` (many nodes: pure) · `testing` (for tests
+//! with hostile peers)
 //!
 //! Arrows of imports point from calls to the engine, from the engine to the transports, and from
 //! these to `node/`. Two sets of files import each other. The engine and its protocols: these are
@@ -67,6 +67,7 @@ mod layer;
 mod matching;
 mod membership;
 mod message;
+mod named;
 mod node;
 mod ops;
 mod peer;
@@ -89,12 +90,13 @@ mod wire;
 pub use atomic::{Atomic, Width};
 pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
-pub use error::{Error, Whom};
+pub use error::{Error, Late, Whom};
 pub use fabric::Fabric;
 pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use key::SegmentKey;
 pub use layer::Layer;
 pub use matching::{Match, Matcher};
+pub use named::Named;
 pub use node::agent;
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo, Slot, UnitLife};

@@ -24,6 +24,10 @@ pub struct Match {
 }
 
 impl Match {
+    /// The highest byte of the tags that the layers above the fabric use for themselves, such as
+    /// collectives.
+    pub const LAYERS: u64 = 0xd5;
+
     /// Matches messages with exactly this tag from this peer.
     pub fn from(source: PeerId, tag: u64) -> Match {
         Match {
@@ -265,6 +269,31 @@ impl<P, U> Matcher<P, U> {
             let order = queue.get(index).map_or(order, |next| next.order);
             queue.insert(index, Unexpected { order, tag, item });
         }
+    }
+
+    /// Returns what a posted receive accepts.
+    pub fn find(&self, mut is: impl FnMut(&P) -> bool) -> Option<Match> {
+        let directed = self.directed.iter().map(|(_, queue)| queue);
+        let mut posted = directed.chain([&self.any]).flatten();
+        posted
+            .find(|posted| is(&posted.item))
+            .map(|posted| posted.wants)
+    }
+
+    /// Returns some tags of the unexpected messages of a source, or of all; none of
+    /// [layers](Match::LAYERS).
+    pub fn unexpected_tags(&self, source: Option<PeerId>) -> Vec<u64> {
+        const MOST: usize = 4;
+        let mut tags = Vec::new();
+        let queues = self.unexpected.iter();
+        let of_source = queues.filter(|(peer, _)| source.is_none_or(|source| source == *peer));
+        for unexpected in of_source.flat_map(|(_, queue)| queue) {
+            let is_new = !tags.contains(&unexpected.tag) && unexpected.tag >> 56 != Match::LAYERS;
+            if is_new && tags.len() < MOST {
+                tags.push(unexpected.tag);
+            }
+        }
+        tags
     }
 
     /// Cancels a posted receive.

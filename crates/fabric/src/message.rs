@@ -1,7 +1,7 @@
 //! Messages: blocking, owned, in place, active. Those with buffers borrowed in a scope are in
 //! `scope`.
 
-use crate::engine::{Arrived, weight};
+use crate::engine::{Arrived, Pace, weight};
 use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Sent};
 use crate::ops::{Key, NO_SCOPE, Outcome as Ended, Status, Viewed, Work};
@@ -20,7 +20,7 @@ impl Fabric {
     /// been taken by the receiver (or have left for a receiver that had begun to take them), and so
     /// have small ones once the receiver holds 1 MiB of unexpected messages from this process.
     /// Errors: [`Error::PeerLost`], [`Error::Timeout`]; [`Error::NotReceived`] if the matching
-    /// receive was given up meanwhile.
+    /// receive was given up meanwhile; [`Error::NoMessages`] if the peer is an agent.
     #[inline]
     pub fn send(&self, to: PeerId, tag: u64, bytes: &[u8]) -> Result<()> {
         if self.send_now(to, tag, bytes)? {
@@ -56,7 +56,8 @@ impl Fabric {
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
         if let Some(status) = self.0.lock()?.recv_now(wants, buffer) {
-            return status.within(buffer.len() as u64);
+            let within = status.within(buffer.len() as u64);
+            return within.map_err(|error| self.named(error));
         }
         self.lending(|lender, level| {
             let work = Work::Receive {
@@ -162,6 +163,9 @@ impl Fabric {
         if let Some(error) = core.gone(to) {
             return Err(error);
         }
+        if core.engine.peer(to).pace == Pace::Closed {
+            return Err(core.engine.named(Error::NoMessages(to.into())));
+        }
         let key = core.engine.ops.add(
             Some(to),
             "send",
@@ -228,7 +232,7 @@ impl Fabric {
         if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
             let mut core = self.0.lock()?;
             // Another thread's turn may have ended it since the last check.
-            if let Some(ended) = core.engine.ops.take(key) {
+            if let Some(ended) = core.engine.take(key) {
                 return ended;
             }
             core.abandon(key);
@@ -278,23 +282,26 @@ impl Fabric {
 
     /// Sends an active message without a reply. Completion: local.
     pub fn tell(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<()> {
-        of_users(to, handler)?;
+        self.of_users(to, handler)?;
         self.post_active(to, handler, bytes, false).map(|_| ())
     }
 
     /// Sends an active message whose handler replies. [`Handle::wait`] returns the reply.
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
-        of_users(to, handler)?;
+        self.of_users(to, handler)?;
         let key = self.post_active(to, handler, bytes, true)?;
         Ok(Handle::new(self.clone(), key))
     }
-}
 
-/// Checks that users may use this handler number.
-fn of_users(peer: PeerId, handler: u16) -> Result<()> {
-    match handler < KEPT {
-        true => Ok(()),
-        false => Err(Error::NoHandler { peer, handler }),
+    /// Checks that users may use this handler number.
+    fn of_users(&self, peer: PeerId, handler: u16) -> Result<()> {
+        match handler < KEPT {
+            true => Ok(()),
+            false => Err(self.named(Error::NoHandler {
+                peer: peer.into(),
+                handler,
+            })),
+        }
     }
 }
 
@@ -321,7 +328,7 @@ impl Core {
     #[cold]
     fn put_back(&mut self, key: Key, wants: Match) {
         let engine = &mut self.engine;
-        match engine.ops.take(key) {
+        match engine.take(key) {
             Some(Ok(Ended::Viewed(status, Viewed::InPlace { bytes, view }))) => {
                 let copy = zeroed(bytes.len()).map(|mut copy| {
                     bytes.read(0, &mut copy);

@@ -26,7 +26,8 @@ impl Status {
     pub(crate) fn within(self, buffer: u64) -> crate::Result<Status> {
         if self.len > buffer {
             return Err(Error::Truncated {
-                from: self.from,
+                from: self.from.into(),
+                tag: self.tag,
                 message: self.len,
                 buffer,
             });

@@ -19,7 +19,7 @@
 use crate::engine::{Access, Deferred, Offered};
 use crate::fabric::{Core, Fabric};
 use crate::node::segment_id;
-use crate::route::{Reach, Route, not_now};
+use crate::route::{Reach, Route, not_now, wrong_phase};
 use crate::segment::{Reserved, Segment};
 use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
@@ -107,14 +107,18 @@ impl Fabric {
             return Ok(None);
         };
         core.engine.lives(key)?;
-        let (entry, _) = core.engine.entry(owner, key)?;
-        let id = segment_id(owner, key.segment);
-        let lease = self.0.node.holder.borrow(&entry, key.generation, id);
-        let lease = lease.map_err(Error::of_memory_of(key.peer))?;
-        let lease = lease.filter(|lease| lease.as_slice::<u8>().len() as u64 == key.bytes);
-        Ok(Some(Borrowed {
-            lease: lease.ok_or_else(|| not_now(key, &entry))?,
-        }))
+        let borrow = || {
+            let (entry, _) = core.engine.entry(owner, key)?;
+            let id = segment_id(owner, key.segment);
+            let lease = self.0.node.holder.borrow(&entry, key.generation, id);
+            let lease = lease.map_err(Error::of_memory_of(key.peer))?;
+            let lease = lease.filter(|lease| lease.as_slice::<u8>().len() as u64 == key.bytes);
+            lease.ok_or_else(|| not_now(key, &entry))
+        };
+        match borrow() {
+            Ok(lease) => Ok(Some(Borrowed { lease })),
+            Err(error) => Err(core.engine.named(error)),
+        }
     }
 
     /// Allocates a zeroed, open segment, whose mode can be changed. `segment`: a number that is not
@@ -188,10 +192,7 @@ impl Phased {
     }
 
     fn wrong_phase(&self) -> Error {
-        Error::WrongPhase {
-            peer: self.key.peer,
-            segment: self.key.segment,
-        }
+        self.fabric.named(wrong_phase(self.key))
     }
 
     /// Lets the engine answer accesses by messages.
@@ -284,13 +285,11 @@ impl Phased {
         if self.fabric.0.is_of_parent() {
             return Error::Forked;
         }
-        Error::InUse {
+        let user = |slot| PeerId::new(self.key.peer.node(), slot).into();
+        self.fabric.named(Error::InUse {
             segment: self.key.segment,
-            users: users
-                .into_iter()
-                .map(|slot| PeerId::new(self.key.peer.node(), slot))
-                .collect(),
-        }
+            users: users.into_iter().map(user).collect(),
+        })
     }
 
     /// Lets others attach again after [`Phased::shut`], in its current mode.

@@ -2,6 +2,7 @@
 
 use crate::access_path::AccessPath;
 use crate::atomic::apply;
+use crate::engine::lost;
 use crate::fabric::Fabric;
 use crate::node::State;
 use crate::ops::{Key, Outcome as Ended, Work};
@@ -99,7 +100,7 @@ impl Remote {
         match &self.path {
             AccessPath::Mapped { offered, .. } if !self.offers(offered) => Err(self.withdrawn()),
             AccessPath::Mapped { bytes, .. } => Ok(Some(bytes)),
-            AccessPath::Reading { .. } => Err(wrong_phase(self.key)),
+            AccessPath::Reading { .. } => Err(self.named(wrong_phase(self.key))),
             _ => Ok(None),
         }
     }
@@ -125,8 +126,16 @@ impl Remote {
         let peers = &self.fabric.0.node.layout.peers;
         match peers.state(*owner) == (State::Alive, incarnation) {
             true => Ok(Some((*pid, *address))),
-            false => Err(Error::PeerLost { peer, incarnation }),
+            false => Err(self.named(lost(peer, incarnation))),
         }
+    }
+
+    /// Gives the owner that an error names its name. Takes no lock, as mapped accesses take none.
+    #[cold]
+    fn named(&self, mut error: Error) -> Error {
+        let life = self.key.incarnation;
+        error.name_peers(|peer, _| self.fabric.0.node.name_of(peer, Some(life)));
+        error
     }
 
     /// Returns why it is not offered. In a fork the word that says so is zeroed, like all of the
@@ -136,7 +145,7 @@ impl Remote {
         if self.fabric.0.is_of_parent() {
             return Error::Forked;
         }
-        refused(self.key)
+        self.named(refused(self.key))
     }
 
     /// Copies `from` to the segment. One-sided. Completion: remote (the bytes have arrived).

@@ -238,15 +238,6 @@ impl Fabric {
         self.0.with(caps).flatten().unwrap_or_default()
     }
 
-    /// Returns with which identity an incarnation of a peer has joined, if this process knows it.
-    /// Local.
-    pub fn identity_of(&self, peer: PeerId, incarnation: u32) -> Option<Identity> {
-        let mut core = self.0.core()?;
-        let info = core.known(peer)?.info.as_ref();
-        let info = info.filter(|info| info.incarnation == incarnation)?;
-        Some(info.identity.clone())
-    }
-
     /// Which node a peer is on, or behaves as if it were on (`Mask`): equal for those that may
     /// map each other's memory. `None` if there never was one. Local.
     pub fn node_of(&self, peer: PeerId) -> Option<u32> {
@@ -273,6 +264,29 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::transport::{Caps, Change, Sink};
+
+    /// An agent is among the peers, but takes no messages: sending it one is a mistake, for example
+    /// of a program that counts its peers from 0.
+    #[test]
+    fn an_agent_takes_no_messages() {
+        let fabric = Fabric::alone(Identity::by_hand("test"), Config::default()).unwrap();
+        let agent = PeerInfo {
+            peer: PeerId(5),
+            incarnation: 1,
+            identity: crate::agent::identity(),
+            pid: 1,
+        };
+        let engine = |change| fabric.0.core().unwrap().engine.change(change);
+        engine(Change::Joined(agent, Caps::default()));
+        let refused = Err(Error::NoMessages(PeerId(5).into()));
+        assert_eq!(fabric.send(PeerId(5), 1, &[1]), refused);
+        assert_eq!(fabric.send(PeerId(5), 1, &[0; 1 << 20]), refused);
+        assert_eq!(fabric.signal(PeerId(5), 1), refused);
+        let sentence = "the agent receives no messages: it is not a unit; take the numbers of units from `job` or \
+             `program`";
+        let error = fabric.isend(PeerId(5), 1, vec![1]).unwrap_err();
+        assert_eq!(error.to_string(), sentence);
+    }
 
     /// Two processes say that they are the same unit: they are not two of its job.
     #[test]

@@ -104,12 +104,14 @@ impl Engine {
 #[cold]
 pub(crate) fn refused(key: SegmentKey) -> Error {
     let SegmentKey { peer, segment, .. } = key;
+    let peer = peer.into();
     Error::NoSuchSegment { peer, segment }
 }
 
 #[cold]
 pub(crate) fn wrong_phase(key: SegmentKey) -> Error {
     let SegmentKey { peer, segment, .. } = key;
+    let peer = peer.into();
     Error::WrongPhase { peer, segment }
 }
 

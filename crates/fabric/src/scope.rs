@@ -6,7 +6,7 @@ use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::node::agent::client::ClaimedPiece;
 use crate::ops::{Ending, Pull, Work};
 use crate::waiting::Waiting;
-use crate::{Error, Match, PeerId, Result, Whom};
+use crate::{Error, Match, Named, PeerId, Result, Whom};
 use samite_mem::lend::{self, Lender, Recall};
 use std::time::Duration;
 
@@ -95,7 +95,11 @@ impl Fabric {
             }
             if let Some(held) = overdue.look(waited, self.0.grace(), || core.held()) {
                 if core.engine.agent_lost {
-                    let holders = held.iter().map(|held| held.holder.0.to_string());
+                    let holders = held.iter().map(|held| {
+                        let (slot, life) = held.holder;
+                        let peer = slot.of(self.me().node());
+                        Named::new(peer, core.engine.name_of(peer, Some(life))).to_string()
+                    });
                     return Recall::Abort(format!(
                         "{} still copies into a buffer of this process, and the agent is gone",
                         holders.collect::<Vec<_>>().join(", ")
@@ -179,11 +183,8 @@ impl Core {
             let Some(op) = self.engine.ops.get(key) else {
                 continue;
             };
-            let late = Error::Timeout {
-                what: op.what,
-                whom: op.peer.map_or(Whom::Any, Whom::Peer),
-                after,
-            };
+            let (what, whom) = (op.what, op.peer.map_or(Whom::Any, Whom::Peer));
+            let late = self.engine.late(what, whom, after, Some(key));
             self.engine.give_up(key, late);
             if recalls == Recalls::AtOnce {
                 self.engine.ops.detach(key);
@@ -235,8 +236,11 @@ impl<'f> OpenScope<'f> {
     /// Ends the scope; returns the first error of an operation that was started in it.
     fn close(&mut self) -> Option<Error> {
         let was_open = std::mem::replace(&mut self.is_open, false);
-        let ops = &mut self.fabric.0.lock().ok()?.engine.ops;
-        was_open.then(|| ops.end_scope(self.level)).flatten()
+        let engine = &mut self.fabric.0.lock().ok()?.engine;
+        let error = was_open
+            .then(|| engine.ops.end_scope(self.level))
+            .flatten()?;
+        Some(engine.named(error))
     }
 }
 

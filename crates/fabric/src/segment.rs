@@ -192,8 +192,10 @@ impl Fabric {
         let mut core = self.0.lock()?;
         let _looked_up = core.known(key.peer);
         core.engine.lives(key)?;
-        let path = AccessPath::new(&mut core.engine, key)?;
-        Ok(Remote::new(self.clone(), key, path))
+        match AccessPath::new(&mut core.engine, key) {
+            Ok(path) => Ok(Remote::new(self.clone(), key, path)),
+            Err(error) => Err(core.engine.named(error)),
+        }
     }
 
     /// As [`Fabric::attach`], but without checking the segment: the owner is asked with each

@@ -119,6 +119,8 @@ const LOSSES: &[&str] = &[
     " died and no other store had a copy",
     " ended before it was complete: writer rank ",
     ": no answer from ",
+    "is it stopped, or waiting for this process?",
+    "does any of them still do so?",
 ];
 
 /// Returns true if the words of a unit say that it failed because another unit, or the agent, had
@@ -149,7 +151,14 @@ fn parties(error: &str, speaker: &Name, units: &[Name]) -> Vec<Name> {
         by_number.chain(by_name).chain([speaker.clone()]).collect()
     } else {
         let ranks = numbers("rank").map(|rank| Name::unit(speaker.program(), rank));
-        ranks.filter(|name| units.contains(name)).collect()
+        let is_named = |unit: &&Name| {
+            unit.program() == speaker.program() && words.contains(&unit.to_string().as_str())
+        };
+        let by_name = units.iter().filter(is_named).cloned();
+        ranks
+            .filter(|name| units.contains(name))
+            .chain(by_name)
+            .collect()
     };
     named.sort();
     named.dedup();

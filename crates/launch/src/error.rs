@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 use crate::plan::Name;
 
 /// Why a job could not be started, or did not end successfully.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The workflow file cannot be read.

@@ -92,7 +92,7 @@ mod waiters;
 #[cfg(not(loom))]
 pub use arena::Arena;
 pub use biased::{Biased, Guard};
-pub use code::ErrorCode;
+pub use code::{ErrorCode, debug_error};
 #[cfg(not(loom))]
 pub use doorbell::WakeSocket;
 pub use doorbell::{BellWords, DOORBELL_BYTES, Doorbell, NEWS_WORDS, PEERS_MAX, Sleep};
@@ -129,7 +129,7 @@ impl Span {
 }
 
 /// Invalid data written by another process (rule M5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} has the impossible value {value}")]
 pub struct Corrupt {
     /// The field.
@@ -138,8 +138,14 @@ pub struct Corrupt {
     pub value: u64,
 }
 
+impl std::fmt::Debug for Corrupt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
 /// Failures of memory.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The request exceeds the budget of the domain.

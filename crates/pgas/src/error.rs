@@ -1,9 +1,10 @@
 //! The errors of global memory.
 
 use crate::Unit;
+use samite_fabric::Named;
 
 /// An error of global memory, or of a call that does not fit the memory that it names.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An error of the fabric: a lost peer, a deadline, the budget.
@@ -13,7 +14,7 @@ pub enum Error {
     #[error("{unit} was lost during {what}")]
     UnitLost {
         /// The unit.
-        unit: Unit,
+        unit: Named<Unit>,
         /// What was under way.
         what: &'static str,
     },
@@ -21,7 +22,7 @@ pub enum Error {
     #[error("elements {first}..{end} lie outside the {len} elements of {unit}")]
     OutOfRange {
         /// The unit whose memory it is.
-        unit: Unit,
+        unit: Named<Unit>,
         /// The first element.
         first: u64,
         /// One past the last element.
@@ -38,8 +39,8 @@ pub enum Error {
         size: u32,
     },
     /// A unit that the job, the team or the group of this global memory does not have.
-    #[error("{0} is not a member")]
-    NotAMember(Unit),
+    #[error("{0} is not a member: use units of the team, group or job")]
+    NotAMember(Named<Unit>),
     /// A pointer to memory that was freed, or that never was.
     #[error("the pointer ({pointer}) refers to memory that was freed or never allocated")]
     BadPointer {
@@ -92,12 +93,10 @@ pub enum Error {
         found: u64,
     },
     /// The members of a team called different collectives, or one with different arguments.
-    #[error(
-        "{unit} called the collective with different arguments: {what} ({theirs} there, {ours} here)"
-    )]
+    #[error("{unit} {}", crate::collective::differs(what, *theirs, *ours))]
     Mismatch {
         /// The unit that differs from this one.
-        unit: Unit,
+        unit: Named<Unit>,
         /// Which argument.
         what: &'static str,
         /// Its value there.
@@ -107,13 +106,13 @@ pub enum Error {
     },
     /// A member could not allocate the memory for its part.
     #[error("{0} could not allocate its part; its own error says why")]
-    NoMemory(Unit),
+    NoMemory(Named<Unit>),
     /// A member could not take part in a collective, which therefore ended at all others.
     #[error("{0} could not take part in a collective; its own error says why")]
-    Refused(Unit),
+    Refused(Named<Unit>),
     /// A part could not change its phase, because a process is attached to it in another way.
     #[error("the part of {0} could not change its phase; its own error says why")]
-    NoPhase(Unit),
+    NoPhase(Named<Unit>),
     /// Registered memory has no phases.
     #[error("registered memory is always shared; to change phases, allocate the memory")]
     AlwaysShared,
@@ -127,7 +126,7 @@ pub enum Error {
     )]
     HolderLost {
         /// The holder that died.
-        unit: Unit,
+        unit: Named<Unit>,
     },
     /// The unit that asks for the lock already holds it, or waits for it in another thread, or asks
     /// from an operator or a handler during the wait. Locks are not recursive.

@@ -119,6 +119,7 @@ impl Implicit {
         // Without the lock, because handlers may run.
         given_up.iter_mut().for_each(|op| op.handle.cancel());
         let failed = failed.into_iter().next();
+        let waited = waited.map_err(|error| fabric.named(error));
         waited.and(failed.map_or(Ok(()), |(.., error)| Err(error)))
     }
 
@@ -149,7 +150,7 @@ impl Tracked {
         };
         given_up.extend(self.pending.extract_if(.., is_left));
         Err(match error {
-            Error::Timeout { what, after, .. } => Error::Timeout { what, whom, after },
+            Error::Timeout { what, after, .. } => Error::late(what, whom, after),
             error => error,
         })
     }

@@ -102,7 +102,7 @@ pub use group::Group;
 pub use lock::{GlobalGuard, GlobalLock, Guard, Lock};
 pub use pgas::Pgas;
 pub use pointer::{DartPtr, Flags, GlobalPtr, Origin};
-pub use samite_fabric::{Handle, Scoped, test_all, wait_all};
+pub use samite_fabric::{Handle, Named, Scoped, test_all, wait_all};
 pub use segment::{
     Fetch, Local, Location, Part, Phase, ReadOnly, Segment, Shared, Signal, SignalOp, Strided,
     Unturned, Updates, Wanted,

@@ -162,7 +162,7 @@ impl Pgas {
             .and_then(|bytes| bytes.checked_add(pointer.offset()));
         if bytes.is_none_or(|end| end > len) {
             return Err(Error::OutOfRange {
-                unit: self.job.me,
+                unit: self.job.named(self.job.me),
                 first: pointer.offset() / size.max(1),
                 end: (pointer.offset() / size.max(1)).saturating_add(count),
                 len: len / size.max(1),

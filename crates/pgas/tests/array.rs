@@ -1,7 +1,7 @@
 //! Distributed arrays against a sequential model: elements, boxes, algorithms, copies.
 
 use samite_pgas::array::{Array, ArrayError, Bounds, Dist, Grid, Halo, Pattern};
-use samite_pgas::{Error, Pgas, Unit};
+use samite_pgas::{Error, Named, Pgas, Unit};
 use samite_testkit::{Outcome, everywhere};
 
 /// What an element is in these tests.
@@ -383,7 +383,7 @@ everywhere!(what_does_not_fit_is_refused, 2, |fabric, _| {
     ));
     // Arguments that are wrong at one member only: the others do not wait for it.
     let refused = |done: Result<(), Error>| match (pgas.me().0, done) {
-        (0, Err(Error::Array(_))) | (1, Err(Error::Refused(Unit(0)))) => {}
+        (0, Err(Error::Array(_))) | (1, Err(Error::Refused(Named { id: Unit(0), .. }))) => {}
         (unit, done) => panic!("unit {unit}: {done:?}"),
     };
     let beyond = if pgas.me().0 == 0 { 9 } else { 2 };

@@ -199,6 +199,7 @@ everywhere!(a_full_map_says_so, 2, |fabric, _| {
                 }
                 Err(error) => {
                     let unit = pgas.world().unit(map.owner(&key))?;
+                    let unit = unit.into();
                     assert_eq!(error, Error::Array(ArrayError::MapFull { unit, slots: 5 }));
                     refused += 1;
                 }

@@ -76,6 +76,12 @@ checked!(a_put_and_a_get_without_order, 3, |fabric, _| {
     }
     let found = barrier_says(world)?;
     same!(found.owner, Unit(2));
+    let text = found.to_string();
+    check!(text.contains("of unit.2: a"), "{text}");
+    check!(
+        text.contains("a put by unit.0 at ") && text.contains("a get by unit.1 at "),
+        "{text}"
+    );
     same!(found.elements, 25..30);
     same!(found.element_bytes, 4);
     same!(sides(&found), [(0, AccessKind::Put), (1, AccessKind::Get)]);

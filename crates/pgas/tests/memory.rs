@@ -24,7 +24,7 @@ everywhere!(put_and_get, 3, |fabric, _| {
     }
     let over = segment.put(0, 95, &[1; 6]);
     let expected = Error::OutOfRange {
-        unit: Unit(0),
+        unit: Unit(0).into(),
         first: 95,
         end: 101,
         len: 100,
@@ -104,7 +104,7 @@ everywhere!(teams_of_teams, 4, |fabric, _| {
         let stranger = Group::first(4);
         assert_eq!(
             first.create(&stranger).err(),
-            Some(Error::NotAMember(Unit(3)))
+            Some(Error::NotAMember(Unit(3).into()))
         );
         assert_ne!(first.id(), world.id());
         assert_eq!(pgas.team(first.id()).as_ref(), Some(&first));

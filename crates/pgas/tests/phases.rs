@@ -134,7 +134,7 @@ fn who_is_still_attached_keeps_the_phase_from_changing() {
     let unturned = segment.turn::<Local>().expect_err("somebody is attached");
     let users = samite_fabric::Error::InUse {
         segment: number,
-        users: vec![fabric.me()],
+        users: vec![fabric.me().into()],
     };
     let (segment, error) = unturned.into_parts();
     assert_eq!(error, Error::Fabric(users));

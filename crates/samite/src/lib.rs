@@ -29,9 +29,9 @@ mod unit;
 /// The array library of streams, in the version that they use.
 pub use ndarray;
 pub use samite_fabric::{
-    Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Mask,
-    Match, PeerId, PeerInfo, Ptracer, Received, Remote, Result, Scope, Segment, SegmentKey, Sent,
-    Status, View, Whom, Width, agent, test_all, transport, wait_all,
+    Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Late,
+    Mask, Match, Named, PeerId, PeerInfo, Ptracer, Received, Remote, Result, Scope, Segment,
+    SegmentKey, Sent, Status, View, Whom, Width, agent, test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 pub use samite_pgas as pgas;

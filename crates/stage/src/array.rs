@@ -101,11 +101,48 @@ impl Selection for RangeFull {
 
 /// Returns a box of a variable, after checking that it is inside the array.
 pub(crate) fn inside(variable: &str, shape: &[u64], asked: Region) -> Result<Region> {
-    match Region::whole(shape)?.contains(&asked) {
+    let whole = Region::whole(shape)?;
+    if asked.dims() != whole.dims() {
+        return Err(Error::BoxDimensions {
+            variable: variable.to_owned(),
+            asked,
+            shape: shape.to_vec(),
+        });
+    }
+    match whole.contains(&asked) {
         true => Ok(asked),
         false => Err(Error::OutsideArray {
             variable: variable.to_owned(),
             asked,
+            shape: shape.to_vec(),
+        }),
+    }
+}
+
+/// Returns the box of a block that is put into an array of this shape.
+///
+/// # Errors
+/// The three have different numbers of dimensions; the block is not inside the array.
+pub(crate) fn block(
+    variable: &str,
+    shape: &[u64],
+    start: &[u64],
+    extent: &[u64],
+) -> Result<Region> {
+    if start.len() != shape.len() || extent.len() != shape.len() {
+        return Err(Error::BlockDimensions {
+            variable: variable.to_owned(),
+            shape: shape.to_vec(),
+            start: start.to_vec(),
+            block: extent.to_vec(),
+        });
+    }
+    let region = Region::at(start, extent)?;
+    match Region::whole(shape)?.contains(&region) {
+        true => Ok(region),
+        false => Err(Error::BlockOutside {
+            variable: variable.to_owned(),
+            block: region,
             shape: shape.to_vec(),
         }),
     }

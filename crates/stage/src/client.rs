@@ -4,7 +4,7 @@ use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
 use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, ServiceId};
-use samite_fabric::{Fabric, Identity, Layer};
+use samite_fabric::{Fabric, Identity, Layer, Named};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
@@ -176,7 +176,16 @@ impl Client {
         let mut call = self.call(ServiceId::BLOCK_STORE, block_store, encode)?;
         let answer = self.wait(deadline, "a block store", &mut call)?;
         let answer = decoded::<BlockStoreAnswer>(&answer)?;
-        answer.map_err(|why| Error::BlockStore { block_store, why })
+        answer.map_err(|why| Error::BlockStore {
+            block_store: self.named(block_store),
+            why,
+        })
+    }
+
+    /// Returns a block store as errors name it.
+    pub(crate) fn named(&self, block_store: Peer) -> Named<Peer> {
+        let (peer, life) = (block_store.id(), Some(block_store.incarnation()));
+        Named::new(block_store, self.fabric.name_of(peer, life))
     }
 
     /// Waits for the staging servers of the domain: all ranks of each program of which one has

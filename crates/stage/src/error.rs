@@ -3,9 +3,10 @@
 use crate::method::graph::GraphError;
 use crate::protocol::{Fault, Peer, Step};
 use crate::{Dtype, Region, SpaceError};
+use samite_fabric::Named;
 
 /// Failures of the world, and calls that do not fit the stream they are for.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// What the coordinator answered.
@@ -91,10 +92,10 @@ pub enum Error {
     #[error("an unexpected answer or state: {0}")]
     Nonsense(String),
     /// A block store did not do what it was asked.
-    #[error("block store {block_store}: {why}")]
+    #[error("{block_store} refused a request for a buffer: {why}")]
     BlockStore {
         /// The block store.
-        block_store: Peer,
+        block_store: Named<Peer>,
         /// What it answered.
         why: String,
     },
@@ -180,6 +181,56 @@ pub enum Error {
         /// Shape of the whole array.
         shape: Vec<u64>,
     },
+    /// A box with another number of dimensions than the array.
+    #[error(
+        "the number of dimensions of {variable} is {} (its shape is {shape:?}), but the box {asked} has {}: give one range for each dimension",
+        shape.len(),
+        asked.dims()
+    )]
+    BoxDimensions {
+        /// The variable.
+        variable: String,
+        /// The box.
+        asked: Region,
+        /// Shape of the whole array.
+        shape: Vec<u64>,
+    },
+    /// A block whose shape, start and array have different numbers of dimensions.
+    #[error(
+        "a block of shape {block:?} was put at {start:?} into {variable}, whose shape is {shape:?}: give all three the same number of dimensions"
+    )]
+    BlockDimensions {
+        /// The variable.
+        variable: String,
+        /// Shape of the whole array.
+        shape: Vec<u64>,
+        /// Where the block begins.
+        start: Vec<u64>,
+        /// Shape of the block.
+        block: Vec<u64>,
+    },
+    /// A block that is put outside its array.
+    #[error(
+        "the block {block} does not lie inside {variable}, whose shape is {shape:?}: put it inside, or give the array a larger shape"
+    )]
+    BlockOutside {
+        /// The variable.
+        variable: String,
+        /// The block.
+        block: Region,
+        /// Shape of the whole array.
+        shape: Vec<u64>,
+    },
+    /// A stream that is closed without the step that was begun last.
+    #[error(
+        "step {step} of the stream {stream} was begun and dropped, so nothing of it is in the stream, which now counts as failed: call `commit` on each step before `close`, or `abort` on one that you leave out"
+    )]
+    NeverCommitted {
+        /// The stream.
+        stream: String,
+        /// The step.
+        step: Step,
+    },
     /// A step of which a block was begun, and did not get there.
     #[error(
         "step {step} cannot be committed, because an earlier call failed to put a block: drop the step, and begin it again"
@@ -208,7 +259,8 @@ samite_mem::error_codes!(Error, "stage", {
     NoCoordinator = 300, SecondStage = 301, NoServers = 302, NoNews = 303, File = 304, OtherRun = 305,
     RankBehind = 306, NoMemory = 307, Nonsense = 308, BlockStore = 309, ArrayShape = 310,
     TwoKinds = 311, NoVariable = 312, Clash = 313, OutsideArray = 314, Spoiled = 315, Hole = 316,
-    Dimensions = 317, NotAllocated = 318,
+    Dimensions = 317, NotAllocated = 318, BoxDimensions = 319, BlockDimensions = 320,
+    BlockOutside = 321, NeverCommitted = 322,
 }, inner: Fault, Fabric, Graph, Space);
 
 fn said_of(written: &Option<u64>) -> String {

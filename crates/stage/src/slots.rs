@@ -392,9 +392,9 @@ pub(crate) fn lost_block_store(error: &Error) -> Option<Peer> {
     match error {
         Error::Fault(
             Fault::NoBlockStore { block_store } | Fault::BlockStoreLost { block_store, .. },
-        ) => Some(*block_store),
+        ) => Some(block_store.id),
         Error::Fabric(samite_fabric::Error::PeerLost { peer, incarnation }) => {
-            Some(Peer::new(peer.0, *incarnation))
+            Some(Peer::new(peer.id.0, *incarnation))
         }
         _ => None,
     }

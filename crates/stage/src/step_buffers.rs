@@ -120,7 +120,10 @@ impl Buffers {
             Some(error) if !error.is_loss() => error,
             _ => Error::Fault(Fault::Damaged {
                 step: self.step,
-                block_stores: copies.iter().map(|at| at.block_store).collect(),
+                block_stores: copies
+                    .iter()
+                    .map(|at| self.client.named(at.block_store))
+                    .collect(),
             }),
         }
     }
@@ -350,7 +353,7 @@ impl Buffers {
         if bytes.len() as u64 != len {
             let there = bytes.len();
             return Err(Error::BlockStore {
-                block_store: at.block_store,
+                block_store: self.client.named(at.block_store),
                 why: format!("it sent {there} bytes of {len} that were requested"),
             });
         }

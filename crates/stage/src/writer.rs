@@ -41,6 +41,9 @@ pub struct Writer {
     pub(crate) promised: (Arc<[Edge]>, u32),
     /// The step that was committed last, if this rank can still read it.
     pub(crate) kept: Option<Arc<WrittenStep>>,
+    /// The step that was begun last, if something was put into it and it was dropped without a
+    /// word.
+    pub(crate) dropped: Option<Step>,
 }
 
 /// The destination of the steps.
@@ -94,6 +97,7 @@ impl Writer {
                 to: Target::Files(files),
                 promised: (Arc::new([]), 0),
                 kept: None,
+                dropped: None,
             });
         }
         let servers = match settings.method {
@@ -151,6 +155,7 @@ impl Writer {
             to: Target::BlockStores(kept),
             promised: (Arc::new([]), 0),
             kept: None,
+            dropped: None,
         })
     }
 
@@ -199,8 +204,16 @@ impl Writer {
     /// more steps ([`Fault::ClosesEarly`](crate::protocol::Fault::ClosesEarly); with the method
     /// `file`, readers detect it: [`Failure::ClosedEarly`](crate::protocol::Failure::ClosedEarly)),
     /// and this one counts as failed; the coordinator is lost; the end of the file could not be
-    /// written.
+    /// written. [`Error::NeverCommitted`]: the step that was begun last was dropped, although
+    /// something was put into it; this rank counts as failed.
     pub fn close(self) -> Result<()> {
+        if let Some(step) = self.dropped {
+            let stream = match &self.to {
+                Target::BlockStores(kept) => kept.stream.clone(),
+                Target::Files(files) => files.stream.clone(),
+            };
+            return Err(Error::NeverCommitted { stream, step });
+        }
         match self.to {
             Target::BlockStores(kept) => kept.close(),
             Target::Files(files) => files.close(),

@@ -54,6 +54,156 @@ fn a_second_stage_in_a_domain_of_one_process_is_refused() -> Result<()> {
     field.step()?.commit()
 }
 
+/// What errors of wrong boxes say.
+#[test]
+fn boxes_and_blocks_that_do_not_fit_are_named() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").discard_unread().retain(1).open()?;
+    let mut step = field.step()?;
+    let block = ndarray::Array2::<f64>::zeros((2, 3));
+    let says = |error: Result<()>, sentence: &str| {
+        assert_eq!(error.unwrap_err().to_string(), sentence);
+    };
+    says(
+        step.put("u", [4_u64, 4], [0_u64, 0, 0], block.view()),
+        "a block of shape [2, 3] was put at [0, 0, 0] into u, whose shape is [4, 4]: give all three the same \
+         number of dimensions",
+    );
+    says(
+        step.alloc::<f64>("u", [4_u64, 4], [0_u64, 0], [4_u64])
+            .map(|_| ()),
+        "a block of shape [4] was put at [0, 0] into u, whose shape is [4, 4]: give all three the same number \
+         of dimensions",
+    );
+    says(
+        step.put("u", [4_u64, 4], [3_u64, 0], block.view()),
+        "the block [3..5, 0..3] does not lie inside u, whose shape is [4, 4]: put it inside, or give the array \
+         a larger shape",
+    );
+    step.put("u", [4_u64, 4], [0_u64, 0], block.view())?;
+    step.commit()?;
+    let mut reader = stage.reader("field")?;
+    let step = reader.at(0)?.expect("it is retained");
+    says(
+        step.get::<f64, Ix1>("u", Region::new(&[0], &[4])?)
+            .map(|_| ()),
+        "the number of dimensions of u is 2 (its shape is [4, 4]), but the box [0..4] has 1: give one range for \
+         each dimension",
+    );
+    says(
+        step.get::<f64, Ix2>("u", [0..2, 0..5]).map(|_| ()),
+        "[0..2, 0..5] is outside u, whose shape is [4, 4]: ask for a box inside it",
+    );
+    Ok(())
+}
+
+/// A step that the program fills and then forgets to commit is not missing without a word.
+#[test]
+fn a_stream_is_not_closed_without_a_step_that_was_filled() -> Result<()> {
+    for method in [Method::Stream, Method::File] {
+        let fabric = alone();
+        let folder = format!("samite-alone-{}-{method:?}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        let settings = Settings {
+            folder: folder.clone(),
+            ..Settings::of(method)
+        };
+        let stage = Stage::join_with(&fabric, Configuration::of(settings))?;
+        let open = |name: &str| stage.write(name).discard_unread();
+        let name = format!("{method:?}");
+        // Dropped empty, aborted, or begun again: nothing is missing.
+        let mut field = open(&name).open()?;
+        drop(field.step()?);
+        let mut step = field.step()?;
+        step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+        step.abort();
+        let mut step = field.step()?;
+        step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+        drop(step);
+        let mut step = field.step()?;
+        step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+        step.commit()?;
+        field.close()?;
+        let name = format!("{method:?}, forgotten");
+        let mut field = open(&name).open()?;
+        field.step()?.commit()?;
+        let mut step = field.step()?;
+        step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+        drop(step);
+        let sentence = format!(
+            "step 1 of the stream {name} was begun and dropped, so nothing of it is in the stream, which now counts \
+             as failed: call `commit` on each step before `close`, or `abort` on one that you leave out"
+        );
+        assert_eq!(field.close().unwrap_err().to_string(), sentence);
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    Ok(())
+}
+
+/// Who waits for a stream that nobody opened learns which ones are open.
+#[test]
+fn streams_that_are_open_are_listed() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    fabric.set_deadline(Duration::from_millis(30));
+    let says = |error: Result<_>, sentence: &str| {
+        let error: Error = error.map(|_: samite_stage::Reader| ()).unwrap_err();
+        assert_eq!(error.to_string(), sentence);
+    };
+    says(
+        stage.reader("field"),
+        "no program opened the stream field for writing in time: check its name, or wait longer; no stream is open",
+    );
+    let _field = stage.write("temperature").open()?;
+    let _other = stage.write("pressure").open()?;
+    says(
+        stage.reader("temperatur"),
+        "no program opened the stream temperatur for writing in time: check its name, or wait longer; did you mean \
+         temperature? These are open: temperature, pressure",
+    );
+    says(
+        stage.reader("field"),
+        "no program opened the stream field for writing in time: check its name, or wait longer; these are open: \
+         temperature, pressure",
+    );
+    Ok(())
+}
+
+/// A budget that is used up is said to be, with its numbers, and not that the block store has none.
+#[test]
+fn a_budget_that_is_used_up_is_said_to_be() -> Result<()> {
+    const BUDGET: u64 = 64 << 20;
+    let config = Config {
+        budget: Some(BUDGET),
+        ..Config::default()
+    };
+    let fabric =
+        Fabric::alone(Identity::by_hand("alone"), config).expect("a domain of one process");
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").discard_unread().open()?;
+    let taken = fabric.allocate(40 << 20)?;
+    let mut step = field.step()?;
+    let block = ndarray::Array1::<u8>::zeros(30 << 20);
+    let put = step.put("u", [30_u64 << 20], [0_u64], block.view());
+    let error = put.unwrap_err();
+    let Error::Fault(Fault::BudgetUsedUp { used, budget, .. }) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(*budget == BUDGET && *used >= 40 << 20, "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with("memory.budget is used up: "), "{text}");
+    assert!(
+        text.contains(&format!("{used} of the {BUDGET} bytes")),
+        "{text}"
+    );
+    assert!(text.contains("of alone.0"), "{text}");
+    drop((step, taken));
+    let mut step = field.step()?;
+    step.put("u", [30_u64 << 20], [0_u64], block.view())?;
+    step.commit()
+}
+
 #[test]
 fn a_subscription_without_an_edge_is_refused_at_once() -> Result<()> {
     let fabric = alone();

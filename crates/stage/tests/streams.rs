@@ -237,7 +237,7 @@ fn a_hole_is_named() {
                 Array2::<u16>::ones((2, 2)).view(),
             );
             check!(
-                matches!(outside, Err(Error::OutsideArray { .. })),
+                matches!(outside, Err(Error::BlockOutside { .. })),
                 "{outside:?}"
             );
             step.commit()?;

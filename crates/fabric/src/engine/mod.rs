@@ -20,8 +20,8 @@ mod tests;
 mod unexpected;
 
 use crate::matching::Matcher;
-use crate::node::NodeMember;
-use crate::ops::{ClaimWords, Ending, Key, Ops, Status, Then, Work};
+use crate::node::{NodeMember, agent};
+use crate::ops::{ClaimWords, Ending, Key, Ops, Outcome, Status, Then, Work};
 use crate::peer::PeerMap;
 use crate::proto::barrier::{Arrivals, Barriers};
 use crate::proto::rma::Piece;
@@ -30,7 +30,7 @@ use crate::route::Route;
 use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
-use crate::{CostModel, Error, Mask, PeerId, PeerInfo};
+use crate::{CostModel, Error, Late, Mask, Match, PeerId, PeerInfo, Whom};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
@@ -40,6 +40,7 @@ use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 pub(crate) use unexpected::{Pace, UNPOLLED, weight};
 
 /// A handler of active messages: takes the sender and the bytes, may return a reply.
@@ -263,12 +264,72 @@ impl Engine {
         Some(why.unwrap_or(Error::NoSuchPeer(peer)))
     }
 
+    /// Gives the peers that an error names the names that are known of them.
+    #[cold]
+    pub(crate) fn named(&self, mut error: Error) -> Error {
+        error.name_peers(|peer, incarnation| self.name_of(peer, incarnation));
+        error
+    }
+
+    /// Returns the name of a peer for an error, if it is known.
+    pub(crate) fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
+        let is_it = |info: &&PeerInfo| incarnation.is_none_or(|life| info.incarnation == life);
+        let known = self.peers.info(peer).filter(is_it);
+        match known {
+            Some(info) => Some(self.node.name(info)),
+            None => self.node.name_of(peer, incarnation),
+        }
+    }
+
+    /// Takes the result of an operation that is done, and frees it.
+    #[inline]
+    pub(crate) fn take(&mut self, key: Key) -> Option<Result<Outcome, Error>> {
+        match self.ops.take(key)? {
+            Ok(outcome) => Some(Ok(outcome)),
+            Err(error) => Some(Err(self.named(error))),
+        }
+    }
+
+    /// Returns the error of a wait that reached its deadline, for an operation if `key` says so.
+    #[cold]
+    pub(crate) fn late(
+        &mut self,
+        what: &'static str,
+        whom: Whom,
+        after: Duration,
+        key: Option<Key>,
+    ) -> Error {
+        let mut error = Error::late(what, whom, after);
+        if let Error::Timeout { message, .. } = &mut error {
+            *message = key.and_then(|key| self.late_message(key)).map(Box::new);
+        }
+        self.named(error)
+    }
+
+    fn late_message(&mut self, key: Key) -> Option<Late> {
+        match &self.ops.get(key)?.work {
+            Work::Send { tag, .. } => Some(Late::Send { tag: *tag }),
+            Work::Collect(collect) => Some(Late::Rest {
+                tag: collect.status.tag,
+            }),
+            Work::Pull(pull) => Some(Late::Rest {
+                tag: pull.status.tag,
+            }),
+            Work::Receive { .. } | Work::ReceiveAny { .. } => {
+                let Match { source, tag, mask } = self.matcher.find(|posted| *posted == key)?;
+                let others = self.matcher.unexpected_tags(source);
+                Some(Late::Receive { tag, mask, others })
+            }
+            _ => None,
+        }
+    }
+
     /// Returns why an incarnation of a peer cannot be reached. It is also lost when its number has
     /// been reassigned.
     pub(crate) fn lost_life(&self, peer: PeerId, incarnation: u32) -> Option<Error> {
         let info = self.peers.info(peer);
         let is_another = info.is_some_and(|info| info.incarnation != incarnation);
-        let lost = is_another.then_some(Error::PeerLost { peer, incarnation });
+        let lost = is_another.then(|| self.named(lost(peer, incarnation)));
         lost.or_else(|| self.gone(peer))
     }
 
@@ -278,9 +339,8 @@ impl Engine {
     /// # Errors
     /// [`Error::PeerLost`] if another process has the number by now.
     pub(crate) fn has_been(&mut self, peer: PeerId, incarnation: u32) -> Result<(), Error> {
-        let lost = Error::PeerLost { peer, incarnation };
-        let known = self.peers.get(peer);
-        match known {
+        let lost = self.named(lost(peer, incarnation));
+        match self.peers.get(peer) {
             Some(Peer {
                 info: Some(info), ..
             }) if info.incarnation == incarnation => {}
@@ -338,7 +398,8 @@ impl Engine {
         let Some(op) = self.ops.get(key) else { return };
         let result = match &mut op.work {
             Work::Receive { buf } => {
-                if let Err(error) = status.within(buf.len()) {
+                if let Err(mut error) = status.within(buf.len()) {
+                    error.name_peers(|peer, _| self.name_of(peer, Some(incarnation)));
                     return self.ops.finish(key, Err(error));
                 }
                 buf.fill(0, body);
@@ -409,6 +470,8 @@ impl Engine {
     fn part(&mut self, peer: PeerId, error: Error) {
         // Waiters for something that the peer does must look again.
         self.changes += 1;
+        // Named now, because the number may belong to another process later.
+        let error = self.named(error);
         let state = self.peer(peer);
         state.gone = Some(error.clone());
         state.outbox = Outbox::default();
@@ -482,9 +545,14 @@ impl Engine {
         self.keep_last_words(id);
         // A barrier with the new life can succeed.
         self.barriers.broken.retain(|(_, (lost, _))| *lost != id);
+        let pace = match agent::is_agent(&info.identity) {
+            true => Pace::Closed,
+            false => Pace::Go,
+        };
         *self.peer(id) = Peer {
             info: Some(info),
             route,
+            pace,
             ..Peer::default()
         };
     }
@@ -495,10 +563,18 @@ impl Engine {
         self.part(
             peer,
             Error::PeerCorrupt {
-                peer,
+                peer: peer.into(),
                 what: Corrupt { what, value },
             },
         );
+    }
+}
+
+/// Returns the error for an incarnation of a peer that is gone.
+pub(crate) fn lost(peer: PeerId, incarnation: u32) -> Error {
+    Error::PeerLost {
+        peer: peer.into(),
+        incarnation,
     }
 }
 
@@ -547,7 +623,7 @@ impl Sink for Engine {
         match change {
             Change::Joined(info, caps) => self.joined(info, caps),
             Change::Lost { peer, incarnation } => {
-                self.part(peer, Error::PeerLost { peer, incarnation });
+                self.part(peer, lost(peer, incarnation));
             }
             Change::Corrupt { peer, what } => self.corrupt(peer, what.what, what.value),
             Change::AgentLost => self.agent_lost = true,

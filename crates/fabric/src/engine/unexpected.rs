@@ -48,6 +48,8 @@ pub(crate) enum Pace {
     Offer,
     /// Not now.
     Stop,
+    /// None at all: it is an agent, which never receives. No peer says so of itself.
+    Closed,
 }
 
 impl Pace {
@@ -200,7 +202,8 @@ impl Engine {
     #[inline]
     pub(crate) fn may_signal(&mut self, to: PeerId, key: u64) -> bool {
         // A process in a barrier polls, and keeps none of its signals.
-        key >= crate::proto::barrier::KEYS || !self.must_poll() && self.peer(to).pace != Pace::Stop
+        key >= crate::proto::barrier::KEYS
+            || !self.must_poll() && !matches!(self.peer(to).pace, Pace::Stop | Pace::Closed)
     }
 
     /// Returns whether a poll is due before the next short frame.

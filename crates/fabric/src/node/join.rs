@@ -1,9 +1,9 @@
 //! Becoming a member of a node: of a domain with an agent, or of a domain of one.
 
-use super::agent::{AgentExtents, Life, Node, Seat, client};
+use super::agent::{self, AgentExtents, Life, Node, Seat, client};
 use super::{Layout, Others, PeerTable, Slot, own_cpus};
 use crate::membership::NodeLife;
-use crate::{Config, Error, Identity, PeerId};
+use crate::{Config, Error, Identity, PeerId, PeerInfo};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
@@ -51,6 +51,36 @@ impl NodeMember {
             holder: layout.holder(me),
             others: Others::default(),
             layout,
+        }
+    }
+
+    /// Returns the name of a peer for an error; `None` if nothing is known of it, or only of
+    /// another incarnation. Takes no lock of the engine.
+    pub(crate) fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
+        let info = match peer.node() == self.number {
+            // A hostile peer may name a slot that does not exist.
+            true if peer.slot().0 < self.layout.peers.used() => self.layout.peers.info(peer.slot()),
+            true => None,
+            false => self.others.info(peer),
+        };
+        let is_it = |info: &PeerInfo| incarnation.is_none_or(|life| info.incarnation == life);
+        info.filter(is_it).map(|info| self.name(&info))
+    }
+
+    /// Returns the name of a peer of which this is known: `heat.1`, with its job if that is not
+    /// this process's own.
+    pub(crate) fn name(&self, info: &PeerInfo) -> Arc<str> {
+        let of = &info.identity;
+        if agent::is_agent(of) {
+            return match info.peer.node() == self.number {
+                true => "the agent".into(),
+                false => format!("the agent of node {}", info.peer.node()).into(),
+            };
+        }
+        let own = self.layout.peers.info(self.me);
+        match own.is_none_or(|own| own.identity.job == of.job) {
+            true => format!("{}.{}", of.program, of.rank).into(),
+            false => format!("{}.{} of the job {}", of.program, of.rank, of.job).into(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::ops::{Key, Op, Outcome, Status, Then, Work};
 use crate::rpc::{Inbound, Inbox, LOOK_UP, Life, ServiceId};
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Offer, Words, frame, kind};
-use crate::{Error, PeerId, SegmentKey};
+use crate::{Error, Named, PeerId, SegmentKey};
 use samite_mem::lend::{ReadBuf, WriteBuf};
 use samite_mem::ring::Body;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -410,15 +410,16 @@ impl Engine {
                 most: LONG_MAX,
             }),
             NO_MEMORY => Err(Error::Memory(format!(
-                "{from} has no memory for an active message of {} bytes",
+                "{} has no memory for an active message of {} bytes",
+                Named::new(from, self.name_of(from, None)),
                 status >> 16
             ))),
             PANICKED => Err(Error::HandlerPanicked {
-                peer: from,
+                peer: from.into(),
                 handler: (status >> 16) as u16,
             }),
             _ => Err(Error::NoHandler {
-                peer: from,
+                peer: from.into(),
                 handler: (status >> 16) as u16,
             }),
         };

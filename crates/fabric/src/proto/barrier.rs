@@ -1,7 +1,7 @@
 //! The engine's state of barriers: which members have arrived, and what the roots have answered.
 //! The protocol and its invariants are described in [`crate::barrier`].
 
-use crate::engine::Engine;
+use crate::engine::{self, Engine};
 use crate::transport::Incoming;
 use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result, Whom};
@@ -145,10 +145,8 @@ impl Engine {
             }
             NO => {
                 let Words([peer, incarnation]) = Words::<2>::read(frame.inline).ok_or(WHO)?;
-                let lost = Error::PeerLost {
-                    peer: PeerId(number(peer)?),
-                    incarnation: number(incarnation)?,
-                };
+                let (peer, incarnation) = (PeerId(number(peer)?), number(incarnation)?);
+                let lost = self.named(engine::lost(peer, incarnation));
                 self.barriers.answered(from, attempt, Err(lost));
             }
             LATE => {

@@ -126,7 +126,8 @@ impl Engine {
         let buf = match std::mem::replace(&mut op.work, Work::None) {
             Work::Receive { buf } if buf.len() < offer.len => {
                 let error = Error::Truncated {
-                    from,
+                    from: from.into(),
+                    tag,
                     message: offer.len,
                     buffer: buf.len(),
                 };
@@ -301,7 +302,7 @@ impl Engine {
         }
         let result = match whole {
             true => Ok(Outcome::Sent(buf.and_then(ReadBuf::into_owned))),
-            false => Err(Error::NotReceived(from)),
+            false => Err(Error::NotReceived(from.into())),
         };
         self.ops.finish(frame.arg, result);
         Ok(())

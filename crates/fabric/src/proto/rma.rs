@@ -27,7 +27,7 @@
 //! The transport refuses a later operation, which ends with [`Error::NoSuchSegment`], as on mapped
 //! memory. A process that attaches again gets the key of the new registration.
 
-use crate::engine::{Access, Engine, Queued};
+use crate::engine::{Access, Engine, Queued, lost};
 use crate::ops::{Key, Outcome, Work};
 use crate::transport::{
     AnyTransport, Completed, Incoming, Push, Registration, RemoteKey, RmaError, RmaVerb, Transport,
@@ -204,12 +204,9 @@ impl Engine {
         rma.bytes = rma.bytes.saturating_sub(piece.bytes);
         let error = match completed.result {
             Ok(word) => return self.piece_done(piece, completed.verb, word),
-            Err(RmaError::Lost) => Error::PeerLost {
-                peer,
-                incarnation: self.incarnation(peer),
-            },
+            Err(RmaError::Lost) => lost(peer, self.incarnation(peer)),
             Err(RmaError::Refused) => Error::NoSuchSegment {
-                peer,
+                peer: peer.into(),
                 segment: piece.segment,
             },
         };

@@ -313,17 +313,17 @@ impl Engine {
         let result = match status {
             OK => Ok(Outcome::Word(word)),
             NOT_NOW => Err(Error::WrongPhase {
-                peer: from,
+                peer: from.into(),
                 segment: word as u32,
             }),
             WRONG_LIFE => Err(Error::PeerLost {
-                peer: from,
+                peer: from.into(),
                 incarnation: word as u32,
             }),
             // The range was checked against the key: if it does not fit, the segment is another
             // one.
             NO_SEGMENT | OUT_OF_RANGE => Err(Error::NoSuchSegment {
-                peer: from,
+                peer: from.into(),
                 segment: word as u32,
             }),
             _ => return Err("the status of an answer"),

@@ -157,15 +157,11 @@ impl Call {
             Err(error) => return error,
         };
         match core.engine.ops.get(self.key).map(|op| &op.work) {
-            Some(Work::Refused { is_busy: false }) => Error::NoHandler {
-                peer: self.to.peer,
+            Some(Work::Refused { is_busy: false }) => core.engine.named(Error::NoHandler {
+                peer: self.to.peer.into(),
                 handler: self.service.number(),
-            },
-            _ => Error::Timeout {
-                what,
-                whom: Whom::Peer(self.to.peer),
-                after,
-            },
+            }),
+            _ => (core.engine).late(what, Whom::Peer(self.to.peer), after, None),
         }
     }
 
@@ -194,7 +190,7 @@ fn fate(engine: &mut Engine, key: Key) -> Option<Fate> {
     let ended = match engine.ops.get(key) {
         None => Err(Error::Cancelled),
         Some(op) if matches!(op.work, Work::Refused { .. }) => return Some(Fate::Refused),
-        Some(_) => engine.ops.take(key)?,
+        Some(_) => engine.take(key)?,
     };
     Some(Fate::Ended(ended.map(|ended| match ended {
         Outcome::Bytes(bytes) => bytes,

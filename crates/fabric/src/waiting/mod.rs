@@ -285,7 +285,7 @@ impl Fabric {
     pub(crate) fn wait_op(&self, key: Key) -> Result<Outcome> {
         let (whom, what) = {
             let mut core = self.0.lock()?;
-            if let Some(done) = core.engine.ops.take(key) {
+            if let Some(done) = core.engine.take(key) {
                 return done;
             }
             match core.engine.ops.get(key) {
@@ -295,7 +295,7 @@ impl Fabric {
         };
         let whom = whom.map_or(Whom::Any, Whom::Peer);
         let wait = Wait::of_engine(self.deadline(), what, whom, Some(key));
-        self.wait_for(&wait, |engine: &mut Engine| engine.ops.take(key))?
+        self.wait_for(&wait, |engine: &mut Engine| engine.take(key))?
     }
 
     /// Waits until `done` returns a value. It depends on `whom`: when one of them is lost, and
@@ -381,11 +381,17 @@ impl Fabric {
             }
             if waiting.rest(core, &mut || condition.is_there()) {
                 // Another thread's turn may have brought it since the last look.
-                return condition.look(core, &mut waiting).ok_or(Error::Timeout {
-                    what: wait.what,
-                    whom: wait.whom,
-                    after: wait.deadline,
-                });
+                let late = |core: &mut Core| {
+                    let Wait {
+                        what,
+                        whom,
+                        deadline,
+                        key,
+                        ..
+                    } = *wait;
+                    core.engine.late(what, whom, deadline, key)
+                };
+                return condition.look(core, &mut waiting).ok_or_else(|| late(core));
             }
             if let Some(value) = condition.found() {
                 return Ok(value);

@@ -327,7 +327,7 @@ fn who_is_stopped_inside_its_piece_is_ended() {
             pause("asked for help");
             receive.wait().map(drop)
         });
-        matches_or_fail!(ended, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        matches_or_fail!(ended, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
         buffer.fill(0);
         let lost = fabric.recv(Match::from(one, 2), &mut []);
         matches_or_fail!(lost, Err(Error::PeerLost { .. }));

@@ -1,7 +1,8 @@
 //! Death of the agent, of whom somebody waits for, and what becomes of a dead unit's number.
 
 use samite_fabric::{
-    Atomic, Error, Fabric, Identity, Match, PeerId, SegmentKey, Status, Whom, Width, WordUpdate,
+    Atomic, Error, Fabric, Identity, Match, Named, PeerId, SegmentKey, Status, Whom, Width,
+    WordUpdate,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
@@ -174,7 +175,10 @@ fn a_number_is_used_again() {
                 matches_or_fail!(
                     stale,
                     Err(Error::Timeout {
-                        whom: Whom::Peer(_),
+                        whom: Named {
+                            id: Whom::Peer(_),
+                            ..
+                        },
                         ..
                     })
                 );

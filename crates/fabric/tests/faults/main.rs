@@ -7,7 +7,8 @@
 //! · `deaths` (of the agent, of whom somebody waits for, of a number that is used again) ·
 //! `stopped` · `nonsense` (in a ring) · `panics` (of handlers) · `forks` (of a process that joined)
 //! · `door` (the agent's: who says nothing there) · `refused` (the kernel copy, another user) ·
-//! `scarce` (descriptors, memory) · `starting` (who has joined, who may leave)
+//! `scarce` (descriptors, memory) · `sentences` (what errors say) · `starting` (who has joined, who
+//! may leave)
 
 mod copies;
 mod deaths;
@@ -18,5 +19,6 @@ mod nonsense;
 mod panics;
 mod refused;
 mod scarce;
+mod sentences;
 mod starting;
 mod stopped;

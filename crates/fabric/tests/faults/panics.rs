@@ -50,7 +50,7 @@ fn a_handler_that_panics_answers() {
     for _ in 0..600 {
         let request = fabric.request(fabric.me(), 1, b"").unwrap();
         while catch_unwind(AssertUnwindSafe(|| fabric.progress())).is_ok() {}
-        let (peer, handler) = (fabric.me(), 1);
+        let (peer, handler) = (fabric.me().into(), 1);
         assert_eq!(
             request.wait(),
             Err(Error::HandlerPanicked { peer, handler })

@@ -210,7 +210,7 @@ fn no_memory_for_an_active_message() {
             // More than an arena of the allocator has reserved.
             let long = vec![7; 64 << 20];
             let refused = fabric.request(one, 1, &long)?.wait();
-            matches_or_fail!(refused, Err(Error::Memory(why)) if why.contains("peer"));
+            matches_or_fail!(refused, Err(Error::Memory(why)) if why.contains("unit.1"));
             fabric.tell(one, 1, &long)?;
             same!(fabric.request(one, 1, &[8])?.wait()?, [8]);
         }

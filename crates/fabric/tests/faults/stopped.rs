@@ -24,11 +24,11 @@ fn a_deadline_names_who_is_stopped() {
         pause("go");
         fabric.set_deadline(Duration::from_millis(100));
         let late = fabric.recv(Match::from(one, 2), &mut [0; 8]);
-        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
         let late = fabric.send(one, 3, &pattern(1, 1 << 20));
-        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
         let late = fabric.barrier(members);
-        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
         fabric.set_deadline(Duration::from_secs(30));
         fabric.send(one, 1, b"hello")?; // It fits into the ring: done without the other side.
         point("said");
@@ -266,7 +266,7 @@ fn who_goes_back_is_waited_for() {
             if fabric.me() == one {
                 fabric.set_deadline(short);
                 let late = fabric.barrier(members);
-                matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == root);
+                matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(root));
                 fabric.set_deadline(long);
                 fabric.signal(root, 1)?;
                 fabric.await_signal(root, 2)?;
@@ -274,7 +274,7 @@ fn who_goes_back_is_waited_for() {
                 fabric.await_signal(one, 1)?;
                 fabric.set_deadline(short);
                 let late = fabric.barrier(members);
-                matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+                matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
                 fabric.set_deadline(long);
                 fabric.signal(one, 2)?;
             }
@@ -309,7 +309,7 @@ fn signals_to_somebody_who_is_stopped_are_bounded() {
                 ended => break ended,
             }
         };
-        matches_or_fail!(late, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == one);
+        matches_or_fail!(late, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(one));
         fabric.set_deadline(Duration::from_secs(30));
         point("refused");
         fabric.send(one, 1, &sent.to_le_bytes())?;

@@ -1,9 +1,10 @@
 //! The errors of distributed arrays and maps.
 
 use crate::Unit;
+use samite_fabric::Named;
 
 /// An impossible shape, distribution, index or call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArrayError {
     /// A grid without ranks, or with more than 2^32 - 1.
@@ -93,7 +94,7 @@ pub enum ArrayError {
     #[error("all {slots} slots of {unit} are taken; make the map with more, or remove entries")]
     MapFull {
         /// The unit whose slots are taken.
-        unit: Unit,
+        unit: Named<Unit>,
         /// How many slots it has.
         slots: u64,
     },

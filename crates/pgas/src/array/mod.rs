@@ -145,7 +145,7 @@ fn agree(team: &Team, what: &'static str, value: &impl Hash) -> Result<()> {
     match all.iter().position(|theirs| *theirs != ours) {
         None => Ok(()),
         Some(rank) => Err(Error::Mismatch {
-            unit: team.unit(rank as u32)?,
+            unit: team.0.job.named(team.unit(rank as u32)?),
             what,
             theirs: all[rank],
             ours,

@@ -185,7 +185,7 @@ fn check<T: Elem>(segment: &Segment<T, Local>, first: u64, count: usize) -> Resu
     }
     let unit = segment.team().unit(segment.team().rank())?;
     Err(Error::OutOfRange {
-        unit,
+        unit: segment.team().0.job.named(unit),
         first,
         end,
         len,

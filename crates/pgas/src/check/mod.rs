@@ -29,7 +29,7 @@ use crate::{Error, Group, Result, Unit};
 use clock::Clock;
 use home::{Answer, Home, Key, Question};
 use parking_lot::Mutex;
-use samite_fabric::{Error as Below, Fabric, Match, PeerId};
+use samite_fabric::{Error as Below, Fabric, Match, Named, PeerId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -125,7 +125,19 @@ impl Checker {
     }
 
     pub(crate) fn conflicts(&self) -> Vec<Conflict> {
-        self.conflicts.lock().clone()
+        let mut conflicts = self.conflicts.lock().clone();
+        conflicts
+            .iter_mut()
+            .for_each(|conflict| self.name(conflict));
+        conflicts
+    }
+
+    #[cold]
+    fn name(&self, conflict: &mut Conflict) {
+        conflict.name_units(|unit| {
+            let name = |at: u32| self.fabric.name_of(self.peers[at as usize], None);
+            Named::new(unit, self.group.position(unit).and_then(name))
+        });
     }
 
     /// Records that these elements are about to be accessed.
@@ -290,7 +302,10 @@ impl Checker {
             self.told.fetch_max(told + 1, Ordering::Relaxed);
         }
         match news {
-            Some(conflict) => Err(Error::Conflict(Box::new(conflict))),
+            Some(mut conflict) => {
+                self.name(&mut conflict);
+                Err(Error::Conflict(Box::new(conflict)))
+            }
             None => Ok(()),
         }
     }
@@ -356,12 +371,12 @@ mod tests {
 
     fn conflict() -> Conflict {
         let access = |kind| Access {
-            unit: Unit(0),
+            unit: Unit(0).into(),
             kind,
             place: String::new(),
         };
         Conflict {
-            owner: Unit(0),
+            owner: Unit(0).into(),
             segment: 0,
             elements: 0..1,
             element_bytes: 8,
@@ -496,7 +511,7 @@ mod tests {
                 check!(fabric.within(Duration::from_millis(20), call).is_err());
                 check.conflicts.lock().clear();
             } else {
-                same!(world.barrier(), Err(Error::Refused(Unit(0))));
+                same!(world.barrier(), Err(Error::Refused(Unit(0).into())));
             }
             for _ in 0..3 {
                 world.barrier()?;

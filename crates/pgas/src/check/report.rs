@@ -1,6 +1,7 @@
 //! The reports of the checking mode.
 
 use crate::Unit;
+use samite_fabric::Named;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::ops::Range;
 pub struct Conflict {
     /// The unit whose memory it is.
     #[serde(with = "number")]
-    pub owner: Unit,
+    pub owner: Named<Unit>,
     /// The number of the segment at that unit.
     pub segment: u16,
     /// The elements that both access, counted in elements of the later access.
@@ -28,7 +29,7 @@ pub struct Conflict {
 pub struct Access {
     /// The unit that made the access.
     #[serde(with = "number")]
-    pub unit: Unit,
+    pub unit: Named<Unit>,
     /// The kind of access.
     pub kind: AccessKind,
     /// Where in the program: file, line and column.
@@ -102,17 +103,34 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Serializes a unit as its number.
+impl Conflict {
+    /// Gives the units that it names the names that `name_of` knows.
+    pub(super) fn name_units(&mut self, name_of: impl Fn(Unit) -> Named<Unit>) {
+        for unit in [
+            &mut self.owner,
+            &mut self.earlier.unit,
+            &mut self.later.unit,
+        ] {
+            *unit = name_of(unit.id);
+        }
+    }
+}
+
+/// Serializes a unit as its number: whoever prints it names it.
 mod number {
     use crate::Unit;
+    use samite_fabric::Named;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    pub(super) fn serialize<S: Serializer>(unit: &Unit, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        unit: &Named<Unit>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(unit.0)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Unit, D::Error> {
-        u32::deserialize(from).map(Unit)
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Named<Unit>, D::Error> {
+        Ok(Unit(u32::deserialize(from)?).into())
     }
 }
 

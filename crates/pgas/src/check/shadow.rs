@@ -131,17 +131,17 @@ impl Shadow {
     fn conflict(&self, new: &New<'_>, old: Past, bytes: &Range<u64>) -> Conflict {
         let size = new.element_bytes.max(1);
         Conflict {
-            owner: new.owner,
+            owner: new.owner.into(),
             segment: new.segment,
             elements: bytes.start / size..bytes.end.div_ceil(size),
             element_bytes: new.element_bytes,
             earlier: Access {
-                unit: Unit(old.unit),
+                unit: Unit(old.unit).into(),
                 kind: old.kind,
                 place: self.places[old.place as usize].clone(),
             },
             later: Access {
-                unit: Unit(new.unit),
+                unit: Unit(new.unit).into(),
                 kind: new.kind,
                 place: new.place.to_owned(),
             },
@@ -330,12 +330,12 @@ mod tests {
         world.is_fine(0, Put, 0..80);
         let found = world.access(1, Get, 44..100);
         let side = |unit, kind, place: &str| Access {
-            unit: Unit(unit),
+            unit: Unit(unit).into(),
             kind,
             place: place.to_owned(),
         };
         let expected = Conflict {
-            owner: Unit(9),
+            owner: Unit(9).into(),
             segment: 4,
             elements: 5..10,
             element_bytes: 8,

@@ -24,13 +24,11 @@ macro_rules! kinds {
                 }
             }
 
-            /// Describes a member that calls the collective with this number instead.
-            fn called_instead(number: u64) -> &'static str {
+            /// Returns the name of the collective with this number.
+            fn name_of(number: u64) -> &'static str {
                 match number {
-                    $(number if number == Kind::$kind as u64 => {
-                        concat!("which collective, ", $name, " there")
-                    })+
-                    _ => "which collective",
+                    $(number if number == Kind::$kind as u64 => $name,)+
+                    _ => "an unknown collective",
                 }
             }
         }
@@ -84,6 +82,7 @@ const WHAT: [(usize, u32, u64, &str); 8] = [
     (0, 0, 0, "the team"),
 ];
 const KIND: usize = 0;
+const OPERATOR: usize = 1;
 /// Index in [`WHAT`]: only two members can compare their byte counts.
 const BYTES: usize = 6;
 /// Index in [`WHAT`]: only messages compare it.
@@ -146,6 +145,16 @@ impl Call {
             ours: pick(ours, what),
         }
     }
+}
+
+/// Says how the call of another member differs, as the end of a sentence about that member.
+pub(crate) fn differs(what: &str, theirs: u64, ours: u64) -> String {
+    let [theirs, ours] = [theirs, ours].map(|value| match what {
+        what if what == WHAT[KIND].3 => Kind::name_of(value).to_owned(),
+        what if what == WHAT[OPERATOR].3 => super::op::name_of(value).to_owned(),
+        _ => value.to_string(),
+    });
+    format!("called the collective with different arguments: {what} ({theirs} there, {ours} here)")
 }
 
 /// Hashes counts that must be equal at all members: FNV-1a over words.
@@ -212,7 +221,7 @@ impl Failure {
         let error = match (error, peer) {
             (samite_fabric::Error::Timeout { what, after, .. }, Some(peer)) => {
                 let whom = samite_fabric::Whom::Peer(peer);
-                samite_fabric::Error::Timeout { what, whom, after }
+                samite_fabric::Error::late(what, whom, after)
             }
             (error, _) => error,
         };
@@ -242,7 +251,7 @@ impl Failure {
 
     /// Converts the failure into an error for the user.
     pub(crate) fn error(self, team: &Inner, what: &'static str) -> Error {
-        let unit = |rank: u32| team.group.members()[rank as usize];
+        let unit = |rank: u32| team.job.named(team.group.members()[rank as usize]);
         match self {
             Failure::Lost(rank) => Error::UnitLost {
                 unit: unit(rank),
@@ -255,14 +264,12 @@ impl Failure {
                 ours,
             } => Error::Mismatch {
                 unit: unit(rank),
-                what: match what {
-                    KIND => Kind::called_instead(theirs),
-                    what => WHAT[what].3,
-                },
+                what: WHAT[what].3,
                 theirs,
                 ours,
             },
             Failure::Refused(rank) => Error::Refused(unit(rank)),
+            Failure::Own(Error::Fabric(error)) => team.job.fabric.named(error).into(),
             Failure::Own(error) => error,
         }
     }

@@ -77,7 +77,7 @@ mod shared;
 pub use arguments::Counts;
 pub use buffer::{Buffers, Source, Target};
 pub(crate) use buffer::{Ends, Input, Output};
-pub(crate) use call::Kind;
+pub(crate) use call::{Kind, differs};
 pub use op::{
     BitAnd, BitOr, BitXor, Located, LogicalAnd, LogicalOr, Max, MaxLoc, Min, MinLoc, Op, Operator,
     Prod, Sum,

@@ -126,6 +126,26 @@ impl<T: Elem, F: Fn(T, T) -> T> Operator<T> for Op<F> {
     }
 }
 
+/// Returns the name of the operator with this code, for an error.
+pub(crate) fn name_of(code: u64) -> &'static str {
+    const NAMES: [&str; 12] = [
+        "an operator of the program",
+        "Sum",
+        "Prod",
+        "Min",
+        "Max",
+        "BitAnd",
+        "BitOr",
+        "BitXor",
+        "LogicalAnd",
+        "LogicalOr",
+        "MinLoc",
+        "MaxLoc",
+    ];
+    let name = usize::try_from(code).ok().and_then(|code| NAMES.get(code));
+    name.copied().unwrap_or("none")
+}
+
 /// Implements operators, each given as `operator for types: code, expression`.
 macro_rules! operators {
     ($($operator:ty, $code:expr, for $($t:ty)+: |$a:ident, $b:ident| $value:expr;)+) => {

@@ -6,7 +6,7 @@
 //! the lives may differ.
 
 use crate::{Error, Group, Result, Unit};
-use samite_fabric::{Error as Below, Fabric, Layer, PeerId, UnitLife, Whom};
+use samite_fabric::{Error as Below, Fabric, Layer, Named, PeerId, UnitLife, Whom};
 use std::collections::HashMap;
 
 /// Which units of the job begin global memory together.
@@ -59,7 +59,7 @@ impl Members {
         let life = |unit: &UnitLife| (unit.peer, unit.incarnation);
         let group: Group = units.iter().map(|unit| Unit(unit.unit)).collect();
         if !group.contains(me) {
-            return Err(Error::NotAMember(me));
+            return Err(Error::NotAMember(me.into()));
         }
         Ok(Members {
             fabric: fabric.clone(),
@@ -101,11 +101,14 @@ impl Members {
 
     fn not_begun(&self, error: Below) -> Error {
         let (peer, how) = match &error {
-            Below::PeerLost { peer, .. } | Below::NoSuchPeer(peer) => {
-                (*peer, "it has ended".into())
-            }
+            Below::PeerLost { peer, .. } => (peer.id, "it has ended".into()),
+            Below::NoSuchPeer(peer) => (*peer, "it has ended".into()),
             Below::Timeout {
-                whom: Whom::Peer(peer),
+                whom:
+                    Named {
+                        id: Whom::Peer(peer),
+                        ..
+                    },
                 after,
                 ..
             } => match self.lost() {
@@ -124,12 +127,10 @@ impl Members {
             return error.into();
         };
         let unit = self.group.members()[at];
-        let identity = self.lives.get(&peer);
-        let identity = identity.and_then(|life| self.fabric.identity_of(peer, *life));
-        let name = |of: samite_fabric::Identity| format!("{}.{}", of.program, of.rank);
+        let name = self.fabric.name_of(peer, self.lives.get(&peer).copied());
         Error::NotBegun {
             unit: Some(unit),
-            name: identity.map_or_else(|| unit.to_string(), name),
+            name: name.map_or_else(|| unit.to_string(), |name| name.to_string()),
             how,
             remedy: self.remedy,
         }
@@ -144,8 +145,8 @@ impl Which<'_> {
         let (me, units) = (Unit(fabric.identity().unit), fabric.identity().units);
         let last = group.members().last().copied();
         match last.filter(|last| last.0 >= units) {
-            _ if !group.contains(me) => Err(Error::NotAMember(me)),
-            Some(stranger) => Err(Error::NotAMember(stranger)),
+            _ if !group.contains(me) => Err(Error::NotAMember(me.into())),
+            Some(stranger) => Err(Error::NotAMember(stranger.into())),
             None => Ok(()),
         }
     }

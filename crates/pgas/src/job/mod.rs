@@ -1,9 +1,10 @@
 //! The base of a unit's global memory: the peers, the parts of their memory that this unit has
-//! attached, and waiting. `pointers` resolves global pointers. It knows neither teams nor their
-//! segments.
+//! attached, and waiting. `pointers` resolves global pointers, `named` names units. It knows
+//! neither teams nor their segments.
 
 mod deferred;
 mod members;
+mod named;
 mod own;
 mod pointers;
 
@@ -103,7 +104,7 @@ impl Job {
     pub(crate) fn peer(&self, unit: Unit) -> Result<PeerId> {
         let at = self.group.position(unit);
         at.map(|at| self.peers[at as usize])
-            .ok_or(Error::NotAMember(unit))
+            .ok_or_else(|| self.not_a_member(unit))
     }
 
     /// Returns the peers of those units of a group that are members.
@@ -234,7 +235,9 @@ impl Job {
     /// unit.
     fn may_end(&self, error: &samite_fabric::Error) -> bool {
         match error {
-            samite_fabric::Error::InUse { users, .. } => !users.contains(&self.fabric.me()),
+            samite_fabric::Error::InUse { users, .. } => {
+                users.iter().all(|user| *user != self.fabric.me())
+            }
             _ => false,
         }
     }

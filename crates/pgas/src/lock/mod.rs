@@ -294,7 +294,9 @@ impl Lock {
         let lost = self.lost_unit();
         let given = holding.map_or(Ok(()), Holding::give);
         match (lost, given) {
-            (Ok(unit), Ok(())) => Error::HolderLost { unit },
+            (Ok(unit), Ok(())) => Error::HolderLost {
+                unit: self.team.0.job.named(unit),
+            },
             (Err(error), _) | (_, Err(error)) => error,
         }
     }

@@ -60,6 +60,7 @@ impl<T: Elem> Segment<T, ReadOnly> {
         let (len, count) = (self.len_of(rank)?, into.len() as u64);
         if index.checked_add(count).is_none_or(|end| end > len) {
             return Err(super::out_of_range(
+                self.team(),
                 self.team().unit(rank)?,
                 index,
                 count,

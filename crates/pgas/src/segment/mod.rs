@@ -72,7 +72,7 @@ impl Team {
         match differs {
             None => Ok(segment),
             Some(rank) => Err(Error::Mismatch {
-                unit: self.unit(rank as u32)?,
+                unit: self.0.job.named(self.unit(rank as u32)?),
                 what: "elements of an allocation",
                 theirs: counts[rank],
                 ours: count,
@@ -177,7 +177,7 @@ impl Team {
         };
         let own = own?;
         if let Some((rank, _)) = all().find(|(_, told)| **told == NONE) {
-            return Err(Error::NoMemory(self.unit(rank)?));
+            return Err(Error::NoMemory(self.0.job.named(self.unit(rank)?)));
         }
         let word = |told: &[u8; KEY], at: usize| {
             let word = told[at..].first_chunk().copied();
@@ -186,7 +186,7 @@ impl Team {
         // If any two differ, each member differs from at least one other.
         if let Some((rank, told)) = all().find(|(_, told)| word(told, 32) != element) {
             return Err(Error::Mismatch {
-                unit: self.unit(rank)?,
+                unit: self.0.job.named(self.unit(rank)?),
                 what: "bytes of an element",
                 theirs: word(told, 32),
                 ours: element,
@@ -203,9 +203,10 @@ impl Team {
             let Some(key) = key.filter(holds) else {
                 let (what, value) = ("the number of elements of a part", count);
                 let corrupt = samite_fabric::Error::PeerCorrupt {
-                    peer: *peer,
+                    peer: (*peer).into(),
                     what: samite_mem::Corrupt { what, value },
                 };
+                let corrupt = self.fabric().named(corrupt);
                 return Err(self.0.refuse_next(corrupt.into()));
             };
             keys.push(key);
@@ -248,7 +249,7 @@ impl<T: Elem, P: Phase> Segment<T, P> {
         let (len, unit) = (self.len_of(rank)?, self.team().unit(rank)?);
         let key = self.parts.keys[rank as usize];
         if index > len {
-            return Err(out_of_range(unit, index, 0, len));
+            return Err(out_of_range(self.team(), unit, index, 0, len));
         }
         let flags = Flags::of(self.parts.origin, key.generation);
         let offset = index * size_of::<T>() as u64;
@@ -335,7 +336,8 @@ impl<T: Elem> Segment<T, Shared> {
     fn check_range(&self, rank: u32, index: u64, count: u64) -> Result<()> {
         let len = self.len_of(rank)?;
         if index.saturating_add(count) > len {
-            return Err(out_of_range(self.team().unit(rank)?, index, count, len));
+            let unit = self.team().unit(rank)?;
+            return Err(out_of_range(self.team(), unit, index, count, len));
         }
         Ok(())
     }
@@ -367,9 +369,9 @@ fn padded(bytes: u64) -> u64 {
 }
 
 #[cold]
-fn out_of_range(unit: Unit, first: u64, count: u64, len: u64) -> Error {
+fn out_of_range(team: &Team, unit: Unit, first: u64, count: u64, len: u64) -> Error {
     Error::OutOfRange {
-        unit,
+        unit: team.0.job.named(unit),
         first,
         end: first.saturating_add(count),
         len,

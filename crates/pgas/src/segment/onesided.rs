@@ -206,7 +206,7 @@ impl<T: Elem> Segment<T, Shared> {
         match (error, self.team().unit(rank), self.len_of(rank)) {
             // Elements are aligned: a misaligned offset means that it was too large to compute.
             (Below::OutOfRange { .. } | Below::Misaligned(_), Ok(unit), Ok(len)) => {
-                out_of_range(unit, index, count as u64, len)
+                out_of_range(self.team(), unit, index, count as u64, len)
             }
             (error, ..) => error.into(),
         }

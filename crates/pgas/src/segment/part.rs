@@ -39,7 +39,7 @@ impl<T: Elem> Segment<T, Shared> {
         let rank = self.team().rank();
         if end > self.len() || first > end {
             let unit = self.team().unit(rank)?;
-            return Err(out_of_range(unit, first, count, self.len()));
+            return Err(out_of_range(self.team(), unit, first, count, self.len()));
         }
         let size = size_of::<T>() as u64;
         Ok(Part {

@@ -282,11 +282,10 @@ impl Parts {
         };
         match all.iter().position(|fine| *fine == 0) {
             None => Ok(value),
-            Some(rank) => Err(Failure::Refused(
-                self.team
-                    .unit(rank as u32)
-                    .map_or_else(|error| error, Error::NoPhase),
-            )),
+            Some(rank) => Err(Failure::Refused(self.team.unit(rank as u32).map_or_else(
+                |error| error,
+                |unit| Error::NoPhase(self.team.0.job.named(unit)),
+            ))),
         }
     }
 

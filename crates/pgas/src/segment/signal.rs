@@ -135,7 +135,8 @@ impl Segment<u64, Shared> {
         let (bytes, offset) = (&self.state.bytes, self.offset(index));
         if !bytes.contains(offset, 8) {
             let unit: Unit = self.team().0.job.me;
-            return Err(super::out_of_range(unit, index, 1, self.len()));
+            let len = self.len();
+            return Err(super::out_of_range(self.team(), unit, index, 1, len));
         }
         let word = bytes.u64(offset);
         let seen = self.team().0.job.wait_until("a signal", whom, || {

@@ -183,6 +183,7 @@ impl<T: Elem> Segment<T, Shared> {
         match end {
             Some(end) if end <= len => Ok(()),
             _ => Err(super::out_of_range(
+                self.team(),
                 unit,
                 place.first,
                 place.elements(),

@@ -3,7 +3,7 @@
 use super::{Inner, Team, TeamId, Teams};
 use crate::collective::{Block, Board};
 use crate::job::Job;
-use crate::{Error, Group, Result};
+use crate::{Group, Result};
 use parking_lot::Mutex;
 use samite_mem::Biased;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,7 +72,7 @@ impl Team {
         let _turn = self.0.long_turn()?;
         let stranger = group.into_iter().find(|unit| self.rank_of(*unit).is_none());
         if let Some(stranger) = stranger {
-            return Err(self.0.refuse_next(Error::NotAMember(stranger)));
+            return Err(self.0.refuse_next(job.not_a_member(stranger)));
         }
         // Each leader proposes the next of its own numbers. Leaders have no numbers in common.
         let leads = group.members().first() == Some(&job.me);
@@ -103,7 +103,7 @@ impl Team {
     /// Creates another team of the same members. Collective.
     pub fn duplicate(&self) -> Result<Team> {
         let team = self.create(&self.0.group)?;
-        team.ok_or(Error::NotAMember(self.0.job.me))
+        team.ok_or_else(|| self.0.job.not_a_member(self.0.job.me))
     }
 
     /// Creates one team for each `color`, of the members that pass it. Collective.
@@ -114,7 +114,7 @@ impl Team {
         let alike = self.0.group.into_iter().zip(&colors);
         let alike = alike.filter(|(_, other)| **other == color);
         let team = self.create(&alike.map(|(unit, _)| unit).collect())?;
-        team.ok_or(Error::NotAMember(self.0.job.me))
+        team.ok_or_else(|| self.0.job.not_a_member(self.0.job.me))
     }
 
     /// Ends the team. Collective: when it returns, no member uses the team any more. Dropping the

@@ -2,7 +2,7 @@
 
 use samite_fabric::testing::live_again;
 use samite_fabric::{Error as Below, Fabric, Match, PeerId};
-use samite_pgas::{Error, GlobalPtr, Group, Max, Pgas, Segment, Sum, Team, Unit, Wanted};
+use samite_pgas::{Error, GlobalPtr, Group, Max, Named, Pgas, Segment, Sum, Team, Unit, Wanted};
 use samite_testkit::{
     Cluster, MESSAGES_ONLY, Outcome, Who, check, everywhere, maps_all, pause, point, same,
     simulate, simulate_on, units,
@@ -105,7 +105,7 @@ everywhere!(the_difference_is_named, 2, |fabric, _| {
     let (world, me) = (pgas.world(), pgas.me().0);
     let answer = world.broadcast(me, &mut [0u64; 4]);
     let expected = Error::Mismatch {
-        unit: Unit(1 - me),
+        unit: Unit(1 - me).into(),
         what: "the root",
         theirs: u64::from(1 - me),
         ours: u64::from(me),
@@ -131,8 +131,27 @@ everywhere!(the_difference_is_named, 2, |fabric, _| {
         .err()
         .map(|error| error.to_string())
         .unwrap_or_default();
-    let expected = ["a scan there", "a barrier there"][me as usize];
-    check!(text.contains(expected), "{text}");
+    let [theirs, ours] = match me {
+        0 => ["a scan", "a barrier"],
+        _ => ["a barrier", "a scan"],
+    };
+    let sentence = format!(
+        "{}.{} called the collective with different arguments: which collective ({theirs} there, {ours} here)",
+        fabric.identity().program,
+        1 - me
+    );
+    same!(text, sentence);
+    let mine = [1u64];
+    let answer = match me {
+        0 => world.all_reduce(&mine, &mut [0], Max),
+        _ => world.all_reduce(&mine, &mut [0], Sum),
+    };
+    let text = answer
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    let operators = ["(Sum there, Max here)", "(Max there, Sum here)"][me as usize];
+    check!(text.ends_with(operators), "{text}");
     Ok(world.barrier()?)
 });
 
@@ -183,7 +202,7 @@ everywhere!(refused_at_one, 3, |fabric, _| {
         };
         match (me, answer) {
             (1, Err(Error::WrongLength { .. } | Error::NoSuchRank { .. })) => {}
-            (0 | 2, Err(Error::Refused(Unit(1)))) => {}
+            (0 | 2, Err(Error::Refused(Named { id: Unit(1), .. }))) => {}
             (_, other) => check!(false, "turn {turn}: {other:?}"),
         }
         let pending = world.iall_reduce(vec![1; 3], Sum)?;
@@ -216,9 +235,14 @@ macro_rules! deaths {
 
 fn lost(answer: Result<(), Error>) -> Outcome {
     match answer {
-        Err(error @ Error::UnitLost { unit: Unit(1), .. }) => {
+        Err(
+            error @ Error::UnitLost {
+                unit: Named { id: Unit(1), .. },
+                ..
+            },
+        ) => {
             let text = error.to_string();
-            check!(text.starts_with("unit 1 was lost during a"), "{text}");
+            check!(text.starts_with("unit.1 was lost during a"), "{text}");
             Ok(())
         }
         other => {

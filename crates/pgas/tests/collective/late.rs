@@ -1,7 +1,7 @@
 //! Members that come to a collective after the others have given it up.
 
 use samite_fabric::{Error as Below, Fabric, PeerId};
-use samite_pgas::{Error, Op, Pgas, Sum, Team, Unit};
+use samite_pgas::{Error, Named, Op, Pgas, Sum, Team, Unit};
 use samite_testkit::{Cluster, MESSAGES_ONLY, Outcome, Who, check, pause, point, units};
 use std::cell::Cell;
 use std::time::Duration;
@@ -52,7 +52,13 @@ fn late(fabric: &Fabric, _: &[PeerId]) -> Outcome {
         pause("late");
         fabric.set_deadline(Duration::from_secs(2));
         let answer = world.all_reduce(&vec![1000.0; COUNT], &mut sum, Sum);
-        let refused = matches!(answer, Err(Error::Refused(Unit(0 | 2))));
+        let refused = matches!(
+            answer,
+            Err(Error::Refused(Named {
+                id: Unit(0 | 2),
+                ..
+            }))
+        );
         check!(refused, "a late unit is told so: {answer:?}");
         fabric.set_deadline(patient);
         point("answered");
@@ -104,7 +110,11 @@ fn stopped(fabric: &Fabric, _: &[PeerId]) -> Outcome {
     let answer = world.all_reduce(&given, &mut sum, add);
     let over = matches!(
         answer,
-        Err(Error::Fabric(Below::Timeout { .. }) | Error::Refused(Unit(0 | 2)))
+        Err(Error::Fabric(Below::Timeout { .. })
+            | Error::Refused(Named {
+                id: Unit(0 | 2),
+                ..
+            }))
     );
     check!(over, "{answer:?}");
     fabric.set_deadline(patient);

@@ -24,7 +24,7 @@ fn panics(pgas: &Pgas) -> Op<impl Fn(u64, u64) -> u64 + 'static> {
 /// Whoever panicked refuses it itself.
 fn told(me: Unit, answer: Result<(), Error>) -> Outcome {
     let is_refused = match answer {
-        Err(Error::Refused(by)) => by != me || me == Unit(1),
+        Err(Error::Refused(ref by)) => *by != me || me == Unit(1),
         _ => false,
     };
     check!(is_refused, "the answer is {answer:?}");

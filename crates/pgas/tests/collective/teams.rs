@@ -11,8 +11,11 @@ everywhere!(interleaved, 4, |fabric, _| {
     let of = |units: &[u32]| units.iter().copied().map(Unit).collect::<Group>();
     let first = world.create(&if me.0 < 3 { of(&[0, 1, 2]) } else { of(&[3]) })?;
     let last = world.create(&if me.0 > 0 { of(&[1, 2, 3]) } else { of(&[0]) })?;
-    let (first, last) = (first.ok_or(samite_pgas::Error::NotAMember(me))?, last);
-    let last = last.ok_or(samite_pgas::Error::NotAMember(me))?;
+    let (first, last) = (
+        first.ok_or(samite_pgas::Error::NotAMember(me.into()))?,
+        last,
+    );
+    let last = last.ok_or(samite_pgas::Error::NotAMember(me.into()))?;
     let sum = |group: &Group| group.into_iter().map(|unit| u64::from(unit.0)).sum::<u64>();
     for round in 0..30 {
         for count in [1, 3000] {

@@ -148,13 +148,19 @@ everywhere!(units_and_ranks_that_are_not_there, 3, |fabric, _| {
     let with_stranger = Group::from_iter([pgas.me(), stranger]);
     same!(
         odd.create(&with_stranger).err(),
-        Some(Error::NotAMember(stranger))
+        Some(Error::NotAMember(stranger.into()))
     );
     for unit in [Unit(3), Unit(u32::MAX - 1)] {
         same!(pgas.flush(unit).err(), None);
-        same!(pgas.node_of(unit).err(), Some(Error::NotAMember(unit)));
+        same!(
+            pgas.node_of(unit).err(),
+            Some(Error::NotAMember(unit.into()))
+        );
         let nowhere = data.pointer(odd.rank(), 0)?.at_unit(unit);
-        same!(pgas.put(nowhere, &[1]).err(), Some(Error::NotAMember(unit)));
+        same!(
+            pgas.put(nowhere, &[1]).err(),
+            Some(Error::NotAMember(unit.into()))
+        );
     }
     Ok(world.barrier()?)
 });

@@ -1,7 +1,7 @@
 //! A unit that dies while others wait for what they put into its memory.
 
 use samite_fabric::{Error as Below, Fabric, PeerId};
-use samite_pgas::{Error, GlobalPtr, Pgas, Signal, SignalOp, Unit, Wanted};
+use samite_pgas::{Error, GlobalPtr, Named, Pgas, Signal, SignalOp, Unit, Wanted};
 use samite_testkit::{MESSAGES_ONLY, Who, check, matches_or_fail, pause, point, units};
 
 /// Unit 1 stops answering and dies, while unit 0 waits in a flush for it; unit 2 is not concerned.
@@ -49,7 +49,13 @@ fn a_unit_dies_inside_a_flush() {
         }
         // Collectives of everybody end with the loss.
         let lost = world.barrier();
-        matches_or_fail!(lost, Err(Error::UnitLost { unit: Unit(1), .. }));
+        matches_or_fail!(
+            lost,
+            Err(Error::UnitLost {
+                unit: Named { id: Unit(1), .. },
+                ..
+            })
+        );
         Ok(survivors.barrier()?)
     };
     let units = units(3).mask(MESSAGES_ONLY);

@@ -152,7 +152,7 @@ fn what_is_borrowed_outlives_the_fabric() {
         })?;
         for _ in 0..3 {
             dying(unit)?;
-            let users = vec![members[1]];
+            let users = vec![members[1].into()];
             same!(phased.turn(true), Err(Below::InUse { segment: 9, users }));
         }
         pause("waiting");
@@ -241,7 +241,7 @@ fn who_dies_with_a_lease_keeps_nothing() {
                 Ok(_) => return Err(Failed::new("it was had before all had seen the death")),
                 Err(refused) => {
                     let (one, error) = *refused;
-                    let (segment, users) = (one.key().segment, vec![*user]);
+                    let (segment, users) = (one.key().segment, vec![(*user).into()]);
                     same!(error, Below::InUse { segment, users });
                     still.push(one);
                 }

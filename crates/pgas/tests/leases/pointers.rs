@@ -115,7 +115,7 @@ fn a_registration_that_is_in_use_stays() {
     let segment = u32::from(pointer.segment());
     let key = fabric.look_up(fabric.me(), segment).expect("here");
     let remote = fabric.attach(key.expect("offered")).expect("it is open");
-    let users = vec![fabric.me()];
+    let users = vec![fabric.me().into()];
     let in_use = Error::Fabric(Below::InUse { segment, users });
     assert_eq!(pgas.unregister(pointer, 3), Err(in_use));
     remote.put(8, &9_u64.to_le_bytes()).expect("it goes on");
@@ -267,13 +267,13 @@ fn a_change_that_fails_gives_the_segment_back() {
                 .into_parts();
                 fabric.set_deadline(patient);
                 let number = u32::from(there.segment());
-                let users = vec![members[2]];
+                let users = vec![members[2].into()];
                 let expected = match rank {
                     0 => Error::Fabric(Below::InUse {
                         segment: number,
                         users,
                     }),
-                    _ => Error::NoPhase(team.unit(0)?),
+                    _ => Error::NoPhase(team.unit(0)?.into()),
                 };
                 same!(error, expected);
                 let back = back.ok_or_else(|| Failed::new("the segment is lost"))?;

@@ -2,7 +2,7 @@
 
 use crate::until_queued;
 use samite_fabric::{Fabric, Mask};
-use samite_pgas::{Error, Lock, Pgas, Segment, Team, Unit};
+use samite_pgas::{Error, Lock, Named, Pgas, Segment, Team, Unit};
 use samite_testkit::{
     Cluster, MESSAGES_ONLY, Outcome, Who, check, full_name, pause, point, same, units,
 };
@@ -140,7 +140,9 @@ deaths!(
             return Ok(());
         }
         until_queued(&lock, 1)?;
-        let lost = Error::HolderLost { unit: Unit(1) };
+        let lost = Error::HolderLost {
+            unit: Unit(1).into(),
+        };
         same!(lock.acquire().err(), Some(lost.clone()));
         survivors.barrier()?;
         same!(lock.acquire().err(), Some(lost.clone()));
@@ -158,7 +160,13 @@ deaths!(
         let other = value.acquire().err();
         match value.lock().home() {
             1 => check!(
-                matches!(other, Some(Error::UnitLost { unit: Unit(1), .. })),
+                matches!(
+                    other,
+                    Some(Error::UnitLost {
+                        unit: Named { id: Unit(1), .. },
+                        ..
+                    })
+                ),
                 "{other:?}"
             ),
             _ => same!(other, Some(lost)),
@@ -182,8 +190,15 @@ deaths!(
                 break lock;
             }
         };
-        let lost =
-            |error: Option<Error>| matches!(error, Some(Error::UnitLost { unit: Unit(1), .. }));
+        let lost = |error: Option<Error>| {
+            matches!(
+                error,
+                Some(Error::UnitLost {
+                    unit: Named { id: Unit(1), .. },
+                    ..
+                })
+            )
+        };
         match world.rank() {
             0 => {
                 let guard = lock.acquire()?;
@@ -226,7 +241,9 @@ fn insist(lock: &Lock, both: &Segment<u64>, turn: u64) -> Outcome {
             same!(found[0], found[1]);
             guard
         }
-        Err(Error::HolderLost { unit: Unit(1) }) => lock.recover()?,
+        Err(Error::HolderLost {
+            unit: Named { id: Unit(1), .. },
+        }) => lock.recover()?,
         Err(other) => return Err(other.into()),
     };
     both.put_value(home, 0, turn)?;

@@ -563,15 +563,17 @@ fn who_gets_an_error_has_no_lock() {
                 check!(matches!(lock.recover(), Err(Error::NoSuchRank { .. })));
             }
             breaks(None, 3)?;
-            let unit = Unit(2);
-            same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
+            let lost = Error::HolderLost {
+                unit: Unit(2).into(),
+            };
+            same!(lock.acquire().err(), Some(lost.clone()));
             let repair = AssertUnwindSafe(|| {
                 let _guard = lock.recover().expect("it says who died");
                 panic!("in the middle of a repair");
             });
             let panicked: Result<(), _> = catch_unwind(repair);
             check!(panicked.is_err());
-            same!(lock.acquire().err(), Some(Error::HolderLost { unit }));
+            same!(lock.acquire().err(), Some(lost));
             // A repair that is begun and ended while the thread unwinds is whole.
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 let _last = Repairs(&lock);
@@ -580,7 +582,7 @@ fn who_gets_an_error_has_no_lock() {
             check!(panicked.is_err());
             same!(lock.acquire().err(), None);
             breaks(Some(1), 3)?;
-            same!(lock.recover()?.lost_holder(), Some(unit));
+            same!(lock.recover()?.lost_holder(), Some(Unit(2)));
             same!(lock.recover()?.lost_holder(), None);
         }
         world.barrier()?;

@@ -190,7 +190,7 @@ pub enum HugePages {
 }
 
 /// Why settings cannot be used.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// A file exists, but cannot be read.

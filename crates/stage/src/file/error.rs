@@ -6,7 +6,7 @@ use crate::{Dtype, Region, SpaceError};
 use std::path::{Path, PathBuf};
 
 /// Errors of files of steps.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// The system refused an operation.

@@ -168,7 +168,11 @@ impl FileReading {
             let stream = stream.to_owned();
             return Err(match Archive::open(&folder) {
                 Ok(_) => Error::OtherRun { stream, folder },
-                Err(_) => Fault::NoStream { stream }.into(),
+                Err(_) => Fault::NoStream {
+                    stream,
+                    open: Vec::new(),
+                }
+                .into(),
             });
         };
         let next = match options.start {

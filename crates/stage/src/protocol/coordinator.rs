@@ -12,8 +12,8 @@ use super::opening::{Opening, Pending};
 use super::stream::{self, Stream};
 use super::watch::Watches;
 use super::{
-    Answer, BlockStoreInfo, BufferId, Fault, Figures, Notice, Order, Peer, Request, StreamFigures,
-    StreamId, Ticket, Wait,
+    Answer, BlockStoreInfo, BufferId, Fault, Figures, Names, Notice, Order, Peer, Request,
+    StreamFigures, StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,6 +32,8 @@ pub enum Event {
     /// These peers are alive but have not received what was sent to them: they are given no more
     /// steps until they have.
     Slow(BTreeSet<Peer>),
+    /// The name of a block store, for errors.
+    Named(Peer, Arc<str>),
     /// Time has passed.
     Tick,
 }
@@ -65,6 +67,8 @@ pub struct Coordinator {
     pub(super) threaded: BTreeSet<Peer>,
     /// Peers that currently get no more steps.
     pub(super) slow: Arc<BTreeSet<Peer>>,
+    /// The names of block stores. Those of lost ones stay for the errors about them.
+    pub(super) block_store_names: Arc<Names>,
     out: Vec<Action>,
 }
 
@@ -86,10 +90,21 @@ impl Coordinator {
             Event::Said(from, request) => self.said(from, request),
             Event::Lost(peer) => self.lost(peer),
             Event::Slow(peers) => self.slow(peers),
+            Event::Named(peer, name) => self.name(peer, name),
             Event::Tick => self.tick(),
         }
         self.settle();
-        std::mem::take(&mut self.out)
+        let mut out = std::mem::take(&mut self.out);
+        for Action::Send(_, notice) in &mut out {
+            if let Notice::Answer {
+                answer: Answer::Failed(fault) | Answer::Waiting(fault),
+                ..
+            } = notice
+            {
+                fault.name_block_stores(&self.block_store_names);
+            }
+        }
+        out
     }
 
     /// Returns the latest time for [`Event::Tick`]; it may be early. `None` if nothing waits.
@@ -352,6 +367,21 @@ impl Coordinator {
         match self.streams.get_mut(&stream) {
             Some(stream) => what(stream),
             None => self.answer(from, ticket, Answer::Failed(Fault::NotOpen)),
+        }
+    }
+
+    /// Records the name of a block store. There are few; a domain in which very many come and go
+    /// forgets those that are lost.
+    fn name(&mut self, peer: Peer, name: Arc<str>) {
+        const MOST: usize = 1000;
+        let names = Arc::make_mut(&mut self.block_store_names);
+        if names.len() >= MOST {
+            let admission = &self.admission;
+            names.retain(|known, _| admission.block_stores().any(|(peer, _)| peer == *known));
+        }
+        names.insert(peer, name);
+        for stream in self.streams.values_mut() {
+            stream.set_names(&self.block_store_names);
         }
     }
 

@@ -2,12 +2,14 @@
 
 use super::{Interest, Peer, Step};
 use crate::{Dtype, Region};
+use samite_fabric::Named;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 /// Why a request to the coordinator failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 #[allow(
     missing_docs,
@@ -28,10 +30,11 @@ pub enum Fault {
         steps: u64,
     },
     #[error(
-        "writer rank {rank} of the stream {stream} has not committed step {step} yet, and the next step begins only when every rank has: wait longer, or check what that rank is doing"
+        "{program}.{rank} has not committed step {step} of the stream {stream} yet, and the next step begins only when every rank has: wait longer, or check what that rank is doing"
     )]
     WriterBehind {
         stream: String,
+        program: String,
         rank: u32,
         step: Step,
     },
@@ -43,7 +46,7 @@ pub enum Fault {
         bytes: u64,
         used: u64,
         limit: u64,
-        at: String,
+        at: Room,
     },
     #[error(
         "{block_store} had no segment for another buffer in time: {used} of its {limit} are in use, one per buffer whatever its length; make the readers faster, retain fewer steps, or write fewer, larger blocks"
@@ -51,16 +54,22 @@ pub enum Fault {
     NoBuffer {
         used: u64,
         limit: u64,
-        block_store: Peer,
+        block_store: Named<Peer>,
     },
     #[error(
         "{block_store} did not allocate {bytes} bytes in time: wait longer, or check whether its process is stopped"
     )]
-    BlockStoreSilent { block_store: Peer, bytes: u64 },
+    BlockStoreSilent {
+        block_store: Named<Peer>,
+        bytes: u64,
+    },
     #[error(
         "{block_store} has no free memory for {bytes} bytes, because buffers of ended streams or of finished steps are still in use: let the processes that hold those steps drop them"
     )]
-    StillInUse { block_store: Peer, bytes: u64 },
+    StillInUse {
+        block_store: Named<Peer>,
+        bytes: u64,
+    },
     #[error(
         "no step of the stream {stream} came in time; {committed} are committed, and this rank is waiting for {whom}"
     )]
@@ -75,9 +84,14 @@ pub enum Fault {
     )]
     Circle { waits: Arc<[String]> },
     #[error(
-        "no program opened the stream {stream} for writing in time: check its name, or wait longer"
+        "no program opened the stream {stream} for writing in time: check its name, or wait longer{}",
+        open_ones(stream, open)
     )]
-    NoStream { stream: String },
+    NoStream {
+        stream: String,
+        /// The streams that are open, some of them if they are many.
+        open: Vec<String>,
+    },
 
     // Memory that can never be granted
     #[error(
@@ -88,7 +102,7 @@ pub enum Fault {
         stream: String,
         bytes: u64,
         limit: u64,
-        at: String,
+        at: Room,
     },
     #[error(
         "one step of the stream {stream} needs {buffers} buffers at {block_store}, which has {most} segments for them, one per buffer whatever its length: write fewer, larger blocks, or use more servers"
@@ -97,24 +111,39 @@ pub enum Fault {
         stream: String,
         buffers: u64,
         most: u64,
-        block_store: Peer,
+        block_store: Named<Peer>,
     },
     #[error(
         "{block_store} is not a block store, or is no longer one: open the stream again to use those that are there"
     )]
-    NoBlockStore { block_store: Peer },
+    NoBlockStore { block_store: Named<Peer> },
     #[error(
         "{block_store} died while step {step} was being written into it: abort the step and write it again"
     )]
-    BlockStoreLost { block_store: Peer, step: Step },
+    BlockStoreLost {
+        block_store: Named<Peer>,
+        step: Step,
+    },
     #[error(
         "{block_store} is within its budget, but its node has no more shared memory: keep fewer retained or unread steps, or find out what else uses the memory of the node"
     )]
-    BlockStoreFull { block_store: Peer },
+    BlockStoreFull { block_store: Named<Peer> },
+    #[error(
+        "memory.budget is used up: a buffer of {bytes} bytes was requested of {block_store}, and the programs of the domain use {used} of the {budget} bytes; retain fewer steps, free segments, or raise memory.budget"
+    )]
+    BudgetUsedUp {
+        block_store: Named<Peer>,
+        bytes: u64,
+        used: u64,
+        budget: u64,
+    },
     #[error(
         "{block_store} has memory left, but all of its {numbers} segments are in use, one per buffer whatever its length: write fewer, larger blocks, retain fewer steps, or use more servers"
     )]
-    NumbersUsedUp { block_store: Peer, numbers: u64 },
+    NumbersUsedUp {
+        block_store: Named<Peer>,
+        numbers: u64,
+    },
 
     // Opening
     #[error(
@@ -125,9 +154,7 @@ pub enum Fault {
         there: String,
         program: String,
     },
-    #[error(
-        "rank {rank} of {program} is there already, as {peer}: give each process a rank of its own"
-    )]
+    #[error("{program}.{rank} is there already, as {peer}: give each process a rank of its own")]
     RankTaken {
         program: String,
         rank: u32,
@@ -185,18 +212,20 @@ pub enum Fault {
     #[error("this rank has not begun step {step}, or has aborted it: begin it first")]
     NotBegun { step: Step },
     #[error(
-        "writer rank {rank} has closed the stream {stream} without writing step {step}, so that step can never be complete: write the same number of steps in every rank"
+        "{program}.{rank} has closed the stream {stream} without writing step {step}, so that step can never be complete: write the same number of steps in every rank"
     )]
     RankClosed {
         stream: String,
+        program: String,
         rank: u32,
         step: Step,
     },
     #[error(
-        "writer rank {rank} closes the stream {stream} without step {step}, which rank {other} has committed: write the same number of steps in every rank"
+        "{program}.{rank} closes the stream {stream} without step {step}, which {program}.{other} has committed: write the same number of steps in every rank"
     )]
     ClosesEarly {
         stream: String,
+        program: String,
         rank: u32,
         step: Step,
         other: u32,
@@ -338,7 +367,10 @@ pub enum Fault {
         "step {step} has lost blocks, because {} died and no other store had a copy of them: set stage.replicas to 2 or more",
         all_of(block_stores)
     )]
-    Damaged { step: Step, block_stores: Vec<Peer> },
+    Damaged {
+        step: Step,
+        block_stores: Vec<Named<Peer>>,
+    },
 }
 
 samite_mem::error_codes!(Fault, "stream", {
@@ -353,10 +385,11 @@ samite_mem::error_codes!(Fault, "stream", {
     BlockDimensions = 440, OutsideArray = 441, ShapeDiffers = 442, DtypeDiffers = 443,
     Overlap = 444, Uncountable = 445, NothingWritten = 446, NoSuchBox = 447, EmptyBox = 448,
     AnswerTooLong = 449, Gone = 450, Damaged = 451, Entangled = 452,
+    BudgetUsedUp = 453,
 });
 
-fn all_of(block_stores: &[Peer]) -> String {
-    let names: Vec<String> = block_stores.iter().map(Peer::to_string).collect();
+fn all_of(block_stores: &[Named<Peer>]) -> String {
+    let names: Vec<String> = block_stores.iter().map(Named::to_string).collect();
     names.join(" and ")
 }
 
@@ -367,12 +400,77 @@ fn there_is(oldest: &Option<Step>) -> String {
     }
 }
 
-/// The remedy for a limit that admission control names: the limit of a stream is another setting
-/// than the budget of a block store.
-fn raise(at: &str) -> &'static str {
-    match at.starts_with("peer ") {
-        true => "give it more memory: memory.budget on its node, or --memory of a staging server",
-        false => "raise stage.memory, its limit",
+/// Returns the end of the sentence about a stream that nobody opened: which ones are open, the
+/// nearest name first.
+fn open_ones(stream: &str, open: &[String]) -> String {
+    let limit = (stream.chars().count() / 3).max(2);
+    let distance = |name: &&String| strsim::damerau_levenshtein(stream, name);
+    let near = open.iter().min_by_key(distance);
+    match (open, near.filter(|name| distance(name) <= limit)) {
+        ([], _) => "; no stream is open".to_owned(),
+        (open, None) => format!("; these are open: {}", open.join(", ")),
+        (open, Some(near)) => {
+            format!("; did you mean {near}? These are open: {}", open.join(", "))
+        }
+    }
+}
+
+/// What has a limit of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Room {
+    /// A stream, whose limit is a setting.
+    Stream(String),
+    /// A block store, whose limit is the budget of its process.
+    BlockStore(Named<Peer>),
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Room::Stream(name) => write!(f, "the stream {name}"),
+            Room::BlockStore(block_store) => block_store.fmt(f),
+        }
+    }
+}
+
+/// The remedy for a limit that admission control names.
+fn raise(at: &Room) -> &'static str {
+    match at {
+        Room::BlockStore(_) => {
+            "give it more memory: memory.budget on its node, or --memory of a staging server"
+        }
+        Room::Stream(_) => "raise stage.memory, its limit",
+    }
+}
+
+/// The names of block stores.
+pub type Names = BTreeMap<Peer, Arc<str>>;
+
+impl Fault {
+    /// Gives the block stores that it names their names.
+    pub(crate) fn name_block_stores(&mut self, names: &Names) {
+        let name = |known: &mut Named<Peer>| {
+            if known.name().is_none() {
+                *known = Named::new(known.id, names.get(&known.id).cloned());
+            }
+        };
+        match self {
+            Fault::NoMemory { at, .. } | Fault::TooLarge { at, .. } => match at {
+                Room::BlockStore(block_store) => name(block_store),
+                Room::Stream(_) => {}
+            },
+            Fault::NoBuffer { block_store, .. }
+            | Fault::BlockStoreSilent { block_store, .. }
+            | Fault::StillInUse { block_store, .. }
+            | Fault::TooManyBuffers { block_store, .. }
+            | Fault::NoBlockStore { block_store }
+            | Fault::BlockStoreLost { block_store, .. }
+            | Fault::BlockStoreFull { block_store }
+            | Fault::BudgetUsedUp { block_store, .. }
+            | Fault::NumbersUsedUp { block_store, .. } => name(block_store),
+            Fault::Damaged { block_stores, .. } => block_stores.iter_mut().for_each(name),
+            _ => {}
+        }
     }
 }
 

@@ -245,6 +245,8 @@ impl Request {
 pub enum Lack {
     /// The machine has no more memory.
     Memory,
+    /// The budget of the domain is used up: bytes requested, bytes in use, and the budget.
+    Budget([u64; 3]),
     /// All segment numbers of its process are in use; a buffer of any length needs one.
     Numbers(u64),
 }

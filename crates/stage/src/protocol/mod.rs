@@ -80,7 +80,7 @@ mod watch;
 
 pub use coordinator::{Action, Coordinator, Event};
 pub use decode::{decode, decode_request};
-pub use fault::{EndOfStream, Failure, Fault};
+pub use fault::{EndOfStream, Failure, Fault, Names, Room};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
 pub use ids::{
     BufferAt, BufferId, Handle, Peer, ReaderId, Slot, StreamId, Ticket, Want, WatchId, WriterId,

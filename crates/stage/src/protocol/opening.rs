@@ -128,9 +128,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    fn no_stream(&self) -> Fault {
+    fn no_stream(&self, open: Vec<String>) -> Fault {
         Fault::NoStream {
             stream: self.name.clone(),
+            open,
         }
     }
 
@@ -197,12 +198,23 @@ impl Coordinator {
                     self.pending.push(pending);
                     continue;
                 }
+                Err(Fault::NoStream { .. }) => Answer::Failed(pending.no_stream(self.some_names())),
                 Err(fault) => Answer::Failed(fault),
             };
             news = true;
             self.answer(pending.from, pending.ticket, answer);
         }
         news
+    }
+
+    /// Returns the names of open streams, not too many of them, and none that is very long.
+    fn some_names(&self) -> Vec<String> {
+        let open = self
+            .streams
+            .values()
+            .filter(|stream| stream.end().is_none());
+        let names = open.map(Stream::name).filter(|name| name.len() <= 100);
+        names.take(20).map(str::to_owned).collect()
     }
 
     fn try_open(&mut self, pending: &Pending) -> Result<Answer, Fault> {
@@ -214,7 +226,7 @@ impl Coordinator {
         match &pending.opening {
             Opening::Reader(reader, gives_up) => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
-                let stream = stream.ok_or_else(|| pending.no_stream())?;
+                let stream = stream.ok_or_else(|| pending.no_stream(Vec::new()))?;
                 stream.open_reader(pending.from, reader, pending.cost, *gives_up)
             }
             Opening::Watch {
@@ -223,7 +235,7 @@ impl Coordinator {
                 most,
             } => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
-                let stream = stream.ok_or_else(|| pending.no_stream())?;
+                let stream = stream.ok_or_else(|| pending.no_stream(Vec::new()))?;
                 stream.open_watch(pending.from, interest, *start, *most, pending.cost)
             }
             Opening::Writer {
@@ -284,7 +296,8 @@ impl Coordinator {
             config.clone(),
             self.admission.memory(),
         );
-        let stream = stream.opened_by(pending.from, pending.cost, &self.ledger, &self.slow);
+        let mut stream = stream.opened_by(pending.from, pending.cost, &self.ledger, &self.slow);
+        stream.set_names(&self.block_store_names);
         self.streams.insert(id, stream);
         self.names.insert(name.clone(), id);
         id

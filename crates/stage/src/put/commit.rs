@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 impl StepWriter<'_> {
     pub(super) fn finish(mut self, keep: bool) -> Result<()> {
+        // It returns an error, or the step is committed.
+        self.is_known = true;
         self.is_sound()?;
         let (edges, ranks) = &self.writer.promised;
         check_part(edges, self.number, &self.layout, *ranks)?;
@@ -82,6 +84,7 @@ impl StepWriter<'_> {
             (Target::BlockStores(_), None) => return Err(Error::Nonsense("a step twice".into())),
         }
         self.done = true;
+        self.writer.dropped = None;
         Ok(())
     }
 

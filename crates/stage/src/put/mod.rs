@@ -8,10 +8,11 @@
 
 mod commit;
 
-use crate::array::{Shape, cut, inside, lengths};
+use crate::array::{Shape, block, cut, lengths};
 use crate::last::{LastStep, WrittenBlock, WrittenStep};
 use crate::protocol::{Attribute, Block, Layout, Peer, Slot, Step, Variable};
 use crate::slots::{Slots, zeroed_words};
+use crate::space::Dims;
 use crate::staged::Staged;
 use crate::writer::{Destination, StoreWriter, Target, Writer};
 use crate::{Element, Error, Region, Result};
@@ -19,7 +20,9 @@ use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxD
 use std::sync::Arc;
 
 /// A step that is being written. Dropping it without [`StepWriter::commit`] aborts it; it can be
-/// begun again.
+/// begun again. If something was put into it, and no other step is committed after it,
+/// [`Writer::close`] fails; [`StepWriter::abort`] says that it is left out on purpose.
+#[must_use = "a step that is dropped without `commit` is not in the stream"]
 pub struct StepWriter<'w> {
     writer: &'w mut Writer,
     number: Step,
@@ -38,6 +41,8 @@ pub struct StepWriter<'w> {
     attributes: Vec<(String, Attribute)>,
     /// A block has a position, but its bytes were not written.
     spoiled: bool,
+    /// The program knows that it is not committed: it was told of an error, or aborts it.
+    is_known: bool,
     done: bool,
 }
 
@@ -60,6 +65,7 @@ impl<'w> StepWriter<'w> {
             last: None,
             attributes: Vec::new(),
             spoiled: false,
+            is_known: false,
             done: false,
         }
     }
@@ -96,8 +102,9 @@ impl<'w> StepWriter<'w> {
         array: ArrayView<'_, T, D>,
     ) -> Result<()> {
         let extent: Vec<u64> = array.shape().iter().map(|extent| *extent as u64).collect();
-        let region = Region::at(&start.dims(), &extent)?;
-        let variable = self.declare::<T>(name, shape, &region)?;
+        let declared = block(name, &shape.dims(), &start.dims(), &extent)
+            .and_then(|region| Ok((self.declare::<T>(name, shape.dims())?, region)));
+        let (variable, region) = declared.inspect_err(|_| self.is_known = true)?;
         if region.is_empty() {
             return Ok(());
         }
@@ -162,8 +169,9 @@ impl<'w> StepWriter<'w> {
         start: impl Shape,
         extent: impl Shape,
     ) -> Result<(Option<&LastStep>, ArrayViewMutD<'_, T>)> {
-        let region = Region::at(&start.dims(), &extent.dims())?;
-        let variable = self.declare::<T>(name, shape, &region)?;
+        let shape = shape.dims();
+        let region = block(name, &shape, &start.dims(), &extent.dims())?;
+        let variable = self.declare::<T>(name, shape)?;
         let extent = lengths(&region.shape());
         let bytes = region.bytes(T::DTYPE.bytes())?;
         let element = T::DTYPE.bytes();
@@ -249,6 +257,20 @@ impl<'w> StepWriter<'w> {
         self.finish(true)
     }
 
+    /// Leaves the step out: nothing of it is committed, and it can be begun again.
+    pub fn abort(mut self) {
+        self.is_known = true;
+    }
+
+    /// Returns true if the program put something into it, and nobody has told it that this is not
+    /// in the stream.
+    fn is_forgotten(&self) -> bool {
+        let has_content = self.numbers.iter().any(|number| *number > 0)
+            || self.blocks() > 0
+            || !self.attributes.is_empty();
+        has_content && !self.done && !self.is_known && !std::thread::panicking()
+    }
+
     /// Returns the number of blocks that have a position.
     fn blocks(&self) -> usize {
         self.offsets.iter().map(Vec::len).sum()
@@ -258,6 +280,7 @@ impl<'w> StepWriter<'w> {
     /// the coordinator answered, the step has only a declared variable more; a request that was not
     /// answered may still take effect.
     fn failed(&mut self, before: usize, error: &Error) {
+        self.is_known = true;
         self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
     }
 
@@ -284,16 +307,9 @@ impl<'w> StepWriter<'w> {
         self.slots.as_mut().ok_or_else(none)
     }
 
-    /// Returns the index of the variable in the layout, after checking that the block fits it.
-    fn declare<T: Element>(
-        &mut self,
-        name: &str,
-        shape: impl Shape,
-        region: &Region,
-    ) -> Result<usize> {
+    /// Returns the index of the variable in the layout.
+    fn declare<T: Element>(&mut self, name: &str, shape: Dims) -> Result<usize> {
         self.is_sound()?;
-        let shape = shape.dims();
-        inside(name, &shape, region.clone())?;
         let variables = &mut self.layout.variables;
         let Some(at) = variables.iter().position(|known| known.name == name) else {
             variables.push(Variable {
@@ -428,6 +444,9 @@ impl<'w> StepWriter<'w> {
 
 impl Drop for StepWriter<'_> {
     fn drop(&mut self) {
+        if self.is_forgotten() {
+            self.writer.dropped = Some(self.number);
+        }
         self.slots = None;
         if let (false, Target::BlockStores(kept)) = (self.done, &self.writer.to) {
             kept.abort();

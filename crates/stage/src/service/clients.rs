@@ -63,6 +63,11 @@ impl<M: DeserializeOwned> Clients<M> {
         self.fabric.now()
     }
 
+    /// Returns the name of a peer for errors.
+    pub(super) fn name_of(&self, peer: Peer) -> Option<Arc<str>> {
+        self.fabric.name_of(peer.id(), Some(peer.incarnation()))
+    }
+
     /// Returns the mailbox in which the other service of this process leaves its messages.
     pub(super) fn mailbox(&self) -> Mailbox<M> {
         self.mailbox.clone()

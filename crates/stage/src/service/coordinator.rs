@@ -56,6 +56,11 @@ impl CoordinatorService {
     /// Passes an event to the state machine, and carries out its actions.
     pub(super) fn happened(&mut self, event: Event) {
         self.tell_who_is_slow();
+        if let Event::Said(from, Request::Keep { .. }) = &event
+            && let Some(name) = self.clients.name_of(*from)
+        {
+            self.carry_out(Event::Named(*from, name));
+        }
         self.carry_out(event);
     }
 

@@ -20,7 +20,7 @@ pub use grid::Grid;
 pub use region::{Dims, MAX_DIMS, Region};
 
 /// Errors of boxes and arrays.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpaceError {
     /// Two things that should have the same number of dimensions do not.

@@ -210,7 +210,9 @@ fn steps_give_way_beside_many_streams() {
         // There is no such block store.
         assert_eq!(
             begun,
-            Some(Answer::Failed(Fault::NoBlockStore { block_store: LIAR }))
+            Some(Answer::Failed(Fault::NoBlockStore {
+                block_store: LIAR.into()
+            }))
         );
         let stored = coordinator.figures()[1].stored;
         assert!(stored < much / 4, "{stored} steps are left");

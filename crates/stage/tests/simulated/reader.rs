@@ -182,7 +182,7 @@ impl ReaderRank {
                 assert!(
                     block_stores
                         .iter()
-                        .all(|&block_store| !world.block_store_lives(block_store))
+                        .all(|block_store| !world.block_store_lives(block_store.id))
                 );
                 if !by_number {
                     self.life_of(world).steps.push(step);

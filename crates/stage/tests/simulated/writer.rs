@@ -347,8 +347,11 @@ impl WriterRank {
         }
         match fault {
             Fault::NoBlockStore { block_store } | Fault::BlockStoreLost { block_store, .. } => {
-                assert!(!world.block_store_lives(block_store), "{block_store} lives");
-                self.block_stores.retain(|known| known.peer != block_store);
+                assert!(
+                    !world.block_store_lives(block_store.id),
+                    "{block_store} lives"
+                );
+                self.block_stores.retain(|known| block_store != known.peer);
                 self.told = None;
                 self.again(world);
             }

@@ -20,6 +20,7 @@ fn a_rank_cannot_close_before_another_one() {
     let (stream, rank, step, other) = ("field".to_owned(), 1, 0, 0);
     let early = Fault::ClosesEarly {
         stream,
+        program: "solver".to_owned(),
         rank,
         step,
         other,
@@ -180,7 +181,12 @@ fn no_step_is_committed_that_never_becomes_whole() {
     let (rank, step) = (1, 0);
     assert_eq!(
         stage.fault(ticket),
-        Fault::RankClosed { stream, rank, step }
+        Fault::RankClosed {
+            stream,
+            program: "solver".to_owned(),
+            rank,
+            step
+        }
     );
     // It knows that there is no step 0: so it may close, and nothing is missing.
     stage.close(zero);

@@ -290,7 +290,7 @@ fn a_replica_survives_its_block_store_and_a_lone_copy_does_not() {
         stage.fault(lost),
         Fault::Damaged {
             step: 1,
-            block_stores: vec![SECOND]
+            block_stores: vec![SECOND.into()]
         }
     );
     stage.write(writer, 2);
@@ -323,7 +323,7 @@ fn a_block_store_that_dies_under_a_writer() {
     assert_eq!(
         stage.fault(ticket),
         Fault::BlockStoreLost {
-            block_store: SECOND,
+            block_store: SECOND.into(),
             step: 0
         }
     );
@@ -452,6 +452,11 @@ fn only_who_lives_is_waited_for_beyond_a_deadline() {
     let stream = "field".to_owned();
     assert_eq!(
         stage.fault(ahead),
-        Fault::WriterBehind { stream, rank, step }
+        Fault::WriterBehind {
+            stream,
+            program: "solver".to_owned(),
+            rank,
+            step
+        }
     );
 }

@@ -158,7 +158,7 @@ fn opening_is_checked() {
     let ticket = stage.open_writer(5, "solver", 0, 2, &config());
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "rank 0 of solver is there already, as peer 0: give each process a rank of its own"
+        "solver.0 is there already, as peer 0: give each process a rank of its own"
     );
     let ticket = stage.open_writer(5, "solver", 1, 3, &config());
     assert!(matches!(

@@ -52,7 +52,7 @@ fn memory_that_does_not_come() {
     assert_eq!(
         stage.fault(ticket),
         Fault::NoBlockStore {
-            block_store: Peer(55)
+            block_store: Peer(55).into()
         }
     );
 }
@@ -333,7 +333,7 @@ fn a_silent_block_store_has_a_deadline_too() {
     assert_eq!(
         stage.fault(ticket),
         Fault::BlockStoreSilent {
-            block_store: BLOCK_STORE,
+            block_store: BLOCK_STORE.into(),
             bytes: 100
         }
     );
@@ -408,7 +408,7 @@ fn freed_memory_that_is_in_use_is_waited_for() {
             false => stage.fault(ticket),
         };
         let expected = Fault::StillInUse {
-            block_store: BLOCK_STORE,
+            block_store: BLOCK_STORE.into(),
             bytes: 100,
         };
         assert_eq!(fault, expected);
@@ -458,7 +458,7 @@ fn a_block_store_that_gets_on_is_waited_for() {
         );
     };
     let silent = Fault::BlockStoreSilent {
-        block_store: BLOCK_STORE,
+        block_store: BLOCK_STORE.into(),
         bytes: 100,
     };
     let mut ticket = stage.begin(zero, 0, 100);

@@ -187,7 +187,7 @@ fn a_deadline_names_whom_the_step_waits_for() {
     assert_eq!(
         stage.fault(ticket).to_string(),
         "nothing was written to u of the stream field in time; 0 steps are committed, and the next one is waiting for rank 1 of \
-         solver to commit step 0"
+         solver to commit step 0, which it has begun"
     );
     let ticket = stage.news(10, watch);
     stage.commit(one, 0, line(&[(8, 16)]), &second);

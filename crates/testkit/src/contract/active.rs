@@ -84,7 +84,7 @@ pub fn an_unknown_handler_is_an_error(fabric: &Fabric, members: &[PeerId]) -> Ou
             same!(
                 refused,
                 Err(Error::NoHandler {
-                    peer: *to,
+                    peer: (*to).into(),
                     handler: 99
                 })
             );

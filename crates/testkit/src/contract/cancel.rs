@@ -85,7 +85,7 @@ pub fn a_receive_is_cancelled_while_it_is_filled(fabric: &Fabric, members: &[Pee
             let sent = fabric.isend(members[0], round, pattern(round, SIZE))?;
             let next = fabric.isend(members[0], 1000 + round, pattern(1000 + round, LARGE))?;
             if let Err(error) = sent.wait() {
-                same!(error, Error::NotReceived(members[0]));
+                same!(error, Error::NotReceived(members[0].into()));
             }
             next.wait()?;
         }
@@ -217,6 +217,6 @@ pub fn a_scope_says_what_went_wrong(fabric: &Fabric, members: &[PeerId]) -> Outc
         Ok(())
     });
     fabric.set_deadline(deadline);
-    matches_or_fail!(ended, Err(Error::Timeout { whom: Whom::Peer(peer), .. }) if *peer == last);
+    matches_or_fail!(ended, Err(Error::Timeout { whom, .. }) if *whom == Whom::Peer(last));
     Ok(fabric.barrier(members)?)
 }

@@ -258,7 +258,7 @@ pub fn a_freed_segment_is_refused(fabric: &Fabric, members: &[PeerId]) -> Outcom
             .attach(key)
             .and_then(|remote| remote.get(0, &mut [0; 8]));
         matches_or_fail!(got, Err(Error::NoSuchSegment { peer, segment })
-            if (*peer, *segment) == (key.peer, key.segment));
+            if (peer.id, *segment) == (key.peer, key.segment));
         let put = fabric.attach(key).and_then(|remote| remote.put(0, &[0; 8]));
         matches_or_fail!(put, Err(Error::NoSuchSegment { .. }));
         let add = fabric.attach(key).and_then(|remote| remote.fetch_add(0, 1));

@@ -183,7 +183,8 @@ pub fn a_message_that_does_not_fit_is_consumed(fabric: &Fabric, members: &[PeerI
             let mut buffer = vec![0; size - 1];
             let (from, message, length) = (members[1], size as u64, size as u64 - 1);
             let expected = Error::Truncated {
-                from,
+                from: from.into(),
+                tag: 1,
                 message,
                 buffer: length,
             };

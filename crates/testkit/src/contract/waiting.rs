@@ -4,7 +4,7 @@ use super::index;
 use super::onesided::exchange;
 use crate::pattern::{pattern, verify};
 use crate::{Outcome, check, matches_or_fail, same};
-use samite_fabric::{Error, Fabric, Match, PeerId, Whom, test_all, wait_all};
+use samite_fabric::{Error, Fabric, Match, Named, PeerId, Whom, test_all, wait_all};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -33,7 +33,10 @@ pub fn signals_are_counted(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         matches_or_fail!(
             extra,
             Err(Error::Timeout {
-                whom: Whom::Peer(_),
+                whom: Named {
+                    id: Whom::Peer(_),
+                    ..
+                },
                 ..
             })
         );
@@ -73,7 +76,7 @@ pub fn a_deadline_names_whom(fabric: &Fabric, members: &[PeerId]) -> Outcome {
         matches_or_fail!(
             late,
             Err(Error::Timeout {
-                whom: Whom::Any,
+                whom: Named { id: Whom::Any, .. },
                 ..
             })
         );

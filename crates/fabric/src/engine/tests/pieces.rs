@@ -68,7 +68,7 @@ fn a_message_that_was_not_received_is_not_sent() {
     let ended = world.engine.ops.take(send);
     assert_eq!(
         ended.map(|ended| ended.err()),
-        Some(Some(Error::NotReceived(from)))
+        Some(Some(Error::NotReceived(from.into())))
     );
     // If this process gives it up, too, it ends then.
     let send = world.operations()[0];
@@ -85,7 +85,7 @@ fn a_message_that_was_not_received_is_not_sent() {
     fabric.progress();
     receive.cancel();
     assert_eq!(receive.wait(), Err(Error::Cancelled));
-    assert_eq!(send.wait(), Err(Error::NotReceived(me)));
+    assert_eq!(send.wait(), Err(Error::NotReceived(me.into())));
     let send = fabric.isend(me, 1, vec![2; len]).unwrap();
     let (status, bytes) = fabric.recv_vec(crate::Match::any(1)).unwrap();
     assert_eq!((status.len, bytes), (len as u64, vec![2; len]));

@@ -66,11 +66,9 @@ impl Failure {
     pub(crate) fn of_member(self, domain: &str, after: Duration) -> Error {
         match self {
             Failure::NoAgent | Failure::Closed => Error::AgentLost(domain.to_owned()),
-            Failure::Late | Failure::TooSlow => Error::Timeout {
-                what: "a request to the agent",
-                whom: Whom::Agent,
-                after,
-            },
+            Failure::Late | Failure::TooSlow => {
+                Error::late("a request to the agent", Whom::Agent, after)
+            }
             Failure::Other(why) => Error::Memory(why),
         }
     }

@@ -34,6 +34,7 @@ pub(crate) use extents::AgentExtents;
 pub(crate) use jobs::{Roster, Wanted};
 pub use node::Node;
 pub use server::{AgentConfig, run};
+pub(crate) use service::is_agent;
 pub use service::{
     Host, Lost, Owned, Service, ServiceFacts, Starter, find_host, host, identity, services,
 };

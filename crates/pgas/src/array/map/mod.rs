@@ -463,7 +463,7 @@ impl<K: Elem, V: Elem> Map<K, V> {
     fn full(&self, rank: u32) -> Error {
         match self.team().unit(rank) {
             Ok(unit) => ArrayError::MapFull {
-                unit,
+                unit: self.team().0.job.named(unit),
                 slots: self.slots,
             }
             .into(),

@@ -208,7 +208,9 @@ impl Lock {
     fn nonsense(&self, value: u64) -> Error {
         let what = "a word of a lock";
         let (peer, what) = (self.home_peer(), samite_mem::Corrupt { what, value });
-        Below::PeerCorrupt { peer, what }.into()
+        let peer = peer.into();
+        let corrupt = Below::PeerCorrupt { peer, what };
+        self.team.fabric().named(corrupt).into()
     }
 
     /// Waits for a predecessor. `None` if it would have to wait but only tries.
@@ -415,7 +417,10 @@ impl Lock {
     fn gone(&self) -> Error {
         let what = "the use of a lock of which it was the home";
         match self.home_unit() {
-            Ok(unit) => Error::UnitLost { unit, what },
+            Ok(unit) => Error::UnitLost {
+                unit: self.team.0.job.named(unit),
+                what,
+            },
             Err(error) => error,
         }
     }

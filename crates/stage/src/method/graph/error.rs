@@ -3,7 +3,7 @@
 use crate::protocol::Step;
 
 /// An invalid edge, a missing one, or a broken promise.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
     /// An unknown word.

@@ -23,7 +23,7 @@
 //! The deadline of the requests ends that, with an error that names the block store and what is in
 //! use.
 
-use super::{BlockStoreFigures, BufferId, Fault, Peer, StreamId, Want};
+use super::{BlockStoreFigures, BufferId, Fault, Peer, Room, StreamId, Want};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum bytes of memory, and of disk, that count for a block store: 256 TiB. Any process can
@@ -167,7 +167,10 @@ impl Admission {
         }
         let refused = refused.into_iter();
         refused
-            .map(|request| Decision::Refused(request, Fault::NoBlockStore { block_store }))
+            .map(|request| {
+                let block_store = block_store.into();
+                Decision::Refused(request, Fault::NoBlockStore { block_store })
+            })
             .collect()
     }
 
@@ -439,7 +442,7 @@ impl Admission {
         let Some(account) = self.accounts.get(&request.id.stream) else {
             return Err(Fault::NotOpen);
         };
-        let too_large = |bytes, limit, at: String| Fault::TooLarge {
+        let too_large = |bytes, limit, at| Fault::TooLarge {
             stream: account.name.clone(),
             bytes,
             limit,
@@ -453,22 +456,32 @@ impl Admission {
         let sum = sum(&all);
         if sum.is_none_or(|sum| sum > account.limit) {
             let bytes = sum.unwrap_or(u64::MAX);
-            return Err(too_large(bytes, account.limit, "the stream".to_owned()));
+            return Err(too_large(
+                bytes,
+                account.limit,
+                Room::Stream(account.name.clone()),
+            ));
         }
         for block_store in wanted {
             let (bytes, buffers) = all[&block_store];
             let Some(pool) = self.pools.get(&block_store) else {
-                return Err(Fault::NoBlockStore { block_store });
+                return Err(Fault::NoBlockStore {
+                    block_store: block_store.into(),
+                });
             };
             if bytes > pool.memory {
-                return Err(too_large(bytes, pool.memory, block_store.to_string()));
+                return Err(too_large(
+                    bytes,
+                    pool.memory,
+                    Room::BlockStore(block_store.into()),
+                ));
             }
             if buffers > pool.most_buffers {
                 return Err(Fault::TooManyBuffers {
                     stream: account.name.clone(),
                     buffers,
                     most: pool.most_buffers,
-                    block_store,
+                    block_store: block_store.into(),
                 });
             }
         }

@@ -239,7 +239,7 @@ fn the_impossible_is_refused_at_once_and_by_name() {
     assert_eq!(
         nobody,
         Fault::NoBlockStore {
-            block_store: Peer(7)
+            block_store: Peer(7).into()
         }
     );
     let huge = refusal(admission.request(request(B, 0, &[want(1, u64::MAX), want(1, 2)], &[])));
@@ -295,7 +295,7 @@ fn a_lost_block_store_takes_its_books_along() {
         [Decision::Refused(
             id(B, 0),
             Fault::NoBlockStore {
-                block_store: Peer(1)
+                block_store: Peer(1).into()
             }
         )]
     );

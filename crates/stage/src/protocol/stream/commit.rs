@@ -258,7 +258,7 @@ impl Stream {
             }
             // A lost copy is left out as long as another one is alive.
             if slot.is_empty() {
-                let block_store = lost.ok_or(Fault::ForeignBuffer { rank })?;
+                let block_store = lost.ok_or(Fault::ForeignBuffer { rank })?.into();
                 return Err(Fault::BlockStoreLost { block_store, step });
             }
             slots.push(slot);

@@ -13,6 +13,7 @@ impl Stream {
         let other = others.position(|other| other.next > step)?;
         Some(Fault::ClosesEarly {
             stream: self.name.clone(),
+            program: self.writers.program().to_owned(),
             rank: rank as u32,
             step,
             other: other as u32,

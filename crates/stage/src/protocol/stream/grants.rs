@@ -152,9 +152,15 @@ impl Stream {
             buffer.block_store,
             buffer.bytes,
         ));
-        let block_store = buffer.block_store;
+        let block_store = buffer.block_store.into();
         let fault = match lack {
             Lack::Memory => Fault::BlockStoreFull { block_store },
+            Lack::Budget([bytes, used, budget]) => Fault::BudgetUsedUp {
+                block_store,
+                bytes,
+                used,
+                budget,
+            },
             Lack::Numbers(numbers) => Fault::NumbersUsedUp {
                 block_store,
                 numbers,
@@ -164,7 +170,12 @@ impl Stream {
     }
 
     pub(super) fn asked_buffer_lost(&mut self, number: u64, block_store: Peer) {
-        self.allocation_failed(number, Fault::NoBlockStore { block_store });
+        self.allocation_failed(
+            number,
+            Fault::NoBlockStore {
+                block_store: block_store.into(),
+            },
+        );
     }
 
     fn allocation_failed(&mut self, number: u64, fault: Fault) {

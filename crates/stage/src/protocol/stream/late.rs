@@ -181,7 +181,7 @@ impl Stream {
                 // Name a silent block store first: that is the worse problem.
                 let first = self.unallocated(buffers).find(|buffer| !buffer.is_full);
                 let first = first.or_else(|| waits.next());
-                let block_store = first.map_or(Peer(0), |buffer| buffer.block_store);
+                let block_store = first.map_or(Peer(0), |buffer| buffer.block_store).into();
                 match first.is_some_and(|buffer| buffer.is_full) {
                     true => Fault::StillInUse { block_store, bytes },
                     // The block store had no time, so tell what the request had waited for.
@@ -211,11 +211,12 @@ impl Stream {
                     return match behind {
                         Some(rank) => Fault::WriterBehind {
                             stream,
+                            program: self.writers.program().to_owned(),
                             rank: rank as u32,
                             step,
                         },
                         None => Fault::BlockStoreSilent {
-                            block_store: self.unsealed(),
+                            block_store: self.unsealed().into(),
                             bytes: self.store.last_bytes,
                         },
                     };
@@ -232,6 +233,7 @@ impl Stream {
                     &Some((None, steps)) => Fault::NobodyReads { stream, steps },
                     None => Fault::WriterBehind {
                         stream,
+                        program: self.writers.program().to_owned(),
                         rank: rank as u32,
                         step,
                     },

@@ -86,12 +86,13 @@ use super::{
     Answer, BufferId, EndOfStream, Fault, LONGEST_LEASE, Limits, Notice, Order, Peer, Policy,
     StreamConfig, StreamId, Ticket,
 };
-use crate::protocol::Step;
+use crate::protocol::{Names, Room, Step};
 pub(super) use circles::{Keeping, Member, Stuck};
 use costs::Costs;
 use groups::Groups;
 pub(super) use matching::Found;
 use matching::Matcher;
+use samite_fabric::Named;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::Store;
@@ -163,6 +164,8 @@ pub struct Stream {
     end: Option<EndOfStream>,
     /// Peers that currently get no more steps.
     slow: Arc<BTreeSet<Peer>>,
+    /// The names of block stores, for the texts about waits.
+    names: Arc<Names>,
     /// Its cost to the process that opened it, without its groups and subscriptions.
     _charge: Option<Charge>,
     /// When it was opened.
@@ -198,6 +201,7 @@ impl Stream {
             matcher: Matcher::default(),
             watches: Watches::default(),
             slow: Arc::default(),
+            names: Arc::default(),
             _charge: None,
             since: now,
             config,
@@ -296,6 +300,16 @@ impl Stream {
     pub(super) fn set_slow(&mut self, slow: &Arc<BTreeSet<Peer>>) {
         self.slow = slow.clone();
         self.settle();
+    }
+
+    /// Sets the names of block stores.
+    pub(super) fn set_names(&mut self, names: &Arc<Names>) {
+        self.names = names.clone();
+    }
+
+    /// Returns the name of a block store.
+    fn named(&self, block_store: Peer) -> Named<Peer> {
+        Named::new(block_store, self.names.get(&block_store).cloned())
     }
 
     /// Sets the time (ms, never less than before) until the next call.
@@ -401,7 +415,7 @@ impl Stream {
             return Fault::NoBuffer {
                 used: short.used,
                 limit: short.limit,
-                block_store,
+                block_store: block_store.into(),
             };
         }
         Fault::NoMemory {
@@ -409,8 +423,8 @@ impl Stream {
             used: short.used,
             limit: short.limit,
             at: match short.block_store {
-                Some(block_store) => block_store.to_string(),
-                None => format!("the stream {stream}"),
+                Some(block_store) => Room::BlockStore(block_store.into()),
+                None => Room::Stream(stream.to_owned()),
             },
         }
     }

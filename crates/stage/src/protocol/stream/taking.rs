@@ -3,6 +3,7 @@
 use super::Stream;
 use super::groups::{Group, ReaderState, StepLease, Waiting};
 use crate::protocol::{Answer, Fault, Peer, ReaderId, Step, Ticket};
+use samite_fabric::Named;
 
 /// Maximum number of open requests of a rank; an honest one has one or two.
 const MOST_WAITING: usize = 64;
@@ -186,6 +187,7 @@ impl Stream {
     ) -> Answer {
         let block_stores = self.store.damage(step);
         if !block_stores.is_empty() {
+            let block_stores = block_stores.into_iter().map(Named::from).collect();
             return Answer::Failed(Fault::Damaged { step, block_stores });
         }
         let told = self.groups.groups[&number].ranks[rank].told;

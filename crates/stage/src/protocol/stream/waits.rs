@@ -138,7 +138,7 @@ impl Stream {
                     .find(|block_store| !spills(**block_store));
                 let whom = slow
                     .or(block_stores.first())
-                    .map(|block_store| format!(" at {block_store}"));
+                    .map(|block_store| format!(" at {}", self.named(*block_store)));
                 let whom = whom.unwrap_or_default();
                 (format!("step {wanted} to be on disk{whom}"), slow.is_none())
             }
@@ -256,7 +256,7 @@ impl Stream {
             Stage::Asked(_, None) => "memory".to_owned(),
             Stage::Asked(_, Some(short)) => {
                 let at = match short.block_store {
-                    Some(block_store) => format!("the block store {block_store}"),
+                    Some(block_store) => self.named(block_store).to_string(),
                     None => format!("the stream {}", self.name),
                 };
                 let (missing, used, limit) = (short.missing, short.used, short.limit);
@@ -269,11 +269,11 @@ impl Stream {
             Stage::Allocating(buffers, _) => match self.unallocated(buffers).next() {
                 Some(buffer) if buffer.is_full => {
                     format!(
-                        "freed memory of the block store {} that is in use",
-                        buffer.block_store
+                        "freed memory of {} that is in use",
+                        self.named(buffer.block_store)
                     )
                 }
-                Some(buffer) => format!("the block store {} to allocate", buffer.block_store),
+                Some(buffer) => format!("{} to allocate memory", self.named(buffer.block_store)),
                 None => "its buffers".to_owned(),
             },
         }
@@ -310,7 +310,7 @@ impl Stream {
         let behind =
             |rank: &super::writers::Rank| rank.next == step && rank.place != WriterState::Closed;
         let Some(rank) = self.writers.ranks.iter().position(behind) else {
-            return format!("the block store {} to seal step {step}", self.unsealed());
+            return format!("{} to seal step {step}", self.named(self.unsealed()));
         };
         let others = self.writers.ranks[rank + 1..].iter();
         let others = match others.filter(|rank| behind(rank)).count() {
@@ -319,7 +319,11 @@ impl Stream {
         };
         match self.writers.ranks[rank].place {
             WriterState::Here(_) => {
-                format!("rank {rank} of {program} to commit step {step}{others}")
+                let begun = match self.writers.ranks[rank].begun {
+                    true => ", which it has begun",
+                    false => "",
+                };
+                format!("rank {rank} of {program} to commit step {step}{begun}{others}")
             }
             WriterState::Away(until) => {
                 let left = until.saturating_sub(self.now);

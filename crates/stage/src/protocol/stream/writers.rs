@@ -355,6 +355,7 @@ impl Stream {
             .find(|(_, rank)| rank.place == WriterState::Closed && rank.next <= step);
         closed.map(|(rank, state)| Fault::RankClosed {
             stream: self.name.clone(),
+            program: self.writers.program().to_owned(),
             rank: rank as u32,
             step: state.next,
         })

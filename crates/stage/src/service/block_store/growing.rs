@@ -143,13 +143,23 @@ impl BlockStore {
         }
     }
 
-    /// Returns the report for a failed allocation: either all segment numbers are in use, or memory
-    /// is exhausted.
+    /// Returns the report for a failed allocation: either all segment numbers are in use, or the
+    /// budget of the domain or the memory of the machine is used up.
     fn refuse(&self, buffer: BufferId, bytes: u64, error: &samite_fabric::Error) -> Report {
         tracing::warn!(bytes, %error, "no memory for a buffer");
-        let lack = match self.has_numbers() {
-            true => Lack::Memory,
-            false => Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS)),
+        let lack = match (self.has_numbers(), error) {
+            (
+                true,
+                &samite_fabric::Error::Budget {
+                    asked,
+                    used,
+                    budget,
+                },
+            ) => Lack::Budget([asked, used, budget]),
+            (true, _) => Lack::Memory,
+            (false, _) => {
+                Lack::Numbers(self.fabric.free_segments().len() as u64 * u64::from(u64::BITS))
+            }
         };
         Report::Refused { buffer, lack }
     }

@@ -29,9 +29,17 @@ const LONGEST_SLEEP: Duration = if cfg!(test) {
 /// The most bytes of questions for the host itself that wait per peer.
 const INBOX: u64 = 1 << 10;
 
+/// The program that an agent says it is.
+const PROGRAM: &str = "samite-agent";
+
 /// Returns what an agent's process says of itself as a peer.
 pub fn identity() -> Identity {
-    Identity::by_hand("samite-agent")
+    Identity::by_hand(PROGRAM)
+}
+
+/// Returns true if a process that says this of itself is an agent's: it is no unit of another job.
+pub(crate) fn is_agent(identity: &Identity) -> bool {
+    identity.program == PROGRAM && identity.units == 1
 }
 
 /// Returns the peer that hosts the services of the domain's agent, if it has joined. If the agent's
@@ -63,12 +71,14 @@ pub fn services(fabric: &Fabric, deadline: Duration) -> Result<Vec<ServiceFacts>
     };
     let mut call = fabric.call(ServiceId::HOST, host, deadline, |_| vec![0])?;
     let answer = call.wait(deadline, "what the agent hosts")?;
-    postcard::from_bytes(&answer).map_err(|_| Error::PeerCorrupt {
-        peer: host.peer,
-        what: Corrupt {
-            what: "the length of a list of services",
-            value: answer.len() as u64,
-        },
+    postcard::from_bytes(&answer).map_err(|_| {
+        fabric.named(Error::PeerCorrupt {
+            peer: host.peer.into(),
+            what: Corrupt {
+                what: "the length of a list of services",
+                value: answer.len() as u64,
+            },
+        })
     })
 }
 
