@@ -3,7 +3,9 @@
 //! This test binary contains all examples. `Programs` is a folder with a script of each example's
 //! name, which starts this binary again; it then is that example.
 
+mod mistakes;
 mod programs;
+mod tutorial;
 
 use programs::Programs;
 
@@ -156,20 +158,6 @@ fn threads_share_a_fabric() {
                  up to {sum}"
             ));
         }
-    }
-}
-
-/// The plate is the same, however many units share it.
-#[test]
-fn heat_does_not_depend_on_the_number_of_units() {
-    let programs = Programs::new();
-    let alone = programs.run("-n 1 --tag-output no target/debug/heat_alone");
-    let mut lines = alone.0.lines();
-    let sum = lines.find(|line| line.starts_with("after 400 sweeps: total 246504.214"));
-    let sum = sum.expect("it prints the heat that is left");
-    for options in ["-n 1", "-n 3", "-n 6", "--config fabric.nodes=2 -n 4"] {
-        let lines = programs.run(&format!("{options} target/debug/heat"));
-        lines.has(&format!("[heat.0] {sum} at [50, 60]"));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The examples as programs, and what they print.
 
+use crate::mistakes;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Termination};
@@ -21,6 +22,8 @@ macro_rules! examples {
         fn main_of(name: &str) -> ExitCode {
             match name {
                 $(stringify!($name) => $name::main().report(),)*
+                "no_close" => mistakes::no_close::main().report(),
+                "wrong_tag" => mistakes::wrong_tag::main().report(),
                 _ => panic!("no example is called {name}"),
             }
         }
@@ -31,6 +34,8 @@ examples! {
     "../../../crates/samite/examples/codons.rs" codons
     "../../../crates/samite/examples/heat.rs" heat
     "../../../crates/samite/examples/heat_alone.rs" heat_alone
+    "../../../crates/samite/examples/heat_picture.rs" heat_picture
+    "../../../crates/samite/examples/heat_solver.rs" heat_solver
     "../../../crates/samite/examples/hello.rs" hello
     "../../../crates/samite/examples/life.rs" life
     "../../../crates/samite/examples/neighbours.rs" neighbours

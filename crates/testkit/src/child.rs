@@ -55,7 +55,7 @@ pub(crate) fn tell(what: &str, text: &str) {
 }
 
 /// A unit that has not joined.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Unit {
     /// Its index among all units; its rank, if there is one program.
     pub rank: u32,

@@ -21,7 +21,7 @@ use crate::local::LocalHeap;
 use crate::pointer::Origin;
 use crate::unfinished::Unfinished;
 use crate::waited::Waited;
-use crate::{Elem, Error, GlobalPtr, Group, Result, Unit};
+use crate::{Elem, GlobalPtr, Group, Result, Unit};
 use parking_lot::Mutex;
 use samite_fabric::{Awaited, Bell, Fabric, Handle, Layer, PeerId, Segment};
 use std::cell::RefCell;

@@ -10,7 +10,10 @@ impl Job {
     #[cold]
     pub(crate) fn named(&self, unit: Unit) -> Named<Unit> {
         let at = self.group.position(unit);
-        Named::new(unit, at.and_then(|at| self.name_of(self.peers[at as usize])))
+        Named::new(
+            unit,
+            at.and_then(|at| self.name_of(self.peers[at as usize])),
+        )
     }
 
     /// Returns the name of the peer that is, or was, a unit.

@@ -2,7 +2,7 @@
 
 use samite_fabric::testing::{RawFrame, Tamper, tamper};
 use samite_fabric::transport::sim::Scenario;
-use samite_fabric::{Fabric, Match, PeerId};
+use samite_fabric::{Fabric, Match, Named, PeerId};
 use samite_pgas::{
     AccessKind, Error, GlobalPtr, Group, Pgas, Signal, SignalOp, Sum, Unit, Update, Wanted,
 };
@@ -91,15 +91,15 @@ fn use_all(pgas: &Pgas, members: &Group) -> Outcome {
         let is_none = !members.contains(unit);
         same!(pgas.node_of(unit).is_err(), is_none);
         if is_none {
-            same!(pgas.node_of(unit), Err(Error::NotAMember(unit)));
+            same!(pgas.node_of(unit), Err(Error::NotAMember(unit.into())));
             same!(pgas.flush(unit), Ok(()));
             let nowhere = own.at_unit(unit);
-            same!(pgas.put(nowhere, &[1]), Err(Error::NotAMember(unit)));
+            same!(pgas.put(nowhere, &[1]), Err(Error::NotAMember(unit.into())));
             let with_it = Group::from_iter([me, unit]);
             same!(world.rank_of(unit), None);
             // Refused at all members alike.
             let refused = world.create(&with_it).map(drop);
-            same!(refused, Err(Error::NotAMember(unit)));
+            same!(refused, Err(Error::NotAMember(unit.into())));
         }
     }
     Ok(world.barrier()?)
@@ -154,11 +154,14 @@ everywhere!(some_units, 5, |fabric, _| {
     let (some, me) = (group(&[0, 2, 3]), Unit(fabric.identity().unit));
     let beyond = some.union(&group(&[7]));
     if !some.contains(me) {
-        same!(Pgas::of(fabric, &some).err(), Some(Error::NotAMember(me)));
+        same!(
+            Pgas::of(fabric, &some).err(),
+            Some(Error::NotAMember(me.into()))
+        );
         return Ok(());
     }
     let stranger = Pgas::of(fabric, &beyond).err();
-    same!(stranger, Some(Error::NotAMember(Unit(7))));
+    same!(stranger, Some(Error::NotAMember(Unit(7).into())));
     let pgas = Pgas::of(fabric, &some)?;
     same!(
         Pgas::of(fabric, &group(&[me.0])).err(),
@@ -418,7 +421,13 @@ fn deaths(fabric: &Fabric, _: &[PeerId]) -> Outcome {
         Unit(4) => drop(pause("dies")),
         Unit(3) => {
             let lost = world.barrier();
-            matches_or_fail!(lost, Err(Error::UnitLost { unit: Unit(4), .. }));
+            matches_or_fail!(
+                lost,
+                Err(Error::UnitLost {
+                    unit: Named { id: Unit(4), .. },
+                    ..
+                })
+            );
             drop((data, pgas));
             // It goes on alone.
             let alone = Pgas::of(fabric, &group(&[3]))?;
@@ -446,7 +455,13 @@ fn deaths(fabric: &Fabric, _: &[PeerId]) -> Outcome {
                 pause("dies");
             }
             let lost = world.barrier();
-            matches_or_fail!(lost, Err(Error::UnitLost { unit: Unit(1), .. }));
+            matches_or_fail!(
+                lost,
+                Err(Error::UnitLost {
+                    unit: Named { id: Unit(1), .. },
+                    ..
+                })
+            );
             drop((data, pgas));
             let rest = group(&[0, 2]);
             use_all(&Pgas::of(fabric, &rest)?, &rest)?;

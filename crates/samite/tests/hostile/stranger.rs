@@ -88,11 +88,7 @@ fn one_life(
     random: &mut Rng,
     reach: Option<Reach>,
 ) -> Outcome {
-    let mut unit = Unit {
-        config: unit.config.clone(),
-        domain: unit.domain.clone(),
-        ..*unit
-    };
+    let mut unit = unit.clone();
     if random.bool() {
         unit.config.mask = samite_testkit::MESSAGES_ONLY;
     }
