@@ -337,7 +337,7 @@ fn every_workflow_has_a_plan() {
     for (name, bytes) in [
         ("synthetic.toml", 2048 * 2048 * 8),
         ("lammps-msd.toml", 4 * 8000 * 32),
-        ("laplace.toml", 2 * 768 * 768 * 8),
+        ("laplace.toml", 2 * 384 * 384 * 8),
         ("steering.toml", 2 * 256 * 256 * 8),
     ] {
         let file = folder.join(name);

@@ -23,10 +23,10 @@ use crate::{Change, Error, Omega, Problem, Progress, Rows, RowsMut, Solver};
 #[command(name = "laplace-solver")]
 pub struct Args {
     /// Rows and columns of the part of each unit
-    #[arg(long, default_value_t = 768)]
+    #[arg(long, default_value_t = 384)]
     pub size: usize,
     /// Sweeps over the whole rectangle
-    #[arg(long, default_value_t = 3000)]
+    #[arg(long, default_value_t = 1500)]
     pub steps: u64,
     /// The over-relaxation factor: `best` for this rectangle, or a number between 0 and 2
     #[arg(long, default_value = "best")]
