@@ -1,7 +1,12 @@
 //! Processes that a person starts beside a running agent: as a job of `samite run`, or one by one.
 
+use samite::ndarray::Array2;
 use samite::pgas::{Pgas, Sum};
+use samite::stage::Stage;
+use std::error::Error;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 /// Marks a process that is a unit; a test binary without it is the test.
@@ -65,7 +70,7 @@ fn be_unit() {
     if std::env::var_os(UNIT).is_none() {
         return;
     }
-    let work = || -> Result<f64, Box<dyn std::error::Error>> {
+    let work = || -> Result<f64, Box<dyn Error>> {
         let fabric = samite::init()?;
         // The test starts another process meanwhile.
         if let Ok(file) = std::env::var("SAMITE_TEST_STAY") {
@@ -183,4 +188,77 @@ fn ranks_that_clash_are_refused() {
     );
     std::fs::remove_file(&there).expect("it is there");
     assert!(first.wait().expect("it was started").success());
+}
+
+/// Says which program of `docs/staging.md` this process is.
+const PROGRAM: &str = "SAMITE_TEST_PROGRAM";
+
+/// A writer, of which each rank writes a row of every step, and a reader that adds them up.
+fn write_or_read(program: &str) -> Result<(), Box<dyn Error>> {
+    let fabric = samite::init()?;
+    let stage = Stage::join(&fabric)?;
+    if program == "reader" {
+        for step in stage.reader("rows")? {
+            let all: Array2<f64> = step?.get("u", ..)?;
+            println!("read {}", all.sum());
+        }
+        return Ok(());
+    }
+    let own = fabric.identity();
+    let mut rows = stage.writer("rows")?;
+    for _ in 0..3 {
+        let mut step = rows.step()?;
+        let row = Array2::from_elem((1, 4), f64::from(own.rank + 1));
+        let shape = [u64::from(own.size), 4];
+        step.put("u", shape, [u64::from(own.rank), 0], row.view())?;
+        step.commit()?;
+    }
+    Ok(rows.close()?)
+}
+
+/// Returns the lines of `docs/staging.md` that start a program of several processes by hand.
+fn lines_of_staging() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/staging.md");
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    let mut blocks = text.split("```");
+    let lines = blocks.find_map(|block| block.strip_prefix("sh\nexport SAMITE_DOMAIN=lab\n"));
+    lines.expect("the document says how").to_owned()
+}
+
+#[test]
+fn ranks_of_a_writer_start_as_the_document_says() {
+    if let Ok(program) = std::env::var(PROGRAM) {
+        if let Err(error) = write_or_read(&program) {
+            eprintln!("Error: {error}");
+            std::process::exit(1);
+        }
+        std::process::exit(0);
+    }
+    let test = "ranks_of_a_writer_start_as_the_document_says";
+    let agent = Agent::start("documented");
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    std::fs::create_dir_all(folder.path().join("target/debug")).expect("it is empty");
+    let binary = std::env::current_exe().expect("a path");
+    for program in ["writer", "reader"] {
+        let path = folder.path().join("target/debug").join(program);
+        let this = binary.display();
+        let script = format!(
+            "#!/bin/sh\n{PROGRAM}={program} exec '{this}' --exact {test} --nocapture --quiet\n"
+        );
+        std::fs::write(&path, script).expect("the folder can be written");
+        let may_run = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(path, may_run).expect("it is our file");
+    }
+    // The failure of any program is that of the script.
+    let lines = lines_of_staging().replace(" &\n", " & all=\"$all $!\"\n");
+    let lines = format!("set -e\n{lines}for one in $all; do wait $one; done\n");
+    let output = command("sh")
+        .args(["-c", &lines])
+        .current_dir(&folder)
+        .env("SAMITE_DOMAIN", &agent.domain)
+        .output()
+        .expect("a shell can be started");
+    let printed = text(&output);
+    assert!(output.status.success(), "{lines}{printed}");
+    assert_eq!(printed.matches("read 12\n").count(), 3, "{printed}");
 }

@@ -23,6 +23,7 @@ macro_rules! examples {
             match name {
                 $(stringify!($name) => $name::main().report(),)*
                 "no_close" => mistakes::no_close::main().report(),
+                "no_exchange" => mistakes::no_exchange::main().report(),
                 "wrong_tag" => mistakes::wrong_tag::main().report(),
                 _ => panic!("no example is called {name}"),
             }

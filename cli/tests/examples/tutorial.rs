@@ -1,5 +1,5 @@
-//! `docs/tutorial.md`: its listings are the examples, word for word, and its outputs are those of a
-//! run.
+//! `docs/tutorial.md` and `README.md`: their listings are the examples, word for word, and the
+//! outputs of the tutorial are those of a run.
 //!
 //! A comment above a block says what it is: `<!-- listing FILE -->`, with the name of the file in
 //! `crates/samite/examples`, or `<!-- output NAME -->`.
@@ -14,11 +14,15 @@ struct Block {
     text: String,
 }
 
-fn blocks() -> Vec<Block> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tutorial.md");
-    let tutorial = std::fs::read_to_string(path).expect("there is a tutorial");
+const TUTORIAL: &str = "docs/tutorial.md";
+
+fn blocks(document: &str) -> Vec<Block> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .join(document);
+    let text = std::fs::read_to_string(path).expect("the document is there");
     let (mut blocks, mut comment) = (Vec::new(), String::new());
-    let mut lines = tutorial.lines();
+    let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
             let text = lines.by_ref().take_while(|line| *line != "```");
@@ -47,16 +51,27 @@ fn typed(name: &str) -> String {
     text.replace("pub(crate) fn main", "fn main")
 }
 
-#[test]
-fn listings_are_the_examples() {
-    let blocks = blocks();
+/// Checks the listings among these blocks; returns their names.
+fn listings(blocks: &[Block]) -> Vec<&str> {
     let listings = blocks.iter().filter_map(|block| {
         let name = block.comment.strip_prefix("listing ")?;
         assert_eq!(block.text, typed(name), "the listing of {name}");
         Some(name)
     });
+    listings.collect()
+}
+
+#[test]
+fn listings_of_the_readme_are_examples() {
+    let blocks = blocks("README.md");
+    assert_eq!(listings(&blocks), ["woven.rs", "neighbours.rs"]);
+}
+
+#[test]
+fn listings_are_the_examples() {
+    let blocks = blocks(TUTORIAL);
     assert_eq!(
-        listings.collect::<Vec<_>>(),
+        listings(&blocks),
         [
             "hello.rs",
             "ring.rs",
@@ -79,7 +94,7 @@ fn listings_are_the_examples() {
 
 /// Checks that the lines of an output in the tutorial were printed.
 fn shows(name: &str, printed: &Lines) {
-    let blocks = blocks();
+    let blocks = blocks(TUTORIAL);
     let mut shown = blocks
         .iter()
         .filter(|block| block.comment == format!("output {name}"));
@@ -137,6 +152,17 @@ fn the_workflow_draws_the_picture() {
         drawn == pixels(&shown),
         "docs/heat.png is what the tutorial draws"
     );
+    // As the header of `heat_solver.rs` says it: the file, and where the programs are.
+    std::fs::remove_file(programs.path("heat.png")).expect("it was drawn");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/samite/examples/heat.toml");
+    let folder = programs.path("target/debug");
+    let (file, folder) = (file.display(), folder.display());
+    programs.run(&format!(
+        "{file} --set program.solver.command={folder}/heat_solver \
+         --set program.picture.command={folder}/heat_picture"
+    ));
+    let by_file = pixels(&programs.path("heat.png"));
+    assert!(drawn == by_file, "the workflow in the clone draws the same");
     // The same, through files.
     std::fs::remove_file(programs.path("heat.png")).expect("it was drawn");
     let by_files = "--config stage.method=file --config stage.folder=steps";
@@ -165,6 +191,11 @@ fn mistakes_end_as_it_says() {
     let deadline = "-n 4 --config fabric.deadline=2s target/debug";
     let alone = fails(&programs, &format!("{deadline}/heat_solver"));
     shows("no_reader", &alone);
+    programs.put("heat", "no_exchange");
+    for units in [1, 4] {
+        let lines = programs.run(&format!("-n {units} target/debug/heat"));
+        shows(&format!("no_exchange {units}"), &lines);
+    }
     programs.put("ring", "wrong_tag");
     shows("wrong_tag", &fails(&programs, &format!("{deadline}/ring")));
     programs.put("heat_solver", "no_close");

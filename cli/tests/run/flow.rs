@@ -1,9 +1,10 @@
 //! What a workflow file can say of its programs: files, folders, order, failures, sweeps.
 
-use super::{output, stderr, stdout, workflow};
+use super::{output, samite, stderr, stdout, workflow};
+use std::path::Path;
 use std::process::Output;
 
-fn run(folder: &std::path::Path, text: &str, arguments: &[&str]) -> Output {
+fn run(folder: &Path, text: &str, arguments: &[&str]) -> Output {
     let file = workflow(folder, text);
     output(&[&["run", &file], arguments].concat())
 }
@@ -96,4 +97,41 @@ fn the_form_of_the_file_is_printed_for_editors() {
     let schema = stdout(&output(&["schema"]));
     let schema: serde_json::Value = serde_json::from_str(&schema).expect("JSON");
     assert_eq!(schema["properties"]["schema"]["const"], 1);
+}
+
+/// Returns the first workflow of the guide.
+fn workflow_of_the_guide() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide.md");
+    let guide = std::fs::read_to_string(path).expect("the document is there");
+    let mut blocks = guide.split("```");
+    let text = blocks.find_map(|block| block.strip_prefix("toml\n"));
+    text.expect("the guide has a workflow").to_owned()
+}
+
+#[test]
+fn the_workflow_of_the_guide_runs() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = workflow(folder.path(), &workflow_of_the_guide());
+    // The processors of this machine, which may have others than that of the guide.
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let cpus = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let cpus = format!(
+        "program.solver.cpus={}",
+        cpus.expect("Linux says it").trim()
+    );
+    // Both values of the conditional argument.
+    for omega in ["", "1.25"] {
+        let run = [
+            "run", &file, "--set", &cpus, "--size", "4", "--omega", omega,
+        ];
+        let output = samite().args(run).current_dir(&folder).output();
+        let output = output.expect("samite can be started");
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = stdout(&output);
+        assert!(said.contains("32 of 32 cells are equal"), "{said}");
+        assert_eq!(said.contains("1.250000"), omega == "1.25", "{said}");
+    }
+    assert!(folder.path().join("logs/1.txt").exists());
 }

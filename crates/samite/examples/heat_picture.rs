@@ -1,5 +1,5 @@
 //! Reads the steps that `heat_solver.rs` writes, prints the heat of each, and draws them side by
-//! side into `heat.png`. `heat.toml` runs both programs.
+//! side into `heat.png`. `heat_solver.rs` says how to run both.
 
 use samite::ndarray::{Array2, Axis, concatenate};
 use samite::stage::Stage;
@@ -34,7 +34,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Returns a colour from black (0) over red and yellow to white (1), as hot iron has it.
+/// Returns a colour from black (0) over red and yellow to white (1), like hot iron.
 fn colour(heat: f64) -> [u8; 3] {
-    [0.0, 1.0, 2.0].map(|dark| ((3.0 * heat - dark) * 255.0) as u8)
+    [0.0, 1.0, 2.0].map(|threshold| ((3.0 * heat - threshold) * 255.0) as u8)
 }

@@ -1,6 +1,14 @@
 //! Heat on a plate that several units share, as in `heat.rs`, written to a stream: every 100
-//! sweeps, each unit writes its block of the plate. `heat_picture.rs` reads the stream, and
-//! `heat.toml` runs both.
+//! sweeps, each unit writes its block of the plate. `heat_picture.rs` reads the stream.
+//! `heat.toml` starts both; it expects them where section 5 of `docs/tutorial.md` builds them. In
+//! the clone, say where they are:
+//!
+//! ```sh
+//! cargo build -p samite --examples
+//! samite run crates/samite/examples/heat.toml \
+//!     --set program.solver.command=$PWD/target/debug/examples/heat_solver \
+//!     --set program.picture.command=$PWD/target/debug/examples/heat_picture
+//! ```
 
 use samite::ndarray::{ArrayView2, s};
 use samite::pgas::Pgas;

@@ -1,8 +1,7 @@
 //! Reads a box of every step that `stage_writer` writes, and prints its largest value.
 //! `stage_writer` describes how to run both.
 
-use ndarray::Array2;
-use samite::{Fabric, stage::Stage};
+use samite::{Fabric, ndarray::Array2, stage::Stage};
 use std::error::Error;
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {

@@ -1,6 +1,6 @@
 //! Writes a field, step by step, for a reader such as `stage_reader`. Build both with
-//! `cargo build --release -p samite --examples` and run them with `samite run` and a workflow of
-//! two programs:
+//! `cargo build --release -p samite --examples` save this in the root of the clone, for
+//! example as `field.toml`, and start it with `samite run field.toml`:
 //!
 //! ```toml
 //! [[program]]
@@ -11,8 +11,7 @@
 //! command = "target/release/examples/stage_reader"
 //! ```
 
-use ndarray::Array2;
-use samite::{Fabric, stage::Stage};
+use samite::{Fabric, ndarray::Array2, stage::Stage};
 use std::error::Error;
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {

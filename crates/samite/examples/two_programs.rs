@@ -1,8 +1,10 @@
 //! A workflow of two programs with a stream between them, each with global memory of its own. The
 //! units of the solver let heat spread along a rod: each owns a part of it, and writes the ends of
 //! its part into the memory of its neighbours. The units of the analysis share each step and add up
-//! the heat that they found. Build it with `cargo build --release -p samite --example two_programs`
-//! and run it with `samite run` and this workflow:
+//! the heat that they found.
+//!
+//! Build it with `cargo build --release -p samite --example two_programs`, save this in the root of
+//! the clone, for example as `rod.toml`, and start it with `samite run rod.toml`:
 //!
 //! ```toml
 //! [[program]]
@@ -16,7 +18,7 @@
 //! units = 2
 //! ```
 
-use ndarray::{ArrayView1, Ix1};
+use samite::ndarray::{ArrayView1, Ix1};
 use samite::pgas::{Pgas, Sum};
 use samite::{Fabric, stage::Stage};
 use std::error::Error;

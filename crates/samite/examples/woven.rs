@@ -1,6 +1,9 @@
-//! The program of the README: two units, one memory. Run it with
-//! `cargo build --release -p samite --example woven` and
-//! `samite run -n 2 target/release/examples/woven`.
+//! The first program of the README: two units, one memory.
+//!
+//! ```sh
+//! cargo build --release -p samite --example woven
+//! samite run -n 2 target/release/examples/woven
+//! ```
 
 use samite::{Match, SegmentKey};
 
