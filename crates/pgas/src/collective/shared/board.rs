@@ -218,6 +218,12 @@ impl Drop for Block {
     }
 }
 
+/// Returns the failure that broke a board, out of the way of calls that do not fail.
+#[cold]
+fn once_more(failure: &Failure) -> Failure {
+    failure.clone()
+}
+
 impl Board {
     /// Returns the board of a team whose members have mapped `blocks`, by rank.
     pub(crate) fn new(team: &Inner, block: Block, blocks: &[SharedBytes]) -> Board {
@@ -291,7 +297,9 @@ impl Board {
 
     /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it,
     /// members touch each other's memory. Fails if the board has been given up.
-    #[inline]
+    // Always inlined: a processor that reads back an exchange returned through memory may first have
+    // to complete the stores above it, those to the slots of the others (25 of 173 ns, on Zen 5).
+    #[inline(always)]
     pub(super) fn post(
         &self,
         call: &Call,
@@ -299,7 +307,7 @@ impl Board {
         give: impl Fn(u32, &SharedBytes, u64),
     ) -> Result<Exchange, Failure> {
         if let Some(failure) = self.broken.get() {
-            return Err(failure.clone());
+            return Err(once_more(failure));
         }
         // ORDERING: Relaxed: changed by the call that has its turn, see `has_turn`.
         let sequence = self.sequence.load(Ordering::Relaxed) + 1;
