@@ -74,7 +74,7 @@ pub enum Error {
     #[error(
         "step {step} has no attribute `{name}`: is its writer laplace-solver, of the same build?"
     )]
-    Untold {
+    NoAttribute {
         /// The step.
         step: u64,
         /// The missing attribute.

@@ -106,11 +106,13 @@ impl WithSimd for Relax<'_> {
             }
         }
 
-        let max = lanes::<S>(&max).into_iter().fold(0.0, f64::max);
-        let mut change = Change {
-            max,
-            sum: total(lanes::<S>(&sum)),
+        // Maxima of vectors lose NaN, and sums do not.
+        let sum = total(lanes::<S>(&sum));
+        let max = match sum.is_nan() {
+            true => sum,
+            false => lanes::<S>(&max).into_iter().fold(0.0, f64::max),
         };
+        let mut change = Change { max, sum };
         for at in whole..cols {
             out[at] = cell[at];
             if at % 2 == self.parity {
@@ -238,6 +240,32 @@ mod tests {
         (0..length)
             .map(|at| ((at * 7919 + seed * 104_729) % 1009) as f64 / 7.0)
             .collect()
+    }
+
+    /// In a vector, and among the cells after the last one.
+    #[test]
+    fn what_is_no_number_is_the_largest_change() {
+        let [above, mut here, below] = [1, 2, 3].map(|seed| row(seed, 42));
+        for at in [6, 38] {
+            let number = std::mem::replace(&mut here[at], f64::NAN);
+            for parity in 0..2 {
+                let relax = |out| Relax {
+                    omega: 1.2,
+                    parity,
+                    above: &above,
+                    row: &here,
+                    below: &below,
+                    out,
+                };
+                let (mut wide, mut narrow) = (here.clone(), here.clone());
+                let changes = [
+                    relax(&mut wide).run(Arch::new()),
+                    relax(&mut narrow).with_simd(pulp::Scalar),
+                ];
+                assert!(changes.iter().all(|change| change.max.is_nan()));
+            }
+            here[at] = number;
+        }
     }
 
     #[test]

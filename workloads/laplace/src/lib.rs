@@ -14,7 +14,7 @@
 //! | file | holds |
 //! |---|---|
 //! | [`problem`] | [`Problem`]: the rectangle and its boundary; [`Part`]: the band of one unit; [`Omega`] |
-//! | [`rows`] | [`Rows`], [`RowsMut`]: a field that other processes can see, by copies of rows; [`VecRows`] |
+//! | [`rows`] | [`Rows`], [`RowsMut`]: a field, by copies of rows; [`VecRows`]: one in private memory |
 //! | [`sor`] | [`Solver`]: one step of one unit; [`Halo`]: what it needs of its neighbours |
 //! | [`sequential`] | [`Sequential`]: the classic in-place solver with which the job is compared, bit by bit |
 //! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
@@ -28,7 +28,8 @@
 //!
 //! # Rules
 //!
-//! * A row of a field is copied in or copied out, never referenced: another process may read it.
+//! * A row of a field is copied in and copied out: a pass relaxes private rows, which stay in the
+//!   cache.
 //! * A step reads one buffer and writes the other, so readers of step *k* are not disturbed while
 //!   step *k + 1* is computed. The numbers are those of the in-place solver, bit by bit.
 //! * A field has the owned interior cells only. Boundary columns and halo rows are private to a

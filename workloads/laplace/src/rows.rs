@@ -1,8 +1,9 @@
-//! Fields that other processes can see.
+//! Fields, wherever their cells are.
 
 use std::cell::RefCell;
 
-/// Rows of a field that other processes can see: rows are copied in and out, never referenced.
+/// Rows of a field, which are copied in and out: a pass over the field relaxes private rows, which
+/// stay in the cache.
 ///
 /// A field contains the interior cells of one part, `rows() x cols()` of them, without boundary and
 /// halo cells.

@@ -204,5 +204,14 @@ mod tests {
         assert_eq!((comparison.cells, comparison.different), (8, 1));
         let first = comparison.first.unwrap();
         assert_eq!((first.row, first.col), (4, 2));
+        let Err(Error::Wrong {
+            different: 1,
+            cells: 8,
+            row: 4,
+            col: 2,
+        }) = comparison.judge()
+        else {
+            panic!("{comparison:?}")
+        };
     }
 }

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::{Colour, Relax};
 use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
+use crate::residual::larger;
 use crate::{Error, Part, Problem, Rows, RowsMut};
 
 /// What a step needs from the neighbours.
@@ -74,7 +75,7 @@ impl Halo for NoNeighbours {
 /// How much a step changed the cells.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The largest change of a cell.
+    /// The largest change of a cell; NaN if a cell became one.
     pub max: f64,
     /// The sum of the absolute changes of all cells.
     pub sum: f64,
@@ -85,7 +86,7 @@ impl Change {
     #[must_use]
     pub fn merge(self, other: Self) -> Self {
         Self {
-            max: self.max.max(other.max),
+            max: larger(self.max, other.max),
             sum: self.sum + other.sum,
         }
     }

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use ndarray::ArrayView2;
-use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
 use samite::stage::service::{Capacity, Staging};
+use samite::stage::{Reader, Stage, StepReader};
 use samite::{Fabric, Identity, Mask};
 use samite_laplace::job::{analysis, solver};
-use samite_laplace::{Error, Omega};
+use samite_laplace::{Error, Omega, Problem, Sequential};
 use samite_testkit::{Failed, Outcome, Tracker, Unit, Units, Who, check, point, units};
 
 /// Who a unit of a job is.
@@ -137,7 +137,7 @@ fn run(name: &str, job: Job, mask: Mask, size: usize, steps: u64, delay: Duratio
         let in_place = if mask.map { 0 } else { parts };
         for expected in [
             format!("{cells} of {cells} cells are equal, bit by bit"),
-            format!("the moments of {} steps", steps + 1),
+            format!("of {0} of {0} steps are equal up to rounding", steps + 1),
             format!("{in_place} of {parts} parts of steps"),
         ] {
             check!(text.contains(&expected), "\"{expected}\" is not in\n{text}");
@@ -388,36 +388,85 @@ fn units_with_different_arguments_are_refused() {
     units.orchestrate_bare(name, body, |_| {});
 }
 
-/// A solver that writes one step, the field before the first sweep.
-fn one_step(fabric: &Fabric, cells: &[f64], steps: Option<Attribute>) -> Outcome {
-    let stage = Stage::join(fabric)?;
-    let mut writer = stage.writer("laplace")?;
-    let mut step = writer.step()?;
-    let field = ArrayView2::from_shape((8, 8), cells).map_err(Failed::new)?;
-    step.put("u", [8_u64, 8], [0_u64, 0], field)?;
-    if let Some(steps) = steps {
-        step.attribute("steps", steps);
-        step.attribute("omega", Attribute::Real(samite_laplace::problem::OMEGA));
+/// A step of a solver that is one unit: its cells, and what it says of it.
+#[derive(Clone)]
+struct Step {
+    cells: [f64; 64],
+    steps: Option<i64>,
+    change: Option<f64>,
+}
+
+/// The field before the first sweep: all cells are 25.
+const START: [f64; 64] = [25.0; 64];
+
+/// Returns the only step of a run without sweeps.
+fn only(cells: [f64; 64]) -> Vec<Step> {
+    let (steps, change) = (Some(0), None);
+    vec![Step {
+        cells,
+        steps,
+        change,
+    }]
+}
+
+/// Returns the two steps of a run of one sweep.
+fn swept() -> [Step; 2] {
+    let mut sequential = Sequential::new(Problem::new(8, 8).expect("a small problem"));
+    let step = |cells, change| Step {
+        cells,
+        steps: Some(1),
+        change,
+    };
+    let first = step(START, None);
+    let change = sequential.step();
+    let mut cells = [0.0; 64];
+    for (row, cells) in cells.chunks_mut(8).enumerate() {
+        cells.copy_from_slice(sequential.row(row));
     }
-    step.commit()?;
+    [first, step(cells, Some(change))]
+}
+
+/// A solver that writes these steps. At most one of them is ahead of the readers.
+fn write(fabric: &Fabric, steps: &[Step]) -> Outcome {
+    let stage = Stage::join(fabric)?;
+    let mut writer = stage.write("laplace").limits(1, u64::MAX).open()?;
+    for one in steps {
+        let mut step = writer.step()?;
+        let field = ArrayView2::from_shape((8, 8), &one.cells).map_err(Failed::new)?;
+        step.put("u", [8_u64, 8], [0_u64, 0], field)?;
+        if let Some(steps) = one.steps {
+            step.attribute("steps", Attribute::Integer(steps));
+            step.attribute("omega", Attribute::Real(samite_laplace::problem::OMEGA));
+        }
+        if let Some(change) = one.change {
+            step.attribute("change 0", Attribute::Real(change));
+        }
+        step.commit()?;
+    }
     Ok(writer.close()?)
 }
 
-/// The analysis of such a step fails, and says why.
-fn refused(name: &str, cells: [f64; 64], steps: Option<Attribute>, why: &str) {
+/// What a unit of the analysis does first, and what it keeps until it ends.
+type Before = fn(&Fabric) -> Outcome<Option<(Reader, StepReader)>>;
+
+/// Checks what the analysis of such steps says; `None`: it succeeds.
+fn analysed(name: &str, steps: &[Step], before: Before, why: Option<&str>) {
     let body = |unit: &Unit| {
         match job(1, 1).join(unit)? {
             Part::BlockStore => {}
-            Part::Solver(fabric) => one_step(&fabric, &cells, steps.clone())?,
+            Part::Solver(fabric) => write(&fabric, steps)?,
             Part::Analysis(fabric) => {
+                let _kept = before(&fabric)?;
                 let args = analysis_args(unit, AT_ONCE);
                 let ended = analysis::run(&fabric, &args, &mut io::sink());
                 let _ = std::fs::remove_file(report(unit));
                 let text = ended.map_err(|error| chain(&error));
-                check!(
-                    text.as_ref().is_err_and(|text| text.contains(why)),
-                    "it is {text:?}"
-                );
+                let is_expected = match (why, &text) {
+                    (Some(why), Err(text)) => text.contains(why),
+                    (None, ended) => ended.is_ok(),
+                    (Some(_), Ok(())) => false,
+                };
+                check!(is_expected, "it is {text:?}");
             }
         }
         Ok(())
@@ -425,17 +474,17 @@ fn refused(name: &str, cells: [f64; 64], steps: Option<Attribute>, why: &str) {
     job(1, 1).units().orchestrate_bare(name, body, |_| {});
 }
 
-/// All cells are 25 before the first sweep.
-const START: [f64; 64] = [25.0; 64];
-
-fn said(steps: i64) -> Option<Attribute> {
-    Some(Attribute::Integer(steps))
+/// The analysis of such steps fails, and says why.
+fn refused(name: &str, steps: &[Step], why: &str) {
+    analysed(name, steps, |_| Ok(None), Some(why));
 }
 
 #[test]
 fn a_solver_that_does_not_say_how_many_steps_there_are_is_refused() {
     let name = "a_solver_that_does_not_say_how_many_steps_there_are_is_refused";
-    refused(name, START, None, "has no attribute `steps`");
+    let mut steps = only(START);
+    steps[0].steps = None;
+    refused(name, &steps, "has no attribute `steps`");
 }
 
 #[test]
@@ -443,20 +492,79 @@ fn a_wrong_cell_is_an_error() {
     let mut cells = START;
     cells[9] = 25.0 + 1e-7;
     let name = "a_wrong_cell_is_an_error";
-    refused(name, cells, said(0), "that of the sequential solver");
+    refused(name, &only(cells), "that of the sequential solver");
 }
 
-/// Too small a difference for any moment; all other cells are equal.
+/// All cells are equal, so one that is larger by a bit is the largest.
 #[test]
-fn a_wrong_bit_is_an_error() {
+fn a_wrong_extreme_is_an_error() {
     let mut cells = START;
     cells[9] = cells[9].next_up();
+    let name = "a_wrong_extreme_is_an_error";
+    refused(name, &only(cells), "the largest value");
+}
+
+#[test]
+fn one_sweep_is_exact() {
+    analysed("one_sweep_is_exact", &swept(), |_| Ok(None), None);
+}
+
+/// Too small a difference for any figure of the step: only the comparison of the cells finds it.
+#[test]
+fn a_wrong_bit_is_an_error() {
+    let [first, mut last] = swept();
+    // Neither the least nor the largest cell, nor the one that has changed most.
+    let cell = &mut last.cells[4 * 8 + 4];
+    *cell = cell.next_up();
     refused(
         "a_wrong_bit_is_an_error",
-        cells,
-        said(0),
-        "the largest value",
+        &[first, last],
+        "1 of 64 cells differ from the sequential solver, the first one in row 4, column 4",
     );
+}
+
+#[test]
+fn a_wrong_largest_change_is_an_error() {
+    let [first, mut last] = swept();
+    last.change = last.change.map(f64::next_up);
+    refused(
+        "a_wrong_largest_change_is_an_error",
+        &[first, last],
+        "step 1: the largest change of a cell is",
+    );
+}
+
+#[test]
+fn an_unknown_largest_change_is_an_error() {
+    let [first, mut last] = swept();
+    last.change = None;
+    refused(
+        "an_unknown_largest_change_is_an_error",
+        &[first, last],
+        "step 1: the largest change of a cell is unknown",
+    );
+}
+
+/// As after a restart of the analysis: the steps of its first life do not come again.
+#[test]
+fn a_first_step_that_is_missing_is_an_error() {
+    fn take_the_first(fabric: &Fabric) -> Outcome<Option<(Reader, StepReader)>> {
+        let stage = Stage::join(fabric)?;
+        let mut reader = stage
+            .read("laplace")
+            .as_rank("other", 0, 1)
+            .limits(1, u64::MAX)
+            .open()?;
+        drop(reader.next_step()?);
+        // It is written when the first one has been released, and stays while this reader has it.
+        let second = reader.next_step()?;
+        let number = second.as_ref().map(StepReader::number);
+        check!(number == Some(1), "it is {number:?}");
+        Ok(second.map(|second| (reader, second)))
+    }
+    let name = "a_first_step_that_is_missing_is_an_error";
+    let why = "step 0 is missing, although the policy drops no steps";
+    analysed(name, &swept(), take_the_first, Some(why));
 }
 
 #[test]
@@ -464,5 +572,5 @@ fn a_cell_that_is_no_number_is_an_error() {
     let mut cells = START;
     cells[9] = f64::NAN;
     let name = "a_cell_that_is_no_number_is_an_error";
-    refused(name, cells, said(0), "that of the sequential solver");
+    refused(name, &only(cells), "that of the sequential solver");
 }

@@ -18,12 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::check::check;
 use super::figures::{Figures, Found, Kind, table};
 use super::outcome::Outcome;
-use super::{FIELD, STREAM, said};
+use super::{FIELD, STREAM, attribute};
 use crate::error::Doing;
-use crate::{Error, Picture, Problem, Residual, Samples, residual::ResidualRows};
+use crate::residual::{ResidualRows, larger};
+use crate::{Error, Picture, Problem, Residual, Samples};
 
 /// Samples per side at which a step is compared with the analytic solution.
-const SAMPLES: usize = 64;
+pub(super) const SAMPLES: usize = 64;
 /// Longest side of the field's picture.
 const PICTURE: usize = 1024;
 
@@ -31,8 +32,9 @@ const PICTURE: usize = 1024;
 ///
 /// The units share the rows of the rectangle, whatever the solver's parts are. No step is lost: an
 /// analysis that is slower than the solver makes the solver wait, as long as it is alive or up to
-/// the setting stage.timeout. At the end, the last step is compared with a sequential run, bit by
-/// bit, and the moments of the others with those of the sequential run.
+/// the setting stage.timeout. At the end, the last step and the largest change of each step are
+/// compared with a sequential run, bit by bit, and the figures of the steps with those of the
+/// sequential run.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "laplace-analysis")]
 pub struct Args {
@@ -70,16 +72,16 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         Units::wait_for_all(fabric).doing(|| "looking for the units of the analysis".into())?;
     let mut analysis = Analysis::new(fabric, args);
     let stage = Stage::join(fabric)?;
-    // Lives until the last step is released: the holds of a closed reader end.
+    // Lives until the last step is released: the leases of a closed reader end.
     let mut reader = stage.reader(STREAM)?;
     let last = analysis.watch(&mut reader, out)?;
     let elapsed = analysis.begin.elapsed();
-    let said = postcard::to_stdvec(&analysis.seen)?;
-    let said = units.share(&said).doing(|| "sharing the moments".into())?;
+    let own = postcard::to_stdvec(&analysis.seen)?;
+    let parts = units.share(&own).doing(|| "sharing the moments".into())?;
     if fabric.identity().rank > 0 {
         return Ok(());
     }
-    let all = said.iter().map(|part| postcard::from_bytes::<Seen>(part));
+    let all = parts.iter().map(|part| postcard::from_bytes::<Seen>(part));
     let seen = all.collect::<Result<Vec<_>, _>>()?;
     let seen = seen.into_iter().reduce(Seen::merge).unwrap_or_default();
     let (picture, residual) = last_look(&last)?;
@@ -171,27 +173,27 @@ impl<'f> Analysis<'f> {
         }
     }
 
-    /// Reads all steps; returns the last one, still held.
+    /// Reads all steps; returns the last one, with its lease.
     fn watch(&mut self, reader: &mut Reader, out: &mut dyn Write) -> Result<StepReader, Error> {
         let mut reporter = None;
         let mut out = (self.fabric.identity().rank == 0).then_some(out);
         let policy = reader.policy();
         let gives_all = matches!(policy, Policy::Block | Policy::Spill);
-        let (mut held, mut next) = (None, None);
+        let (mut last, mut next) = (None, 0);
         loop {
             let start = Instant::now();
             let Some(step) = reader.next_step()? else {
                 let early = || "the solver closed its stream before its last step".to_owned();
-                return held.ok_or_else(|| Error::Ended(early()));
+                return last.ok_or_else(|| Error::Ended(early()));
             };
-            drop(held.take());
+            drop(last.take());
             let (number, steps) = (step.number(), steps(&step)?);
-            if let Some(missing) = next.filter(|next| gives_all && *next != number) {
-                let message =
-                    format!("step {missing} is missing, although the policy drops no steps");
+            // A unit that was started again lacks the steps of its first life.
+            if gives_all && number != next {
+                let message = format!("step {next} is missing, although the policy drops no steps");
                 return Err(Error::Ended(message));
             }
-            next = Some(number + 1);
+            next = number + 1;
             match reporter {
                 Some(_) => self.seen.waiting += start.elapsed(),
                 // The time of the first step is that of the programs' start.
@@ -219,7 +221,7 @@ impl<'f> Analysis<'f> {
             }
             // The last step may be dropped; with the other policies, holding a step delays no
             // writer.
-            held = matches!(
+            last = matches!(
                 policy,
                 Policy::DropOldest | Policy::DropNewest | Policy::Latest
             )
@@ -289,24 +291,24 @@ fn last_look(step: &StepReader) -> Result<(Picture, Residual), Error> {
 
 /// Returns the number of steps.
 fn steps(step: &StepReader) -> Result<u64, Error> {
-    let steps = match step.attribute(said::STEPS) {
+    let steps = match step.attribute(attribute::STEPS) {
         Some(Attribute::Integer(steps)) => u64::try_from(*steps).ok(),
         _ => None,
     };
-    steps.ok_or(Error::Untold {
+    steps.ok_or(Error::NoAttribute {
         step: step.number(),
-        name: said::STEPS,
+        name: attribute::STEPS,
     })
 }
 
 /// Returns the largest change by this step, if all solver units have reported it.
 fn change(step: &StepReader) -> Option<f64> {
-    let of = |rank| match step.attribute(&said::change(rank)) {
+    let of = |rank| match step.attribute(&attribute::change(rank)) {
         Some(Attribute::Real(change)) => Some(*change),
         _ => None,
     };
     let all: Option<Vec<f64>> = (0..step.writers()).map(of).collect();
-    all?.into_iter().reduce(f64::max)
+    all?.into_iter().reduce(larger)
 }
 
 /// Returns the seconds of computing, of exchanging borders and of waiting: for each, the longest
@@ -314,7 +316,7 @@ fn change(step: &StepReader) -> Option<f64> {
 fn times(last: &StepReader) -> [f64; 3] {
     let mut longest = [0.0f64; 3];
     for rank in 0..last.writers() {
-        if let Some(Attribute::Reals(times)) = last.attribute(&said::times(rank)) {
+        if let Some(Attribute::Reals(times)) = last.attribute(&attribute::times(rank)) {
             for (longest, time) in longest.iter_mut().zip(times) {
                 *longest = longest.max(*time);
             }
@@ -334,11 +336,11 @@ fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
 
 /// Returns the rectangle of a step, relaxed as its solver says.
 pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
-    match step.attribute(said::OMEGA) {
+    match step.attribute(attribute::OMEGA) {
         Some(Attribute::Real(omega)) => rectangle(step)?.with_omega(*omega),
-        _ => Err(Error::Untold {
+        _ => Err(Error::NoAttribute {
             step: step.number(),
-            name: said::OMEGA,
+            name: attribute::OMEGA,
         }),
     }
 }

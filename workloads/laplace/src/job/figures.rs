@@ -7,14 +7,15 @@
 //! | study | the moments, and [`study::moments`] of each unit's block | no | the steps of the table |
 //!
 //! They are compared with those of the sequential run by their definition ([`Plain`]), up to the
-//! rounding of these values: no formula is checked against itself.
+//! rounding of these values: no formula is checked against itself. The distance to the analytic
+//! solution is checked on the same steps.
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, LineStyle, Table};
 use ndarray::ArrayView2;
 use serde::{Deserialize, Serialize};
 
-use super::plain::Plain;
+use super::plain::{Close, Plain, ROUNDING};
 use crate::orders::Orders;
 use crate::orders::study;
 use crate::record::representative;
@@ -82,7 +83,12 @@ impl Kind {
 
     /// Returns what units should have found whose rows begin at `cuts` (and end at the last of
     /// them).
-    pub(super) fn expected(self, sequential: &Sequential, cuts: &[usize]) -> Expected {
+    pub(super) fn expected(
+        self,
+        sequential: &Sequential,
+        cuts: &[usize],
+        samples: &Samples,
+    ) -> Expected {
         let rows = |from: usize, to: usize| (from..to).map(|row| sequential.row(row));
         let end = cuts.last().copied().unwrap_or_default();
         let order = match self {
@@ -97,8 +103,10 @@ impl Kind {
                 Plain::of(std::iter::once(&component[..]), study::ORDERS)
             })
         };
+        let distances = (0..end).map(|row| samples.compare_row(row, sequential.row(row)));
         Expected {
             kind: self,
+            distance: distances.fold(Distance::default(), Distance::merge),
             all: Plain::of(rows(0, end), order),
             blocks: match self {
                 Kind::Study => cuts.windows(2).map(pairs).collect(),
@@ -112,6 +120,7 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Expected {
     kind: Kind,
+    distance: Distance,
     all: Plain,
     /// For the study: by block, of the even positions and of the odd ones.
     blocks: Vec<[Plain; 2]>,
@@ -187,16 +196,33 @@ impl Figures {
             return wrong("units of the analysis were started with different arguments".into());
         }
         let (all, moments) = (&expected.all, &self.moments);
-        let found = [moments.count() as f64, moments.min(), moments.max()];
-        let exact = [all.count as f64, all.least, all.most];
+        let (ours, theirs) = (self.distance, expected.distance);
         // Exact: no rounding is involved.
-        for (what, (ours, theirs)) in ["count", "least value", "largest value"]
-            .iter()
-            .zip(found.into_iter().zip(exact))
-        {
+        for (what, ours, theirs) in [
+            ("count", moments.count() as f64, all.count as f64),
+            ("least value", moments.min(), all.least),
+            ("largest value", moments.max(), all.most),
+            ("number of samples", ours.cells as f64, theirs.cells as f64),
+            (
+                "largest distance to the analytic solution",
+                ours.max,
+                theirs.max,
+            ),
+        ] {
             if ours != theirs {
                 return wrong(differs(what, ours, theirs));
             }
+        }
+        let [ours, theirs] = [ours, theirs].map(|distance| distance.sum_of_squares);
+        // Sums of positive numbers, in another order.
+        let slack = ROUNDING * theirs;
+        let theirs = Close {
+            value: theirs,
+            slack,
+        };
+        if !theirs.is(ours) {
+            let what = "sum of the squares of distances to the analytic solution";
+            return wrong(differs(what, ours, theirs.value));
         }
         let series = self.series();
         let central = all.central.iter().skip(1);
@@ -304,9 +330,13 @@ mod tests {
         (problem, sequential)
     }
 
+    fn samples(problem: &Problem) -> Samples {
+        Samples::new(problem, 4)
+    }
+
     /// Returns the figures of units that read these rows as blocks.
     fn found(kind: Kind, problem: &Problem, sequential: &Sequential, cuts: &[usize]) -> Figures {
-        let samples = Samples::new(problem, 4);
+        let samples = samples(problem);
         let parts = cuts.windows(2).map(|cut| {
             let rows = (cut[0]..cut[1]).flat_map(|row| sequential.row(row));
             let rows: Vec<f64> = rows.copied().collect();
@@ -329,7 +359,8 @@ mod tests {
     }
 
     fn expected(kind: Kind, steps: u32) -> Expected {
-        kind.expected(&field(steps).1, &CUTS)
+        let (problem, sequential) = field(steps);
+        kind.expected(&sequential, &CUTS, &samples(&problem))
     }
 
     #[test]
@@ -363,7 +394,8 @@ mod tests {
                     Kind::Study,
                 ] {
                     let ours = found(kind, &problem, &sequential, cuts);
-                    ours.check(1, &kind.expected(&sequential, cuts)).unwrap();
+                    let expected = kind.expected(&sequential, cuts, &samples(&problem));
+                    ours.check(1, &expected).unwrap();
                 }
             }
         }
@@ -385,10 +417,42 @@ mod tests {
             moments,
             ..right(Kind::Moments)
         };
-        let checked =
-            |figures: Figures, kind: Kind| figures.check(3, &kind.expected(&sequential, &CUTS));
+        let checked = |figures: Figures, kind: Kind| {
+            figures.check(3, &kind.expected(&sequential, &CUTS, &samples(&problem)))
+        };
         assert!(checked(with(before), Kind::Moments).is_ok());
         assert!(checked(with(after), Kind::Moments).is_err());
+        // A distance that lacks a sample, that is of another sample, or whose sum is wrong.
+        let right_one = right(Kind::Moments).distance;
+        let wrong = [
+            Distance {
+                cells: right_one.cells - 1,
+                ..right_one
+            },
+            Distance {
+                max: right_one.max.next_down(),
+                ..right_one
+            },
+            Distance {
+                sum_of_squares: right_one.sum_of_squares * (1.0 + 1e-9),
+                ..right_one
+            },
+            Distance {
+                sum_of_squares: f64::NAN,
+                ..right_one
+            },
+        ];
+        for distance in wrong {
+            let figures = Figures {
+                distance,
+                ..right(Kind::Moments)
+            };
+            let text = checked(figures, Kind::Moments).unwrap_err().to_string();
+            assert!(
+                text.contains("analytic") || text.contains("samples"),
+                "{text}"
+            );
+        }
         // NaN is equal to nothing.
         let nothing = Moments::of(&[f64::NAN; 63]);
         assert!(checked(with(nothing), Kind::Moments).is_err());

@@ -14,13 +14,14 @@
 //! knows the number of units of the other.
 //!
 //! A step has the variable `u` (f64, the interior cells of the whole rectangle) and the attributes
-//! of `said`, some of them by rank of the solver.
+//! of `attribute`, some of them by rank of the solver.
 //!
 //! # Promises
 //! * **No step is lost, none is torn.** The stream gives every step, in order, and no process
 //!   writes to a committed one.
-//! * The last step is compared with a sequential run, bit by bit; the figures of the others with
-//!   those of the sequential run (`figures` says which).
+//! * The last step is compared with a sequential run, bit by bit, and so is the largest change of
+//!   each step; the figures of the steps are compared with those of the sequential run (`figures`
+//!   says which).
 //! * **A slow analysis slows the solver down.** The solver waits in `step()` as long as the
 //!   analysis is alive, or until `stage.timeout`: then it ends with an error that names the readers
 //!   and how far they are behind.
@@ -48,7 +49,7 @@ const STREAM: &str = "laplace";
 const FIELD: &str = "u";
 
 /// Attributes of a step.
-mod said {
+mod attribute {
     /// Number of the last step; an integer.
     pub(super) const STEPS: &str = "steps";
 

@@ -29,7 +29,7 @@ pub(super) struct Outcome {
     pub(super) residual: Residual,
     /// `None` if it was not requested.
     pub(super) comparison: Option<Comparison>,
-    /// Number of steps whose figures equal those of the sequential run, if that was requested.
+    /// Number of steps whose figures are equal to those of the sequential run, if that was requested.
     pub(super) checked: usize,
     /// From the first step to the end of the last one.
     pub(super) elapsed: Duration,
@@ -112,10 +112,13 @@ impl Outcome {
                 "equal to a sequential run",
                 found.is_exact(),
                 format!(
-                    "{} of {} cells are equal, bit by bit, and so are the moments of {} steps",
+                    "{} of {} cells are equal, bit by bit, and so is the largest \
+                     change of each step; the moments and distances of {} of {} steps are equal up to \
+                     rounding",
                     found.cells - found.different,
                     found.cells,
-                    self.checked
+                    self.checked,
+                    self.records.len()
                 ),
             ),
         };

@@ -9,7 +9,7 @@ type Lanes = [f64; LANES];
 
 /// Maximum difference of moments of the same values, summed in another order, relative to the scale
 /// of their rounding.
-const ROUNDING: f64 = 1e-12;
+pub(super) const ROUNDING: f64 = 1e-12;
 
 /// Count, mean and central moments of some values.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use samite::stage::Stage;
 use samite::stage::protocol::Attribute;
 
 use super::borders::Borders;
-use super::{FIELD, STREAM, said};
+use super::{FIELD, STREAM, attribute};
 use crate::{Change, Error, Omega, Problem, Progress, Rows, RowsMut, Solver};
 
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
@@ -80,15 +80,15 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         stepping += start.elapsed();
 
         // What the analysis needs besides the field.
-        step.attribute(said::STEPS, Attribute::Integer(args.steps as i64));
-        step.attribute(said::OMEGA, Attribute::Real(problem.omega()));
+        step.attribute(attribute::STEPS, Attribute::Integer(args.steps as i64));
+        step.attribute(attribute::OMEGA, Attribute::Real(problem.omega()));
         if number > 0 {
-            step.attribute(&said::change(own.rank), Attribute::Real(change.max));
+            step.attribute(&attribute::change(own.rank), Attribute::Real(change.max));
         }
         if number == args.steps {
             let computing = stepping.saturating_sub(borders.spent);
             let times = [computing, borders.spent, waiting].map(|time| time.as_secs_f64());
-            step.attribute(&said::times(own.rank), Attribute::Reals(times.into()));
+            step.attribute(&attribute::times(own.rank), Attribute::Reals(times.into()));
         }
         match number < args.steps {
             true => step.commit_and_keep()?,
