@@ -94,6 +94,8 @@ fn place(path: &str) -> Option<Place> {
         ("crates", "fabric") => Place::Floor(2),
         ("crates", "pgas" | "dsm" | "stage" | "mobile" | "launch") => Place::Floor(3),
         ("crates", "samite") => Place::Floor(4),
+        // Below the workloads, which share it; it uses nothing of the house.
+        ("crates", "report") => Place::Floor(4),
         ("crates", "testkit") => Place::Testkit,
         ("workloads" | "bench" | "bindings", _) => Place::Floor(5),
         ("cli", _) => Place::Floor(6),

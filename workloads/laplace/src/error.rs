@@ -34,17 +34,6 @@ pub enum Error {
         /// Units in the decomposition.
         units: usize,
     },
-    /// The picture of the field could not be encoded.
-    #[error("the picture of the field could not be encoded")]
-    Picture(#[from] png::EncodingError),
-    /// A diagram could not be drawn.
-    #[error("the diagram '{title}' could not be drawn: {reason}")]
-    Plot {
-        /// The title of the diagram.
-        title: String,
-        /// The error of the drawing library.
-        reason: String,
-    },
     /// An operation of the fabric failed.
     #[error("{doing}")]
     Fabric {
@@ -105,14 +94,9 @@ pub enum Error {
         /// Column of the first one.
         col: usize,
     },
-    /// The report could not be written.
-    #[error("the report {} could not be written", path.display())]
-    Report {
-        /// The file.
-        path: std::path::PathBuf,
-        /// The error of the system.
-        source: std::io::Error,
-    },
+    /// There is no report.
+    #[error(transparent)]
+    Report(#[from] samite_report::Error),
     /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

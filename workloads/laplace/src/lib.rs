@@ -21,9 +21,7 @@
 //! | [`residual`] | [`Residual`]: how far a field is from solving the discrete equations |
 //! | [`moments`] | [`Moments`]: count, mean and central moments, mergeable |
 //! | [`orders`] | the same for any order; the study's variant, block by block |
-//! | [`record`] | [`StepRecord`]: the figures of a step; [`Progress`] |
-//! | [`table`] | the table of moments on a terminal |
-//! | [`picture`], [`plot`], [`report`] | the HTML report and its pictures |
+//! | [`progress`] | [`Progress`] |
 //! | [`job`] | the solver and the analysis as programs: their messages, and what they promise |
 //!
 //! # Rules
@@ -64,24 +62,18 @@ pub mod job;
 mod kernel;
 pub mod moments;
 pub mod orders;
-pub mod picture;
-pub mod plot;
 pub mod problem;
-pub mod record;
-pub mod report;
+pub mod progress;
 pub mod residual;
 pub mod rows;
 pub mod sequential;
 pub mod series;
 pub mod sor;
-pub mod table;
 
 pub use error::Error;
 pub use moments::Moments;
-pub use picture::Picture;
 pub use problem::{Omega, Part, Problem};
-pub use record::{Progress, StepRecord};
-pub use report::{Check, Fact, Report};
+pub use progress::Progress;
 pub use residual::Residual;
 pub use rows::{Rows, RowsMut, VecRows};
 pub use sequential::{Comparison, Sequential};

@@ -13,15 +13,16 @@ use samite::program::{Reporter, Units};
 use samite::stage::protocol::{Attribute, Policy};
 use samite::stage::space::Grid;
 use samite::stage::{Reader, Stage, StepReader};
+use samite_report::Picture;
 use serde::{Deserialize, Serialize};
 
 use super::check::check;
-use super::figures::{Figures, Found, Kind, table};
+use super::figures::{Figures, Found, Kind, TABLE_STEPS, table};
 use super::outcome::Outcome;
 use super::{FIELD, STREAM, attribute};
 use crate::error::Doing;
 use crate::residual::{ResidualRows, larger};
-use crate::{Error, Picture, Problem, Residual, Samples};
+use crate::{Error, Problem, Residual, Samples};
 
 /// Samples per side at which a step is compared with the analytic solution.
 pub(super) const SAMPLES: usize = 64;
@@ -97,14 +98,14 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         solver: times(&last),
         checked: analysis.kind.checked(&seen.found).len(),
         checking: begin.elapsed(),
-        records: seen.found.iter().map(Found::record).collect(),
+        table: table(&seen.found, analysis.kind),
         seen,
         picture,
         residual,
         comparison,
         elapsed,
     };
-    writeln!(out, "{}", table(&outcome.seen.found, analysis.kind))?;
+    writeln!(out, "{}", outcome.table.text(TABLE_STEPS))?;
     outcome.show(&args.report, out)?;
     outcome
         .comparison
@@ -278,7 +279,7 @@ impl<'f> Analysis<'f> {
 /// Computes what is needed of the last step only.
 fn last_look(step: &StepReader) -> Result<(Picture, Residual), Error> {
     let problem = problem(step)?;
-    let mut picture = Picture::new(&problem, PICTURE);
+    let mut picture = Picture::new([problem.rows(), problem.cols()], PICTURE);
     let mut residual = ResidualRows::whole(&problem);
     let mut row = vec![0.0; problem.cols()];
     for at in 0..problem.rows() {

@@ -5,11 +5,12 @@ use std::path::{Path, absolute};
 use std::time::Duration;
 
 use samite::program::Summary;
+use samite_report::{Check, Diagram, Fact, Field, Picture, Report, Section, Table};
 
 use super::analysis::Seen;
-use crate::{
-    Check, Comparison, Error, Fact, Picture, Problem, Progress, Report, Residual, StepRecord,
-};
+use super::figures::Found;
+use crate::problem::{BOTTOM, TOP};
+use crate::{Comparison, Distance, Error, Moments, Problem, Progress, Residual};
 
 /// The field is called converged if it is closer than this to the solution of the discrete
 /// equations (root of the mean square).
@@ -23,8 +24,8 @@ pub(super) struct Outcome {
     pub(super) writers: u32,
     pub(super) readers: u32,
     pub(super) seen: Seen,
-    /// At least that of step 0.
-    pub(super) records: Vec<StepRecord>,
+    /// The figures of all steps.
+    pub(super) table: Table,
     pub(super) picture: Picture,
     pub(super) residual: Residual,
     /// `None` if it was not requested.
@@ -42,10 +43,7 @@ impl Outcome {
     /// Writes the report, prints the summary and the path of the report.
     pub(super) fn show(&self, report: &Path, out: &mut dyn Write) -> Result<(), Error> {
         let (checks, timings) = (self.checks(), self.timings());
-        std::fs::write(report, self.html(&checks, &timings)?).map_err(|source| Error::Report {
-            path: report.to_path_buf(),
-            source,
-        })?;
+        self.write(report, &checks, &timings)?;
         let mut summary = Summary::new("Laplace, and its moments by a stream");
         for Fact { name, value } in self.parameters().into_iter().chain(timings) {
             summary = summary.row(name, value);
@@ -62,7 +60,22 @@ impl Outcome {
         Ok(out.flush()?)
     }
 
-    fn html(&self, checks: &[Check], timings: &[Fact]) -> Result<String, Error> {
+    fn write(&self, path: &Path, checks: &[Check], timings: &[Fact]) -> Result<(), Error> {
+        let parts = self.first_rows.iter().enumerate();
+        let parts: Vec<_> = parts
+            .map(|(unit, first_row)| (*first_row, format!("unit {unit}")))
+            .collect();
+        let field = Field {
+            picture: &self.picture,
+            values: BOTTOM..TOP,
+            caption: &format!(
+                "The field after step {}, from 0 at the cold sides to 100 at the hot one.",
+                self.steps()
+            ),
+            axes: ["row", "column"],
+            side: &TOP.to_string(),
+            parts: &parts,
+        };
         let report = Report {
             title: "Laplace",
             summary: &format!(
@@ -71,14 +84,49 @@ impl Outcome {
                 units(self.writers),
                 units(self.readers),
             ),
-            parameters: &self.parameters(),
             checks,
-            timings,
-            picture: &self.picture,
-            first_rows: &self.first_rows,
-            records: &self.records,
+            field: Some(field),
+            facts: &[
+                ("Parameters", self.parameters()),
+                ("Time", timings.to_vec()),
+            ],
+            sections: &[
+                Section {
+                    title: "Moments over steps".into(),
+                    diagrams: self.diagrams(),
+                    table: None,
+                },
+                Section {
+                    title: "Moments per step".into(),
+                    diagrams: Vec::new(),
+                    table: Some(self.table.clone()),
+                },
+            ],
         };
-        report.to_html()
+        Ok(report.write(path)?)
+    }
+
+    fn diagrams(&self) -> Vec<Diagram> {
+        let diagram = |title: &str, value: &dyn Fn(&Found) -> f64| {
+            let points = self.seen.found.iter();
+            let points = points.map(|found| (found.step as f64, value(found)));
+            Diagram::new(title, "step", points.collect())
+        };
+        let of_moments = |title: &str, value: fn(&Moments) -> f64| {
+            diagram(title, &|found| value(&found.figures.moments))
+        };
+        let rms = |found: &Found| found.figures.distance.rms();
+        let change = |found: &Found| found.change.unwrap_or(f64::NAN);
+        vec![
+            of_moments("Mean", Moments::mean),
+            of_moments("Second central moment (variance)", Moments::variance),
+            of_moments("Third central moment", Moments::third),
+            of_moments("Fourth central moment", Moments::fourth),
+            diagram("Distance to the analytic solution (rms)", &rms).of_differences(),
+            diagram("Largest change of a cell in a step", &change)
+                .of_differences()
+                .logarithmic(),
+        ]
     }
 
     fn parameters(&self) -> Vec<Fact> {
@@ -118,7 +166,7 @@ impl Outcome {
                     found.cells - found.different,
                     found.cells,
                     self.checked,
-                    self.records.len()
+                    self.seen.found.len()
                 ),
             ),
         };
@@ -139,9 +187,9 @@ impl Outcome {
                 format!("{converged}; more steps bring it closer"),
             ),
         };
-        let distance = |record: Option<&StepRecord>| record.map(|record| record.distance);
-        let first = distance(self.records.first()).unwrap_or_default();
-        let last = distance(self.records.last()).unwrap_or_default();
+        let distance = |found: Option<&Found>| found.map(|found| found.figures.distance);
+        let [first, last]: [Distance; 2] = [self.seen.found.first(), self.seen.found.last()]
+            .map(|found| distance(found).unwrap_or_default());
         let distance = format!(
             "the field, from 0 to 100, differs from the analytic solution by {:.2e} (root of the mean \
              square; {:.1} before the first step), at most {:.2e}",
@@ -164,7 +212,7 @@ impl Outcome {
             elapsed: self.elapsed,
         };
         let seconds = |time: Duration| format!("{:.2} s", time.as_secs_f64());
-        let bytes = (self.problem.cells() * 8) as f64 * self.records.len() as f64;
+        let bytes = (self.problem.cells() * 8) as f64 * self.seen.found.len() as f64;
         let [computing, exchanging, waiting] = self.solver;
         let mut facts = vec![
             Fact::new(
@@ -198,7 +246,7 @@ impl Outcome {
     }
 
     fn steps(&self) -> u64 {
-        self.records.last().map_or(0, |record| record.step)
+        self.seen.found.last().map_or(0, |found| found.step)
     }
 }
 

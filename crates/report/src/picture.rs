@@ -2,7 +2,7 @@
 
 use colorgrad::Gradient;
 
-use crate::{Error, Problem};
+use crate::Error;
 
 /// A field reduced (never enlarged) to a maximum number of pixels per side. Rows can come in any
 /// order, from any unit.
@@ -19,9 +19,13 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// Returns an empty picture of `problem`, of at most `side x side` pixels.
-    pub fn new(problem: &Problem, side: usize) -> Self {
-        let (rows, cols) = (problem.rows(), problem.cols());
+    /// Returns an empty picture of a field of so many rows and columns, of at most `side x side`
+    /// pixels.
+    ///
+    /// # Panics
+    /// If the field has no cells.
+    pub fn new([rows, cols]: [usize; 2], side: usize) -> Self {
+        assert!(rows > 0 && cols > 0, "a picture shows at least one cell");
         let longest = rows.max(cols);
         let side = side.clamp(1, longest);
         let (width, height) = (
@@ -37,7 +41,7 @@ impl Picture {
         }
     }
 
-    /// Adds one row of the whole rectangle.
+    /// Adds one row of the whole field.
     pub fn add_row(&mut self, row: usize, cells: &[f64]) {
         let start = row * self.height / self.rows * self.width;
         let pixels = &mut self.sums[start..start + self.width];
@@ -64,7 +68,7 @@ impl Picture {
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// Returns the picture as a PNG of [`LEVELS`] colours, from `low` at one end of the scale to
+    /// Returns the picture as a PNG of 255 colours, from `low` at one end of the scale to
     /// `high` at the other. Pixels without a value are transparent.
     pub fn png(&self, low: f64, high: f64) -> Result<Vec<u8>, Error> {
         let level = |at: usize| {
@@ -87,13 +91,13 @@ impl Picture {
 }
 
 /// Number of colours of the scale.
-pub const LEVELS: usize = 255;
+pub(crate) const LEVELS: usize = 255;
 /// The palette's entry after the scale.
 const UNKNOWN: u8 = LEVELS as u8;
 
 /// Returns the scale's colours from low to high, followed by that of pixels without a value: the
 /// map `inferno`, in which equal steps look equal, also in grey and to most colour-blind viewers.
-pub fn palette() -> Vec<[u8; 3]> {
+pub(crate) fn palette() -> Vec<[u8; 3]> {
     let gradient = colorgrad::preset::inferno();
     let colour = |level: usize| {
         let [red, green, blue, _] = gradient.at(level as f32 / (LEVELS - 1) as f32).to_rgba8();
@@ -108,8 +112,7 @@ mod tests {
 
     #[test]
     fn pixels_are_averages_and_decode_to_the_scale() {
-        let problem = Problem::new(6, 4).unwrap();
-        let mut picture = Picture::new(&problem, 3);
+        let mut picture = Picture::new([6, 4], 3);
         assert_eq!(picture.size(), (2, 3));
         for row in [5, 4, 1, 0] {
             picture.add_row(row, &[row as f64, row as f64, 100.0, 100.0]);
@@ -129,19 +132,13 @@ mod tests {
 
     #[test]
     fn small_fields_are_not_enlarged_and_thin_ones_keep_a_pixel() {
-        assert_eq!(
-            Picture::new(&Problem::new(5, 7).unwrap(), 600).size(),
-            (7, 5)
-        );
-        assert_eq!(
-            Picture::new(&Problem::new(5000, 2).unwrap(), 100).size(),
-            (1, 100)
-        );
+        assert_eq!(Picture::new([5, 7], 600).size(), (7, 5));
+        assert_eq!(Picture::new([5000, 2], 100).size(), (1, 100));
     }
 
     #[test]
     fn values_outside_the_scale_stay_at_its_ends() {
-        let mut picture = Picture::new(&Problem::new(1, 2).unwrap(), 2);
+        let mut picture = Picture::new([1, 2], 2);
         picture.add_row(0, &[-5.0, 1e9]);
         assert!(picture.png(0.0, 100.0).is_ok());
     }

@@ -1,26 +1,20 @@
-//! The HTML report: one self-contained file, for a light or a dark page.
+//! The page: one self-contained HTML file, for a light or a dark page.
+
+use std::ops::Range;
+use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::picture::{LEVELS, palette};
-use crate::plot::{Axis, line_svg};
-use crate::problem::{BOTTOM, TOP};
-use crate::record::representative;
-use crate::table::{COLUMNS, row};
-use crate::{Error, Picture, StepRecord};
+use crate::{Diagram, Error, Picture, Table, representative};
 
-const STYLE: &str = include_str!("report.css");
-/// Steps in the report's table.
-const TABLE_STEPS: usize = 25;
-/// Steps in a diagram: more than its width in pixels.
-const DIAGRAM_STEPS: usize = 800;
+const STYLE: &str = include_str!("page.css");
+/// Rows of a table.
+const TABLE_ROWS: usize = 25;
 /// The longest side of the field's picture on the page, in CSS pixels.
 const PICTURE_SIDE: f64 = 520.0;
-/// The diagrams' lines: readable on white and on near-black.
-const LINE: [u8; 3] = [0x2b, 0x7f, 0xd4];
-const LINE_ERROR: [u8; 3] = [0xd9, 0x6b, 0x27];
 
 /// A name and a value to display, such as a parameter or a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,29 +61,68 @@ impl Check {
     }
 }
 
+/// A picture of a field, with its axes and a scale of its colours.
+#[derive(Clone, Debug)]
+pub struct Field<'a> {
+    /// The picture.
+    pub picture: &'a Picture,
+    /// The values at the two ends of the scale.
+    pub values: Range<f64>,
+    /// What it shows.
+    pub caption: &'a str,
+    /// The names of the vertical and of the horizontal axis.
+    pub axes: [&'a str; 2],
+    /// A text at the upper side.
+    pub side: &'a str,
+    /// The first row of each part and its name, to mark where the parts of a field meet; a single
+    /// part is not marked.
+    pub parts: &'a [(usize, String)],
+}
+
+/// Diagrams and a table under one heading.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// The diagrams; one without a point is left out.
+    pub diagrams: Vec<Diagram>,
+    /// Of many rows, the page shows some: see [`representative`].
+    pub table: Option<Table>,
+}
+
 /// Everything that the report shows.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     /// The heading.
     pub title: &'a str,
-    /// One sentence below it.
+    /// A sentence or two below it.
     pub summary: &'a str,
-    /// The parameters of the run.
-    pub parameters: &'a [Fact],
     /// The results of the checks.
     pub checks: &'a [Check],
-    /// The times of the run.
-    pub timings: &'a [Fact],
-    /// The last field.
-    pub picture: &'a Picture,
-    /// The first row of each unit, to mark the borders of the units in the picture.
-    pub first_rows: &'a [usize],
-    /// What the analysis saw, step by step.
-    pub records: &'a [StepRecord],
+    /// A picture of the result.
+    pub field: Option<Field<'a>>,
+    /// Parameters, times and the like, each list under a heading.
+    pub facts: &'a [(&'a str, Vec<Fact>)],
+    /// What follows below.
+    pub sections: &'a [Section],
 }
 
 impl Report<'_> {
+    /// Writes the report to a file, which is created or replaced.
+    ///
+    /// # Errors
+    /// [`Error::Write`] if the file cannot be written; those of [`Report::to_html`].
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        std::fs::write(path, self.to_html()?).map_err(|source| Error::Write {
+            path: path.to_path_buf(),
+            source,
+        })
+    }
+
     /// Returns the report as the text of one HTML file.
+    ///
+    /// # Errors
+    /// [`Error::Picture`] and [`Error::Plot`] if a picture cannot be drawn.
     pub fn to_html(&self) -> Result<String, Error> {
         let page = html! {
             (DOCTYPE)
@@ -107,18 +140,18 @@ impl Report<'_> {
                         p.summary { (self.summary) }
                         (self.checks())
                         div.overview {
-                            (self.field()?)
+                            @if let Some(field) = &self.field { (field.figure()?) }
                             div.facts {
-                                h2 { "Parameters" }
-                                (facts(self.parameters))
-                                h2 { "Time" }
-                                (facts(self.timings))
+                                @for (heading, facts) in self.facts {
+                                    h2 { (heading) }
+                                    dl { @for fact in facts { dt { (fact.name) } dd { (fact.value) } } }
+                                }
                             }
                         }
-                        h2 { "Moments over steps" }
-                        (self.diagrams()?)
-                        h2 { "Moments per step" }
-                        (self.table())
+                        @for section in self.sections {
+                            h2 { (section.title) }
+                            (section.content()?)
+                        }
                     }
                 }
             }
@@ -143,9 +176,12 @@ impl Report<'_> {
             }
         }
     }
+}
 
-    fn field(&self) -> Result<Markup, Error> {
-        let png = BASE64_STANDARD.encode(self.picture.png(BOTTOM, TOP)?);
+impl Field<'_> {
+    fn figure(&self) -> Result<Markup, Error> {
+        let png = self.picture.png(self.values.start, self.values.end)?;
+        let png = BASE64_STANDARD.encode(png);
         let (rows, cols) = self.picture.field_size();
         let scale = PICTURE_SIDE / rows.max(cols) as f64;
         // A very thin field still gets a visible picture.
@@ -159,118 +195,81 @@ impl Report<'_> {
             |col: f64| left + col / cols as f64 * width,
             |row: f64| top + row / rows as f64 * height,
         );
-        let last = self.records.last().map_or(0, |record| record.step);
         let view_box = format!("0 0 {:.0} {:.0}", legend + 62.0, top + height + 46.0);
         Ok(html! {
             figure.field {
                 svg viewBox=(view_box) width=(format!("{:.0}", legend + 62.0)) role="img"
-                    aria-label={ "the field after step " (last) } {
+                    aria-label=(self.caption) {
                     image x=(left) y=(top) width=(width) height=(height) preserveAspectRatio="none"
                         href={ "data:image/png;base64," (png) } {}
                     rect.frame x=(left) y=(top) width=(width) height=(height) {}
-                    @for (unit, &first_row) in self.first_rows.iter().enumerate() {
-                        @let border = y(first_row as f64);
-                        @if unit > 0 {
+                    @for (part, (first_row, name)) in self.parts.iter().enumerate() {
+                        @let border = y(*first_row as f64);
+                        @if part > 0 {
                             line.border x1=(left) x2=(left + width) y1=(border) y2=(border) {}
                         }
-                        @if self.first_rows.len() > 1 {
-                            text.unit x=(left + 8.0) y=(border + 20.0) { "unit " (unit) }
+                        @if self.parts.len() > 1 {
+                            text.part x=(left + 8.0) y=(border + 20.0) { (name) }
                         }
                     }
-                    text.side x=(left + width / 2.0) y=(top - 9.0) { (TOP) }
+                    text.side x=(left + width / 2.0) y=(top - 9.0) { (self.side) }
                     @for col in marks(cols) {
                         text.below x=(x(col as f64)) y=(top + height + 18.0) { (col) }
                     }
-                    text.below x=(left + width / 2.0) y=(top + height + 38.0) { "column" }
+                    text.below x=(left + width / 2.0) y=(top + height + 38.0) { (self.axes[1]) }
                     @for row in marks(rows) {
                         text.beside x=(left - 8.0) y=(y(row as f64) + 4.0) { (row) }
                     }
-                    text.below transform=(format!("translate(14 {:.1}) rotate(-90)", top + height / 2.0)) { "row" }
-                    (colour_scale(legend, top, height))
+                    text.below transform=(format!("translate(14 {:.1}) rotate(-90)", top + height / 2.0)) { (self.axes[0]) }
+                    (colour_scale(&self.values, legend, top, height))
                 }
-                figcaption { "The field after step " (last) ", from 0 at the cold sides to 100 at the hot one." }
+                figcaption { (self.caption) }
             }
         })
     }
+}
 
-    fn diagrams(&self) -> Result<Markup, Error> {
-        type Value = fn(&StepRecord) -> f64;
-        let diagrams: [(&str, Axis, [u8; 3], Value); 6] = [
-            ("Mean", Axis::Linear, LINE, |record| record.moments.mean()),
-            (
-                "Second central moment (variance)",
-                Axis::Linear,
-                LINE,
-                |record| record.moments.variance(),
-            ),
-            ("Third central moment", Axis::Linear, LINE, |record| {
-                record.moments.third()
-            }),
-            ("Fourth central moment", Axis::Linear, LINE, |record| {
-                record.moments.fourth()
-            }),
-            (
-                "Distance to the analytic solution (rms)",
-                Axis::Linear,
-                LINE_ERROR,
-                |record| record.distance.rms(),
-            ),
-            (
-                "Largest change of a cell in a step",
-                Axis::Log,
-                LINE_ERROR,
-                |record| record.max_change.unwrap_or(f64::NAN),
-            ),
-        ];
-        // A diagram without any finite point is left out.
-        let places = representative(self.records.len(), DIAGRAM_STEPS);
-        let mut figures = Vec::new();
-        for (title, axis, colour, value) in diagrams {
-            let points: Vec<_> = places
-                .iter()
-                .map(|&at| (self.records[at].step as f64, value(&self.records[at])))
-                .collect();
-            if points.iter().any(|point| point.1.is_finite()) {
-                figures.push((title, line_svg(title, &points, axis, colour)?));
-            }
-        }
+impl Section {
+    fn content(&self) -> Result<Markup, Error> {
+        let drawn = self.diagrams.iter().filter(|diagram| diagram.has_points());
+        let drawn = drawn.map(|diagram| Ok((&diagram.title, diagram.svg()?)));
+        let figures = drawn.collect::<Result<Vec<_>, Error>>()?;
         Ok(html! {
-            div.diagrams {
-                @for (title, svg) in figures {
-                    figure { figcaption { (title) } (PreEscaped(svg)) }
+            @if !figures.is_empty() {
+                div.diagrams {
+                    @for (title, svg) in figures {
+                        figure { figcaption { (title) } (PreEscaped(svg)) }
+                    }
                 }
             }
+            @if let Some(table) = &self.table { (table.markup()) }
         })
     }
+}
 
-    fn table(&self) -> Markup {
-        let places = representative(self.records.len(), TABLE_STEPS);
+impl Table {
+    fn markup(&self) -> Markup {
+        let places = representative(self.rows.len(), TABLE_ROWS);
         html! {
-            @if places.len() < self.records.len() {
-                p.note { (places.len()) " of " (self.records.len()) " steps." }
+            @if places.len() < self.rows.len() {
+                p.note { (places.len()) " of " (self.rows.len()) " rows." }
             }
             div.scroll {
                 table {
-                    thead { tr { @for column in COLUMNS { th scope="col" { (column) } } } }
+                    thead { tr { @for name in &self.header { th scope="col" { (name) } } } }
                     tbody {
                         @for at in places {
-                            tr { @for text in row(&self.records[at]) { td { (text) } } }
+                            tr { @for text in &self.rows[at] { td { (text) } } }
                         }
                     }
                 }
             }
         }
-    }
-}
-
-fn facts(facts: &[Fact]) -> Markup {
-    html! {
-        dl { @for fact in facts { dt { (fact.name) } dd { (fact.value) } } }
     }
 }
 
 /// The legend: the scale's colours from bottom to top, with their values.
-fn colour_scale(left: f64, top: f64, height: f64) -> Markup {
+fn colour_scale(values: &Range<f64>, left: f64, top: f64, height: f64) -> Markup {
     let stops = palette()
         .into_iter()
         .take(LEVELS)
@@ -290,7 +289,7 @@ fn colour_scale(left: f64, top: f64, height: f64) -> Markup {
         rect.frame.scale x=(left) y=(top) width="14" height=(height) fill="url(#scale)" {}
         @for part in 0..=4 {
             @let share = f64::from(part) / 4.0;
-            text.right x=(left + 21.0) y=(top + height * (1.0 - share) + 4.0) { (BOTTOM + (TOP - BOTTOM) * share) }
+            text.right x=(left + 21.0) y=(top + height * (1.0 - share) + 4.0) { (values.start + (values.end - values.start) * share) }
         }
     }
 }
@@ -305,40 +304,52 @@ fn marks(length: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Distance, Moments, Problem};
 
-    fn report(records: &[StepRecord]) -> String {
-        let problem = Problem::new(8, 4).unwrap();
-        let mut picture = Picture::new(&problem, 100);
+    fn report(points: Vec<(f64, f64)>) -> String {
+        let mut picture = Picture::new([8, 4], 100);
         (0..8).for_each(|row| picture.add_row(row, &[25.0; 4]));
+        let mut table = Table::new(["step", "value"]);
+        for (step, value) in &points {
+            table.add([step.to_string(), value.to_string()]);
+        }
+        let diagram = |title| Diagram::new(title, "step", points.clone());
         let report = Report {
             title: "Laplace <b>",
             summary: "two units",
-            parameters: &[Fact::new("omega", 1.2)],
             checks: &[
                 Check::new("exact", true, "32 cells"),
                 Check::new("bounded", false, "no"),
             ],
-            timings: &[Fact::new("solver", "1 s")],
-            picture: &picture,
-            first_rows: &[0, 4],
-            records,
+            field: Some(Field {
+                picture: &picture,
+                values: 0.0..100.0,
+                caption: "the field",
+                axes: ["row", "column"],
+                side: "hot",
+                parts: &[(0, "unit 0".into()), (4, "unit 1".into())],
+            }),
+            facts: &[
+                ("Parameters", vec![Fact::new("omega", 1.2)]),
+                ("Time", vec![Fact::new("solver", "1 s")]),
+            ],
+            sections: &[Section {
+                title: "Values".into(),
+                diagrams: vec![diagram("Plain"), diagram("Steep").logarithmic()],
+                table: Some(table),
+            }],
         };
         report.to_html().unwrap()
     }
 
     #[test]
     fn a_report_is_one_file_and_escapes_its_texts() {
-        let record = |step: u64| StepRecord {
-            step,
-            moments: Moments::of(&[25.0, 26.0 + step as f64]),
-            distance: Distance::default(),
-            max_change: Some(1.0 / (step + 1) as f64),
-        };
-        let html = report(&(0..100).map(record).collect::<Vec<_>>());
+        let points = (0..100).map(|step| (f64::from(step), 1.0 / f64::from(step + 1)));
+        let html = report(points.collect());
         assert!(html.contains("Laplace &lt;b&gt;") && html.contains("data:image/png;base64,"));
         assert!(html.contains("unit 1") && html.contains("class=\"failed\""));
-        assert!(html.matches("<polyline").count() >= 6);
+        assert_eq!(html.matches("<figcaption>").count(), 3);
+        assert!(html.matches("<polyline").count() >= 2);
+        assert!(html.contains("25 of 100 rows.") && html.contains("<td>99</td>"));
         for outside in ["http://", "https://", "<script", "<link"] {
             let found = html.replace("http://www.w3.org/2000/svg", "");
             assert!(!found.contains(outside), "{outside}");
@@ -347,6 +358,34 @@ mod tests {
 
     #[test]
     fn a_report_without_steps_is_a_page() {
-        assert!(report(&[]).contains("</html>"));
+        let html = report(Vec::new());
+        assert!(html.contains("</html>") && !html.contains("<polyline"));
+        let odd = report(vec![(0.0, f64::NAN), (1.0, f64::INFINITY)]);
+        assert!(odd.contains("</html>") && !odd.contains("Steep"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let report = Report {
+            title: "a",
+            summary: "",
+            checks: &[],
+            field: None,
+            facts: &[],
+            sections: &[],
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.html");
+        report.write(&path).unwrap();
+        assert!(
+            std::fs::read_to_string(path)
+                .unwrap()
+                .contains("<h1>a</h1>")
+        );
+        let wrong = report.write(folder.path()).unwrap_err().to_string();
+        assert!(
+            wrong.contains(&folder.path().display().to_string()),
+            "{wrong}"
+        );
     }
 }

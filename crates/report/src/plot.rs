@@ -1,11 +1,11 @@
-//! Diagrams over steps, as SVG that uses the text colour of the surrounding page.
+//! Diagrams, as SVG that uses the text colour of the surrounding page.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::Error;
+use crate::{Error, representative};
 
 /// The colour with which plotters draws. The finished SVG has `currentColor` in its place, so that
 /// text and axes are readable on a light and on a dark page.
@@ -15,49 +15,118 @@ const INK_SVG: &str = "#010203";
 /// per pixel of the page.
 const SIZE: (u32, u32) = (1680, 840);
 
+/// Points of a line: more than its width in pixels.
+const POINTS: usize = 800;
+
+/// What a line shows, which determines its colour: readable on white and on near-black.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shown {
+    /// A value of the result.
+    Value,
+    /// A difference that should become small.
+    Difference,
+}
+
+impl Shown {
+    fn colour(self) -> [u8; 3] {
+        match self {
+            Shown::Value => [0x2b, 0x7f, 0xd4],
+            Shown::Difference => [0xd9, 0x6b, 0x27],
+        }
+    }
+}
+
 /// The scale of the vertical axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Axis {
+pub enum Scale {
     /// Equal distances are equal differences.
     Linear,
     /// Equal distances are equal factors; values that are not above 0 are omitted.
     Log,
 }
 
-/// Draws `points` (step, value) as a line. Points that are not finite are omitted.
-pub fn line_svg(
-    title: &str,
-    points: &[(f64, f64)],
-    axis: Axis,
-    colour: [u8; 3],
-) -> Result<String, Error> {
-    let drawable = |&(step, value): &(f64, f64)| {
-        step.is_finite() && value.is_finite() && (axis == Axis::Linear || value > 0.0)
-    };
-    let points: Vec<_> = points.iter().copied().filter(drawable).collect();
-    let values = extent(&points, |point| point.1).unwrap_or(1.0..1.0);
-    let line = Line {
-        title,
-        points: &points,
-        colour,
-    };
-    match axis {
-        Axis::Linear => {
-            let values = widened(values);
-            let tick = linear_tick(&values);
-            line.draw(values, tick)
+/// A line from point to point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Diagram {
+    /// Its title.
+    pub title: String,
+    /// The name of the horizontal axis.
+    pub along: String,
+    /// Where a point is on the horizontal axis, and its value. Points that are not finite are
+    /// omitted, and of many points some: see [`representative`].
+    pub points: Vec<(f64, f64)>,
+    /// The scale of the values.
+    pub scale: Scale,
+    /// What they are.
+    pub shown: Shown,
+}
+
+impl Diagram {
+    /// Returns a diagram of values on a linear scale.
+    pub fn new(title: &str, along: &str, points: Vec<(f64, f64)>) -> Diagram {
+        Diagram {
+            title: title.to_owned(),
+            along: along.to_owned(),
+            points,
+            scale: Scale::Linear,
+            shown: Shown::Value,
         }
-        Axis::Log => {
-            // Slightly beyond the powers of ten, so that rounding removes no mark at the ends.
-            let low = 10f64.powf(values.start.log10().floor()) * (1.0 - 1e-9);
-            let high = 10f64.powf(above_decade(values.end)) * (1.0 + 1e-9);
-            line.draw((low..high).log_scale(), |value| format!("{value:.0e}"))
+    }
+
+    /// Returns the diagram of differences.
+    #[must_use]
+    pub fn of_differences(self) -> Diagram {
+        let shown = Shown::Difference;
+        Diagram { shown, ..self }
+    }
+
+    /// Returns the diagram on a logarithmic scale.
+    #[must_use]
+    pub fn logarithmic(self) -> Diagram {
+        let scale = Scale::Log;
+        Diagram { scale, ..self }
+    }
+
+    /// Returns true if there is a point to draw.
+    pub(crate) fn has_points(&self) -> bool {
+        self.points.iter().any(|point| self.is_drawn(point))
+    }
+
+    fn is_drawn(&self, &(at, value): &(f64, f64)) -> bool {
+        at.is_finite() && value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
+    }
+
+    /// Draws the diagram.
+    pub(crate) fn svg(&self) -> Result<String, Error> {
+        let points = representative(self.points.len(), POINTS).into_iter();
+        let points = points.map(|at| self.points[at]);
+        let points: Vec<_> = points.filter(|point| self.is_drawn(point)).collect();
+        let values = extent(&points, |point| point.1).unwrap_or(1.0..1.0);
+        let line = Line {
+            title: &self.title,
+            along: &self.along,
+            points: &points,
+            colour: self.shown.colour(),
+        };
+        match self.scale {
+            Scale::Linear => {
+                let values = widened(values);
+                let tick = linear_tick(&values);
+                line.draw(values, tick)
+            }
+            Scale::Log => {
+                // Slightly beyond the powers of ten, so that rounding removes no mark at the ends.
+                let low = 10f64.powf(values.start.log10().floor()) * (1.0 - 1e-9);
+                let high = 10f64.powf(above_decade(values.end)) * (1.0 + 1e-9);
+                line.draw((low..high).log_scale(), |value| format!("{value:.0e}"))
+            }
         }
     }
 }
 
 struct Line<'a> {
     title: &'a str,
+    along: &'a str,
     points: &'a [(f64, f64)],
     colour: [u8; 3],
 }
@@ -103,7 +172,7 @@ impl Line<'_> {
             .configure_mesh()
             .x_labels(6)
             .y_labels(5)
-            .x_desc("step")
+            .x_desc(self.along)
             .x_label_formatter(&|step| format!("{step:.0}"))
             .y_label_formatter(&|value| tick(*value))
             .label_style(text.clone())
@@ -187,19 +256,18 @@ fn adapt(svg: &str, title: &str) -> String {
 mod tests {
     use super::*;
 
-    const BLUE: [u8; 3] = [0, 0, 255];
-
     #[test]
     fn lines_take_their_ink_from_the_page() {
         let points: Vec<_> = (0..50)
             .map(|step| (f64::from(step), 25.0 + f64::from(step)))
             .collect();
-        for axis in [Axis::Linear, Axis::Log] {
-            let svg = line_svg("mean <1>", &points, axis, BLUE).unwrap();
+        let diagram = Diagram::new("mean <1>", "step", points);
+        for diagram in [diagram.clone(), diagram.logarithmic()] {
+            let svg = diagram.svg().unwrap();
             assert!(
                 svg.contains("<polyline")
                     && svg.contains("currentColor")
-                    && svg.contains("#0000FF")
+                    && svg.contains("#2B7FD4")
             );
             assert!(
                 !svg.contains(INK_SVG) && svg.contains("aria-label=\"mean &lt;1>\""),
@@ -218,12 +286,9 @@ mod tests {
             &[(7.0, 1e-12), (8.0, 1e-12)],
         ];
         for points in odd {
-            for axis in [Axis::Linear, Axis::Log] {
-                assert!(
-                    line_svg("odd", points, axis, BLUE)
-                        .unwrap()
-                        .contains("</svg>")
-                );
+            let diagram = Diagram::new("odd", "step", points.into()).of_differences();
+            for diagram in [diagram.clone(), diagram.logarithmic()] {
+                assert!(diagram.svg().unwrap().contains("</svg>"));
             }
         }
     }
