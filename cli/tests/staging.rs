@@ -76,10 +76,26 @@ fn moments_of_higher_orders() {
     laplace(parameters, &["order 7"]);
 }
 
+/// Units of the analysis without rows find nothing, and what the others find is complete.
 #[test]
-fn moments_as_the_study_has_them() {
-    let parameters = "--size 16 --steps 6 --study true --units 2 --readers 3";
-    laplace(parameters, &["order 4, odd"]);
+fn more_readers_than_rows() {
+    let parameters = "--size 2 --steps 6 --units 1 --readers 3";
+    laplace(parameters, &["4 of 4 cells"]);
+}
+
+#[test]
+fn moments_that_are_not_checked() {
+    let folder = tempfile::tempdir().expect("a folder for the report");
+    let parameters = "--size 16 --steps 6 --check false";
+    let output = run("laplace.toml", parameters, |command| {
+        command
+            .arg("--report")
+            .arg(folder.path().join("report.html"));
+    });
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(!text.contains("verification"), "{text}");
+    assert!(text.contains("kurtosis"), "{text}");
 }
 
 #[test]

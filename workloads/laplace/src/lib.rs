@@ -20,7 +20,7 @@
 //! | [`series`] | [`Series`]: the analytic solution; [`Samples`]: how far a field is from it |
 //! | [`residual`] | [`Residual`]: how far a field is from solving the discrete equations |
 //! | [`moments`] | [`Moments`]: count, mean and central moments, mergeable |
-//! | [`orders`] | the same for any order; the study's variant, block by block |
+//! | [`orders`] | [`orders::Orders`]: the same for any order |
 //! | [`progress`] | [`Progress`] |
 //! | [`job`] | the solver and the analysis as programs: their messages, and what they promise |
 //!

@@ -1,12 +1,9 @@
-//! Central moments of any order, in one pass, mergeable; and the study's analysis.
+//! Central moments of any order, in one pass, mergeable.
 //!
 //! [`crate::Moments`] has the orders up to 4, and is what a job should use: it is vectorised.
 //! [`Orders`] is the same for any order, by the general formulas of P. Pébay, *Formulas for robust,
 //! one-pass parallel computation of covariances and arbitrary-order statistical moments*, Sandia
 //! SAND2008-6212, 2008 (its equations 2.1 and 2.9).
-//!
-//! [`study`] is the n-th moment analysis of the study whose figures Samite reproduces: the block of
-//! each rank on its own, as interleaved pairs, in two passes, without merging.
 
 use serde::{Deserialize, Serialize};
 
@@ -115,33 +112,6 @@ impl Orders {
     }
 }
 
-/// The study's computation for the block of a rank.
-pub mod study {
-    /// The highest order.
-    pub const ORDERS: usize = 4;
-
-    /// Returns the central moments of the orders 1 to [`ORDERS`] of the even and of the odd
-    /// positions of a block: `[order - 1][component]`. A last value without a partner is ignored.
-    /// The first order is 0 up to rounding.
-    pub fn moments(block: &[f64]) -> [[f64; 2]; ORDERS] {
-        let pairs = block.as_chunks::<2>().0;
-        let count = pairs.len().max(1) as f64;
-        let mean = |component: usize| pairs.iter().map(|pair| pair[component]).sum::<f64>() / count;
-        let means = [mean(0), mean(1)];
-        let mut sums = [[0.0; 2]; ORDERS];
-        for pair in pairs {
-            for (order, sum) in (1..).zip(&mut sums) {
-                for component in 0..2 {
-                    // Calls `pow` for each value, as the study does: the time is part of the
-                    // comparison.
-                    sum[component] += (pair[component] - means[component]).powf(f64::from(order));
-                }
-            }
-        }
-        sums.map(|sum| sum.map(|sum| sum / count))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,18 +206,6 @@ mod tests {
     }
 
     #[test]
-    fn the_study_takes_pairs() {
-        // Even positions 1, 3, 5: mean 3; odd positions 10, 10, 40: mean 20; the last value has no
-        // partner.
-        let moments = study::moments(&[1.0, 10.0, 3.0, 10.0, 5.0, 40.0, 99.0]);
-        assert_eq!(moments[0], [0.0, 0.0]);
-        assert_eq!(moments[1], [8.0 / 3.0, 200.0]);
-        assert_eq!(moments[2], [0.0, 2000.0]);
-        assert_eq!(moments[3], [32.0 / 3.0, 60_000.0]);
-        assert_eq!(study::moments(&[]), [[0.0; 2]; 4]);
-    }
-
-    #[test]
     fn numpy_says_the_same() {
         let test = "numpy_says_the_same";
         let script = r#"
@@ -255,7 +213,6 @@ import numpy
 v = numpy.sin(numpy.arange(100_000, dtype=numpy.float64) ** 2 * 0.001) * 50 + 25
 moment = lambda v, j: numpy.mean((v - v.mean()) ** j)
 print(v.mean(), *(repr(float(moment(v, j))) for j in range(2, 7)))
-print(*(repr(float(moment(v[c::2], j))) for j in range(1, 5) for c in range(2)))
 print(*(repr(float(x)) for x in v[:1000]))
 "#;
         let Some(said) = run_python(test, script, &[]) else {
@@ -266,11 +223,7 @@ print(*(repr(float(x)) for x in v[:1000]))
                 .map(|word| word.parse().unwrap())
                 .collect::<Vec<f64>>()
         });
-        let (global, pairs, head) = (
-            lines.next().unwrap(),
-            lines.next().unwrap(),
-            lines.next().unwrap(),
-        );
+        let [global, head] = [(); 2].map(|()| lines.next().unwrap());
         let values: Vec<f64> = (0..100_000)
             .map(|at| (f64::from(at).powi(2) * 0.001).sin() * 50.0 + 25.0)
             .collect();
@@ -295,10 +248,6 @@ print(*(repr(float(x)) for x in v[:1000]))
         close(all.mean(), global[0], 1);
         for order in 2..=6 {
             close(all.central(order).unwrap(), global[order - 1], order as i32);
-        }
-        let ours = study::moments(&values);
-        for (index, theirs) in pairs.into_iter().enumerate() {
-            close(ours[index / 2][index % 2], theirs, index as i32 / 2 + 1);
         }
     }
 }

@@ -68,6 +68,11 @@ impl Sequential {
         Ok(())
     }
 
+    /// Returns the interior cells of all rows, from the top down.
+    pub fn rows(&self) -> impl Iterator<Item = &[f64]> + Clone {
+        (0..self.problem.rows()).map(move |row| self.row(row))
+    }
+
     /// Returns the interior cells of one row.
     pub fn row(&self, row: usize) -> &[f64] {
         let width = self.problem.cols() + 2;

@@ -101,7 +101,6 @@ fn analysis_args(unit: &Unit, delay: Duration) -> analysis::Args {
     analysis::Args {
         report: report(unit),
         order: 4,
-        study: false,
         no_check: false,
         delay,
     }

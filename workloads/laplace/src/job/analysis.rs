@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use ndarray::{Array2, ArrayView2, Ix2};
 use samite::Fabric;
 use samite::program::{Reporter, Units};
@@ -49,10 +49,6 @@ pub struct Args {
     /// The highest order of the moments
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(2..=16))]
     pub order: u8,
-    /// The study's variant: four orders of each unit's block on its own, in pairs of values,
-    /// nothing merged
-    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
-    pub study: bool,
     /// Do not compare with a sequential run, which takes as long as one unit alone
     #[arg(long)]
     pub no_check: bool,
@@ -88,7 +84,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let (picture, residual) = last_look(&last)?;
     let (begin, readers) = (Instant::now(), fabric.identity().size);
     let comparison = (!args.no_check)
-        .then(|| check(&last, &seen.found, analysis.kind, readers, out))
+        .then(|| check(&last, &seen.found, analysis.kind, out))
         .transpose()?;
     let outcome = Outcome {
         problem: problem(&last)?,
@@ -159,10 +155,9 @@ struct Analysis<'f> {
 
 impl<'f> Analysis<'f> {
     fn new(fabric: &'f Fabric, args: &Args) -> Self {
-        let kind = match (args.study, args.order) {
-            (true, _) => Kind::Study,
-            (false, ..=4) => Kind::Moments,
-            (false, order) => Kind::Orders(order.into()),
+        let kind = match args.order {
+            ..=4 => Kind::Moments,
+            order => Kind::Orders(order.into()),
         };
         Analysis {
             fabric,
@@ -242,14 +237,12 @@ impl<'f> Analysis<'f> {
             .map_err(samite::stage::Error::from)?
             .part(own.rank.into());
         let (first, end) = (rows.lower()[0] as usize, rows.upper()[0] as usize);
-        // Cut at the borders of the solver's blocks, except for the study's variant.
+        // Cut at the borders of the solver's blocks.
+        let inside = |row: &usize| (first..end).contains(row);
         let mut cuts = vec![first, end];
-        if self.kind != Kind::Study {
-            let inside = |row: &usize| (first..end).contains(row);
-            cuts.extend(first_rows(step)?.into_iter().filter(inside));
-            cuts.sort_unstable();
-            cuts.dedup();
-        }
+        cuts.extend(first_rows(step)?.into_iter().filter(inside));
+        cuts.sort_unstable();
+        cuts.dedup();
         let mut figures = self.kind.nothing();
         for cut in cuts.windows(2) {
             let part = [cut[0]..cut[1], 0..problem.cols()];

@@ -4,7 +4,6 @@ use std::io::Write;
 
 use samite::program::Reporter;
 use samite::stage::StepReader;
-use samite::stage::space::Grid;
 
 use super::FIELD;
 use super::analysis::{SAMPLES, problem};
@@ -21,15 +20,9 @@ pub(super) fn check(
     last: &StepReader,
     found: &[Found],
     kind: Kind,
-    readers: u32,
     out: &mut dyn Write,
 ) -> Result<Comparison, Error> {
     let problem = problem(last)?;
-    let shape = [problem.rows() as u64];
-    let grid = Grid::along(&shape, 0, readers.into()).map_err(samite::stage::Error::from)?;
-    // The first row of each unit: the study computes block by block.
-    let cuts = (0..readers).map(|rank| grid.part(rank.into()).lower()[0] as usize);
-    let cuts: Vec<usize> = cuts.chain([problem.rows()]).collect();
     let checked = kind.checked(found);
     if checked.is_empty() {
         return Err(Error::Figures {
@@ -51,7 +44,7 @@ pub(super) fn check(
             if !checked.contains(&ours.step) {
                 return Ok(());
             }
-            let expected = kind.expected(field, &cuts, &samples);
+            let expected = kind.expected(field, &samples);
             ours.figures.check(ours.step, &expected)
         },
     )?;

@@ -1,10 +1,9 @@
 //! The figures of a step: computed by each unit from its own rows, then merged.
 //!
-//! | kind | of a step | merged | checked against the sequential run |
-//! |---|---|---|---|
-//! | moments | [`Moments`] up to the fourth, vector instructions | yes | every step |
-//! | orders | [`Orders`] up to any order, general formulas | yes | the steps of the table |
-//! | study | the moments, and [`study::moments`] of each unit's block | no | the steps of the table |
+//! | kind | of a step | checked against the sequential run |
+//! |---|---|---|
+//! | moments | [`Moments`] up to the fourth, vector instructions | every step |
+//! | orders | also [`Orders`] up to any order, general formulas | the steps of the table |
 //!
 //! They are compared with those of the sequential run by their definition ([`Plain`]), up to the
 //! rounding of these values: no formula is checked against itself. The distance to the analytic
@@ -16,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::plain::{Close, Plain, ROUNDING};
 use crate::orders::Orders;
-use crate::orders::study;
 use crate::{Distance, Error, Moments, Samples, Sequential};
 
 /// Steps in the table on the terminal, and those that are checked if not all are.
@@ -27,7 +25,6 @@ pub(super) const TABLE_STEPS: usize = 14;
 pub(super) enum Kind {
     Moments,
     Orders(usize),
-    Study,
 }
 
 /// Figures of some rows of a step, or of all.
@@ -35,16 +32,8 @@ pub(super) enum Kind {
 pub(super) struct Figures {
     pub(super) moments: Moments,
     pub(super) distance: Distance,
-    more: More,
-}
-
-/// What a kind computes in addition to the moments.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum More {
-    Nothing,
-    Orders(Orders),
-    /// Of each block.
-    Study(Vec<[[f64; 2]; study::ORDERS]>),
+    /// Only of the kind that has them.
+    orders: Option<Orders>,
 }
 
 /// Figures of a step, and the solver's largest change.
@@ -61,10 +50,9 @@ impl Kind {
         Figures {
             moments: Moments::EMPTY,
             distance: Distance::default(),
-            more: match self {
-                Kind::Moments => More::Nothing,
-                Kind::Orders(order) => More::Orders(Orders::empty(order)),
-                Kind::Study => More::Study(Vec::new()),
+            orders: match self {
+                Kind::Moments => None,
+                Kind::Orders(order) => Some(Orders::empty(order)),
             },
         }
     }
@@ -73,42 +61,24 @@ impl Kind {
     pub(super) fn checked(self, found: &[Found]) -> Vec<u64> {
         let shown = match self {
             Kind::Moments => (0..found.len()).collect(),
-            _ => representative(found.len(), TABLE_STEPS),
+            Kind::Orders(_) => representative(found.len(), TABLE_STEPS),
         };
         shown.into_iter().map(|at| found[at].step).collect()
     }
 
-    /// Returns what units should have found whose rows begin at `cuts` (and end at the last of
-    /// them).
-    pub(super) fn expected(
-        self,
-        sequential: &Sequential,
-        cuts: &[usize],
-        samples: &Samples,
-    ) -> Expected {
-        let rows = |from: usize, to: usize| (from..to).map(|row| sequential.row(row));
-        let end = cuts.last().copied().unwrap_or_default();
+    /// Returns what all units together should have found.
+    pub(super) fn expected(self, sequential: &Sequential, samples: &Samples) -> Expected {
+        let rows = sequential.rows();
+        let distances = rows.clone().enumerate();
+        let distances = distances.map(|(at, row)| samples.compare_row(at, row));
         let order = match self {
             Kind::Orders(order) => order.max(2),
-            Kind::Moments | Kind::Study => 4,
+            Kind::Moments => 4,
         };
-        let pairs = |cut: &[usize]| {
-            let block: Vec<f64> = rows(cut[0], cut[1]).flatten().copied().collect();
-            let pairs = &block[..block.len() / 2 * 2];
-            [0, 1].map(|first| {
-                let component: Vec<f64> = pairs.iter().skip(first).step_by(2).copied().collect();
-                Plain::of(std::iter::once(&component[..]), study::ORDERS)
-            })
-        };
-        let distances = (0..end).map(|row| samples.compare_row(row, sequential.row(row)));
         Expected {
             kind: self,
             distance: distances.fold(Distance::default(), Distance::merge),
-            all: Plain::of(rows(0, end), order),
-            blocks: match self {
-                Kind::Study => cuts.windows(2).map(pairs).collect(),
-                _ => Vec::new(),
-            },
+            all: Plain::of(rows, order),
         }
     }
 }
@@ -119,44 +89,33 @@ pub(super) struct Expected {
     kind: Kind,
     distance: Distance,
     all: Plain,
-    /// For the study: by block, of the even positions and of the odd ones.
-    blocks: Vec<[Plain; 2]>,
 }
 
 impl Figures {
-    /// Adds rows, of which the first is row `first` of the rectangle. For the study they form a
-    /// block.
+    /// Adds rows, of which the first is row `first` of the rectangle.
     pub(super) fn add(&mut self, first: usize, rows: ArrayView2<'_, f64>, samples: &Samples) {
         for (at, row) in (first..).zip(rows.rows()) {
             let row = row.as_slice().unwrap_or_default();
             self.moments.add(row);
             self.distance = self.distance.merge(samples.compare_row(at, row));
         }
-        match &mut self.more {
-            More::Nothing => {}
-            More::Orders(orders) => rows.iter().for_each(|value| orders.add(*value)),
-            More::Study(blocks) => {
-                blocks.push(study::moments(rows.as_slice().unwrap_or_default()));
-            }
+        if let Some(orders) = &mut self.orders {
+            rows.iter().for_each(|value| orders.add(*value));
         }
     }
 
     /// Merges the figures of the rows of both, the upper ones first.
     pub(super) fn merge(self, lower: Self) -> Self {
-        let more = match (self.more, lower.more) {
-            (More::Orders(one), More::Orders(other)) => More::Orders(one.merge(&other)),
-            (More::Study(mut blocks), More::Study(others)) => {
-                blocks.extend(others);
-                More::Study(blocks)
-            }
+        let orders = match (self.orders, lower.orders) {
+            (Some(one), Some(other)) => Some(one.merge(&other)),
             // All units of a job are started with the same arguments; otherwise the check reports
             // it.
-            (one, _) => one,
+            (one, other) => one.or(other),
         };
         Figures {
             moments: self.moments.merge(lower.moments),
             distance: self.distance.merge(lower.distance),
-            more,
+            orders,
         }
     }
 
@@ -164,12 +123,12 @@ impl Figures {
     fn series(&self) -> Vec<f64> {
         let moments = &self.moments;
         let head = [moments.count() as f64, moments.mean()];
-        match &self.more {
-            More::Orders(all) => {
+        match &self.orders {
+            Some(all) => {
                 let central = (2..=all.order()).filter_map(|order| all.central(order));
                 head.into_iter().chain(central).collect()
             }
-            More::Nothing | More::Study(_) => {
+            None => {
                 let central = [moments.variance(), moments.third(), moments.fourth()];
                 head.into_iter().chain(central).collect()
             }
@@ -196,11 +155,9 @@ impl Figures {
     /// The first difference.
     pub(super) fn check(&self, step: u64, expected: &Expected) -> Result<(), Error> {
         let wrong = |what: String| Err(Error::Figures { step, what });
-        let has_blocks = |blocks: usize| blocks == expected.blocks.len();
-        let is_of = match (&self.more, expected.kind) {
-            (More::Nothing, Kind::Moments) => true,
-            (More::Orders(all), Kind::Orders(order)) => all.order() == order.max(2),
-            (More::Study(blocks), Kind::Study) => has_blocks(blocks.len()),
+        let is_of = match (&self.orders, expected.kind) {
+            (None, Kind::Moments) => true,
+            (Some(all), Kind::Orders(order)) => all.order() == order.max(2),
             _ => false,
         };
         if !is_of {
@@ -250,20 +207,6 @@ impl Figures {
                 return wrong(differs(&what, *ours, theirs.value));
             }
         }
-        let More::Study(blocks) = &self.more else {
-            return Ok(());
-        };
-        for (block, (ours, theirs)) in blocks.iter().zip(&expected.blocks).enumerate() {
-            for (order, ours) in ours.iter().enumerate() {
-                let both = ours.iter().zip(theirs);
-                for (ours, theirs) in both.map(|(ours, theirs)| (*ours, theirs.central[order])) {
-                    if !theirs.is(ours) {
-                        let what = format!("moment of order {} of block {block}", order + 1);
-                        return wrong(differs(&what, ours, theirs.value));
-                    }
-                }
-            }
-        }
         Ok(())
     }
 }
@@ -276,13 +219,9 @@ fn differs(what: &str, ours: f64, theirs: f64) -> String {
 pub(super) fn table(found: &[Found], kind: Kind) -> Table {
     let mut table = Table::new(header(kind));
     for Found { step, figures, .. } in found {
-        let texts: Vec<String> = match &figures.more {
-            More::Nothing => figures.moments_and_distance().into(),
-            More::Study(blocks) => {
-                let values = blocks.iter().take(1).flatten().flatten();
-                values.map(|value| figure(*value)).collect()
-            }
-            More::Orders(_) => {
+        let texts: Vec<String> = match kind {
+            Kind::Moments => figures.moments_and_distance().into(),
+            Kind::Orders(_) => {
                 let values = figures.series().split_off(1);
                 values.into_iter().map(figure).collect()
             }
@@ -311,10 +250,6 @@ fn header(kind: Kind) -> Vec<String> {
             let orders = (2..=most.max(2)).map(|order| format!("order {order}"));
             step.chain(["mean".to_owned()]).chain(orders).collect()
         }
-        Kind::Study => {
-            let both = |order| ["even", "odd"].map(|place| format!("order {order}, {place}"));
-            step.chain((1..=study::ORDERS).flat_map(both)).collect()
-        }
     }
 }
 
@@ -340,7 +275,7 @@ mod tests {
         Samples::new(problem, 4)
     }
 
-    /// Returns the figures of units that read these rows as blocks.
+    /// Returns the figures of units that read these rows.
     fn found(kind: Kind, problem: &Problem, sequential: &Sequential, cuts: &[usize]) -> Figures {
         let samples = samples(problem);
         let parts = cuts.windows(2).map(|cut| {
@@ -366,12 +301,12 @@ mod tests {
 
     fn expected(kind: Kind, steps: u32) -> Expected {
         let (problem, sequential) = field(steps);
-        kind.expected(&sequential, &CUTS, &samples(&problem))
+        kind.expected(&sequential, &samples(&problem))
     }
 
     #[test]
     fn another_field_has_other_figures() {
-        for kind in [Kind::Moments, Kind::Orders(6), Kind::Study] {
+        for kind in [Kind::Moments, Kind::Orders(6)] {
             let ours = of(kind, 5);
             ours.check(5, &expected(kind, 5)).unwrap();
             let wrong = ours.check(5, &expected(kind, 6));
@@ -380,7 +315,7 @@ mod tests {
                 "{wrong:?}"
             );
         }
-        let mixed = of(Kind::Study, 5).check(5, &expected(Kind::Orders(4), 5));
+        let mixed = of(Kind::Moments, 5).check(5, &expected(Kind::Orders(4), 5));
         assert!(matches!(mixed, Err(Error::Figures { .. })));
         let mixed = of(Kind::Orders(5), 5).check(5, &expected(Kind::Orders(4), 5));
         assert!(matches!(mixed, Err(Error::Figures { .. })));
@@ -393,14 +328,9 @@ mod tests {
         for steps in [0, 1, 1, 20, 100] {
             (0..steps).for_each(|_| _ = sequential.step());
             for cuts in [&[0, 150][..], &[0, 1, 149, 150], &[0, 40, 41, 90, 150]] {
-                for kind in [
-                    Kind::Moments,
-                    Kind::Orders(5),
-                    Kind::Orders(16),
-                    Kind::Study,
-                ] {
+                for kind in [Kind::Moments, Kind::Orders(5), Kind::Orders(16)] {
                     let ours = found(kind, &problem, &sequential, cuts);
-                    let expected = kind.expected(&sequential, cuts, &samples(&problem));
+                    let expected = kind.expected(&sequential, &samples(&problem));
                     ours.check(1, &expected).unwrap();
                 }
             }
@@ -424,7 +354,7 @@ mod tests {
             ..right(Kind::Moments)
         };
         let checked = |figures: Figures, kind: Kind| {
-            figures.check(3, &kind.expected(&sequential, &CUTS, &samples(&problem)))
+            figures.check(3, &kind.expected(&sequential, &samples(&problem)))
         };
         assert!(checked(with(before), Kind::Moments).is_ok());
         assert!(checked(with(after), Kind::Moments).is_err());
@@ -470,28 +400,16 @@ mod tests {
                 .iter()
                 .for_each(|value| orders.add(value * (1.0 + 1e-9)))
         });
-        let more = |more| Figures {
-            more,
+        let figures = Figures {
+            orders: Some(orders),
             ..right(Kind::Moments)
         };
-        assert!(checked(more(More::Orders(orders)), Kind::Orders(16)).is_err());
-        let More::Study(blocks) = right(Kind::Study).more else {
-            panic!("it is the study")
-        };
-        for (order, wrong) in [(0, 1e-6), (3, f64::NAN)] {
-            let mut blocks = blocks.clone();
-            blocks[1][order][1] += wrong;
-            assert!(
-                checked(more(More::Study(blocks)), Kind::Study).is_err(),
-                "order {order}"
-            );
-        }
-        assert!(checked(more(More::Study(blocks[..1].to_vec())), Kind::Study).is_err());
+        assert!(checked(figures, Kind::Orders(16)).is_err());
     }
 
     #[test]
     fn tables_have_as_many_columns_as_figures() {
-        for (kind, columns) in [(Kind::Moments, 8), (Kind::Orders(6), 7), (Kind::Study, 9)] {
+        for (kind, columns) in [(Kind::Moments, 8), (Kind::Orders(6), 7)] {
             let found = [0, 1].map(|step| Found {
                 step,
                 change: None,
