@@ -6,7 +6,7 @@ use clap::Parser;
 use samite::Fabric;
 use samite_kernels::job::{gups, histogram, index_gather, sort};
 use samite_lammps::job::{melt, msd};
-use samite_laplace::job::{analysis, array, solver, steering};
+use samite_laplace::job::{analysis, array, solver};
 use samite_launch::Program;
 use samite_nas::job::{cg, is};
 use samite_synthetic::{reader, writer};
@@ -59,9 +59,9 @@ pub(crate) fn unit(name: &str, args: &[OsString]) -> Result<ExitCode> {
         "laplace-solver" => start(args, solver::run),
         "laplace-analysis" => start(args, analysis::run),
         "laplace-array" => start(args, array::run),
-        "laplace-steered" => start(args, steering::solver::run),
-        "laplace-monitor" => start(args, steering::monitor::run),
-        "laplace-steered-check" => start(args, steering::check::run),
+        "laplace-steered" => start(args, samite_steering::solver::run),
+        "laplace-monitor" => start(args, samite_steering::monitor::run),
+        "laplace-steered-check" => start(args, samite_steering::check::run),
         "lammps-melt" => start(args, melt::run),
         "lammps-msd" => start(args, msd::run),
         "synthetic-writer" => start(args, writer::run),

@@ -94,8 +94,8 @@ fn place(path: &str) -> Option<Place> {
         ("crates", "fabric") => Place::Floor(2),
         ("crates", "pgas" | "dsm" | "stage" | "mobile" | "launch") => Place::Floor(3),
         ("crates", "samite") => Place::Floor(4),
-        // Below the workloads, which share it; it uses nothing of the house.
-        ("crates", "report") => Place::Floor(4),
+        // Below the workloads, which share them; they use nothing of the house.
+        ("crates", "report") | ("workloads", "relaxation") => Place::Floor(4),
         ("crates", "testkit") => Place::Testkit,
         ("workloads" | "bench" | "bindings", _) => Place::Floor(5),
         ("cli", _) => Place::Floor(6),
@@ -121,11 +121,24 @@ mod tests {
     fn arrows_point_down() {
         let room = |name| place(&format!("/crates/{name}/Cargo.toml")).expect("known");
         let (fabric, stage, dsm) = (room("fabric"), room("stage"), room("dsm"));
+        let workload = |name| place(&format!("/workloads/{name}/Cargo.toml")).expect("known");
         assert!(is_allowed(stage, fabric, false));
         assert!(!is_allowed(fabric, stage, true));
         assert!(!is_allowed(stage, dsm, false));
         assert!(is_allowed(stage, Place::Testkit, true));
         assert!(!is_allowed(stage, Place::Testkit, false));
+        assert!(is_allowed(
+            workload("laplace"),
+            workload("relaxation"),
+            false
+        ));
+        assert!(is_allowed(workload("lammps"), room("report"), false));
+        assert!(!is_allowed(
+            workload("steering"),
+            workload("laplace"),
+            false
+        ));
+        assert!(!is_allowed(room("report"), room("samite"), false));
         assert_eq!(place("/crates/stray/Cargo.toml"), None);
     }
 }

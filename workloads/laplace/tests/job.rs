@@ -15,8 +15,10 @@ use samite::stage::protocol::Attribute;
 use samite::stage::service::{Capacity, Staging};
 use samite::stage::{Reader, Stage, StepReader};
 use samite::{Fabric, Identity, Mask};
+use samite_laplace::Error;
 use samite_laplace::job::{analysis, solver};
-use samite_laplace::{Error, Omega, Problem, Sequential};
+use samite_relaxation::problem::OMEGA;
+use samite_relaxation::{Omega, Problem, Sequential};
 use samite_testkit::{Failed, Outcome, Tracker, Unit, Units, Who, check, point, units};
 
 /// Who a unit of a job is.
@@ -435,7 +437,7 @@ fn write(fabric: &Fabric, steps: &[Step]) -> Outcome {
         step.put("u", [8_u64, 8], [0_u64, 0], field)?;
         if let Some(steps) = one.steps {
             step.attribute("steps", Attribute::Integer(steps));
-            step.attribute("omega", Attribute::Real(samite_laplace::problem::OMEGA));
+            step.attribute("omega", Attribute::Real(OMEGA));
         }
         if let Some(change) = one.change {
             step.attribute("change 0", Attribute::Real(change));

@@ -20,9 +20,9 @@ use super::check::check;
 use super::figures::{Figures, Found, Kind, TABLE_STEPS, table};
 use super::outcome::Outcome;
 use super::{FIELD, STREAM, attribute};
+use crate::Error;
 use crate::error::Doing;
-use crate::residual::{ResidualRows, larger};
-use crate::{Error, Problem, Residual, Samples};
+use samite_relaxation::{Problem, Residual, ResidualRows, Samples, larger};
 
 /// Samples per side at which a step is compared with the analytic solution.
 pub(super) const SAMPLES: usize = 64;
@@ -105,7 +105,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     outcome.show(&args.report, out)?;
     outcome
         .comparison
-        .map_or(Ok(()), |comparison| comparison.judge())
+        .map_or(Ok(()), |comparison| Ok(comparison.judge()?))
 }
 
 /// The results of one unit of the analysis, or of all.
@@ -331,7 +331,7 @@ fn first_rows(step: &StepReader) -> Result<Vec<usize>, Error> {
 /// Returns the rectangle of a step, relaxed as its solver says.
 pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
     match step.attribute(attribute::OMEGA) {
-        Some(Attribute::Real(omega)) => rectangle(step)?.with_omega(*omega),
+        Some(Attribute::Real(omega)) => Ok(rectangle(step)?.with_omega(*omega)?),
         _ => Err(Error::NoAttribute {
             step: step.number(),
             name: attribute::OMEGA,
@@ -340,8 +340,8 @@ pub(super) fn problem(step: &StepReader) -> Result<Problem, Error> {
 }
 
 /// Returns the rectangle of a step.
-pub(super) fn rectangle(step: &StepReader) -> Result<Problem, Error> {
+fn rectangle(step: &StepReader) -> Result<Problem, Error> {
     let shape = &step.variable(FIELD)?.shape;
     let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
-    Problem::new(extent(0), extent(1))
+    Ok(Problem::new(extent(0), extent(1))?)
 }

@@ -1,9 +1,7 @@
 //! The program `laplace-array`: the same problem on a distributed array.
 //!
 //! The rectangle is a two-dimensional array that is cut into blocks in both dimensions, each with
-//! one ring of ghost cells in the same memory. A step relaxes red cells, exchanges ghost cells,
-//! relaxes black cells and exchanges again. Ghost cells at the sides of the rectangle have no
-//! neighbour and hold the boundary.
+//! one ring of ghost cells in the same memory ([`Block`]).
 //!
 //! The field is relaxed in place, so no program can watch it; [`super::solver`] allows that.
 
@@ -11,17 +9,14 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use pulp::Arch;
 use samite::Fabric;
 use samite::pgas::array::{Array, Halo, Pattern};
 use samite::pgas::{Local, Max, Pgas};
 use samite::program::{Reporter, Summary};
 
 use super::check::same_change;
-use crate::kernel::{Colour, Relax};
-use crate::problem::{BOTTOM, INITIAL, LEFT, RIGHT, TOP};
-use crate::residual::larger;
-use crate::{Comparison, Error, Problem, Progress, Sequential};
+use crate::Error;
+use samite_relaxation::{Block, Colour, Comparison, Problem, Progress, Sequential, larger};
 
 /// Solves the Laplace problem by red-black over-relaxation on a distributed array.
 ///
@@ -57,8 +52,14 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let pattern = Pattern::block(extents, pgas.units())
         .and_then(|pattern| pattern.with_halo(Halo::new([1, 1])))
         .map_err(samite::pgas::Error::from)?;
-    let array = Array::new(pgas.world(), pattern)?.into_local()?;
-    let mut block = Block::new(problem, array);
+    let mut array = Array::new(pgas.world(), pattern)?.into_local()?;
+    let first = array.local_runs().next().map_or([0, 0], |run| run.index);
+    let width = match array.local_len() {
+        0 => 0,
+        _ => array.stored_extents()[1] as usize,
+    };
+    let mut block = Block::new(problem, first.map(|index| index as usize), width);
+    block.fill_initial(array.as_mut_slice());
 
     let speaks = pgas.me().0 == 0;
     let mut reporter = speaks.then(|| Reporter::new(out, args.steps));
@@ -66,7 +67,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     pgas.world().barrier()?;
     let begin = Instant::now();
     for step in 1..=args.steps {
-        change = block.step()?;
+        change = relax(&mut block, &mut array)?;
         if let Some(reporter) = &mut reporter {
             reporter.report(step, || speed(problem, step, args.steps, begin.elapsed()))?;
         }
@@ -78,7 +79,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     pgas.world().all_reduce(&[change], &mut largest, Max)?;
     let elapsed = Duration::from_nanos(slowest[0]);
 
-    let array = block.array.into_shared()?;
+    let array = array.into_shared()?;
     let mut judged = Ok(());
     if speaks {
         let mut comparison = None;
@@ -87,7 +88,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             // Before the first step, the change is 0.
             let change = same_change(args.steps, Some(largest[0]), Some(change));
             comparison = Some((cells, change.is_ok()));
-            judged = cells.judge().and(change);
+            judged = cells.judge().map_err(Error::from).and(change);
         }
         let summary = summary(problem, &array, args.steps, elapsed, largest[0], comparison);
         write!(out, "{summary}")?;
@@ -162,89 +163,12 @@ fn compare(
     Ok((comparison, change.unwrap_or(0.0)))
 }
 
-/// The block of one unit.
-struct Block {
-    problem: Problem,
-    array: Array<f64, 2, Local>,
-    /// Index of its first cell in the whole rectangle.
-    first: [usize; 2],
-    /// Cells of a row with its ghost cells; 0 if the unit has no cells.
-    width: usize,
-    arch: Arch,
-    /// A row that was just relaxed.
-    relaxed: Vec<f64>,
-}
-
-impl Block {
-    /// Returns the field before the first step, with the boundary around it.
-    fn new(problem: Problem, mut array: Array<f64, 2, Local>) -> Block {
-        let first = array.local_runs().next().map_or([0, 0], |run| run.index);
-        let first = first.map(|index| index as usize);
-        let [height, width] = array.stored_extents().map(|extent| extent as usize);
-        let width = if array.local_len() > 0 { width } else { 0 };
-        if width > 0 {
-            let memory = array.as_mut_slice();
-            memory.fill(INITIAL);
-            // The first exchange overwrites ghost cells that have a neighbour.
-            let mut side = |at: bool, cells: &mut dyn Iterator<Item = usize>, value: f64| {
-                if at {
-                    cells.for_each(|cell| memory[cell] = value);
-                }
-            };
-            let last = [first[0] + height - 2, first[1] + width - 2];
-            let bottom = (height - 1) * width;
-            side(first[1] == 0, &mut (0..height).map(|row| row * width), LEFT);
-            let right = &mut (1..=height).map(|row| row * width - 1);
-            side(last[1] == problem.cols(), right, RIGHT);
-            side(first[0] == 0, &mut (0..width), TOP);
-            side(
-                last[0] == problem.rows(),
-                &mut (bottom..bottom + width),
-                BOTTOM,
-            );
-        }
-        Block {
-            problem,
-            array,
-            first,
-            width,
-            arch: Arch::new(),
-            relaxed: vec![0.0; width],
-        }
+/// Computes one step; returns the largest change of a cell of this unit. Collective.
+fn relax(block: &mut Block, array: &mut Array<f64, 2, Local>) -> Result<f64, Error> {
+    let mut change = 0.0;
+    for colour in [Colour::Red, Colour::Black] {
+        change = larger(change, block.relax(array.as_mut_slice(), colour));
+        array.exchange_halo()?;
     }
-
-    /// Computes one step; returns the largest change of a cell of this block. Collective.
-    fn step(&mut self) -> Result<f64, Error> {
-        let mut change = 0.0f64;
-        for colour in [Colour::Red, Colour::Black] {
-            change = larger(change, self.relax(colour));
-            self.array.exchange_halo()?;
-        }
-        Ok(change)
-    }
-
-    /// Relaxes the cells of one colour; returns the largest change.
-    fn relax(&mut self, colour: Colour) -> f64 {
-        let width = self.width;
-        if width == 0 {
-            return 0.0;
-        }
-        let memory = self.array.as_mut_slice();
-        let mut change = 0.0f64;
-        for start in (width..memory.len() - width).step_by(width) {
-            let row = self.first[0] + start / width - 1;
-            let relax = Relax {
-                omega: self.problem.omega(),
-                // Columns are counted from the first one of this block.
-                parity: (colour.parity(row) + self.first[1]) % 2,
-                above: &memory[start - width..start],
-                row: &memory[start..start + width],
-                below: &memory[start + width..start + 2 * width],
-                out: &mut self.relaxed,
-            };
-            change = larger(change, relax.run(self.arch).max);
-            memory[start + 1..start + width - 1].copy_from_slice(&self.relaxed[1..width - 1]);
-        }
-        change
-    }
+    Ok(change)
 }

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use samite::{Fabric, Match, PeerId, Segment, SharedBytes};
 
+use crate::Error;
 use crate::error::Doing;
-use crate::{Error, Halo, Part, Problem};
+use samite_relaxation::{Halo, Part, Problem};
 
 /// Tag of a row, twice per step.
 const BORDER: u64 = 5;

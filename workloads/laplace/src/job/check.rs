@@ -8,7 +8,8 @@ use samite::stage::StepReader;
 use super::FIELD;
 use super::analysis::{SAMPLES, problem};
 use super::figures::{Found, Kind};
-use crate::{Comparison, Error, Samples, Sequential};
+use crate::Error;
+use samite_relaxation::{Comparison, Samples, Sequential};
 
 /// Computes everything again with the textbook algorithm. Compares the largest changes of the steps
 /// exactly, their figures up to rounding, and the last step bit by bit, even if not all units have
@@ -104,7 +105,7 @@ fn along(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Problem;
+    use samite_relaxation::Problem;
 
     #[test]
     fn the_field_is_that_of_the_last_step_whatever_was_found() {

@@ -14,8 +14,8 @@ use samite_report::{Table, figure, representative};
 use serde::{Deserialize, Serialize};
 
 use super::plain::{Close, Plain, ROUNDING};
-use crate::orders::Orders;
-use crate::{Distance, Error, Moments, Samples, Sequential};
+use crate::Error;
+use samite_relaxation::{Distance, Moments, Orders, Samples, Sequential};
 
 /// Steps in the table on the terminal, and those that are checked if not all are.
 pub(super) const TABLE_STEPS: usize = 14;
@@ -256,7 +256,7 @@ fn header(kind: Kind) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Problem;
+    use samite_relaxation::Problem;
 
     const COLS: usize = 7;
     /// Where the rows of two units begin and end.

@@ -29,9 +29,9 @@
 //!   was committed, and then names the lost unit.
 //!
 //! # Files
-//! `solver` · `borders` (a [`crate::Halo`] over messages) · `analysis` · `figures` (the figures of
-//! a step: computed, merged, shown and checked) · `check` (the sequential run) · `outcome` (the run
-//! as a table and as a report) · `steering/` (another job: a solver that another program steers)
+//! `solver` · `borders` (a [`samite_relaxation::Halo`] over messages) · `analysis` · `figures` (the figures of
+//! a step: computed, merged, shown and checked) · `check` (the sequential run) · `plain` (moments
+//! by their definition) · `outcome` (the run as a table and as a report)
 
 pub mod analysis;
 pub mod array;
@@ -41,7 +41,6 @@ mod figures;
 mod outcome;
 mod plain;
 pub mod solver;
-pub mod steering;
 
 /// Name of the stream.
 const STREAM: &str = "laplace";

@@ -9,8 +9,9 @@ use samite_report::{Check, Diagram, Fact, Field, Picture, Report, Section, Table
 
 use super::analysis::Seen;
 use super::figures::Found;
-use crate::problem::{BOTTOM, TOP};
-use crate::{Comparison, Distance, Error, Moments, Problem, Progress, Residual};
+use crate::Error;
+use samite_relaxation::problem::{BOTTOM, TOP};
+use samite_relaxation::{Comparison, Distance, Moments, Problem, Progress, Residual};
 
 /// The field is called converged if it is closer than this to the solution of the discrete
 /// equations (root of the mean square).

@@ -13,7 +13,8 @@ use samite::stage::protocol::Attribute;
 
 use super::borders::Borders;
 use super::{FIELD, STREAM, attribute};
-use crate::{Change, Error, Omega, Problem, Progress, Rows, RowsMut, Solver};
+use crate::Error;
+use samite_relaxation::{Change, Omega, Problem, Progress, Rows, RowsMut, Solver};
 
 /// Solves the Laplace problem by red-black over-relaxation, and writes every step to a stream.
 ///

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, channel};
 
 use proptest::prelude::*;
 
-use samite_laplace::{
+use samite_relaxation::{
     Change, Halo, NoNeighbours, Part, Problem, RowsMut, Sequential, Solver, VecRows,
 };
 

@@ -48,7 +48,7 @@ impl Residual {
 }
 
 /// Returns the larger of two; NaN counts as larger than every number, so that it is not lost.
-pub(crate) fn larger(one: f64, other: f64) -> f64 {
+pub fn larger(one: f64, other: f64) -> f64 {
     if one >= other || one.is_nan() {
         one
     } else {

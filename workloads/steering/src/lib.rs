@@ -9,8 +9,8 @@
 //!      +------- field --[ latest ]--> field               [check]
 //! ```
 //!
-//! A *round* consists of some sweeps of the solver, a look of the monitor, and its orders for the
-//! next round: the factor, and whether to stop. The first round has a token instead of orders, and
+//! A *round* consists of some sweeps of the solver, a look of the monitor, and its command for the
+//! next round: the factor, and whether to stop. The first round has a token instead of a command, and
 //! begins with the factor of LAPLACE_MPI. Each unit of the monitor sees a block of the field's
 //! means, and they agree on the largest change of a mean (`Steering` decides what follows from it).
 //!
@@ -18,16 +18,27 @@
 //! * The monitor sees every round, the check some of them and always the last.
 //! * The check repeats the run in one process, with the same rule, and compares factors and cells
 //!   bit by bit, whatever the number of units of the others.
+//!
+//! # Files
+//! This one (the rule: `Steering`) · [`solver`] (on a distributed array, in place) · [`monitor`] ·
+//! [`check`]
+
+#![forbid(unsafe_code)]
 
 pub mod check;
+mod error;
 pub mod monitor;
 pub mod solver;
 
-use crate::problem::OMEGA;
+pub use error::Error;
+
 use clap::Args;
+use samite_relaxation::problem::OMEGA;
 
 /// Name of the field's stream in the solver and the check.
 const STREAM: &str = "field";
+/// The variable of both streams of the field.
+const FIELD: &str = "u";
 /// Name of the field's stream in the monitor.
 const COARSE: &str = "coarse";
 /// The monitor's stream: a factor, and 1 to stop.
@@ -69,15 +80,15 @@ pub(crate) struct Steering {
 
 /// What the solver has to do in the next round.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Orders {
+pub(crate) struct Command {
     pub(crate) factor: f64,
     pub(crate) stop: bool,
 }
 
-impl Orders {
-    /// Returns the orders before the monitor has seen anything.
-    pub(crate) fn first() -> Orders {
-        Orders {
+impl Command {
+    /// Returns the command before the monitor has seen anything.
+    pub(crate) fn first() -> Command {
+        Command {
             factor: OMEGA,
             stop: false,
         }
@@ -88,14 +99,14 @@ impl Steering {
     pub(crate) fn new(rule: &Rule) -> Steering {
         Steering {
             rule: rule.clone(),
-            factor: Orders::first().factor,
+            factor: Command::first().factor,
             round: 0,
             before: None,
         }
     }
 
-    /// Returns the orders that follow from the largest change of a mean in the last round.
-    pub(crate) fn decide(&mut self, change: f64) -> Orders {
+    /// Returns the command that follows from the largest change of a mean in the last round.
+    pub(crate) fn decide(&mut self, change: f64) -> Command {
         self.round += 1;
         let better = self.before.and_then(|before| self.better(change / before));
         self.before = match better {
@@ -105,7 +116,7 @@ impl Steering {
             }
             None => Some(change),
         };
-        Orders {
+        Command {
             factor: self.factor,
             stop: change <= self.rule.tolerance || self.round >= self.rule.rounds,
         }
@@ -138,7 +149,7 @@ mod tests {
     #[test]
     fn slow_convergence_raises_the_factor_and_rest_ends_the_run() {
         let mut steering = Steering::new(&rule());
-        assert_eq!(steering.decide(1.0), Orders::first());
+        assert_eq!(steering.decide(1.0), Command::first());
         let faster = steering.decide(0.9);
         assert!(faster.factor > OMEGA && faster.factor < 2.0, "{faster:?}");
         // The round after a new factor is only observed.
@@ -149,15 +160,15 @@ mod tests {
     #[test]
     fn a_run_has_an_end_whatever_is_seen() {
         let mut steering = Steering::new(&rule());
-        let orders: Vec<Orders> = [1.0, 2.0, f64::NAN, 0.0, 4.0]
+        let commands: Vec<Command> = [1.0, 2.0, f64::NAN, 0.0, 4.0]
             .map(|change| steering.decide(change))
             .into();
-        let stops: Vec<bool> = orders.iter().map(|orders| orders.stop).collect();
+        let stops: Vec<bool> = commands.iter().map(|command| command.stop).collect();
         assert_eq!(stops, [false, false, false, true, true]);
         assert!(
-            orders
+            commands
                 .iter()
-                .all(|orders| orders.factor > 0.0 && orders.factor < 2.0)
+                .all(|command| command.factor > 0.0 && command.factor < 2.0)
         );
     }
 

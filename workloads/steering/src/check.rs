@@ -10,12 +10,10 @@ use samite::program::Summary;
 use samite::stage::protocol::Attribute;
 use samite::stage::{Stage, StepReader};
 
-use super::{FACTORS, Orders, Rule, STREAM, Steering};
-use crate::job::FIELD;
-use crate::job::analysis::rectangle;
-use crate::problem::INITIAL;
-use crate::residual::larger;
-use crate::{Comparison, Error, Problem, Sequential};
+use samite_relaxation::problem::INITIAL;
+use samite_relaxation::{Comparison, Problem, Sequential, larger};
+
+use crate::{Command, Error, FACTORS, FIELD, Rule, STREAM, Steering};
 
 /// Reads the solver's last field, and compares it with that of a sequential run that is steered by
 /// the same rule.
@@ -34,7 +32,7 @@ pub struct Args {
 ///
 /// # Errors
 /// [`Error::Stage`] if the stream is lost, or not linked, [`Error::Ended`] if it had no steps or
-/// was not ended in order, [`Error::Wrong`] and [`Error::Figures`] if the result is not that of the
+/// was not ended in order, [`Error::Problem`] and [`Error::Figures`] if the result is not that of the
 /// sequential run.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let stage = Stage::join(fabric)?;
@@ -124,16 +122,23 @@ fn compare(
     Ok(comparison)
 }
 
+/// Returns the rectangle of a step.
+fn rectangle(step: &StepReader) -> Result<Problem, Error> {
+    let shape = &step.variable(FIELD)?.shape;
+    let extent = |dim: usize| shape.get(dim).map_or(0, |extent| *extent as usize);
+    Ok(Problem::new(extent(0), extent(1))?)
+}
+
 /// Returns the sequential run, and the factors of its rounds.
 fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Error> {
     let mut sequential = Sequential::new(problem);
     let mut steering = Steering::new(&args.rule);
-    let (mut orders, mut factors) = (Orders::first(), Vec::new());
+    let (mut command, mut factors) = (Command::first(), Vec::new());
     let mut before: Option<Array2<f64>> = None;
     let side = usize::try_from(args.coarse).unwrap_or(usize::MAX);
-    while !orders.stop {
-        sequential.set_omega(orders.factor)?;
-        factors.push(orders.factor);
+    while !command.stop {
+        sequential.set_omega(command.factor)?;
+        factors.push(command.factor);
         for _ in 0..args.rule.sweeps {
             sequential.step();
         }
@@ -144,13 +149,13 @@ fn steered(problem: Problem, args: &Args) -> Result<(Sequential, Vec<f64>), Erro
             .iter()
             .zip(&now)
             .map(|(before, now)| (now - before).abs());
-        orders = steering.decide(changes.fold(0.0, larger));
+        command = steering.decide(changes.fold(0.0, larger));
     }
     Ok((sequential, factors))
 }
 
-/// Returns means of blocks of `side` rows and columns: first along the rows of a block, then of
-/// these.
+/// Returns means of blocks of `side` rows and columns: first down the columns of a block, then
+/// across them.
 fn means(field: &Sequential, problem: Problem, side: usize) -> Array2<f64> {
     let groups = |length: usize| length.div_ceil(side);
     let mut means = Array2::zeros((groups(problem.rows()), groups(problem.cols())));

@@ -18,8 +18,10 @@ const PIECE: usize = 16;
 /// The cells of one colour relax first, then those of the other; a cell's neighbours have the other
 /// colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Colour {
+pub enum Colour {
+    /// Cells whose row and column have an even sum.
     Red,
+    /// The others.
     Black,
 }
 

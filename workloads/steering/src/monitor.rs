@@ -8,12 +8,10 @@ use samite::Fabric;
 use samite::program::Units;
 use samite::stage::Stage;
 
-use super::{COARSE, ORDERS, Rule, Steering};
-use crate::Error;
-use crate::error::Doing;
-use crate::job::FIELD;
-use crate::problem::INITIAL;
-use crate::residual::larger;
+use samite_relaxation::larger;
+use samite_relaxation::problem::INITIAL;
+
+use crate::{COARSE, Error, FIELD, ORDERS, Rule, Steering};
 
 /// Watches the solver's field as an edge transforms it, each unit its own part, and tells the
 /// solver how to continue.
@@ -31,12 +29,11 @@ pub struct Args {
 /// [`Error::Stage`] if a stream is lost, or not linked, [`Error::Ended`] if the field ends before
 /// that.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
-    let units =
-        Units::wait_for_all(fabric).doing(|| "looking for the units of the monitor".into())?;
+    let units = Units::wait_for_all(fabric)?;
     let stage = Stage::join(fabric)?;
     let mut coarse = stage.reader(COARSE)?;
     let own = fabric.identity();
-    // All units decide on the same orders; one of them sends them.
+    // All units decide on the same command; one of them sends it.
     let mut orders = match own.rank {
         0 => Some(stage.write(ORDERS).as_rank(&own.program, 0, 1).open()?),
         _ => None,
@@ -48,16 +45,14 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
         drop(step);
         let change = largest_change(number, before.as_ref(), &field)?;
         before = Some(field);
-        let all = units
-            .share(&change.to_ne_bytes())
-            .doing(|| "sharing the largest change".into())?;
+        let all = units.share(&change.to_ne_bytes())?;
         let all = all.iter().map(|bytes| bytes.as_slice().try_into());
         let all = all.map(|bytes| bytes.map_or(f64::NAN, f64::from_ne_bytes));
         let next = steering.decide(all.fold(0.0, larger));
         if let Some(orders) = &mut orders {
             let mut step = orders.step()?;
-            let order = array![next.factor, f64::from(u8::from(next.stop))];
-            step.put(ORDERS, [2_u64], [0_u64], order.view())?;
+            let command = array![next.factor, f64::from(u8::from(next.stop))];
+            step.put(ORDERS, [2_u64], [0_u64], command.view())?;
             step.commit()?;
         }
         if next.stop {
