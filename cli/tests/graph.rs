@@ -44,7 +44,15 @@ fn fails(part: &str, by: &str, parameters: &[&str]) -> (Option<i32>, String) {
 
 #[test]
 fn a_solver_is_steered_while_it_runs() {
-    let text = runs("--size 40 --units 2 --monitors 2 --tolerance 1e-2");
+    let folder = tempfile::tempdir().expect("a folder for the report");
+    let report = folder.path().join("report.html");
+    let text = runs(&format!(
+        "--size 40 --units 2 --monitors 2 --tolerance 1e-2 --report {}",
+        report.display()
+    ));
+    let html = std::fs::read_to_string(report).expect("the report is written");
+    assert!(html.contains("Relaxation factor of each round"), "{html}");
+    assert!(html.contains("3200 of 3200 cells"), "{html}");
     assert!(text.contains("3200 of 3200 cells"), "{text}");
     assert!(
         !text.contains("factor           1.2000 to 1.2000"),

@@ -1,8 +1,8 @@
 //! A block of the rectangle with a ring of ghost cells around it, relaxed in place.
 //!
-//! A step relaxes the red cells, exchanges ghost cells, relaxes the black cells and exchanges again.
-//! Ghost cells at the sides of the rectangle have no neighbour and hold the boundary. The numbers
-//! are those of [`crate::Sequential`], bit by bit.
+//! A step relaxes the red cells, exchanges ghost cells, relaxes the black cells and exchanges
+//! again. Ghost cells at the sides of the rectangle have no neighbour and hold the boundary. The
+//! numbers are those of [`crate::Sequential`], bit by bit.
 
 use pulp::Arch;
 

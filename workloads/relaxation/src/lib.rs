@@ -1,4 +1,5 @@
-//! The Laplace problem and its relaxation: the arithmetic of the workloads `laplace` and `steering`.
+//! The Laplace problem and its relaxation: the arithmetic of the workloads `laplace` and
+//! `steering`.
 //!
 //! The problem is that of Burkardt's LAPLACE_MPI: a rectangle whose top side is held at 100 and
 //! whose other three sides are held at 0, solved by red-black over-relaxation. Units share the

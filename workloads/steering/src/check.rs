@@ -1,6 +1,7 @@
 //! The program `laplace-steered-check`: repeats the steered run in one process.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Parser;
@@ -10,10 +11,14 @@ use samite::program::Summary;
 use samite::stage::protocol::Attribute;
 use samite::stage::{Stage, StepReader};
 
-use samite_relaxation::problem::INITIAL;
+use samite_relaxation::problem::{BOTTOM, INITIAL, TOP};
 use samite_relaxation::{Comparison, Problem, Sequential, larger};
+use samite_report::{Check, Diagram, Fact, Field, Picture, Report, Section};
 
 use crate::{Command, Error, FACTORS, FIELD, Rule, STREAM, Steering};
+
+/// Longest side of the field's picture.
+const PICTURE: usize = 1024;
 
 /// Reads the solver's last field, and compares it with that of a sequential run that is steered by
 /// the same rule.
@@ -26,14 +31,17 @@ pub struct Args {
     /// Rows and columns of the field per mean that the monitor sees
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     pub coarse: u64,
+    /// Where a report with the last field goes; without it, none is written
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// Runs the only unit; returns when the solver has stopped and its field was compared.
 ///
 /// # Errors
 /// [`Error::Stage`] if the stream is lost, or not linked, [`Error::Ended`] if it had no steps or
-/// was not ended in order, [`Error::Problem`] and [`Error::Figures`] if the result is not that of the
-/// sequential run.
+/// was not ended in order, [`Error::Problem`] and [`Error::Figures`] (after the report was written)
+/// if the result is not that of the sequential run.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let stage = Stage::join(fabric)?;
     let mut reader = stage.reader(STREAM)?;
@@ -51,40 +59,67 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let problem = rectangle(&last)?;
     // Repeat the run with the same rule, and compare field and factors.
     let (sequential, expected) = steered(problem, args)?;
-    let comparison = compare(&last, &sequential, problem)?;
+    let mut picture = Picture::new([problem.rows(), problem.cols()], PICTURE);
+    let comparison = compare(&last, &sequential, problem, &mut picture)?;
     let factors = factors_of(&last);
     let right = factors == expected && comparison.is_exact();
     let (first, end) = (factors.first(), factors.last());
-    let cells = comparison.cells;
-    let summary = Summary::new("Laplace, steered")
-        .row(
-            "cells",
-            format_args!("{} x {}", problem.rows(), problem.cols()),
-        )
-        .row("solver units", last.writers())
-        .row(
+    let [first, end] = [first, end].map(|factor| factor.copied().unwrap_or_default());
+    let facts = vec![
+        Fact::new("cells", format!("{} x {}", problem.rows(), problem.cols())),
+        Fact::new("solver units", last.writers()),
+        Fact::new(
             "rounds",
-            format_args!("{} of {} sweeps", factors.len(), args.rule.sweeps),
-        )
-        .row(
+            format!("{} of {} sweeps", factors.len(), args.rule.sweeps),
+        ),
+        Fact::new(
             "steps seen here",
-            format_args!("{seen} of {}", last.number() + 1),
-        )
-        .row(
-            "factor",
-            format_args!("{:.4} to {:.4}", first.unwrap_or(&0.0), end.unwrap_or(&0.0)),
-        )
-        .row("time", format_args!("{:.2} s", elapsed.as_secs_f64()))
-        .verification(
-            right,
-            format_args!(
-                "{} of {cells} cells, {} of {} factors",
-                cells - comparison.different,
-                equal(&factors, &expected),
-                expected.len()
-            ),
-        );
-    write!(out, "{summary}")?;
+            format!("{seen} of {}", last.number() + 1),
+        ),
+        Fact::new("factor", format!("{first:.4} to {end:.4}")),
+        Fact::new("time", format!("{:.2} s", elapsed.as_secs_f64())),
+    ];
+    let detail = format!(
+        "{} of {} cells, {} of {} factors",
+        comparison.cells - comparison.different,
+        comparison.cells,
+        equal(&factors, &expected),
+        expected.len()
+    );
+    let summary = Summary::new("Laplace, steered");
+    let summary = facts.iter().fold(summary, |summary, fact| {
+        summary.row(&fact.name, &fact.value)
+    });
+    write!(out, "{}", summary.verification(right, &detail))?;
+    if let Some(path) = &args.report {
+        let checks = [Check::new("equal to a sequential run", right, detail)];
+        let factors = factors.iter().zip(1_u32..);
+        let factors = factors.map(|(factor, round)| (f64::from(round), *factor));
+        let report = Report {
+            title: "Laplace, steered",
+            summary: "A solver whose relaxation factor another program chose, round by round, while it ran.",
+            checks: &checks,
+            field: Some(Field {
+                picture: &picture,
+                values: BOTTOM..TOP,
+                caption: "The field after the last round, from 0 at the cold sides to 100 at the hot one.",
+                axes: ["row", "column"],
+                side: &TOP.to_string(),
+                parts: &[],
+            }),
+            facts: &[("Run", facts)],
+            sections: &[Section {
+                title: "Steering".into(),
+                diagrams: vec![Diagram::new(
+                    "Relaxation factor of each round",
+                    "round",
+                    factors.collect(),
+                )],
+                table: None,
+            }],
+        };
+        report.write(path)?;
+    }
     comparison.judge()?;
     if factors != expected {
         return Err(Error::Figures {
@@ -108,15 +143,18 @@ fn factors_of(step: &StepReader) -> Vec<f64> {
     }
 }
 
+/// Compares the field with that of the sequential run, and draws it.
 fn compare(
     step: &StepReader,
     sequential: &Sequential,
     problem: Problem,
+    picture: &mut Picture,
 ) -> Result<Comparison, Error> {
     let mut row = vec![0.0; problem.cols()];
     let mut comparison = Comparison::default();
     for at in 0..problem.rows() {
         step.read_into(FIELD, [at..at + 1, 0..problem.cols()], &mut row)?;
+        picture.add_row(at, &row);
         comparison = comparison.merge(sequential.compare_row(at, &row));
     }
     Ok(comparison)

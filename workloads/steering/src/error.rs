@@ -25,6 +25,9 @@ pub enum Error {
         /// What differs.
         what: String,
     },
+    /// There is no report.
+    #[error(transparent)]
+    Report(#[from] samite_report::Error),
     /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A *round* consists of some sweeps of the solver, a look of the monitor, and its command for the
-//! next round: the factor, and whether to stop. The first round has a token instead of a command, and
-//! begins with the factor of LAPLACE_MPI. Each unit of the monitor sees a block of the field's
+//! next round: the factor, and whether to stop. The first round has a token instead of a command,
+//! and begins with the factor of LAPLACE_MPI. Each unit of the monitor sees a block of the field's
 //! means, and they agree on the largest change of a mean (`Steering` decides what follows from it).
 //!
 //! # Promises

@@ -93,6 +93,9 @@ pub enum Error {
         "none of {0} steps could be compared with the value of LAMMPS: no step that every unit has carries it"
     )]
     Unchecked(usize),
+    /// There is no report.
+    #[error(transparent)]
+    Report(#[from] samite_report::Error),
     /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

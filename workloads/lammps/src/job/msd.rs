@@ -3,17 +3,17 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Parser;
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, LineStyle, Table};
 use ndarray::IxDyn;
 use samite::Fabric;
 use samite::program::{Summary, Units};
 use samite::stage::protocol::{Attribute, Policy};
 use samite::stage::space::Grid;
 use samite::stage::{Element, Region, Stage, StepReader};
+use samite_report::{Check, Diagram, Fact, Report, Section, Table};
 use serde::{Deserialize, Serialize};
 
 use super::{Error, STREAM, said};
@@ -36,6 +36,9 @@ pub struct Args {
     /// Steps in the table at the end
     #[arg(long, default_value_t = TABLE_STEPS)]
     pub rows: usize,
+    /// Where a report with the displacements goes; without it, none is written
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
 }
 
 /// One step, as one unit found it.
@@ -78,8 +81,12 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         seconds = seconds.max(longer);
     }
     if own.rank == 0 {
-        writeln!(out, "{}", table(&found, args.rows))?;
-        write!(out, "{}", summary(&found, read, own.size, seconds))?;
+        writeln!(out, "{}", table(&found).text(args.rows))?;
+        let (facts, detail) = (facts(&found, read, own.size, seconds), detail(&found));
+        write!(out, "{}", summary(&found, &facts, &detail))?;
+        if let Some(path) = &args.report {
+            write_report(path, &found, facts, detail)?;
+        }
     }
     judge(&found)
 }
@@ -337,56 +344,92 @@ impl Found {
     }
 }
 
-/// Returns a table of the first and the last step and some between them.
-fn table(found: &[Found], rows: usize) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    table.style_mut().row_separator = LineStyle::none();
-    table.set_header(["step", "MSD", "compute msd", "difference"]);
-    let (count, rows) = (found.len(), rows.clamp(2, found.len().max(2)));
-    let mut shown: Vec<usize> = (0..rows)
-        .map(|row| row * (count.max(1) - 1) / (rows - 1))
-        .collect();
-    shown.dedup();
-    for step in shown.into_iter().filter_map(|at| found.get(at)) {
-        let or_nothing = |value: Option<String>| value.unwrap_or_else(|| "-".into());
-        table.add_row([
+/// Returns a table of all steps.
+fn table(found: &[Found]) -> Table {
+    let mut table = Table::new(["step", "MSD", "compute msd", "difference"]);
+    let or_nothing = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+    for step in found {
+        table.add([
             step.step.to_string(),
             format!("{:.10}", step.all().mean().total),
             or_nothing(step.theirs().map(|theirs| format!("{theirs:.10}"))),
             or_nothing(step.difference().map(|apart| format!("{apart:.1e}"))),
         ]);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
     table
 }
 
-fn summary(found: &[Found], read: [u64; 2], readers: u32, seconds: f64) -> Summary {
-    let compared: Vec<f64> = found.iter().filter_map(Found::difference).collect();
-    let largest = compared.iter().copied().fold(0.0, f64::max);
+/// Returns what there is to know of a run.
+fn facts(found: &[Found], read: [u64; 2], readers: u32, seconds: f64) -> Vec<Fact> {
     let (boxes, atoms) = found
         .last()
         .map_or((0, 0), |last| (last.boxes.len(), last.all().atoms));
-    let detail = format!(
+    let [in_place, all] = read.map(|bytes| bytes / 1_000_000);
+    let staged = read[1] as f64 / seconds / 1e9;
+    vec![
+        Fact::new("atoms", format!("{atoms} in {boxes} boxes")),
+        Fact::new("units", format!("{boxes} simulate, {readers} read")),
+        Fact::new("read in place", format!("{in_place} of {all} MB")),
+        Fact::new("time", format!("{seconds:.3} s")),
+        Fact::new("staged", format!("{staged:.3} GB/s")),
+    ]
+}
+
+/// Returns what the verification compared.
+fn detail(found: &[Found]) -> String {
+    let compared: Vec<f64> = found.iter().filter_map(Found::difference).collect();
+    let largest = compared.iter().copied().fold(0.0, f64::max);
+    format!(
         "{} of {} steps compared with LAMMPS' own, the largest difference is {largest:.1e} (at most {TOLERANCE:e})",
         compared.len(),
         found.len()
-    );
-    Summary::new("LAMMPS, and the mean square displacement of its atoms by a stream")
-        .row("atoms", format_args!("{atoms} in {boxes} boxes"))
-        .row("units", format_args!("{boxes} simulate, {readers} read"))
-        .row(
-            "read in place",
-            format_args!("{} of {} MB", read[0] / 1_000_000, read[1] / 1_000_000),
-        )
-        .row("time", format_args!("{seconds:.3} s"))
-        .row(
-            "staged",
-            format_args!("{:.3} GB/s", read[1] as f64 / seconds / 1e9),
-        )
-        .verification(judge(found).is_ok(), detail)
+    )
+}
+
+fn summary(found: &[Found], facts: &[Fact], detail: &str) -> Summary {
+    let title = "LAMMPS, and the mean square displacement of its atoms by a stream";
+    let summary = facts.iter().fold(Summary::new(title), |summary, fact| {
+        summary.row(&fact.name, &fact.value)
+    });
+    summary.verification(judge(found).is_ok(), detail)
+}
+
+fn write_report(
+    path: &Path,
+    found: &[Found],
+    facts: Vec<Fact>,
+    detail: String,
+) -> Result<(), Error> {
+    let diagram = |title: &str, value: &dyn Fn(&Found) -> Option<f64>| {
+        let points = found
+            .iter()
+            .filter_map(|one| Some((one.step as f64, value(one)?)));
+        Diagram::new(title, "step", points.collect())
+    };
+    let total = |found: &Found| Some(found.all().mean().total);
+    let report = Report {
+        title: "LAMMPS",
+        summary: "The mean square displacement of the atoms of a melt, which another program \
+                  computed from a stream while LAMMPS ran.",
+        checks: &[Check::new(
+            "equal to compute msd",
+            judge(found).is_ok(),
+            detail,
+        )],
+        field: None,
+        facts: &[("Run", facts)],
+        sections: &[Section {
+            title: "Displacement over steps".into(),
+            diagrams: vec![
+                diagram("Mean square displacement", &total),
+                diagram("Relative difference from LAMMPS", &Found::difference)
+                    .of_differences()
+                    .logarithmic(),
+            ],
+            table: Some(table(found)),
+        }],
+    };
+    Ok(report.write(path)?)
 }
 
 #[cfg(test)]
@@ -436,7 +479,7 @@ mod tests {
                 matches!(judged, Err(Error::Unchecked(of)) if of == steps),
                 "{judged:?}"
             );
-            let summary = summary(&unchecked, [0; 2], 1, 1.0).to_string();
+            let summary = summary(&unchecked, &[], &detail(&unchecked)).to_string();
             assert!(summary.contains("FAILED"), "{summary}");
         }
     }
@@ -465,17 +508,24 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_the_first_and_the_last_step() {
+    fn a_report_has_the_displacements() {
         let steps: Vec<Found> = (0..100)
             .map(|step| Found {
                 step,
-                ..found(vec![moved([1.0; 3], None)])
+                ..found(vec![moved([step as f64; 3], None)])
             })
             .collect();
-        let text = table(&steps, 5).to_string();
-        assert_eq!(table(&steps, 5).row_iter().count(), 5);
-        assert!(text.contains(" 0 ") && text.contains(" 99 "), "{text}");
-        assert_eq!(table(&steps[..1], 5).row_iter().count(), 1);
-        assert_eq!(table(&[], 5).row_iter().count(), 0);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.html");
+        let facts = facts(&steps, [1_000_000, 2_000_000], 3, 1.0);
+        write_report(&path, &steps, facts, detail(&steps)).unwrap();
+        let html = std::fs::read_to_string(path).unwrap();
+        for text in ["0 of 100 steps compared", "1 of 2 MB", "<td>99</td>"] {
+            assert!(html.contains(text), "{text}? {html}");
+        }
+        // Nothing was compared, so there is no difference to draw.
+        assert!(html.contains("<polyline"));
+        assert!(!html.contains("Relative difference"));
+        assert!(html.contains("class=\"failed\""));
     }
 }

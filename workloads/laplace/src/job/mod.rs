@@ -29,9 +29,9 @@
 //!   was committed, and then names the lost unit.
 //!
 //! # Files
-//! `solver` · `borders` (a [`samite_relaxation::Halo`] over messages) · `analysis` · `figures` (the figures of
-//! a step: computed, merged, shown and checked) · `check` (the sequential run) · `plain` (moments
-//! by their definition) · `outcome` (the run as a table and as a report)
+//! `solver` · `borders` (a [`samite_relaxation::Halo`] over messages) · `analysis` · `figures` (the
+//! figures of a step: computed, merged, shown and checked) · `plain` (moments by their definition) ·
+//! `check` (the sequential run) · `outcome` (the run as a table and as a report) · `array`
 
 pub mod analysis;
 pub mod array;

@@ -31,7 +31,7 @@ pub(super) struct Outcome {
     pub(super) residual: Residual,
     /// `None` if it was not requested.
     pub(super) comparison: Option<Comparison>,
-    /// Number of steps whose figures are equal to those of the sequential run, if that was requested.
+    /// Number of steps whose figures equal those of the sequential run, if that was requested.
     pub(super) checked: usize,
     /// From the first step to the end of the last one.
     pub(super) elapsed: Duration,
