@@ -30,7 +30,7 @@
 //!
 //! # Files
 //! `solver` · `borders` (a [`samite_relaxation::Halo`] over messages) · `analysis` · `figures` (the
-//! figures of a step: computed, merged, shown and checked) · `plain` (moments by their definition) ·
+//! figures of a step: computed, merged, shown and checked) · `plain` (moments by definition) ·
 //! `check` (the sequential run) · `outcome` (the run as a table and as a report) · `array`
 
 pub mod analysis;
