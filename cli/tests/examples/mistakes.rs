@@ -85,7 +85,8 @@ pub(crate) mod no_exchange {
         }
     }
 
-    /// Lets heat flow between neighbours once. `cells` are rows of `width`, with the ring around them.
+    /// Lets heat flow between neighbours once. `cells` are rows of `width`, with the ring around
+    /// them.
     fn sweep(cells: &mut [f64], width: usize) {
         let old = cells.to_vec();
         for row in (width..old.len() - width).step_by(width) {
