@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What is not run under stress, and why. The second string is a prefix of test names in a suite;
-/// if empty, the whole suite is left out.
+/// What is not run under stress, and why. The second string is a prefix of test names in a suite,
+/// without the suite's own; if empty, the whole suite is left out.
 pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
     (
         "fabric/simulated",
@@ -23,6 +23,8 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
         "one process: all interleavings of a model, with `cargo xtask loom`",
     ),
     ("mem/ring", "", "threads of one process"),
+    ("cli/domain", "", "has no tests: what the others share"),
+    ("stage/staged", "", "has no tests: what the others share"),
     ("launch/decoders", "", "one process"),
     ("samite/decoders", "", "one process"),
     ("stage/hostile", "", "one process"),
@@ -65,13 +67,18 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The test binary of one file or folder below `tests`.
+/// The name of the test binary that has most of a crate's suites, each as a module.
+pub(crate) const TOGETHER: &str = "suite";
+
+/// The tests of one file or folder below `tests`, or below `tests/suite`.
 #[derive(Debug)]
 pub(super) struct Suite {
     /// The folder of its crate and its own name: `pgas/lock`.
     pub(super) name: String,
     package: String,
     target: String,
+    /// What the names of its tests begin with: `lock::`. Empty if it has a binary of its own.
+    module: String,
     folder: PathBuf,
     zarr: bool,
 }
@@ -100,17 +107,33 @@ fn of_package(metadata: &Metadata, package: &Package) -> Vec<Suite> {
     let folder = Path::new(&package.manifest_path).parent();
     let folder = folder.unwrap_or(Path::new(&metadata.workspace_root));
     let short = folder.file_name().unwrap_or_default().to_string_lossy();
+    let suite = |name: &str, target: &str, module: String| Suite {
+        name: format!("{short}/{name}"),
+        package: package.name.clone(),
+        target: target.to_owned(),
+        module,
+        folder: folder.to_owned(),
+        zarr: package.features.contains_key("zarr"),
+    };
     let targets = package.targets.iter();
     targets
         .filter(|target| target.kind.iter().any(|kind| kind == "test"))
-        .map(|target| Suite {
-            name: format!("{short}/{}", target.name),
-            package: package.name.clone(),
-            target: target.name.clone(),
-            folder: folder.to_owned(),
-            zarr: package.features.contains_key("zarr"),
+        .flat_map(|target| match &*target.name {
+            TOGETHER => modules(folder)
+                .into_iter()
+                .map(|module| suite(&module, TOGETHER, format!("{module}::")))
+                .collect(),
+            own => vec![suite(own, own, String::new())],
         })
         .collect()
+}
+
+/// Returns the modules of a crate's `tests/suite`.
+fn modules(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join("tests").join(TOGETHER));
+    let entries = entries.into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.path().file_stem()?.to_str().map(str::to_owned));
+    names.filter(|name| name != "main").collect()
 }
 
 /// Returns why a test or, with an empty name, a suite is left out, if it is.
@@ -184,14 +207,15 @@ impl Suite {
             .lines()
             .filter_map(|line| line.strip_suffix(": test"))
             .collect();
+        let own = |test: &&str| test.strip_prefix(&*self.module).map(str::to_owned);
+        let mut tests: Vec<String> = all.iter().filter_map(own).collect();
         for (of, beginning, _) in LEFT_OUT {
-            if *of == self.name && !all.iter().any(|test| test.starts_with(beginning)) {
+            if *of == self.name && !tests.iter().any(|test| test.starts_with(beginning)) {
                 bail!(
                     "{of} has no test {beginning} to be left out; mend xtask/src/stress/suites.rs"
                 );
             }
         }
-        let mut tests = all;
         tests.retain(|test| left_out(&self.name, test).is_none());
         tests.retain(|test| only.is_none_or(|only| test.contains(only)));
         if tests.is_empty() {
@@ -201,7 +225,8 @@ impl Suite {
                 only.unwrap_or_default()
             );
         }
-        Ok(tests.into_iter().map(str::to_owned).collect())
+        let full = |test: String| self.module.clone() + &test;
+        Ok(tests.into_iter().map(full).collect())
     }
 }
 

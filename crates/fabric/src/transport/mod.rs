@@ -9,7 +9,7 @@
 //! # How to add one
 //! 1. A folder next to `shm`, with a type that implements [`Transport`].
 //! 2. A variant of `AnyTransport` below (a closed enum: one type in signatures, calls that inline).
-//! 3. One line in `tests/contract.rs` that runs the contract suite over it.
+//! 3. One line in `tests/suite/contract.rs` that runs the contract suite over it.
 //! 4. A sentence in `samite info` that says when it is chosen and what to install when it is
 //!    missing.
 //!

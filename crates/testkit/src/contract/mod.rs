@@ -107,10 +107,8 @@ macro_rules! contract {
                 #[test]
                 fn $case() {
                     let run: fn(&str, $crate::contract::Case) = $run;
-                    run(
-                        concat!(stringify!($suite), "::", stringify!($case)),
-                        $crate::contract::$file::$case,
-                    );
+                    let name = $crate::full_name(module_path!(), stringify!($case));
+                    run(&name, $crate::contract::$file::$case);
                 }
             )*
         }

@@ -1,0 +1,96 @@
+//! What the command line says of a stream counts at both ends of its edge, under either of its
+//! names.
+
+use samite::stage::Stage;
+use std::path::Path;
+use std::process::Command;
+
+/// This test binary as the programs of the workflow below.
+const NAME: &str = "edges::the_command_line_counts_at_both_ends_of_an_edge";
+
+/// Opens the stream of the edge, at the end that the program is, and says how it is read.
+fn unit() -> Result<(), Box<dyn std::error::Error>> {
+    let fabric = samite::init()?;
+    let stage = Stage::join(&fabric)?;
+    if fabric.identity().program == "a" {
+        let mut writer = stage.writer("ab")?;
+        writer.step()?.commit()?;
+        return Ok(writer.close()?);
+    }
+    let mut reader = stage.reader("input")?;
+    println!("\n@ the reader has {:?}", reader.policy());
+    let overview = stage.overview(fabric.deadline())?;
+    for group in overview.figures.streams.iter().flat_map(|it| &it.groups) {
+        let limits = group.limits;
+        println!(
+            "@ its queue has {:?}, {} steps, {} bytes",
+            group.policy, limits.steps, limits.bytes
+        );
+    }
+    while reader.next_step()?.is_some() {}
+    Ok(())
+}
+
+/// The workflow under these settings, as its reader says it.
+fn said(file: &Path, settings: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_samite"));
+    command.args(["run", "--tag-output=no"]);
+    for setting in settings {
+        command.args(["--config", setting]);
+    }
+    let output = command
+        .arg(file)
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG")
+        .output()
+        .expect("samite can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{settings:?}: {errors}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines = text.lines().filter_map(|line| line.strip_prefix("@ "));
+    lines.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn the_command_line_counts_at_both_ends_of_an_edge() {
+    if std::env::var("SAMITE_RANK").is_ok() {
+        return unit().expect("a stream");
+    }
+    let this = std::env::current_exe().expect("a test binary has a path");
+    let program = |name| {
+        let this = this.display();
+        format!(
+            "[[program]]\nname = '{name}'\ncommand = '{this}'\nargs = ['--exact', '{NAME}', '--nocapture']\n"
+        )
+    };
+    let edge = "[[edge]]\nfrom = 'a'\nstream = 'ab'\nto = 'b'\nas = 'input'\nrate = 'drop_oldest'\nlimit_steps = '3 steps'\nlimit_bytes = '1 MiB'\n";
+    let text = program("a") + &program("b") + edge + "[config]\nstage.method = 'graph'\n";
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("graph.toml");
+    std::fs::write(&file, text).expect("it can be written");
+    let wanted = |policy: &str, steps: u64, bytes: u64| {
+        format!("the reader has {policy}; its queue has {policy}, {steps} steps, {bytes} bytes")
+    };
+    assert_eq!(said(&file, &[]), wanted("DropOldest", 3, 1 << 20));
+    for name in ["ab", "input"] {
+        let of = |setting: &str| format!("stage.{name}.{setting}");
+        let policy = of("policy=spill");
+        assert_eq!(
+            said(&file, &[&policy]),
+            wanted("Spill", 3, 1 << 20),
+            "{name}"
+        );
+        let steps = of("limit_steps=5 steps");
+        assert_eq!(
+            said(&file, &[&steps]),
+            wanted("DropOldest", 5, 1 << 20),
+            "{name}"
+        );
+        let bytes = of("limit_bytes=64 KiB");
+        assert_eq!(
+            said(&file, &[&bytes]),
+            wanted("DropOldest", 3, 64 << 10),
+            "{name}"
+        );
+    }
+}

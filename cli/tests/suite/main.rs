@@ -1,0 +1,18 @@
+//! The tests of the `samite` command, as its users start it. `domain` has what they share.
+
+mod agent;
+mod by_hand;
+mod cause;
+mod doctor;
+mod domain;
+mod edges;
+mod errors;
+mod examples;
+mod graph;
+mod methods;
+mod programs;
+mod run;
+mod staging;
+mod starting;
+mod top;
+mod zarr;

@@ -1,0 +1,4 @@
+//! The tests of the Laplace workload.
+
+mod array;
+mod job;
