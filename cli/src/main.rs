@@ -24,6 +24,9 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -152,7 +155,7 @@ fn start() -> Result<ExitCode> {
         .filter(|(name, _)| changes_workflows(name))
         .map(|(_, matches)| run::assignments(matches, workflow.as_ref()));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    start_log();
+    start_log()?;
     let Some(chosen) = cli.command else {
         command.print_help().context("cannot print the help")?;
         return Ok(ExitCode::SUCCESS);
@@ -192,17 +195,29 @@ fn start() -> Result<ExitCode> {
 }
 
 /// Starts logging to standard error, controlled by `SAMITE_LOG=debug` or
-/// `SAMITE_LOG=samite_launch=trace`.
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SAMITE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+/// `SAMITE_LOG=warn,samite_launch=trace`.
+///
+/// # Errors
+/// [`UsageError`](run::UsageError) if the variable is neither.
+fn start_log() -> Result<()> {
+    const FORM: &str = "write a level (off, error, warn, info, debug, trace), or levels of parts, like warn,samite_launch=trace";
+    let wanted = std::env::var_os("SAMITE_LOG").filter(|wanted| !wanted.is_empty());
+    let wanted = wanted.map_or("warn".into(), |wanted| {
+        wanted.to_string_lossy().into_owned()
+    });
+    let filter: Targets = wanted
+        .parse()
+        .map_err(|_| run::UsageError(format!("SAMITE_LOG is `{wanted}`: {FORM}")))?;
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would print them where the log could not be written.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .init();
+    Ok(())
 }
 
 fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
