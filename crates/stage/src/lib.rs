@@ -32,7 +32,8 @@
 //!
 //! # Rules
 //! * Nothing in `protocol` does IO or reads a clock: events with their times come in, and actions
-//!   go out. The same code runs in the seeded simulator (`tests/suite/simulated`) and in production.
+//!   go out. The same code runs in the seeded simulator (`tests/suite/simulated`) and in
+//!   production.
 //! * Sizes are `u64`, and every product of sizes is checked.
 //! * Everything may be used from any thread. A stage is shared. A stream is written or read through
 //!   `&mut`, by one thread at a time, and can be moved between threads. No lock is held while a

@@ -4,8 +4,8 @@
 const DEPTH: u32 = 64;
 
 /// An operator: its name, its precedence, and what it does. Results beyond 128 bits saturate, far
-/// above any accepted number. This detects every overflow of a sum that only grows, but not one that
-/// is reduced afterwards.
+/// above any accepted number. This detects every overflow of a sum that only grows, but not one
+/// that is reduced afterwards.
 type Operator = (char, u8, fn(i128, i128) -> i128);
 
 /// The operators, with the usual precedence; those of one precedence apply from left to right.
@@ -23,8 +23,8 @@ const OPERATORS: [Operator; 5] = [
 struct Rest<'a>(&'a str);
 
 impl Rest<'_> {
-    /// Evaluates operands and operators, as long as their precedence is at least `least` (precedence
-    /// climbing). `None` if there is no operand where one has to be.
+    /// Evaluates operands and operators, as long as their precedence is at least `least`
+    /// (precedence climbing). `None` if there is no operand where one has to be.
     fn value(&mut self, least: u8, depth: u32) -> Option<i128> {
         let mut value = self.operand(depth)?;
         while let Some((name, precedence, apply)) = self.operator()

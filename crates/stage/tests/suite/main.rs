@@ -1,6 +1,6 @@
-//! The tests of staging, in one program. `stream` and `simulated` run the protocol alone, the others
-//! run processes; `staged` has what these share. `hostile` is a program of its own: it counts what
-//! it allocates.
+//! The tests of staging, in one program. `stream` and `simulated` run the protocol alone, the
+//! others run processes; `staged` has what these share. `hostile` is a program of its own: it
+//! counts what it allocates.
 
 mod alone;
 mod faults;

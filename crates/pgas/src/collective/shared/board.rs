@@ -297,8 +297,9 @@ impl Board {
 
     /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it,
     /// members touch each other's memory. Fails if the board has been given up.
-    // Always inlined: a processor that reads back an exchange returned through memory may first have
-    // to complete the stores above it, those to the slots of the others (25 of 173 ns on a Zen 4).
+    // Always inlined: a processor that reads back an exchange returned through memory may first
+    // have to complete the stores above it, those to the slots of the others (25 of 173 ns on a
+    // Zen 4).
     #[inline(always)]
     pub(super) fn post(
         &self,
