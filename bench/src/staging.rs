@@ -18,7 +18,7 @@ const MANY: (u64, u64, u64) = (8192, 4096, 1024);
 pub(crate) fn cases() -> Vec<Case> {
     let sizes = [MIB, 16 * MIB, 128 * MIB];
     let mut cases: Vec<Case> = sizes
-        .map(|bytes| step("view", bytes).bar(Bar::ratio(20.0)))
+        .map(|bytes| viewed_step(bytes).bar(Bar::ratio(20.0)))
         .into();
     cases.extend(sizes.map(|bytes| {
         let bar = Bar::ratio(5.0);
@@ -256,6 +256,16 @@ fn step(kind: &str, bytes: u64) -> Case {
     Case::of(measure.limited_by(two_copies(bytes)))
 }
 
+/// A step that is written and read in place. Nothing is copied, so the figure is the time of a
+/// step.
+fn viewed_step(bytes: u64) -> Case {
+    Case::of(Measure::new(
+        format!("step/view/{}", size(bytes)),
+        format!("step view {bytes}"),
+        Figure::us(STEPS as f64),
+    ))
+}
+
 /// From the writer's array into shared memory, and from there into the reader's.
 fn two_copies(bytes: u64) -> Measure {
     memcpy(bytes).figured(Figure::rate("GB/s", bytes as f64 / 2e9))
@@ -319,6 +329,21 @@ fn file(operation: &str, bytes: u64) -> Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_in_place_is_a_time() {
+        let cases = cases();
+        let views: Vec<&Case> = cases
+            .iter()
+            .filter(|case| case.name.contains("step/view"))
+            .collect();
+        assert_eq!(views.len(), 3);
+        for Case { measure, .. } in views {
+            // Four steps in a window: a millisecond for ten windows is 25 us for a step.
+            assert!((measure.figure.of(1e-3, 10) - 25.0).abs() < 1e-9);
+            assert_eq!((measure.figure.unit, &measure.limit), ("us", &None));
+        }
+    }
 
     #[test]
     fn a_slab_counts_the_bytes_of_its_columns() {
