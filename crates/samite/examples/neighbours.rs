@@ -1,5 +1,5 @@
-//! Global memory in twenty lines: each unit owns a part, and every unit can access every part. It
-//! is the second program of the README.
+//! Global memory in twenty lines, the program of the README: each unit owns a part, and every unit
+//! can access every part.
 //!
 //! ```sh
 //! cargo build --release -p samite --example neighbours

@@ -1,4 +1,4 @@
-//! The first program of the README: two units, one memory.
+//! Two units, one memory: one allocates 4 KiB, and the other writes into them.
 //!
 //! ```sh
 //! cargo build --release -p samite --example woven

@@ -5,6 +5,7 @@
 
 mod mistakes;
 mod programs;
+mod readme;
 mod tutorial;
 
 use programs::Programs;
@@ -56,13 +57,11 @@ fn a_scope_borrows_buffers() {
 }
 
 #[test]
-fn the_programs_of_the_readme() {
+fn one_unit_writes_into_the_memory_of_another() {
     let programs = Programs::new();
     programs
         .run("-n 2 target/debug/woven")
         .has("[woven.0] woven");
-    let lines = programs.run("-n 4 target/debug/neighbours");
-    lines.has("[neighbours.0] 4 units; their neighbours' cells add up to 6");
 }
 
 /// The glider has moved by eleven cells, over both edges of the board, whoever has which cells.

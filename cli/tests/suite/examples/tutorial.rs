@@ -1,5 +1,5 @@
-//! `docs/tutorial.md` and `README.md`: their listings are the examples, word for word, and the
-//! outputs of the tutorial are those of a run.
+//! `docs/tutorial.md`: its listings are the examples, word for word, and its outputs are those of a
+//! run.
 //!
 //! A comment above a block says what it is: `<!-- listing FILE -->`, with the name of the file in
 //! `crates/samite/examples`, or `<!-- output NAME -->`.
@@ -8,7 +8,7 @@ use crate::examples::programs::{Lines, Programs};
 use std::path::Path;
 
 /// A block of code, and the comment above it.
-struct Block {
+pub(crate) struct Block {
     comment: String,
     language: String,
     text: String,
@@ -16,7 +16,7 @@ struct Block {
 
 const TUTORIAL: &str = "docs/tutorial.md";
 
-fn blocks(document: &str) -> Vec<Block> {
+pub(crate) fn blocks(document: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
         .join(document);
@@ -52,19 +52,13 @@ fn typed(name: &str) -> String {
 }
 
 /// Checks the listings among these blocks; returns their names.
-fn listings(blocks: &[Block]) -> Vec<&str> {
+pub(crate) fn listings(blocks: &[Block]) -> Vec<&str> {
     let listings = blocks.iter().filter_map(|block| {
         let name = block.comment.strip_prefix("listing ")?;
         assert_eq!(block.text, typed(name), "the listing of {name}");
         Some(name)
     });
     listings.collect()
-}
-
-#[test]
-fn listings_of_the_readme_are_examples() {
-    let blocks = blocks("README.md");
-    assert_eq!(listings(&blocks), ["woven.rs", "neighbours.rs"]);
 }
 
 #[test]
@@ -94,7 +88,12 @@ fn listings_are_the_examples() {
 
 /// Checks that the lines of an output in the tutorial were printed.
 fn shows(name: &str, printed: &Lines) {
-    let blocks = blocks(TUTORIAL);
+    shows_in(TUTORIAL, name, printed);
+}
+
+/// Checks that the lines of an output in a document were printed.
+pub(crate) fn shows_in(document: &str, name: &str, printed: &Lines) {
+    let blocks = blocks(document);
     let mut shown = blocks
         .iter()
         .filter(|block| block.comment == format!("output {name}"));
