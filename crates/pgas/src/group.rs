@@ -21,8 +21,8 @@ impl Group {
     }
 
     /// Returns the number of members.
-    pub fn len(&self) -> u64 {
-        self.0.len() as u64
+    pub fn len(&self) -> u32 {
+        self.0.len() as u32
     }
 
     /// Returns true if the group has no members.
@@ -178,7 +178,7 @@ mod tests {
             if parts > 0 {
                 let together: Vec<Unit> = split.iter().flatten().collect();
                 prop_assert_eq!(together, whole.members().to_vec());
-                let sizes: Vec<u64> = split.iter().map(Group::len).collect();
+                let sizes: Vec<u32> = split.iter().map(Group::len).collect();
                 prop_assert!(sizes[0] - sizes[sizes.len() - 1] <= 1);
             }
         }

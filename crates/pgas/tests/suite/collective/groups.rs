@@ -23,7 +23,7 @@ fn group(units: &[u32]) -> Group {
 /// Uses everything that finds a unit by its number or its rank.
 fn use_all(pgas: &Pgas, members: &Group) -> Outcome {
     let (world, me) = (pgas.world(), pgas.me());
-    let (size, rank) = (members.len() as u32, world.rank());
+    let (size, rank) = (members.len(), world.rank());
     same!(pgas.group(), *members);
     same!((pgas.units(), world.size()), (size, size));
     same!(Some(rank), members.position(me));

@@ -26,7 +26,7 @@ everywhere!(interleaved, 4, |fabric, _| {
             let late = first.iall_gather(vec![me.0])?;
             last.all_reduce(&mine, &mut b, Sum)?;
             world.barrier()?;
-            let expected = |group: &Group| sum(group) + round * group.len();
+            let expected = |group: &Group| sum(group) + round * u64::from(group.len());
             same!(a, vec![expected(first.group()); count]);
             same!(b, vec![expected(last.group()); count]);
             let units: Vec<u32> = first.group().into_iter().map(|unit| unit.0).collect();
