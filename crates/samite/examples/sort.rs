@@ -6,39 +6,51 @@
 //! samite run -n 3 target/release/examples/sort
 //! ```
 
-use samite::pgas::Pgas;
 use samite::pgas::array::{Array, Pattern};
+use samite::pgas::{Pgas, Pod, Zeroable};
 use std::error::Error;
 
 const PARTICLES: u64 = 10_007;
+
+/// An element of an array can be any structure without padding of which every bit pattern is a
+/// value. The derives check that, and need to know where `bytemuck` is.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+#[bytemuck(crate = "samite::bytemuck")]
+struct Particle {
+    energy: f64,
+    number: u64,
+}
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let fabric = samite::init()?;
     let pgas = Pgas::new(&fabric)?;
     let world = pgas.world();
 
-    // A particle is its energy and its number. Each unit creates those of its own part.
+    // Each unit creates the particles of its own part.
     let pattern = Pattern::block([PARTICLES], world.size())?;
-    let mut particles = Array::<[f64; 2], 1>::new(world, pattern)?;
-    particles.fill_with(|[number]| [energy(number), number as f64])?;
-    particles.sort_by(|a, b| a[0].total_cmp(&b[0]))?; // numbers without NaN: `sort()`
+    let mut particles = Array::<Particle, 1>::new(world, pattern)?;
+    particles.fill_with(|[number]| Particle {
+        energy: energy(number),
+        number,
+    })?;
+    particles.sort_by(|a, b| a.energy.total_cmp(&b.energy))?; // numbers alone: `sort()`
 
     let mut own = Vec::new();
-    particles.for_each(|_, particle| own.push(particle))?;
-    assert!(own.is_sorted_by(|a, b| a[0] <= b[0]));
-    let (first, last) = (own.first(), own.last());
-    if let (Some([lowest, _]), Some([highest, _])) = (first, last) {
+    particles.for_each(|_, particle| own.push(particle.energy))?;
+    assert!(own.is_sorted());
+    if let (Some(lowest), Some(highest)) = (own.first(), own.last()) {
         println!(
             "unit {} has energies from {lowest:.4} to {highest:.4}",
             world.rank()
         );
     }
     if world.rank() == 0 {
-        let mut three = [[0.0; 2]; 3];
+        let mut three = [Particle::zeroed(); 3];
         particles.get(PARTICLES / 2 - 1..PARTICLES / 2 + 2, &mut three)?; // from their owner
         println!(
             "in the middle of the list: particles {:?}",
-            three.map(|particle| particle[1])
+            three.map(|particle| particle.number)
         );
     }
     Ok(particles.free()?)

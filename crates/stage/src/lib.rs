@@ -81,8 +81,11 @@ pub use contents::Variable;
 pub use element::{Dtype, Element};
 pub use error::Error;
 pub use last::LastStep;
+pub use method::graph::{Operator, Share};
 pub use method::{Configuration, Method, Settings};
-pub use protocol::{News, Written};
+pub use protocol::{
+    Attribute, EndOfStream, Failure, Fault, Limits, News, Policy, Start, Step, Written,
+};
 pub use put::StepWriter;
 pub use reader::Reader;
 pub use space::{Region, SpaceError};

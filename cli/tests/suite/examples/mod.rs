@@ -115,7 +115,7 @@ fn a_distributed_sort() {
     // Energy i has the particle number i / 7919, modulo the prime number of particles.
     let inverse = (1..10_007).find(|number| number * 7919 % 10_007 == 1);
     let inverse = inverse.expect("it is a prime number");
-    let middle = [5002.0, 5003.0, 5004.0].map(|energy| energy * f64::from(inverse) % 10_007.0);
+    let middle = [5002, 5003, 5004].map(|energy| energy * inverse % 10_007);
     lines.has(&format!(
         "[sort.0] in the middle of the list: particles {middle:?}"
     ));

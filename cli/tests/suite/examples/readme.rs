@@ -32,6 +32,27 @@ fn its_program_is_an_example_and_prints_what_it_shows() {
     shows_in("README.md", "neighbours", &lines);
 }
 
+/// A package can contain them that depends on `samite` alone, or for a picture also on `png`.
+#[test]
+fn examples_use_no_other_crate() {
+    let files = std::fs::read_dir(root().join("crates/samite/examples")).expect("it is there");
+    for file in files {
+        let path = file.expect("it can be listed").path();
+        let text = read(&path);
+        for line in text.lines().filter(|line| line.starts_with("use ")) {
+            let is_known = ["use samite::", "use std::"]
+                .iter()
+                .any(|known| line.starts_with(known));
+            assert!(is_known, "{}: {line}", path.display());
+        }
+        // Otherwise what `Pod` derives looks for a `bytemuck` of the package.
+        if text.contains("Pod, Zeroable)]") {
+            let says_where = text.contains("#[bytemuck(crate = \"samite::bytemuck\")]");
+            assert!(says_where, "{}", path.display());
+        }
+    }
+}
+
 #[test]
 fn its_options_are_those_of_the_workflow() {
     let help = printed(&["run", "workflows/laplace.toml", "--help"]);
