@@ -108,6 +108,16 @@ impl Fabric {
 
     /// Agrees with `members` on the greatest of the values that they pass: a barrier, at which
     /// [`Fabric::barrier`] passes 0. Collective and errors as there.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// let units = fabric.job()?;
+    /// let longest = fabric.agree_on_max(&units, 17)?; // what each of them has to do
+    /// assert_eq!(longest, 17);
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn agree_on_max(&self, members: &[PeerId], value: u64) -> Result<u64> {
         self.agree_for("", members, value)
     }

@@ -284,6 +284,18 @@ impl Fabric {
 
     /// Runs `f` with another deadline for the waits of this thread, on other fabrics too. Other
     /// threads keep theirs.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// use samite_fabric::{Error, Match};
+    /// use std::time::Duration;
+    /// let short = Duration::from_millis(10);
+    /// let late = fabric.within(short, || fabric.recv_vec(Match::any(7)));
+    /// assert!(matches!(late, Err(Error::Timeout { .. })));
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn within<R>(&self, deadline: Duration, f: impl FnOnce() -> R) -> R {
         crate::deadline::within(deadline, f)
     }
@@ -372,6 +384,23 @@ impl Fabric {
 
     /// Sends a signal to a peer: counted, never lost, matched only by its key, which is below 2^63.
     /// Completion: local.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// const FILLED: u64 = 1;
+    /// let segment = fabric.allocate(4096)?;
+    /// let remote = fabric.attach(segment.key())?; // at a peer that has the key
+    /// remote.put(0, b"woven")?;
+    /// fabric.signal(peer, FILLED)?; // arrives after the put
+    ///
+    /// fabric.await_signal(peer, FILLED)?; // at the owner
+    /// let mut bytes = [0; 5];
+    /// segment.bytes().read(0, &mut bytes);
+    /// assert_eq!(&bytes, b"woven");
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::PeerLost`]; [`Error::Timeout`] if the peer has not taken what was sent to it

@@ -209,6 +209,20 @@ impl<T: Outcome, F: AsRef<Fabric>> Handle<T, F> {
 }
 
 /// Waits for all operations; returns the first error, after all have ended.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let peer = fabric.me();
+/// use samite_fabric::{Match, wait_all};
+/// let sends: Result<Vec<_>, _> = (0..3).map(|tag| fabric.isend(peer, tag, vec![0; 8])).collect();
+/// for tag in 0..3 {
+///     fabric.recv_vec(Match::from(peer, tag))?;
+/// }
+/// let buffers = wait_all(sends?)?; // which the sends have returned
+/// assert_eq!(buffers.len(), 3);
+/// # Ok::<(), samite_fabric::Error>(())
+/// ```
 pub fn wait_all<T: Outcome, F: AsRef<Fabric>>(
     handles: impl IntoIterator<Item = Handle<T, F>>,
 ) -> Result<Vec<T>> {

@@ -13,6 +13,18 @@ use crate::peer::PeerMap;
 use std::collections::VecDeque;
 
 /// The messages that a receive accepts.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let peer = fabric.me();
+/// use samite_fabric::Match;
+/// fabric.send(peer, 0x105, b"row 5")?;
+/// let rows = Match::any(0x100).masked(0xff00); // tags from 0x100 to 0x1ff, from any source
+/// let (status, bytes) = fabric.recv_vec(rows)?;
+/// assert_eq!((status.tag, &bytes[..]), (0x105, &b"row 5"[..]));
+/// # Ok::<(), samite_fabric::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The source; `None` for any source.

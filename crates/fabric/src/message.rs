@@ -91,6 +91,20 @@ impl Fabric {
     /// holds a private copy. If a handler panics meanwhile, a message that this receive had taken
     /// is kept for the next one, as [`Fabric::recv_vec`] says, and as a copy; without memory for
     /// that its sender gets [`Error::NotReceived`].
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// use samite_fabric::Match;
+    /// let segment = fabric.allocate(1 << 20)?;
+    /// let sent = fabric.isend_shared(peer, 7, segment.bytes().clone())?;
+    /// let view = fabric.recv_view(Match::from(peer, 7))?;
+    /// assert_eq!(view.bytes().len(), 1 << 20);
+    /// drop(view); // the sender may change its bytes from now on
+    /// sent.wait()?;
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn recv_view(&self, wants: Match) -> Result<View> {
         let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
@@ -104,6 +118,21 @@ impl Fabric {
     }
 
     /// Starts to send a buffer that the operation owns; [`Handle::wait`] returns it.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// use samite_fabric::Match;
+    /// let mut sent = fabric.isend(peer, 7, vec![1; 1 << 20])?;
+    /// let received = fabric.irecv(Match::from(peer, 7), vec![0; 1 << 20])?;
+    /// if sent.test().is_none() {
+    ///     // ... compute, and test again
+    /// }
+    /// let (status, buffer) = received.wait()?;
+    /// assert_eq!((status.len, buffer.map(|bytes| bytes[0])), (1 << 20, Some(1)));
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn isend(&self, to: PeerId, tag: u64, bytes: Vec<u8>) -> Result<Handle<Sent>> {
         self.start_send(to, tag, ReadBuf::owned(bytes), NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
@@ -136,6 +165,19 @@ impl Fabric {
 
     /// Returns the oldest message that a receive would take, if one has arrived. Does not consume
     /// it.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// use samite_fabric::Match;
+    /// assert!(fabric.probe(Match::any(7)).is_none());
+    /// fabric.send(peer, 7, b"four")?;
+    /// let status = fabric.probe(Match::any(7)).expect("its own messages arrive at once");
+    /// let mut buffer = vec![0; status.len as usize];
+    /// fabric.recv(Match::from(status.from, status.tag), &mut buffer)?;
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn probe(&self, wants: Match) -> Option<Status> {
         self.progress();
         let core = self.0.lock().ok()?;
@@ -266,6 +308,23 @@ impl Fabric {
     /// domain. While it runs, no other thread of this process can use the fabric: a handler that
     /// waits for a mutex waits forever if the thread that holds it uses the fabric.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// use std::sync::mpsc;
+    /// let (queue, work) = mpsc::channel();
+    /// fabric.on(3, move |from, bytes| {
+    ///     queue.send((from, bytes.to_vec())).ok(); // work that takes time is done elsewhere
+    ///     None
+    /// });
+    /// fabric.tell(peer, 3, b"a task")?;
+    /// while work.try_recv().is_err() {
+    ///     fabric.progress(); // in which handlers run; so they do in every wait
+    /// }
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// Numbers from [`KEPT`] on are reserved for Samite.
     pub fn on(
@@ -289,6 +348,16 @@ impl Fabric {
     }
 
     /// Sends an active message whose handler replies. [`Handle::wait`] returns the reply.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// fabric.on(3, |_from, bytes| Some(bytes.len().to_le_bytes().to_vec()));
+    /// let reply = fabric.request(peer, 3, b"how long?")?.wait()?;
+    /// assert_eq!(reply, 9_usize.to_le_bytes());
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn request(&self, to: PeerId, handler: u16, bytes: &[u8]) -> Result<Handle<Vec<u8>>> {
         self.of_users(to, handler)?;
         let key = self.post_active(to, handler, bytes, true)?;

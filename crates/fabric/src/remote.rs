@@ -20,6 +20,23 @@ use samite_mem::lend::WriteBuf;
 /// and the bytes that [`Remote::mapped`] and [`Remote::readable`] returned before are private
 /// zeroes there. If the system does not overcommit memory (`vm.overcommit_memory=2`), a fork that
 /// writes to them may be killed by SIGSEGV.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let peer = fabric.me();
+/// use samite_fabric::{Atomic, Width};
+/// let segment = fabric.allocate(4096)?;
+/// let remote = fabric.attach(segment.key())?; // at any process of the domain that has the key
+/// remote.put(0, &[1, 2, 3, 4])?;
+/// let mut bytes = [0; 2];
+/// remote.get(2, &mut bytes)?;
+/// assert_eq!(bytes, [3, 4]);
+/// let old = remote.atomic(64, Atomic::Max, Width::W32, 5, 0)?;
+/// assert_eq!(old, 0);
+/// assert_eq!(remote.compare_exchange(128, 0, 9)?, 0);
+/// # Ok::<(), samite_fabric::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Remote {
     fabric: Fabric,

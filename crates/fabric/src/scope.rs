@@ -14,6 +14,10 @@ impl Fabric {
     /// Runs `f`, in which operations may borrow buffers of the caller; returns when all of them
     /// have ended. At the deadline, those still in progress are given up.
     ///
+    /// `E`, the error type of `f`, may be any that is made from [`Error`], such as
+    /// `Box<dyn std::error::Error>`. The compiler cannot guess it, so the closure says what it
+    /// returns.
+    ///
     /// ```
     /// # #![deny(warnings)]
     /// # use samite_fabric::{Config, Fabric, Identity, Match};

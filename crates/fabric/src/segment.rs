@@ -95,6 +95,18 @@ impl Fabric {
 
     /// Turns private memory of this process into a segment: peers access it through the kernel or
     /// by messages. From now on it is read and written through the segment.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let peer = fabric.me();
+    /// let segment = fabric.register(vec![1.5_f64; 100])?; // memory that the program already has
+    /// let remote = fabric.attach(segment.key())?;
+    /// let mut bytes = [0; 8];
+    /// remote.get(99 * 8, &mut bytes)?;
+    /// assert_eq!(f64::from_le_bytes(bytes), 1.5);
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
     pub fn register<T: Pod + Send>(&self, elements: Vec<T>) -> Result<Segment> {
         self.take_number(None)?.register(elements)
     }

@@ -15,6 +15,21 @@ use samite_fabric::{Atomic, Error as Below, Fabric, Remote, Whom, Width};
 /// In memory that is not mapped, one message and its answer update an integer of 32 or 64 bits. The
 /// exceptions are [`Update::Prod`], and minimum and maximum of signed integers: these read the
 /// element first, and so do updates of floats except [`Update::Replace`].
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Update;
+/// let counters = world.allocate::<u32>(10)?;
+/// counters.fetch_op(0, 3, Update::Sum, 5)?; // element 3 at rank 0
+/// counters.fetch_op(0, 3, Update::BitOr, 8)?;
+/// assert_eq!(counters.fetch_op(0, 3, Update::Replace, 0)?, 13);
+/// counters.accumulate(0, 4, &[1, 2, 3], Update::Max)?; // elements 4, 5 and 6
+/// # counters.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `old + value`; integers wrap.

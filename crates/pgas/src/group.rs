@@ -6,6 +6,16 @@
 use crate::Unit;
 
 /// A set of units in ascending order. Local: no other unit learns of it.
+///
+/// ```
+/// use samite_pgas::{Group, Unit};
+/// let all = Group::first(6);
+/// let even: Group = all.into_iter().filter(|unit| unit.0 % 2 == 0).collect();
+/// assert_eq!(even.members(), [Unit(0), Unit(2), Unit(4)]);
+/// let odd = all.difference(&even);
+/// let halves = all.split(2);
+/// assert_eq!(halves[1].intersection(&odd).members(), [Unit(3), Unit(5)]);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Group(Vec<Unit>);
 

@@ -31,6 +31,22 @@ const GENERATION_SHIFT: u32 = 8;
 /// Identifies an element of type `T` anywhere in the job. It is a value: it can be copied,
 /// compared, sent and stored, and gives no access by itself. Comparison is by unit, segment, flags,
 /// offset.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::GlobalPtr;
+/// let own: GlobalPtr<f64> = pgas.allocate(100)?; // memory of this unit
+/// pgas.put(own.add(10), &[1.0, 2.0])?; // as any unit can that has the pointer
+/// let bits = own.add(11).to_bits(); // for a message, or in memory that others read
+/// let mut value = [0.0];
+/// pgas.get(GlobalPtr::from_bits(bits), &mut value)?;
+/// assert_eq!(value, [2.0]);
+/// pgas.free(own)?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct GlobalPtr<T> {

@@ -21,6 +21,7 @@ impl std::fmt::Display for Unit {
 /// pattern is valid.
 ///
 /// Whatever another unit writes is then a value, possibly an unexpected one, but never undefined
-/// behaviour. Derive [`bytemuck::Pod`] and [`bytemuck::Zeroable`] for your own structures.
+/// behaviour. Derive [`Pod`](crate::Pod) and [`Zeroable`](crate::Zeroable) for structures of your
+/// own; a program that depends on `samite` alone adds `#[bytemuck(crate = "samite::bytemuck")]`.
 pub trait Elem: bytemuck::Pod + Send + Sync {}
 impl<T: bytemuck::Pod + Send + Sync> Elem for T {}

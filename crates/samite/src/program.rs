@@ -19,6 +19,18 @@ const SHARE: u64 = u64::from_be_bytes(*b"\0\0\0share");
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Writes progress reports at intervals.
+///
+/// ```
+/// use samite::program::Reporter;
+///
+/// let mut out = std::io::stdout();
+/// let mut progress = Reporter::new(&mut out, 100); // of 100 steps
+/// for step in 1..=100 {
+///     // ... compute
+///     progress.report(step, || format!("residual {:.0e}", 1.0 / step as f64))?;
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Reporter<'a> {
     out: &'a mut dyn Write,
     of: u64,
@@ -69,6 +81,12 @@ impl std::fmt::Debug for Reporter<'_> {
 }
 
 /// Names and values, one pair per line, under a title.
+///
+/// ```
+/// use samite::program::Summary;
+/// let summary = Summary::new("a run").row("units", 2).verification(true, "all cells are equal");
+/// print!("{summary}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     title: String,
@@ -112,6 +130,14 @@ impl Display for Summary {
 }
 
 /// The units of this process's program.
+///
+/// ```
+/// let fabric = samite::init()?;
+/// let units = samite::program::Units::wait_for_all(&fabric)?;
+/// let all = units.share(b"what this unit found")?; // of all units, by rank
+/// assert_eq!(all.len(), fabric.identity().size as usize);
+/// # Ok::<(), samite::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Units {
     fabric: Fabric,

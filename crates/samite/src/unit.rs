@@ -166,11 +166,29 @@ fn settings() -> Result<Settings> {
 
 /// Joins the domain that the launcher names. Without one, or without a launcher, the process is a
 /// domain of one. A process calls it once: other parts of a program take clones of the [`Fabric`].
+///
+/// ```
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let fabric = samite::init()?;
+///     println!("unit {} of {}", fabric.identity().unit, fabric.identity().units);
+///     Ok(())
+/// }
+/// ```
 pub fn init() -> Result<Fabric> {
     init_with(of_environment()?)
 }
 
 /// Joins like [`init`], with the program's own settings.
+///
+/// ```
+/// use samite::FabricConfig;
+/// use std::time::Duration;
+///
+/// let config = FabricConfig { deadline: Duration::from_secs(5), ..FabricConfig::default() };
+/// let fabric = samite::init_with(config)?;
+/// assert_eq!(fabric.deadline(), Duration::from_secs(5));
+/// # Ok::<(), samite::Error>(())
+/// ```
 pub fn init_with(config: Config) -> Result<Fabric> {
     match env::var(variable::DOMAIN) {
         Ok(domain) => Fabric::join(&domain, identity(true)?, config),
@@ -180,6 +198,14 @@ pub fn init_with(config: Config) -> Result<Fabric> {
 }
 
 /// Joins a running domain by name, from a program started by hand.
+///
+/// ```no_run
+/// let fabric = samite::join("lab")?; // beside `samite agent --domain lab`
+/// for peer in fabric.peers() {
+///     println!("{peer:?}");
+/// }
+/// # Ok::<(), samite::Error>(())
+/// ```
 pub fn join(domain: &str) -> Result<Fabric> {
     Fabric::join(domain, identity(true)?, of_environment()?)
 }

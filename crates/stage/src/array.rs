@@ -49,6 +49,15 @@ impl Shape for &[usize] {
 }
 
 /// A box of an array: `[10..110, 20..70]`, a [`Region`], or `..` for all of it.
+///
+/// ```
+/// use samite_stage::{Region, Selection};
+/// let shape = [40, 100];
+/// let rows = [10..20, 0..100].region(&shape)?; // ranges of literals, `u64` or `usize`
+/// assert_eq!(rows, Region::at(&[10, 0], &[10, 100])?);
+/// assert_eq!((..).region(&shape)?, Region::whole(&shape)?);
+/// # Ok::<(), samite_stage::Error>(())
+/// ```
 pub trait Selection {
     /// Returns the box, in an array of this shape.
     fn region(&self, shape: &[u64]) -> Result<Region>;

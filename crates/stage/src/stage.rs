@@ -18,6 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Opens streams. Thread: any.
+///
+/// ```no_run
+/// # use samite_fabric::Fabric;
+/// use ndarray::Array2;
+/// use samite_stage::Stage;
+///
+/// # fn read(fabric: &Fabric) -> Result<(), Box<dyn std::error::Error>> {
+/// let stage = Stage::join(&fabric)?;
+/// for step in stage.reader("field")? { // waits until a program writes it; ends with the stream
+///     let step = step?;
+///     let part: Array2<f64> = step.get("u", [10..110, 20..70])?;
+///     println!("step {}: {}", step.number(), part.sum());
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Stage {
     client: Arc<Client>,
     configuration: Configuration,
@@ -92,6 +107,21 @@ impl Stage {
 
     /// Subscribes to a variable of a stream, or to a box of it: the program is told when it was
     /// written, without holding or reading anything. `variable` need not exist yet.
+    ///
+    /// ```no_run
+    /// # use samite_stage::{News, Stage};
+    /// # fn watch(stage: &Stage) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let mut hot = stage.watch("field", "u").region([10..20, 0..5]).open()?;
+    /// while let Some(news) = hot.next(Duration::from_secs(10))? {
+    ///     match news {
+    ///         News::Written(box_of) => println!("step {}: {}", box_of.step, box_of.region),
+    ///         News::Missed { first, last } => println!("steps {first} to {last} were missed"),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn watch(&self, stream: &str, variable: &str) -> Watching {
         let settings = self.configuration.stream(stream);
         let program = &self.client.fabric.identity().program;
@@ -108,6 +138,15 @@ impl Stage {
     /// which call it `mine:NAME`. A closure `|x: f64| ...` changes each number. Call this before
     /// the stream is opened; another operator of that name replaces the first for streams that are
     /// opened later.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// stage.operator("celsius", |kelvin: f64| kelvin - 273.15);
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
     pub fn operator(&self, name: &str, operator: impl Operator + 'static) {
         let operator = Arc::new(operator);
         self.operators().insert(name.to_owned(), operator);
@@ -144,6 +183,18 @@ impl Stage {
     }
 
     /// Configures how a stream is written.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// use std::time::Duration;
+    /// let settings = stage.write("field").retain(10).lease(Duration::from_secs(60));
+    /// let mut writer = settings.open()?;
+    /// writer.close()?;
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
     pub fn write(&self, stream: &str) -> Writing<'_> {
         let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);
@@ -158,6 +209,16 @@ impl Stage {
     }
 
     /// Configures how a stream is read. The group is the program of this process, with its ranks.
+    ///
+    /// ```no_run
+    /// # fn read(stage: &samite_stage::Stage) -> samite_stage::Result<()> {
+    /// use samite_stage::{Policy, Start};
+    /// // Only the newest step, from now on; it never delays the writer.
+    /// let reader = stage.read("field").start(Start::Latest).policy(Policy::Latest).open()?;
+    /// // Only steps in which this box was written.
+    /// let corner = stage.read("field").only("u", [0..10, 0..10])?.open()?;
+    /// # Ok(()) }
+    /// ```
     pub fn read(&self, stream: &str) -> Reading<'_> {
         let own = self.client.fabric.identity();
         let settings = self.configuration.stream(stream);

@@ -118,6 +118,26 @@ impl StepReader {
 
     /// Copies a box of a variable to a new array.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// # let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// # let mut step = writer.step()?;
+    /// # step.put("u", [4, 6], [0, 0], Array2::from_elem((4, 6), 1.0).view())?;
+    /// # step.commit()?;
+    /// # writer.close()?;
+    /// # let mut reader = stage.read("field").as_rank("reader", 0, 1).open()?;
+    /// # let step = reader.next_step()?.expect("one was written");
+    /// use ndarray::{Array1, Array2};
+    /// let all: Array2<f64> = step.get("u", ..)?;
+    /// let part: Array2<f64> = step.get("u", [1..3, 2..6])?;
+    /// assert_eq!((all.dim(), part.dim()), ((4, 6), (2, 4)));
+    /// assert!(step.get::<f64, ndarray::Ix1>("u", ..).is_err()); // it has two dimensions
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// An unknown variable, another type, a box outside the array or with holes; a lost block
     /// store; no memory.
@@ -138,6 +158,25 @@ impl StepReader {
     /// Returns this reader's part of a variable, as the `redistribute` of its edge says: together,
     /// the ranks of its program read every element once. Without an edge, and with methods other
     /// than `graph`, the part is a block, as cubic as possible. Parts may be uneven, or empty.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// # use ndarray::Array2;
+    /// # let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// # let mut step = writer.step()?;
+    /// # step.put("u", [4, 6], [0, 0], Array2::from_elem((4, 6), 1.0).view())?;
+    /// # step.commit()?;
+    /// # writer.close()?;
+    /// # let mut reader = stage.read("field").as_rank("reader", 0, 1).open()?;
+    /// # let step = reader.next_step()?.expect("one was written");
+    /// use ndarray::Ix2;
+    /// let own = step.mine::<f64, Ix2>("u")?;
+    /// println!("{} elements, from {:?}", own.array.len(), own.regions);
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`StepReader::get`]; an edge that does not distribute.
@@ -196,6 +235,27 @@ impl StepReader {
 
     /// Returns a box of a variable in place, without a copy, if it is inside one block, on this
     /// node, and no operator changes it. `None` for other boxes (use [`StepReader::get`]).
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// # use ndarray::Array2;
+    /// # let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// # let mut step = writer.step()?;
+    /// # step.put("u", [4, 6], [0, 0], Array2::from_elem((4, 6), 1.0).view())?;
+    /// # step.commit()?;
+    /// # writer.close()?;
+    /// # let mut reader = stage.read("field").as_rank("reader", 0, 1).open()?;
+    /// # let step = reader.next_step()?.expect("one was written");
+    /// let sum = match step.view::<f64>("u", [0..4, 0..6])? {
+    ///     Some(in_place) => in_place.sum(),
+    ///     None => step.get::<f64, ndarray::Ix2>("u", [0..4, 0..6])?.sum(), // not in one piece
+    /// };
+    /// assert_eq!(sum, 24.0);
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`StepReader::get`].

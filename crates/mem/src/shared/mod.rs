@@ -17,6 +17,18 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 ///
 /// Every method panics if a range is out of bounds. Ranges from another process are checked first
 /// ([`SharedBytes::contains`]).
+///
+/// ```
+/// use samite_mem::Arena;
+/// use std::sync::atomic::Ordering;
+/// let bytes = Arena::create(1 << 20).unwrap().bytes(4096, 1024).unwrap();
+/// bytes.write(0, b"woven");
+/// bytes.write_f64s(1, &[0.5, 1.5]); // from byte 8 on
+/// bytes.u64(64).fetch_add(1, Ordering::Relaxed);
+/// let mut half = [0.0];
+/// bytes.read_f64s(1, &mut half);
+/// assert_eq!(half, [0.5]);
+/// ```
 #[derive(Clone, Debug)]
 pub struct SharedBytes {
     mapping: Arc<Mapping>,

@@ -37,6 +37,24 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
 
     /// Replaces every element by `of(element, element of other)`. Collective; no element moves.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::array::{Array, Pattern};
+    /// let pattern = Pattern::block([100], world.size())?;
+    /// let mut x = Array::<f64, 1>::new(world, pattern)?;
+    /// let mut y = Array::<f64, 1>::new(world, pattern)?;
+    /// x.fill(2.0)?;
+    /// y.fill_with(|[at]| at as f64)?;
+    /// x.combine(&y, |x, y| x + 0.5 * y)?; // x becomes x + y / 2
+    /// assert_eq!(x.get_value([10])?, 7.0);
+    /// # x.free()?;
+    /// # y.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ArrayError::OtherPattern`] if the arrays are not distributed alike.
     pub fn combine<U: Elem>(
@@ -202,6 +220,22 @@ impl<T: Elem, const D: usize> Array<T, D> {
     /// Copies the box `from` of `source` to the box `to` of this array; they may be distributed
     /// differently. Collective over the members of both arrays, which must be the same. Every
     /// member puts the elements that it owns.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::array::{Array, Pattern};
+    /// let mut plate = Array::<f64, 2>::new(world, Pattern::block([8, 8], world.size())?)?;
+    /// let mut tile = Array::<f64, 2>::new(world, Pattern::block([2, 3], world.size())?)?;
+    /// tile.fill(1.0)?;
+    /// plate.copy_from([4..6, 0..3], &tile, [0..2, 0..3])?;
+    /// assert_eq!(plate.reduce(|a, b| a + b)?, Some(6.0));
+    /// # plate.free()?;
+    /// # tile.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`ArrayError::OtherShape`], [`ArrayError::OtherUnits`], [`ArrayError::Outside`].

@@ -134,6 +134,22 @@ impl<T: Elem, const D: usize, P: OwnMut> Array<T, D, P> {
     /// may be changed as soon as it returns. The ghost cells get the neighbours' elements in
     /// [`Array::finish_halo`] and are untouched until then.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::array::{Array, Halo, Pattern};
+    /// let pattern = Pattern::block([100], world.size())?.with_halo(Halo::new([1]))?;
+    /// let mut rod = Array::<f64, 1>::new(world, pattern)?.into_local()?;
+    /// rod.start_halo()?;
+    /// // ... compute the cells that need no ghost cell
+    /// rod.finish_halo()?;
+    /// // ... compute those at the border
+    /// # rod.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ArrayError::Exchange`] while another exchange is under way; a lost neighbour; the
     /// deadline. If it fails, some neighbours may already have this round's elements. Another call

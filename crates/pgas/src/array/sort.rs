@@ -38,6 +38,19 @@ impl<T: Elem> Array<T, 1> {
 
     /// Sorts by `compare`, which must be the same total order at every member (such as
     /// `f64::total_cmp`); otherwise like [`Array::sort`].
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::array::{Array, Pattern};
+    /// let mut heights = Array::<f64, 1>::new(world, Pattern::block([100], world.size())?)?;
+    /// heights.fill_with(|[at]| (at as f64).sin())?;
+    /// heights.sort_by(f64::total_cmp)?;
+    /// # heights.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
     pub fn sort_by(&mut self, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
         if !matches!(self.pattern.dists(), [Dist::Block | Dist::Whole]) {
             return Err(ArrayError::NotInBlocks.into());

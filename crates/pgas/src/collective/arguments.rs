@@ -8,6 +8,24 @@ use crate::{Elem, Error, Result, Team};
 /// The length and the start of each member's block in a buffer, by rank.
 ///
 /// If made from a slice of counts, the blocks are consecutive and fill the buffer.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Counts;
+/// let own = vec![1.0; 3]; // as many as this unit has
+/// let mut counts = vec![0; world.size() as usize];
+/// world.all_gather(&[own.len() as u64], &mut counts)?;
+/// let mut all = vec![0.0; counts.iter().sum::<u64>() as usize];
+/// world.all_gather_v(&own, &mut all, &counts)?; // one block after the other
+/// // The same, but the block of rank r begins at element 10 r.
+/// let starts: Vec<u64> = (0..u64::from(world.size())).map(|rank| 10 * rank).collect();
+/// let mut spaced = vec![0.0; 10 * world.size() as usize];
+/// world.all_gather_v(&own, &mut spaced, Counts::at(&counts, &starts))?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Counts<'a> {
     counts: &'a [u64],

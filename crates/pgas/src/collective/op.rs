@@ -61,6 +61,19 @@ usual! {
 }
 
 /// A value and its place: a rank, an index or any other number that the user chooses.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::{Located, MinLoc};
+/// let mut coldest = [Located::new(0.0, 0)];
+/// let own = Located::new(-3.5, u64::from(world.rank())); // a value, and where it is
+/// world.all_reduce(&[own], &mut coldest, MinLoc)?;
+/// assert_eq!((coldest[0].value(), coldest[0].place()), (-3.5, 0));
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, packed)]
 pub struct Located<V> {
@@ -86,6 +99,21 @@ impl<V: Copy> Located<V> {
 }
 
 /// A user-defined operator.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Op;
+/// // The longer of two vectors; the same, whichever comes first.
+/// let length = |of: [f64; 2]| of[0].hypot(of[1]);
+/// let longer = Op::new(move |a, b| if length(a) < length(b) { b } else { a });
+/// let mut longest = [[0.0; 2]];
+/// world.all_reduce(&[[3.0, 4.0]], &mut longest, longer)?;
+/// assert_eq!(longest, [[3.0, 4.0]]);
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Op<F> {
     apply: F,

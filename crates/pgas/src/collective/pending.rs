@@ -106,6 +106,20 @@ impl Flight {
 /// tests or waits for any of its pending ones, or calls [`crate::Pgas::progress`]. If it is dropped
 /// or forgotten, it still advances, and only its result is lost. Where the members of a team share
 /// memory, its calls advance one after the other.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Sum;
+/// let mut sum = world.iall_reduce(vec![1.0; 1000], Sum)?;
+/// while sum.test().is_none() {
+///     // ... compute
+/// }
+/// assert_eq!(sum.wait()?[0], f64::from(world.size()));
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "a collective that is not waited for may end at any time"]
 pub struct Pending<R> {

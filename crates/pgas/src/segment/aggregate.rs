@@ -33,6 +33,26 @@ pub struct Location {
 }
 
 /// Updates in flight; see [`Segment::updates`].
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::{Location, Update};
+/// let table = world.allocate::<u64>(1000)?;
+/// let mut updates = table.updates(Update::BitXor);
+/// for index in 0..1000 {
+///     updates.push(0, index, 7)?; // collected, and sent in batches
+/// }
+/// updates.finish()?;
+/// world.barrier()?;
+/// let mut values = [0; 2];
+/// let places = [Location { rank: 0, index: 5 }, Location { rank: 0, index: 999 }];
+/// table.get_scattered(&places, &mut values)?;
+/// # table.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "call finish: updates that are still collected are not done before"]
 pub struct Updates<'s, T> {

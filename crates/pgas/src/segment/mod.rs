@@ -29,6 +29,25 @@ pub use unturned::Unturned;
 
 /// A collective allocation: elements of `T` at each member of a team, in a phase
 /// ([`phase`](crate::Shared)).
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::{Local, ReadOnly, Segment, Shared};
+/// let cells: Segment<f64, Shared> = world.allocate(100)?; // at each member
+/// let right = (world.rank() + 1) % world.size();
+/// cells.put(right, 0, &[1.0, 2.0])?;
+/// let mut own: Segment<f64, Local> = cells.into_local()?; // all members; a barrier, too
+/// own.as_mut_slice()[2] = 3.0;
+/// let all: Segment<f64, ReadOnly> = own.into_read_only()?;
+/// if let Some(theirs) = all.slice(right)? { // in place, if it is on this node
+///     assert_eq!(theirs[..3], [1.0, 2.0, 3.0]);
+/// }
+/// all.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Segment<T, P: Phase = Shared> {
     parts: Parts,

@@ -106,6 +106,21 @@ impl<T: Elem> Segment<T, Shared> {
 
     /// Starts a [`Segment::put`] without waiting. `from` is copied (or sent) before it returns, so
     /// it is locally complete at once. The handle ends when the elements have arrived.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// let cells = world.allocate::<f64>(100)?;
+    /// let put = cells.put_nb(0, 0, &[1.0; 50])?;
+    /// let get = cells.get_nb(0, 90, 10)?;
+    /// // ... compute meanwhile
+    /// put.wait()?; // remotely complete
+    /// assert_eq!(get.wait()?, [0.0; 10]);
+    /// # cells.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
     #[inline]
     #[track_caller]
     pub fn put_nb(&self, rank: u32, index: u64, from: &[T]) -> Result<Handle<u64>> {
@@ -174,6 +189,20 @@ impl<T: Elem> Segment<T, Shared> {
 
     /// Starts a put like [`Segment::put_nb`], but without a handle; [`crate::Pgas::flush`] waits
     /// for its end.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// let cells = world.allocate::<f64>(100)?;
+    /// for index in 0..100 {
+    ///     cells.put_implicit(0, index, &[index as f64])?;
+    /// }
+    /// pgas.flush_all()?; // one wait for all of them
+    /// # cells.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
     #[inline]
     #[track_caller]
     pub fn put_implicit(&self, rank: u32, index: u64, from: &[T]) -> Result<()> {

@@ -22,6 +22,21 @@ impl<T: Elem> Segment<T, Shared> {
     /// may pass different ranges, and ranges of different segments. If the segment belongs to the
     /// same team or a larger one, the other members read and write the elements in place.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::Sum;
+    /// let (values, totals) = (world.allocate::<f64>(100)?, world.allocate::<f64>(100)?);
+    /// // Members read and write each other's memory, without copies in between.
+    /// world.all_reduce(values.part(..)?, totals.part(..)?, Sum)?;
+    /// world.broadcast(0, totals.part(0..10)?)?;
+    /// # values.free()?;
+    /// # totals.free()?;
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`crate::Error::OutOfRange`].
     pub fn part(&self, range: impl RangeBounds<u64>) -> Result<Part<'_, T>> {

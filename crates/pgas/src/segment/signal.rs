@@ -20,6 +20,23 @@ pub enum SignalOp {
 }
 
 /// A change of a word for which a unit may wait.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::{Signal, SignalOp, Wanted};
+/// let (rows, signals) = (world.allocate::<f64>(100)?, world.allocate::<u64>(1)?);
+/// let right = (world.rank() + 1) % world.size();
+/// let filled = Signal { index: 0, op: SignalOp::Add, value: 1 };
+/// rows.put_signal(right, 0, &[0.5; 100], &signals, filled)?;
+/// signals.wait_until(0, Wanted::AtLeast(1))?; // the row from the left has arrived
+/// assert_eq!(rows.get_value(world.rank(), 99)?, 0.5);
+/// # rows.free()?;
+/// # signals.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     /// The index of the word.

@@ -11,6 +11,20 @@ use std::panic::Location;
 
 /// A set of blocks: `count` blocks of `block` elements, each `stride` elements after the previous
 /// one, the first at `first`.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Strided;
+/// let matrix = world.allocate::<f64>(10 * 20)?; // 10 rows of 20 columns
+/// let column = Strided { first: 3, count: 10, block: 1, stride: 20 };
+/// matrix.put_strided(0, column, &[1.0; 10])?; // column 3
+/// assert_eq!(matrix.get_value(0, 9 * 20 + 3)?, 1.0);
+/// # matrix.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strided {
     /// The index of the first element.

@@ -4,6 +4,26 @@ use crate::Error;
 
 /// A change of phase that has failed at all members, with the object that was to change. `?` turns
 /// it into its [`Error`] and drops the object.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::Local;
+/// let cells = world.allocate::<f64>(100)?;
+/// match cells.turn::<Local>() {
+///     Ok(mut cells) => cells.as_mut_slice().fill(1.0),
+///     Err(unturned) => {
+///         let (cells, error) = unturned.into_parts();
+///         println!("{error}");
+///         if let Some(cells) = cells {
+///             // ... they are as they were: read them, or try again
+///         }
+///     }
+/// }
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Unturned<S>(Box<(Option<S>, Error)>);
 

@@ -65,6 +65,19 @@ impl Team {
     /// `group` call it as well and get `None`. Members may pass different groups, if these are
     /// disjoint and each is passed by exactly its members.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::{Group, Unit};
+    /// let even: Group = pgas.group().into_iter().filter(|unit| unit.0 % 2 == 0).collect();
+    /// if let Some(team) = world.create(&even)? { // all units call it; members get the team
+    ///     team.barrier()?;
+    /// }
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
     pub fn create(&self, group: &Group) -> Result<Option<Team>> {
@@ -107,6 +120,20 @@ impl Team {
     }
 
     /// Creates one team for each `color`, of the members that pass it. Collective.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+    /// # let world = pgas.world();
+    /// use samite_pgas::Sum;
+    /// // The units of each row of a grid with two columns.
+    /// let row = world.split_by(u64::from(world.rank() / 2))?;
+    /// let mut sum = [0.0];
+    /// row.all_reduce(&[1.0], &mut sum, Sum)?;
+    /// assert_eq!(sum[0], f64::from(row.size()));
+    /// # Ok::<(), samite_pgas::Error>(())
+    /// ```
     pub fn split_by(&self, color: u64) -> Result<Team> {
         let _turn = self.0.long_turn()?;
         let mut colors = vec![0; self.size() as usize];

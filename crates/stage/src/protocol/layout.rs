@@ -26,6 +26,26 @@ const LEAST_LOOKS: u64 = 1 << 20;
 pub struct LayoutHash(pub u128);
 
 /// An attribute of a step or a variable.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// use samite_stage::{Attribute, Stage};
+/// let stage = Stage::join(&fabric)?;
+/// let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+/// let mut step = writer.step()?;
+/// step.attribute("unit", Attribute::Text("K".into()));
+/// step.attribute("origin", Attribute::Reals(vec![0.0, 0.5]));
+/// step.commit()?;
+/// writer.close()?;
+///
+/// let mut reader = stage.read("field").as_rank("reader", 0, 1).open()?;
+/// let step = reader.next_step()?.expect("one was written");
+/// if let Some(Attribute::Text(unit)) = step.attribute("unit") {
+///     assert_eq!(unit, "K");
+/// }
+/// # Ok::<(), samite_stage::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Attribute {

@@ -90,6 +90,22 @@ impl<'w> StepWriter<'w> {
     /// `array` may be any view: strided, without ghost cells, transposed. It is copied once, before
     /// the call returns. Local.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// use ndarray::{Array2, s};
+    /// let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// let cells = Array2::from_elem((12, 102), 1.0); // with ghost cells around them
+    /// let mut step = writer.step()?;
+    /// // The array has 40 rows of 100; this rank has 10 of them, from row 20 on.
+    /// step.put("u", [40, 100], [20, 0], cells.slice(s![1..-1, 1..-1]))?;
+    /// step.commit()?;
+    /// writer.close()?;
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// A block that does not fit the array; a type or shape that differs from an earlier block; no
     /// memory in time; a lost server without a replica. If the block was partly put, the step can
@@ -143,6 +159,21 @@ impl<'w> StepWriter<'w> {
     /// Returns a block in the memory of the step itself, for the program to fill: nothing is copied
     /// later, if that memory is mapped here. Its initial content is unspecified. Local.
     ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// let mut step = writer.step()?;
+    /// // 10 of the 40 rows, from row 20 on.
+    /// let mut rows = step.alloc::<f64>("u", [40, 100], [20, 0], [10, 100])?;
+    /// rows.fill(1.0); // in the memory of the step: readers see it in place
+    /// step.commit()?;
+    /// writer.close()?;
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`StepWriter::put`].
     pub fn alloc<T: Element>(
@@ -159,6 +190,28 @@ impl<'w> StepWriter<'w> {
     /// ([`StepWriter::commit_and_keep`]): the new state is computed from the old one without a copy
     /// and without an array of the program's own. `None` if nothing was kept: at the first step,
     /// and after a restart.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # use samite_stage::Stage;
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// # let stage = Stage::join(&fabric)?;
+    /// let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+    /// for _ in 0..2 {
+    ///     let mut step = writer.step()?;
+    ///     let (last, mut new) = step.alloc_with_last::<f64>("u", [100], [0], [100])?;
+    ///     match last {
+    ///         None => new.fill(1.0), // the first step
+    ///         Some(last) => {
+    ///             let old = last.view::<f64>("u", ..)?.expect("it is in one block");
+    ///             new.zip_mut_with(&old, |new, old| *new = 0.5 * old);
+    ///         }
+    ///     }
+    ///     step.commit_and_keep()?;
+    /// }
+    /// writer.close()?;
+    /// # Ok::<(), samite_stage::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`StepWriter::put`].

@@ -48,6 +48,22 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Keys and values, distributed over a team by the hash of the key. Two keys are equal if their
 /// bytes are (0.0 and -0.0 differ). All operations are one-sided and atomic unless they say
 /// otherwise: if two units change an entry at the same time, one comes first.
+///
+/// ```
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// # let pgas = samite_pgas::Pgas::new(&fabric)?;
+/// # let world = pgas.world();
+/// use samite_pgas::array::Map;
+/// let counts = Map::<[u8; 3], u64>::new(world, 100)?; // up to 100 entries at each unit
+/// for word in [*b"ATG", *b"GCC", *b"ATG"] {
+///     counts.update(word, |count| count.unwrap_or(0) + 1)?; // atomic, at any unit
+/// }
+/// assert_eq!(counts.get(b"ATG")?, Some(2));
+/// assert_eq!(counts.total_len()?, 2); // collective
+/// counts.free()?;
+/// # Ok::<(), samite_pgas::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Map<K, V> {
     /// Per slot: the word, the key and the value, each in whole words.

@@ -3,6 +3,16 @@
 use crate::array::Bounds;
 
 /// The ghost cells of a pattern: how many there are, and which elements they copy.
+///
+/// ```
+/// use samite_pgas::array::{Halo, Pattern};
+/// // One ghost cell on each side along the rows, and also beyond the corners; the columns wrap.
+/// let halo = Halo::new([1, 1]).periodic([false, true]).with_corners();
+/// let pattern = Pattern::block([120, 160], 4)?.with_halo(halo)?;
+/// assert_eq!(pattern.grid().shape(), [2, 2]);
+/// assert_eq!((pattern.local_extents(0), pattern.stored_extents(0)), ([60, 80], [62, 82]));
+/// # Ok::<(), samite_pgas::array::ArrayError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Halo<const D: usize> {
     /// Ghost cells on either side of the block, per dimension.

@@ -22,6 +22,17 @@ use super::{ArrayError, Bounds, Dist, Grid};
 pub use halo::Halo;
 
 /// The distribution of the elements of a `D`-dimensional array over ranks.
+///
+/// ```
+/// use samite_pgas::array::{Dist, Grid, Pattern};
+/// // 100 x 60 elements: rows in blocks of 10, dealt out over two ranks; columns are not cut.
+/// let dists = [Dist::BlockCyclic(10), Dist::Whole];
+/// let pattern = Pattern::new([100, 60], dists, Grid::new([2, 1])?)?;
+/// let place = pattern.locate([25, 0]);
+/// assert_eq!((place.rank, place.offset), (0, 15 * 60));
+/// assert_eq!(pattern.local_len(1), 3000);
+/// # Ok::<(), samite_pgas::array::ArrayError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern<const D: usize> {
     axes: [Axis; D],
