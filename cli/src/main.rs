@@ -24,7 +24,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -196,28 +196,37 @@ fn start() -> Result<ExitCode> {
 
 /// Starts logging to standard error, controlled by `SAMITE_LOG=debug` or
 /// `SAMITE_LOG=warn,samite_launch=trace`.
-///
-/// # Errors
-/// [`UsageError`](run::UsageError) if the variable is neither.
 fn start_log() -> Result<()> {
-    const FORM: &str = "write a level (off, error, warn, info, debug, trace), or levels of parts, like warn,samite_launch=trace";
     let wanted = std::env::var_os("SAMITE_LOG").filter(|wanted| !wanted.is_empty());
     let wanted = wanted.map_or("warn".into(), |wanted| {
         wanted.to_string_lossy().into_owned()
     });
-    let filter: Targets = wanted
-        .parse()
-        .map_err(|_| run::UsageError(format!("SAMITE_LOG is `{wanted}`: {FORM}")))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would print them where the log could not be written.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
-    tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .init();
+    let log = tracing_subscriber::registry().with(levels(&wanted)?);
+    log.with(lines).init();
     Ok(())
+}
+
+/// Returns which events to log, as `SAMITE_LOG` says. The library would take a misspelt level for
+/// the name of a part, and log nothing.
+fn levels(wanted: &str) -> Result<Targets, run::UsageError> {
+    let is_right = |part: &str| {
+        let (name, level) = part.split_once('=').unwrap_or(("samite", part));
+        let level = level.trim();
+        let is_level = !level.is_empty() && level.parse::<LevelFilter>().is_ok();
+        is_level && name.trim().starts_with("samite")
+    };
+    let is_right = wanted.split(',').all(is_right);
+    let levels = is_right.then(|| wanted.parse().ok());
+    levels.flatten().ok_or_else(|| {
+        run::UsageError(format!(
+            "SAMITE_LOG is `{wanted}`: write a level (off, error, warn, info, debug, trace), or levels of parts, like warn,samite_launch=trace"
+        ))
+    })
 }
 
 fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
@@ -258,5 +267,30 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_misspelt_level_is_an_error() {
+        for right in [
+            "warn",
+            "DEBUG",
+            "off",
+            "warn,samite_launch=trace",
+            "samite=info",
+        ] {
+            assert!(levels(right).is_ok(), "{right}");
+        }
+        for wrong in [
+            "loud",
+            "warn,loud",
+            "samite_launch",
+            "samite_launch=loud",
+            "=",
+            ",",
+            "ndarray=info",
+        ] {
+            let error = levels(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(&format!("`{wrong}`")), "{error}");
+        }
     }
 }
