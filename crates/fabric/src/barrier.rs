@@ -55,7 +55,7 @@ use crate::transport::Transport;
 use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result, Whom};
 
-/// In the last part of its deadline, one of so many, the root tells nobody which member is missing.
+/// The root reports no missing member in the last part of its deadline, one of so many.
 const TELLS: u32 = 16;
 
 /// Returns bits that identify the list and its purpose.
@@ -158,8 +158,10 @@ impl Fabric {
                 Some(Ok(()))
             };
             let whom = Whom::Peer(*first);
-            let slice = match left > deadline / TELLS {
-                true => left / 2,
+            let half = left / 2;
+            // A slice of 0 would never come to an end of what is left.
+            let slice = match half > deadline / (2 * TELLS) {
+                true => half,
                 false => left,
             };
             let gathered = self
@@ -340,6 +342,13 @@ mod tests {
                     fabric.await_signal(*other, 1)?;
                 }
                 return fabric.barrier(&members);
+            }
+            if fabric.me() == members[0] {
+                for nanos in [0, 1, 7, 15, 16, 31, 32] {
+                    let soon = Duration::from_nanos(nanos);
+                    let early = fabric.within(soon, || fabric.barrier(&members));
+                    assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
+                }
             }
             let early = fabric.within(Duration::from_secs(1), || fabric.barrier(&members));
             let whom = Whom::Peer(*late);
