@@ -11,7 +11,7 @@ use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
-use crate::{Bell, Config, Error, Identity, Late, PeerId, PeerInfo, Result, Whom};
+use crate::{Bell, Config, Error, Identity, Late, Named, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use samite_mem::{Biased, Guard, Waiters};
 use std::collections::HashMap;
@@ -305,7 +305,9 @@ impl Fabric {
     pub(crate) fn evict(&self, held: &[ClaimedPiece]) {
         let Some(seat) = &self.0.seat else { return };
         for held in held {
-            let peer = held.holder.0;
+            let (slot, life) = held.holder;
+            let peer = slot.of(self.0.node.number);
+            let peer = Named::new(peer, self.name_of(peer, Some(life)));
             tracing::warn!(%peer, "it still copies into a buffer that was taken back; the agent is asked to end it");
             let life = (seat.peer, seat.incarnation);
             if let Err(error) = client::evict(&seat.domain, life, *held, EVICTION) {
@@ -314,21 +316,20 @@ impl Fabric {
         }
     }
 
-    /// Gives the peers that an error names the names of their units, where this process knows them:
-    /// for layers that make errors of the fabric themselves.
+    /// Adds the names of units, where they are known, to the peers in an error. For layers that
+    /// construct errors of the fabric. May be called anywhere, also in the condition of a wait.
     #[cold]
-    pub fn named(&self, error: Error) -> Error {
-        match self.0.core() {
-            Some(core) => core.engine.named(error),
-            None => error,
-        }
+    pub fn named(&self, mut error: Error) -> Error {
+        error.name_peers(|peer, life| self.0.node.name_of(peer, life));
+        error
     }
 
     /// Returns the name of a peer for errors, such as `heat.1`; of any of its incarnations, or of a
-    /// certain one. `None` if this process does not know it.
+    /// certain one. `None` if this process does not know it. May be called anywhere, also in the
+    /// condition of a wait.
     #[cold]
     pub fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
-        self.0.core()?.engine.name_of(peer, incarnation)
+        self.0.node.name_of(peer, incarnation)
     }
 
     /// Sets the deadline of the waits that follow.

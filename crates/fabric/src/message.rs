@@ -55,7 +55,6 @@ impl Fabric {
     /// ends with [`Error::NotReceived`], unless all of it had left.
     #[inline]
     pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
-        // The lock is free again before an error asks for names.
         let received = self.0.lock()?.recv_now(wants, buffer);
         if let Some(status) = received {
             let within = status.within(buffer.len() as u64);

@@ -273,12 +273,7 @@ impl Engine {
 
     /// Returns the name of a peer for an error, if it is known.
     pub(crate) fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
-        let is_it = |info: &&PeerInfo| incarnation.is_none_or(|life| info.incarnation == life);
-        let known = self.peers.info(peer).filter(is_it);
-        match known {
-            Some(info) => Some(self.node.name(info)),
-            None => self.node.name_of(peer, incarnation),
-        }
+        self.node.name_of(peer, incarnation)
     }
 
     /// Takes the result of an operation that is done, and frees it.
@@ -339,7 +334,6 @@ impl Engine {
     /// # Errors
     /// [`Error::PeerLost`] if another process has the number by now.
     pub(crate) fn has_been(&mut self, peer: PeerId, incarnation: u32) -> Result<(), Error> {
-        let lost = self.named(lost(peer, incarnation));
         match self.peers.get(peer) {
             Some(Peer {
                 info: Some(info), ..
@@ -349,8 +343,8 @@ impl Engine {
                 info: Some(_),
                 gone: None | Some(Error::PeerCorrupt { .. }),
                 ..
-            }) => return Err(lost),
-            _ => self.part(peer, lost),
+            }) => return Err(self.named(lost(peer, incarnation))),
+            _ => self.part(peer, lost(peer, incarnation)),
         }
         Ok(())
     }
@@ -539,6 +533,7 @@ impl Engine {
 
     fn joined(&mut self, info: PeerInfo, caps: Caps) {
         let id = info.peer;
+        self.node.learn_name(&info);
         let route = self.new_route(&info, caps);
         // Messages and signals of an earlier incarnation of this number do not belong to the new
         // one.

@@ -9,10 +9,11 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags};
 use samite_mem::lease::Holder;
 use samite_mem::{Arena, ExtentSource, Heap, Span};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// A process's membership of its node: its slot, the arena, its heap. Cheap to clone.
+/// A process as a member of its node: its slot, the arena, its heap. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeMember {
     /// The slot of this process.
@@ -31,13 +32,35 @@ pub(crate) struct NodeMember {
     pub(crate) holder: Holder,
     /// The units of other nodes.
     pub(crate) others: Others,
+    names: Names,
+}
+
+/// The names of the peers that were announced to this process, with their incarnations, for errors:
+/// a dead peer keeps its name when its slot is free. While the lock is held, nothing else is locked,
+/// and nothing of a caller runs.
+#[derive(Clone, Debug)]
+struct Names {
+    /// The job of this process. The names of units of other jobs say which job.
+    job: Arc<str>,
+    known: Arc<RwLock<Known>>,
+}
+
+type Known = HashMap<PeerId, (u32, Arc<str>)>;
+
+impl Names {
+    fn new(job: &str) -> Names {
+        Names {
+            job: job.into(),
+            known: Arc::default(),
+        }
+    }
 }
 
 impl NodeMember {
     /// Creates one incarnation of a unit, whose heap grows by what `extents` grants.
     pub(crate) fn new(
         (me, incarnation): Life,
-        unit: u32,
+        identity: &Identity,
         layout: Layout,
         extents: Box<dyn ExtentSource>,
         huge_pages: bool,
@@ -46,30 +69,57 @@ impl NodeMember {
             me,
             number: layout.peers.node(),
             incarnation,
-            unit,
+            unit: identity.unit,
             heap: Heap::new(layout.arena().clone(), extents, huge_pages),
             holder: layout.holder(me),
             others: Others::default(),
+            names: Names::new(&identity.job),
             layout,
         }
     }
 
+    /// Records the name of a peer that was announced.
+    pub(crate) fn learn_name(&self, info: &PeerInfo) {
+        let named = (info.incarnation, self.name(info));
+        let known = self.names.known.write();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        known.insert(info.peer, named);
+    }
+
     /// Returns the name of a peer for an error; `None` if nothing is known of it, or only of
-    /// another incarnation. Takes no lock of the engine.
+    /// another incarnation. Does not lock the engine, so it may be called anywhere.
     pub(crate) fn name_of(&self, peer: PeerId, incarnation: Option<u32>) -> Option<Arc<str>> {
+        // Another thread of the parent may have held the lock of the names during the fork.
+        if !self.heap.owner().is_current() {
+            return None;
+        }
+        let is_it = |life: u32| incarnation.is_none_or(|wanted| wanted == life);
+        let known = {
+            let known = self.names.known.read();
+            let known = known.unwrap_or_else(PoisonError::into_inner);
+            known.get(&peer).filter(|(life, _)| is_it(*life)).cloned()
+        };
+        if let Some((_, name)) = known {
+            return Some(name);
+        }
+        let (peers, slot) = (&self.layout.peers, peer.slot());
         let info = match peer.node() == self.number {
             // A hostile peer may name a slot that does not exist.
-            true if peer.slot().0 < self.layout.peers.used() => self.layout.peers.info(peer.slot()),
+            true if slot.0 < peers.used() => {
+                let seen = peers.state(slot);
+                // Unless the slot has got another process meanwhile.
+                peers.info(slot).filter(|_| peers.state(slot) == seen)
+            }
             true => None,
             false => self.others.info(peer),
         };
-        let is_it = |info: &PeerInfo| incarnation.is_none_or(|life| info.incarnation == life);
-        info.filter(is_it).map(|info| self.name(&info))
+        let info = info.filter(|info| is_it(info.incarnation));
+        info.map(|info| self.name(&info))
     }
 
     /// Returns the name of a peer of which this is known: `heat.1`, with its job if that is not
     /// this process's own.
-    pub(crate) fn name(&self, info: &PeerInfo) -> Arc<str> {
+    fn name(&self, info: &PeerInfo) -> Arc<str> {
         let of = &info.identity;
         if agent::is_agent(of) {
             return match info.peer.node() == self.number {
@@ -77,8 +127,7 @@ impl NodeMember {
                 false => format!("the agent of node {}", info.peer.node()).into(),
             };
         }
-        let own = self.layout.peers.info(self.me);
-        match own.is_none_or(|own| own.identity.job == of.job) {
+        match of.job == *self.names.job {
             true => format!("{}.{}", of.program, of.rank).into(),
             false => format!("{}.{} of the job {}", of.program, of.rank, of.job).into(),
         }
@@ -98,8 +147,7 @@ impl NodeMember {
         };
         let node = node.clone();
         let extents = Box::new(OwnExtents { node, life });
-        let unit = identity.unit;
-        Ok(NodeMember::new(life, unit, layout, extents, huge_pages))
+        Ok(NodeMember::new(life, identity, layout, extents, huge_pages))
     }
 
     /// Returns the number of this process, as the domain knows it.
@@ -156,8 +204,8 @@ pub(crate) fn join_domain(
     let (seat, (layout, watch)) = client::join(name, identity, config, map)?;
     let life = (seat.peer, seat.incarnation);
     let extents = AgentExtents::new(name, life);
-    let (unit, extents) = (identity.unit, Box::new(extents));
-    let membership = NodeMember::new(life, unit, layout, extents, config.huge_pages);
+    let extents = Box::new(extents);
+    let membership = NodeMember::new(life, identity, layout, extents, config.huge_pages);
     Ok((seat, membership, watch))
 }
 

@@ -47,7 +47,7 @@ impl SimulatedNode {
     }
 
     /// Returns the membership of the unit in a slot.
-    pub(crate) fn join(&self, slot: Slot, unit: u32) -> Result<NodeMember, Error> {
+    pub(crate) fn join(&self, slot: Slot, identity: &Identity) -> Result<NodeMember, Error> {
         let copy = |fd: rustix::fd::BorrowedFd<'_>| {
             let copy = fd.try_clone_to_owned();
             copy.map_err(|error| Error::Memory(error.to_string()))
@@ -60,7 +60,7 @@ impl SimulatedNode {
         let life = self.members[slot.index()];
         let node = self.node.clone();
         let extents = Box::new(OwnExtents { node, life });
-        let mut membership = NodeMember::new(life, unit, layout, extents, false);
+        let mut membership = NodeMember::new(life, identity, layout, extents, false);
         membership.others = self.others.clone();
         Ok(membership)
     }

@@ -33,6 +33,20 @@ fn until_asleep(fabric: &Fabric, parked: usize) {
     panic!("no thread sleeps beside {parked} parked ones");
 }
 
+/// A condition is evaluated with the engine locked, and may name the units of an error.
+#[test]
+fn a_condition_names_units() {
+    let fabric = &alone();
+    let late = || Error::late("a test", Whom::Peer(fabric.me()), Duration::ZERO);
+    let mut looks = 0;
+    let named = fabric.wait_until("a test", &[], || {
+        looks += 1;
+        (looks > 1).then(|| fabric.named(late()))
+    });
+    let sentence = named.unwrap().to_string();
+    assert!(sentence.contains("waiting.0"), "{sentence}");
+}
+
 /// A thread that waits for room for a note is parked while another one drives. A third thread, in
 /// the server, takes a note.
 #[test]

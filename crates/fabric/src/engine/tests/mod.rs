@@ -59,7 +59,7 @@ impl World {
         let layout = node.layout().clone();
         let extents = Box::new(PrivateExtents::of(&layout));
         let life = (infos[0].peer.slot(), infos[0].incarnation);
-        let membership = NodeMember::new(life, 0, layout, extents, false);
+        let membership = NodeMember::new(life, &infos[0].identity, layout, extents, false);
         let mut engine = Engine::new(membership, &Config::default());
         let bytes = SharedBytes::adopt(vec![7u64; BYTES as usize / 8]);
         let offered = Offered {

@@ -218,8 +218,8 @@ mod tests {
     #[test]
     fn an_agent_that_refused_memory_for_a_ring_is_left_in_peace() {
         let mut own_node = Node::create(NodeLife::HEAD, 1 << 20).unwrap();
+        let identity = Identity::by_hand("test");
         let mut admit = || {
-            let identity = Identity::by_hand("test");
             own_node
                 .admit(
                     std::process::id() as i32,
@@ -232,7 +232,8 @@ mod tests {
         let (life, (other, _)) = (admit(), admit());
         let asked = Arc::new(AtomicU32::new(0));
         let extents = Box::new(Poor(asked.clone()));
-        let membership = NodeMember::new(life, 0, own_node.layout().clone(), extents, false);
+        let membership =
+            NodeMember::new(life, &identity, own_node.layout().clone(), extents, false);
         let mut shm = Shm::new(&membership, None);
         let frame = Outgoing {
             class: Class::Request,

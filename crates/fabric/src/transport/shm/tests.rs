@@ -85,7 +85,7 @@ impl Ends {
             });
             let layout = Layout::new(mapped(node.layout()), node.layout().peers.clone()).unwrap();
             let extents = PrivateExtents(book, layout.arena().clone());
-            let membership = NodeMember::new(life, 0, layout, Box::new(extents), false);
+            let membership = NodeMember::new(life, &identity, layout, Box::new(extents), false);
             Shm::new(&membership, None)
         };
         let (writer, reader, newcomer) = (end(), end(), end());
@@ -271,7 +271,8 @@ impl Table {
     fn member(&self, life: (Slot, u32), extents: Span) -> NodeMember {
         let layout = Layout::new(mapped(&self.layout), self.table.reader()).unwrap();
         let extents = PrivateExtents(Book::new(extents), layout.arena().clone());
-        NodeMember::new(life, 0, layout, Box::new(extents), false)
+        let identity = Identity::by_hand("test");
+        NodeMember::new(life, &identity, layout, Box::new(extents), false)
     }
 
     /// Creates its transport.
@@ -483,9 +484,9 @@ fn who_leaves_gives_no_ring_back() {
     let extents = PrivateExtents::of(&table.layout);
     let extents = Box::new(Counted(extents, counts.clone()));
     let me = Slot(0);
-    let node = NodeMember::new((me, 1), 0, table.layout.clone(), extents, false);
-    let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
     let identity = Identity::by_hand("test");
+    let node = NodeMember::new((me, 1), &identity, table.layout.clone(), extents, false);
+    let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
     let fabric = Fabric::assemble(node, transport, identity, None, Config::default());
     let echo = |bytes: &[u8]| {
         fabric.send(me.of(0), 1, bytes).unwrap();

@@ -247,7 +247,8 @@ impl Network {
         let unit = &state.units[unit as usize];
         let node = unit.host.and_then(|host| state.hosts[host].node.as_ref());
         let node = node.expect("a unit runs once its node is a member");
-        node.join(self.scenario.peer_of(unit.unit).slot(), unit.unit)
+        let slot = self.scenario.peer_of(unit.unit).slot();
+        node.join(slot, &self.scenario.identity(unit.unit))
     }
 
     /// Returns the index of a life of a peer, if that life is run.
