@@ -9,7 +9,8 @@ use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot, own_cpus};
 use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::io::retry_on_intr;
+use rustix::io::Errno;
+use rustix::net::Shutdown;
 use samite_mem::{OwnerProcess, PEERS_MAX};
 use std::time::{Duration, Instant};
 
@@ -38,25 +39,57 @@ fn ask_once(
     request: &Request,
     deadline: Duration,
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    let start = Instant::now();
     let socket = connect(domain, deadline)?;
-    speak(socket.as_fd(), request)
+    let left = deadline.saturating_sub(start.elapsed());
+    match speak(socket.as_fd(), request, left) {
+        Err(Failure::Late) => last_answer(socket.as_fd()),
+        answer => answer,
+    }
 }
 
-/// Sends one request on a connection and receives its answer.
-fn speak(socket: BorrowedFd<'_>, request: &Request) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+/// Ends the wait for an answer; returns the answer if it has arrived meanwhile. From now on the
+/// agent cannot send it, and takes back what it granted: no grant is lost in between.
+fn last_answer(socket: BorrowedFd<'_>) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    rustix::net::shutdown(socket, Shutdown::Read).map_err(Failure::of)?;
+    // This no longer waits.
+    match receive(socket) {
+        Err(Failure::Closed) => Err(Failure::Late),
+        answer => answer,
+    }
+}
+
+/// Sends one request on a connection, and waits for its answer, at most for the given time.
+fn speak(
+    socket: BorrowedFd<'_>,
+    request: &Request,
+    at_most: Duration,
+) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     if let Err(error) = send(socket, request, &[]) {
         // The agent may have said why it refuses the connection.
         let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
         return said.flatten().ok_or(error);
     }
-    receive(socket)
+    match has_come(socket, at_most) {
+        true => receive(socket),
+        false => Err(Failure::Late),
+    }
 }
 
 pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failure> {
+    let start = Instant::now();
     let socket = socket().map_err(|e| Failure::Other(e.to_string()))?;
-    set_timeout(socket.as_fd(), deadline).map_err(Failure::Other)?;
     let address = address(domain).map_err(Failure::Other)?;
-    retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(Failure::of)?;
+    loop {
+        // After a signal, also after a stop of this process, the kernel would wait as long again.
+        let left = deadline.saturating_sub(start.elapsed()).max(AGAIN);
+        set_timeout(socket.as_fd(), left).map_err(Failure::Other)?;
+        match rustix::net::connect(&socket, &address) {
+            Err(Errno::INTR) if start.elapsed() < deadline => {}
+            Err(Errno::INTR) => return Err(Failure::Late),
+            connected => break connected.map_err(Failure::of)?,
+        }
+    }
     check_credentials(socket.as_fd()).map_err(Failure::Other)?;
     Ok(socket)
 }
@@ -114,10 +147,12 @@ pub(crate) fn join<T>(
         },
     };
     let start = Instant::now();
+    let left = || config.deadline.saturating_sub(start.elapsed()).max(AGAIN);
     loop {
         let fail = |failure: Failure| failure.of_joining(domain);
-        let socket = connect(domain, config.deadline).map_err(fail)?;
-        let (peer, incarnation, fds) = match speak(socket.as_fd(), &request).map_err(fail)? {
+        let socket = connect(domain, left()).map_err(fail)?;
+        let joined = speak(socket.as_fd(), &request, left()).map_err(fail)?;
+        let (peer, incarnation, fds) = match joined {
             (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
                 (peer, incarnation, fds)
             }
@@ -142,7 +177,7 @@ pub(crate) fn join<T>(
             incarnation,
             owner: OwnerProcess::current(),
         };
-        match speak(socket.as_fd(), &Request::Confirm) {
+        match speak(socket.as_fd(), &Request::Confirm, left()) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.
@@ -181,12 +216,14 @@ pub(crate) fn evict(
 }
 
 /// Asks for the state of a domain. With many peers it comes in parts, between which peers may join
-/// or leave.
+/// or leave. `deadline` is that of all parts.
 pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
+    let start = Instant::now();
     let mut peers: Vec<PeerInfo> = Vec::new();
     loop {
         let after = peers.last().map(|info| info.peer);
-        let (facts, more) = match ask(domain, &Request::Facts { after }, deadline) {
+        let left = deadline.saturating_sub(start.elapsed());
+        let (facts, more) = match ask(domain, &Request::Facts { after }, left) {
             Ok((Answer::Facts(facts, more), _)) => (facts, more),
             Ok((answer, _)) => return Err(refused(answer).of_joining(domain)),
             Err(failure) => return Err(failure.of_joining(domain)),
@@ -203,7 +240,7 @@ pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
 pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
     let start = Instant::now();
     loop {
-        match facts(domain, deadline) {
+        match facts(domain, deadline.saturating_sub(start.elapsed())) {
             Err(error) if start.elapsed() >= deadline => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
             done => return done,
@@ -277,5 +314,27 @@ mod tests {
         let (answer, _) = ask(&domain, &Request::Facts { after: None }, LONG).unwrap();
         assert!(matches!(answer, Answer::Done), "{answer:?}");
         agent.join().unwrap();
+    }
+
+    /// At the deadline, an answer has either arrived or can no longer be sent.
+    #[test]
+    fn no_answer_is_lost_at_the_deadline() {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let pair = || socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let granted = Answer::Granted {
+            offset: 2 << 20,
+            bytes: 2 << 20,
+        };
+        let (here, there) = pair();
+        send(there.as_fd(), &granted, &[]).unwrap();
+        let heard = last_answer(here.as_fd());
+        assert!(
+            matches!(heard, Ok((Answer::Granted { .. }, _))),
+            "{heard:?}"
+        );
+        let (here, there) = pair();
+        assert_eq!(last_answer(here.as_fd()).err(), Some(Failure::Late));
+        assert_eq!(send(there.as_fd(), &granted, &[]), Err(Failure::Closed));
     }
 }

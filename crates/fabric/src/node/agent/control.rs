@@ -21,7 +21,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why there is no answer, or no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -255,11 +255,21 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
 
 /// Waits until something can be [received](receive), at most for the given time.
 pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-    let at_most = rustix::event::Timespec::try_from(at_most).ok();
-    retry_on_intr(|| rustix::event::poll(&mut fds, at_most.as_ref())).is_ok_and(|count| count > 0)
+    let start = Instant::now();
+    loop {
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let left = at_most.saturating_sub(start.elapsed());
+        let left = rustix::event::Timespec::try_from(left).ok();
+        match rustix::event::poll(&mut fds, left.as_ref()) {
+            // A signal. Without any time left, `poll` does not wait, and so is not interrupted.
+            Err(Errno::INTR) => {}
+            count => return count.is_ok_and(|count| count > 0),
+        }
+    }
 }
 
+/// Receives a request or an answer. It should [have come](has_come): this wait has no deadline of
+/// its own.
 pub(crate) fn receive<T: for<'a> Deserialize<'a>>(
     socket: BorrowedFd<'_>,
 ) -> Result<(T, Vec<OwnedFd>), Failure> {

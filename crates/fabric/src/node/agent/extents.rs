@@ -302,6 +302,37 @@ mod tests {
         assert!(gone.ends_with("it is gone; start the job again"), "{gone}");
     }
 
+    /// The agent answers at about the deadline: the process has heard what the agent could send.
+    #[test]
+    fn a_grant_at_the_deadline_is_heard_or_taken_back() {
+        const ROUNDS: u32 = 300;
+        let (listener, mut extents) = ends("at-the-deadline", 8);
+        let deadline = Duration::from_millis(8);
+        let agent = std::thread::spawn(move || {
+            let mut granted = 0;
+            for round in 0.. {
+                let asked = rustix::net::accept(&listener).unwrap();
+                let (request, _) = receive::<Request>(asked.as_fd()).unwrap();
+                if !matches!(request, Request::Extent { .. }) {
+                    break;
+                }
+                let early = Duration::from_micros(round % 100 * 5);
+                std::thread::sleep(deadline.saturating_sub(early));
+                let answer = Answer::Granted {
+                    offset: 2 << 20,
+                    bytes: 2 << 20,
+                };
+                granted += u32::from(send(asked.as_fd(), &answer, &[]).is_ok());
+            }
+            granted
+        });
+        let heard = (0..ROUNDS).map(|_| u32::from(extents.grant(100, deadline).is_ok()));
+        let heard: u32 = heard.sum();
+        let end = extents.send(&Request::Facts { after: None }, LONG);
+        assert_eq!(agent.join().unwrap(), heard);
+        end.unwrap();
+    }
+
     /// The agent is stopped for longer than a process that must answer others can wait. What was
     /// requested, and what was returned, is not lost, and nothing is requested twice.
     #[test]

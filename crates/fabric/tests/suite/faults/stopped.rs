@@ -1,12 +1,14 @@
 //! A peer that is stopped is not dead: waits for it end at their deadline and name it; when it goes
 //! on, so does everything.
 
+use rustix::process::{Pid, Signal, kill_process};
 use samite_fabric::{Error, Fabric, Match, PeerId, Whom};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
     Failed, Outcome, Unit, Who, check, matches_or_fail, pause, point, same, units,
 };
 use std::sync::Barrier;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 /// Every kind of wait names the stopped peer; the messages of before and after arrive.
@@ -200,6 +202,43 @@ fn stopped_while_it_joins() {
             cluster.stop(who);
             cluster.go_on(who);
         }
+        cluster.go_on(Who::Agent);
+    });
+}
+
+/// A process is stopped and continued for as long as it waits for the agent: each time, the kernel
+/// would begin the wait anew.
+#[test]
+fn stops_do_not_renew_a_wait_for_the_agent() {
+    let body = |fabric: &Fabric, _: &[PeerId]| -> Outcome {
+        pause("the agent is to stop");
+        let domain = fabric.domain().unwrap_or_default();
+        let late = samite_fabric::agent::facts(domain, Duration::from_millis(300));
+        matches_or_fail!(late.map(|_| ()), Err(Error::Join { .. }));
+        pause("the wait has ended");
+        Ok(())
+    };
+    let name = "stopped::stops_do_not_renew_a_wait_for_the_agent";
+    units(1).orchestrate(name, body, |cluster| {
+        let who = Who::Unit(0);
+        cluster.wait_point(who, "the agent is to stop");
+        cluster.stop(Who::Agent);
+        let pid = Pid::from_raw(cluster.pid(who));
+        let (waits, has_ended) = std::sync::mpsc::channel::<()>();
+        cluster.release(who);
+        std::thread::scope(|threads| {
+            threads.spawn(move || {
+                let signal = |signal| pid.map(|pid| kill_process(pid, signal));
+                let pause = Duration::from_millis(50);
+                while has_ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                    signal(Signal::STOP);
+                    signal(Signal::CONT);
+                }
+            });
+            cluster.wait_point(who, "the wait has ended");
+            drop(waits);
+        });
+        cluster.release(who);
         cluster.go_on(Who::Agent);
     });
 }
