@@ -27,7 +27,8 @@ impl Fabric {
     /// As [`Fabric::job`].
     pub fn program(&self, name: &str) -> Result<Vec<PeerId>> {
         let wanted = Wanted::Program(name.to_owned());
-        let units = self.wait_for_peers("the units of a program", &wanted)?;
+        let (units, have_been) = self.wait_for_peers("the units of a program", &wanted)?;
+        have_been?;
         Ok(units.into_iter().map(|unit| unit.peer).collect())
     }
 
@@ -37,36 +38,37 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::Absent`] names a unit that does not join: at once if its launcher reports that the
-    /// unit has ended, otherwise at the deadline.
+    /// unit has ended, otherwise at the deadline. [`Error::PeerLost`] if the number of a unit that
+    /// has ended names another process by now; [`Fabric::job_lives`] returns such units.
     pub fn job(&self) -> Result<Vec<PeerId>> {
-        Ok(self
-            .job_lives()?
-            .into_iter()
-            .map(|unit| unit.peer)
-            .collect())
+        let (units, have_been) = self.own("the units of the job", &Wanted::Job)?;
+        have_been?;
+        Ok(units.into_iter().map(|unit| unit.peer).collect())
     }
 
-    /// As [`Fabric::job`], with the incarnation of each unit ([`Fabric::lost_life`]).
+    /// As [`Fabric::job`], with the incarnation of each unit ([`Fabric::lost_life`]): so it also
+    /// returns units that have ended and whose numbers other processes have by now.
     pub fn job_lives(&self) -> Result<Vec<UnitLife>> {
-        self.lives("the units of the job", &Wanted::Job)
+        Ok(self.own("the units of the job", &Wanted::Job)?.0)
     }
 
     /// As [`Fabric::job_lives`], for the units of this unit's program, by rank. Waits for no other
     /// unit.
     pub fn program_lives(&self) -> Result<Vec<UnitLife>> {
         let program = Wanted::Program(self.identity().program.clone());
-        self.lives("the units of this program", &program)
+        Ok(self.own("the units of this program", &program)?.0)
     }
 
     /// As [`Fabric::job_lives`], for the units of this job with these numbers, in this order. Waits
     /// for no other unit.
     pub fn unit_lives(&self, units: &[u32]) -> Result<Vec<UnitLife>> {
-        self.lives("some units of the job", &Wanted::Units(units.to_vec()))
+        let units = Wanted::Units(units.to_vec());
+        Ok(self.own("some units of the job", &units)?.0)
     }
 
-    /// Waits for units of this process's own job.
-    fn lives(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
-        let units = self.wait_for_peers(what, wanted)?;
+    /// As [`Fabric::wait_for_peers`], for units of this process's own job.
+    fn own(&self, what: &'static str, wanted: &Wanted) -> Result<(Vec<UnitLife>, Result<()>)> {
+        let (units, have_been) = self.wait_for_peers(what, wanted)?;
         let own = self.identity().unit;
         let mut other = units.iter().filter(|unit| unit.unit == own);
         if let Some(other) = other.find(|unit| unit.peer != self.me()) {
@@ -77,7 +79,7 @@ impl Fabric {
                 how: format!("{other} is that unit; give each process a number of its own"),
             });
         }
-        Ok(units)
+        Ok((units, have_been))
     }
 
     /// Returns true if a unit of this job has never joined but may still do so, because its
@@ -95,20 +97,28 @@ impl Fabric {
         ))
     }
 
-    fn wait_for_peers(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
+    /// Returns the wanted units once all of them have joined, and an error if the peer number of
+    /// one of them names another process by now.
+    fn wait_for_peers(
+        &self,
+        what: &'static str,
+        wanted: &Wanted,
+    ) -> Result<(Vec<UnitLife>, Result<()>)> {
         let found = self.joined(what, wanted)?;
         // After this, peers of this node that the agent named are in the table, unless they have
         // gone.
         self.progress();
         let mut core = self.0.lock()?;
-        let mut of_node = (found.iter()).filter(|unit| unit.peer.node() == self.me().node());
-        let been = of_node.try_for_each(|unit| core.engine.has_been(unit.peer, unit.incarnation));
+        let of_node = (found.iter()).filter(|unit| unit.peer.node() == self.me().node());
+        let have_been = of_node.map(|unit| core.engine.has_been(unit.peer, unit.incarnation));
+        // All are recorded, not only those before the first error.
+        let have_been = have_been.fold(Ok(()), Result::and);
         // This may have ended operations of other threads.
         core.tell();
-        been.map(|()| found)
+        Ok((found, have_been))
     }
 
-    /// Returns them once all have joined. The agent is asked between two waits, because it may be
+    /// Returns the wanted units once all of them have joined. The agent is asked between two waits, because it may be
     /// slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
         let deadline = self.deadline();
@@ -161,8 +171,8 @@ impl Fabric {
         client::roster(domain, self.identity(), wanted, deadline.max(ANSWER))
     }
 
-    /// Asks the agent once more: no word of the table of peers says that some of the units of a
-    /// program are complete.
+    /// Asks the agent once more. The word of the table of peers rises for whole programs, but not
+    /// for the last of some units.
     ///
     /// # Errors
     /// [`Error::Absent`] names the units that have not joined.

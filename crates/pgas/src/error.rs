@@ -39,7 +39,10 @@ pub enum Error {
         size: u32,
     },
     /// A unit that the job, the team or the group of this global memory does not have.
-    #[error("{0} is not a member: use units of the team, group or job")]
+    #[error(
+        "{0} is not a member of the team, of this global memory, or of the job: use units of `Team::group` or \
+         `Pgas::group`; only members of a group begin it with `Pgas::of`"
+    )]
     NotAMember(Named<Unit>),
     /// A pointer to memory that was freed, or that never was.
     #[error("the pointer ({pointer}) refers to memory that was freed or never allocated")]
@@ -61,13 +64,13 @@ pub enum Error {
         /// The number of bytes.
         bytes: u64,
     },
-    /// A unit with which global memory begins has not begun it.
-    #[error("{name} has not begun global memory ({how}); {remedy}")]
+    /// A unit with which global memory begins has not joined the job, has not begun it, or has
+    /// ended.
+    #[error("{}; {remedy}", not_begun(unit.as_ref(), how))]
     NotBegun {
-        /// The unit; `None` if it has not joined the job.
-        unit: Option<Unit>,
-        /// Its name (`analysis.0`), or those of several.
-        name: String,
+        /// The unit. `None` if it has not joined the job: then `how` names it, and others that have
+        /// not.
+        unit: Option<Named<Unit>>,
         /// What is known of it.
         how: String,
         /// What to change.
@@ -147,6 +150,13 @@ pub enum Error {
     /// An error of a distributed array or map.
     #[error(transparent)]
     Array(#[from] crate::array::ArrayError),
+}
+
+fn not_begun(unit: Option<&Named<Unit>>, how: &str) -> String {
+    match unit {
+        Some(unit) => format!("{unit} has not begun global memory ({how})"),
+        None => format!("global memory has not begun: {how}"),
+    }
 }
 
 samite_mem::error_codes!(Error, "pgas", {

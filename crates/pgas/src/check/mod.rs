@@ -25,6 +25,7 @@ mod shadow;
 
 pub use report::{Access, AccessKind, Conflict};
 
+use crate::job::Members;
 use crate::{Error, Group, Result, Unit};
 use clock::Clock;
 use home::{Answer, Home, Key, Question};
@@ -72,9 +73,10 @@ pub(crate) struct Checker {
     /// Of the [`crate::Pgas`] on its fabric.
     life: u64,
     me: u32,
-    /// The units, and their peers in the same order.
+    /// The units; their peers and the incarnations of these in the same order.
     group: Group,
     peers: Vec<PeerId>,
+    incarnations: Vec<u32>,
     /// Clocks have a time for each unit of the job up to the last one of the group.
     times: usize,
     clock: Mutex<Clock>,
@@ -90,17 +92,18 @@ pub(crate) struct Checker {
 
 impl Checker {
     /// Starts checking if the fabric's settings enable it.
-    pub(crate) fn start(fabric: &Fabric, group: &Group, peers: &[PeerId]) -> Option<Checker> {
+    pub(crate) fn start(members: &Members) -> Option<Checker> {
+        let (fabric, group, peers) = (members.fabric(), members.group(), members.peers());
         if !fabric.checks() {
             return None;
         }
         let me = Unit(fabric.identity().unit);
         let times = group.members().last().map_or(0, |last| last.index() + 1);
         let home = Arc::new(Mutex::new(Home::new(me, times)));
-        let members: Vec<(Unit, PeerId)> = group.into_iter().zip(peers.iter().copied()).collect();
+        let units: Vec<(Unit, PeerId)> = group.into_iter().zip(peers.iter().copied()).collect();
         let answers = home.clone();
         fabric.on(QUESTIONS, move |from, bytes| {
-            let (unit, _) = members.iter().find(|(_, peer)| *peer == from)?;
+            let (unit, _) = units.iter().find(|(_, peer)| *peer == from)?;
             answers.lock().answer_message(unit.0, bytes)
         });
         Some(Checker {
@@ -109,6 +112,7 @@ impl Checker {
             me: me.0,
             group: group.clone(),
             peers: peers.to_vec(),
+            incarnations: members.incarnations().to_vec(),
             times,
             clock: Mutex::new(Clock::of(me.0)),
             home,
@@ -125,17 +129,17 @@ impl Checker {
     }
 
     pub(crate) fn conflicts(&self) -> Vec<Conflict> {
-        let mut conflicts = self.conflicts.lock().clone();
-        conflicts
-            .iter_mut()
-            .for_each(|conflict| self.name(conflict));
-        conflicts
+        self.conflicts.lock().clone()
     }
 
+    /// Names the units of a conflict, which the unit that found it reports by their numbers.
     #[cold]
     fn name(&self, conflict: &mut Conflict) {
         conflict.name_units(|unit| {
-            let name = |at: u32| self.fabric.name_of(self.peers[at as usize], None);
+            let name = |at: u32| {
+                let (peer, life) = (self.peers[at as usize], self.incarnations[at as usize]);
+                self.fabric.name_of(peer, Some(life))
+            };
             Named::new(unit, self.group.position(unit).and_then(name))
         });
     }
@@ -177,7 +181,8 @@ impl Checker {
         if kind.is_atomic() && kind.writes() {
             self.clock.lock().tick(self.me);
         }
-        for conflict in answer.conflicts {
+        for mut conflict in answer.conflicts {
+            self.name(&mut conflict);
             tracing::error!(%conflict, "a data race");
             let mut conflicts = self.conflicts.lock();
             if conflicts.len() < CONFLICTS_MAX {

@@ -2,12 +2,14 @@
 //!
 //! Each member finds the others, listens to them, and then agrees with them on the number of this
 //! life ([`samite_fabric::Layer::begin`]). So no member sends anything of a life before all of them
-//! listen, and nobody takes a message of an earlier life for one of this, although the members of
-//! the lives may differ.
+//! listen, and nobody takes a message of an earlier life for one of this, even if the earlier life
+//! had other members.
 
 use crate::{Error, Group, Result, Unit};
 use samite_fabric::{Error as Below, Fabric, Layer, Named, PeerId, UnitLife, Whom};
-use std::collections::HashMap;
+
+/// What is known of a member that has left or died.
+const ENDED: &str = "it has ended";
 
 /// Which units of the job begin global memory together.
 #[derive(Clone, Copy, Debug)]
@@ -27,10 +29,11 @@ pub(crate) struct Members {
     pub(super) layer: Layer,
     pub(super) me: Unit,
     pub(super) group: Group,
-    /// By position in the group.
+    /// By position in the group. Until all have begun, a member that has ended may have the number
+    /// of another one.
     pub(super) peers: Vec<PeerId>,
-    /// Which life of a peer is the unit: peer numbers are reused.
-    pub(super) lives: HashMap<PeerId, u32>,
+    /// Which life of its peer number each member is, by position in the group.
+    pub(super) incarnations: Vec<u32>,
     /// What to do if one of them does not begin.
     remedy: &'static str,
 }
@@ -55,11 +58,9 @@ impl Members {
         };
         let mut units: Vec<UnitLife> = units.map_err(|error| not_joined(error, remedy))?;
         units.sort_unstable_by_key(|unit| unit.unit);
-        units.dedup_by_key(|unit| unit.unit);
-        let life = |unit: &UnitLife| (unit.peer, unit.incarnation);
         let group: Group = units.iter().map(|unit| Unit(unit.unit)).collect();
         if !group.contains(me) {
-            return Err(Error::NotAMember(me.into()));
+            return Err(not_a_member(fabric, me));
         }
         Ok(Members {
             fabric: fabric.clone(),
@@ -67,7 +68,7 @@ impl Members {
             me,
             group,
             peers: units.iter().map(|unit| unit.peer).collect(),
-            lives: units.iter().map(life).collect(),
+            incarnations: units.iter().map(|unit| unit.incarnation).collect(),
             remedy,
         })
     }
@@ -80,29 +81,40 @@ impl Members {
         &self.peers
     }
 
+    pub(crate) fn group(&self) -> &Group {
+        &self.group
+    }
+
+    /// Returns the incarnations of the members, by position in the group.
+    pub(crate) fn incarnations(&self) -> &[u32] {
+        &self.incarnations
+    }
+
     /// Agrees with the others on the number of this life. Collective over the members.
     ///
     /// # Errors
     /// [`Error::NotBegun`] names a unit that is lost, or has not come within the deadline.
     pub(super) fn agree(&self) -> Result<u64> {
-        let begun = match self.lost() {
-            Some(lost) => Err(lost),
-            None => self.layer.begin(&self.peers),
-        };
-        begun.map_err(|error| self.not_begun(error))
+        match self.ended() {
+            Some(at) => Err(self.not_begun(at, ENDED.to_owned())),
+            None => (self.layer.begin(&self.peers)).map_err(|error| self.explain(error)),
+        }
     }
 
-    /// Returns why a member is lost, if one is. The fabric would wait for another process that has
-    /// the number of a lost one by now.
-    fn lost(&self) -> Option<Below> {
-        let lost = |peer: &PeerId| self.fabric.lost_life(*peer, *self.lives.get(peer)?);
-        self.peers.iter().find_map(lost)
+    /// Returns the position of a member that has ended, if one has. The fabric would wait for
+    /// another process that has its number by now.
+    fn ended(&self) -> Option<usize> {
+        let mut members = self.peers.iter().zip(&self.incarnations);
+        members.position(|(peer, incarnation)| {
+            let lost = self.fabric.lost_life(*peer, *incarnation);
+            matches!(lost, Some(Below::PeerLost { .. } | Below::NoSuchPeer(_)))
+        })
     }
 
-    fn not_begun(&self, error: Below) -> Error {
+    fn explain(&self, error: Below) -> Error {
         let (peer, how) = match &error {
-            Below::PeerLost { peer, .. } => (peer.id, "it has ended".into()),
-            Below::NoSuchPeer(peer) => (*peer, "it has ended".into()),
+            Below::PeerLost { peer, .. } => (peer.id, ENDED.to_owned()),
+            Below::NoSuchPeer(peer) => (*peer, ENDED.to_owned()),
             Below::Timeout {
                 whom:
                     Named {
@@ -111,26 +123,29 @@ impl Members {
                     },
                 after,
                 ..
-            } => match self.lost() {
-                Some(lost @ Below::PeerLost { .. }) => return self.not_begun(lost),
-                // It answers when all have come, and tells of one that has not if it can.
-                _ if self.peers.first() == Some(peer) => {
+            } => match self.ended() {
+                Some(at) => return self.not_begun(at, ENDED.to_owned()),
+                // It answers when all have come, and names one that has not if it knows.
+                None if self.peers.first() == Some(peer) => {
                     let how =
                         format!("no answer from it within {after:?}; is another unit missing?");
                     (*peer, how)
                 }
-                _ => (*peer, format!("nothing was heard of it within {after:?}")),
+                None => (*peer, format!("nothing was heard of it within {after:?}")),
             },
             _ => return error.into(),
         };
-        let Some(at) = self.peers.iter().position(|member| *member == peer) else {
-            return error.into();
-        };
-        let unit = self.group.members()[at];
-        let name = self.fabric.name_of(peer, self.lives.get(&peer).copied());
+        match self.peers.iter().position(|member| *member == peer) {
+            Some(at) => self.not_begun(at, how),
+            None => error.into(),
+        }
+    }
+
+    fn not_begun(&self, at: usize, how: String) -> Error {
+        let life = Some(self.incarnations[at]);
+        let name = self.fabric.name_of(self.peers[at], life);
         Error::NotBegun {
-            unit: Some(unit),
-            name: name.map_or_else(|| unit.to_string(), |name| name.to_string()),
+            unit: Some(Named::new(self.group.members()[at], name)),
             how,
             remedy: self.remedy,
         }
@@ -143,11 +158,12 @@ impl Which<'_> {
             return Ok(());
         };
         let (me, units) = (Unit(fabric.identity().unit), fabric.identity().units);
-        let last = group.members().last().copied();
-        match last.filter(|last| last.0 >= units) {
-            _ if !group.contains(me) => Err(Error::NotAMember(me.into())),
-            Some(stranger) => Err(Error::NotAMember(stranger.into())),
-            None => Ok(()),
+        if !group.contains(me) {
+            return Err(not_a_member(fabric, me));
+        }
+        match group.members().last() {
+            Some(last) if last.0 >= units => Err(Error::NotAMember((*last).into())),
+            _ => Ok(()),
         }
     }
 
@@ -165,13 +181,18 @@ impl Which<'_> {
     }
 }
 
+/// Returns the error of this unit, which is not a member.
+fn not_a_member(fabric: &Fabric, me: Unit) -> Error {
+    let name = fabric.name_of(fabric.me(), None);
+    Error::NotAMember(Named::new(me, name))
+}
+
 /// Adds the remedy to the error of units that have not joined.
 fn not_joined(error: Below, remedy: &'static str) -> Error {
     match error {
-        Below::Absent { unit, how, .. } => Error::NotBegun {
+        Below::Absent { .. } => Error::NotBegun {
             unit: None,
-            name: unit,
-            how: format!("it has not joined the job: {how}"),
+            how: error.to_string(),
             remedy,
         },
         error => error.into(),

@@ -70,7 +70,7 @@ impl Job {
     pub(crate) fn begin(members: Members) -> Result<Job> {
         // Whatever the others send once they have agreed is kept from here on.
         let collectives = crate::collective::State::new(&members.fabric, &members.peers);
-        let check = Checker::start(&members.fabric, &members.group, &members.peers);
+        let check = Checker::start(&members);
         let life = members.agree()?;
         let Members {
             fabric,
@@ -78,9 +78,11 @@ impl Job {
             me,
             group,
             peers,
-            lives,
+            incarnations,
             ..
         } = members;
+        // All are alive, so no two of them have one number.
+        let lives = peers.iter().copied().zip(incarnations).collect();
         Ok(Job {
             me,
             _layer: layer,

@@ -334,7 +334,7 @@ fn a_program_that_does_not_begin_is_named() {
         matches_or_fail!(
             error,
             Error::NotBegun {
-                unit: Some(Unit(3)),
+                unit: Some(Named { id: Unit(3), .. }),
                 ..
             }
         );
@@ -371,6 +371,47 @@ fn a_program_that_has_ended_is_named_on_several_nodes() {
     simulate_as(scenario, name, 0..4, the_analysis_ends);
 }
 
+/// The preparation has ended before the solver starts, so a unit of the solver may have its peer
+/// number.
+#[test]
+fn a_program_that_ended_first_is_named() {
+    let body = |unit: &samite_testkit::Unit| {
+        if unit.rank == 0 {
+            unit.join()?;
+            return Ok(());
+        }
+        pause("born");
+        let fabric = unit.join()?;
+        let solver = fabric.program("solver")?;
+        for _ in 0..2 {
+            let error = Pgas::new(&fabric).err();
+            let error = error.ok_or_else(|| samite_testkit::Failed::new("it has begun"))?;
+            let text = error.to_string();
+            check!(text.contains("(it has ended); if only"), "{text}");
+            check!(text.contains("`Pgas::of_program`"), "{text}");
+            matches_or_fail!(
+                error,
+                Error::NotBegun {
+                    unit: Some(Named { id: Unit(0), .. }),
+                    ..
+                }
+            );
+            fabric.barrier(&solver)?;
+        }
+        use_all(&Pgas::of_program(&fabric)?, &group(&[1, 2]))
+    };
+    let name = "groups::a_program_that_ended_first_is_named";
+    programs(&[("prep", 1), ("solver", 2)]).orchestrate_bare(name, body, |cluster| {
+        cluster.wait_gone(Who::Unit(0));
+        for unit in [1, 2] {
+            cluster.wait_point(Who::Unit(unit), "born");
+        }
+        for unit in [1, 2] {
+            cluster.release(Who::Unit(unit));
+        }
+    });
+}
+
 /// A unit of the analysis has not even joined: the solver begins with its own program all the same,
 /// and the error of the whole job names it.
 #[test]
@@ -388,7 +429,8 @@ fn a_program_that_has_not_joined() {
         let early = fabric.within(Duration::from_millis(5), || Pgas::new(&fabric));
         let early = early.err().map(|error| error.to_string());
         let early = early.unwrap_or_default();
-        check!(early.contains("it has not joined the job"), "{early}");
+        check!(early.starts_with("global memory has not begun: "), "{early}");
+        check!(early.contains(" has not joined: "), "{early}");
         check!(early.contains("`Pgas::of_program`"), "{early}");
         use_all(&Pgas::of_program(&fabric)?, &group(&[0, 1, 2]))?;
         let some = group(&[0, 2]);
@@ -439,7 +481,7 @@ fn deaths(fabric: &Fabric, _: &[PeerId]) -> Outcome {
             matches_or_fail!(
                 again,
                 Some(Error::NotBegun {
-                    unit: Some(Unit(4)),
+                    unit: Some(Named { id: Unit(4), .. }),
                     ..
                 })
             );
