@@ -163,6 +163,8 @@ impl Identity {
 
 /// A unit of a job, as it has joined: the process that it became, whatever happened to it later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// An answer of the agent holds those of a whole job, so they are serialized without names.
+#[serde(into = "(u32, PeerId, u32)", from = "(u32, PeerId, u32)")]
 pub struct UnitLife {
     /// Its index among all units of the job.
     pub unit: u32,
@@ -170,6 +172,22 @@ pub struct UnitLife {
     pub peer: PeerId,
     /// Which life of that number it is.
     pub incarnation: u32,
+}
+
+impl From<UnitLife> for (u32, PeerId, u32) {
+    fn from(life: UnitLife) -> Self {
+        (life.unit, life.peer, life.incarnation)
+    }
+}
+
+impl From<(u32, PeerId, u32)> for UnitLife {
+    fn from((unit, peer, incarnation): (u32, PeerId, u32)) -> Self {
+        UnitLife {
+            unit,
+            peer,
+            incarnation,
+        }
+    }
 }
 
 /// A peer as seen from here.

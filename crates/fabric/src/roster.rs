@@ -5,7 +5,8 @@
 //! whatever happens to it later: it may have printed a line and left, or died, before the others
 //! looked. While all units are alive, the table of peers suffices. Otherwise the process asks the
 //! agent, which remembers the units that have joined: once, and then only when a word of the table
-//! of peers says that a program has become complete or that a unit ended before it joined.
+//! of peers says that a program has become complete, that a unit ended before it joined, or that one
+//! joined or left while others were missing or gone.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
@@ -171,8 +172,7 @@ impl Fabric {
         client::roster(domain, self.identity(), wanted, deadline.max(ANSWER))
     }
 
-    /// Asks the agent once more. The word of the table of peers rises for whole programs, but not
-    /// for the last of some units.
+    /// Asks the agent once more: the word of the table of peers is only a hint.
     ///
     /// # Errors
     /// [`Error::Absent`] names the units that have not joined.

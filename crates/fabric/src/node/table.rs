@@ -118,9 +118,10 @@ impl PeerTable {
         self.0.u64(USED).min(PEERS_MAX as u64) as u32
     }
 
-    /// Returns a counter that rises when a program has all of its units, and when one of them will
-    /// never join: then asking the agent is worthwhile. A hint: the agent's answer decides, and the
-    /// epoch rises after it.
+    /// Returns a counter that rises when a program has all of its units, when a unit will never
+    /// join, and when one joins or leaves a job that the living units alone do not complete: then
+    /// asking the agent is worthwhile. A hint: the agent's answer decides, and the epoch rises after
+    /// it.
     pub(crate) fn roster(&self) -> u64 {
         self.0.u64(ROSTER)
     }

@@ -16,8 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 const ABANDONED_MAX: usize = 64;
 /// The most of those without any joined unit for which one process has reported ends.
 const TOLD_MAX: usize = 8;
-/// The most units remembered, of all jobs together; no job has more.
-const UNITS_MAX: u32 = 1 << 14;
+/// The most units remembered, of all jobs together; no job has more. The answer that names them all
+/// is one packet, whatever their numbers are.
+pub(super) const UNITS_MAX: u32 = 7000;
 /// The most bytes kept of a name, or of how a unit ended.
 const TEXT_MAX: usize = 200;
 /// The most ancestors of a process that are examined.
@@ -74,7 +75,8 @@ pub(crate) enum Wanted {
 /// The answer: whether all of them have joined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Roster {
-    /// By unit for a job, by rank for a program, as asked for units.
+    /// In the order of their numbers for a job, of their ranks for a program, and of the request
+    /// for [`Wanted::Units`].
     Complete(Vec<UnitLife>),
     /// Some have not joined yet.
     Missing(Vec<String>),
@@ -156,8 +158,8 @@ impl Jobs {
         self.make_room_for(job, unit)
     }
 
-    /// Checks that a unit says the same about the size of its job and of its program as those that
-    /// are there.
+    /// Checks that a unit says the same about the size of its job and of its program as the living
+    /// units.
     fn check_size(&self, identity: &Identity) -> Result<(), String> {
         let units = self.jobs.get(&identity.job).into_iter();
         let there = units.flat_map(|job| job.units.values());
@@ -172,7 +174,7 @@ impl Jobs {
         let name = |of: &Identity| format!("{}.{}", cut(&of.program), of.rank);
         let says = |what: &str, here: u32, there: u32, other: &Identity| {
             format!(
-                "{} of job {} says that {what} {here} units, but {}, which is there, says {there}: give all \
+                "{} of job {} says that {what} {here} units, but {}, which has joined, says {there}: give all \
                  of them the same number (SAMITE_SIZE, or SAMITE_UNITS if the job has several programs)",
                 name(identity),
                 cut(&identity.job),
@@ -224,8 +226,9 @@ impl Jobs {
         self.jobs.remove(&oldest).is_some()
     }
 
-    /// Records a unit that has joined, a process with these ancestors. Returns whether that
-    /// completed its program, and so perhaps its job.
+    /// Records a unit that has joined, a process with these ancestors. Returns whether those that
+    /// wait for units should ask: its program is complete, or others of its job have left, and are
+    /// no longer seen among the living.
     pub(crate) fn joined(
         &mut self,
         identity: &Identity,
@@ -251,30 +254,35 @@ impl Jobs {
             alive: true,
         };
         job.units.insert(identity.unit, unit);
+        let has_left = |unit: &Unit| matches!(unit, Unit::Joined { alive: false, .. });
+        let some_left = job.units.values().any(has_left);
         let joined = job.of_program(&identity.program).len();
         self.prune();
-        joined >= identity.size as usize
+        some_left || joined >= identity.size as usize
     }
 
-    /// Records a unit that has left or died.
-    pub(crate) fn left(&mut self, peer: PeerId, incarnation: u32) {
-        let lives = self
-            .jobs
-            .values_mut()
-            .flat_map(|job| job.units.values_mut());
-        for unit in lives {
-            if let Unit::Joined {
-                peer: who,
-                incarnation: which,
-                alive,
-                ..
-            } = unit
-                && (*who, *which) == (peer, incarnation)
-            {
-                *alive = false;
+    /// Records a unit that has left or died. Returns whether those that wait for units should ask:
+    /// its job is not complete, so they may wait for this unit among others.
+    pub(crate) fn left(&mut self, peer: PeerId, incarnation: u32) -> bool {
+        let mut is_awaited = false;
+        for job in self.jobs.values_mut() {
+            let is_incomplete = job.units.len() < job.wanted as usize;
+            for unit in job.units.values_mut() {
+                if let Unit::Joined {
+                    peer: who,
+                    incarnation: which,
+                    alive,
+                    ..
+                } = unit
+                    && (*who, *which) == (peer, incarnation)
+                {
+                    *alive = false;
+                    is_awaited |= is_incomplete;
+                }
             }
         }
         self.prune();
+        is_awaited
     }
 
     /// Records that the process of a unit has ended, as reported by process `by`, which started it.
@@ -290,7 +298,10 @@ impl Jobs {
         by: i32,
     ) -> Result<bool, String> {
         if unit >= UNITS_MAX || job.len() > TEXT_MAX {
-            return Err(format!("there is no unit {unit} of such a job"));
+            return Err(format!(
+                "there is no unit {unit}, or the name of its job is too long: a job has at most {UNITS_MAX} units, \
+                 and its name {TEXT_MAX} bytes"
+            ));
         }
         // Anyone can send this, so the sender must have started the job, as far as that is known.
         match self.jobs.get(job) {

@@ -91,8 +91,8 @@ fn some_units_are_asked_for_by_number() {
     jobs.joined(&unit(1), PeerId(8), 1, &STARTERS);
     let missing = jobs.roster(&unit(1), &some(&[1, 2]));
     assert_eq!(missing, Roster::Missing(vec!["a.2".into()]));
-    jobs.joined(&unit(2), PeerId(9), 1, &STARTERS);
-    jobs.left(PeerId(8), 1);
+    assert!(!jobs.joined(&unit(2), PeerId(9), 1, &STARTERS), "all live");
+    assert!(jobs.left(PeerId(8), 1), "the living are too few");
     assert_eq!(jobs.ended("job", 4, ("a.4", "ended"), 100), Ok(true));
     assert_eq!(
         jobs.roster(&unit(2), &some(&[1, 2])),
@@ -107,6 +107,13 @@ fn some_units_are_asked_for_by_number() {
     let missing = jobs.roster(&unit(2), &some(&[2, 3, u32::MAX]));
     let names = ["a.3".into(), format!("unit {}", u32::MAX)];
     assert_eq!(missing, Roster::Missing(names.to_vec()));
+    assert!(jobs.joined(&unit(3), PeerId(7), 1, &STARTERS), "one left");
+    assert_eq!(
+        jobs.roster(&unit(2), &some(&[1, 2, 3])),
+        peers_from(1, &[8, 9, 7])
+    );
+    jobs.joined(&unit(0), PeerId(6), 1, &STARTERS);
+    assert!(!jobs.left(PeerId(6), 1), "nobody waits");
 }
 
 #[test]
@@ -215,7 +222,7 @@ fn units_agree_about_the_size() {
     let mut other = identity("job", "a", 1, 2, 1);
     let refused = jobs.check(&other).unwrap_err();
     let sentence =
-        "a.1 of job job says that its program has 2 units, but a.0, which is there, says 3";
+        "a.1 of job job says that its program has 2 units, but a.0, which has joined, says 3";
     assert!(refused.starts_with(sentence), "{refused}");
     (other.size, other.units) = (3, 4);
     let refused = jobs.check(&other).unwrap_err();

@@ -204,13 +204,13 @@ impl Node {
     /// Makes a process a member, visible to the others.
     pub(in crate::node::agent) fn seat(&mut self, member: Member) {
         let (peer, incarnation) = member.life();
-        let complete = self.jobs.joined(
+        let is_news = self.jobs.joined(
             &member.identity,
             peer.of(self.number),
             incarnation,
             &member.ancestors,
         );
-        if complete {
+        if is_news {
             self.table.bump_roster();
         }
         self.slots.seat(peer);
@@ -261,7 +261,9 @@ impl Node {
 
     fn part(&mut self, member: &Member, process: Option<OwnedFd>) {
         let life = member.life();
-        self.jobs.left(life.0.of(self.number), life.1);
+        if self.jobs.left(life.0.of(self.number), life.1) {
+            self.table.bump_roster();
+        }
         self.slots.bury(life.0);
         self.announce();
         self.dying.push(Dying {

@@ -1,9 +1,11 @@
 //! Which processes are alive, and what each owns, whatever processes say.
 
 use super::*;
+use crate::UnitLife;
 use crate::membership::NodeLife;
 use crate::node::State;
 use crate::node::agent::control;
+use crate::node::agent::jobs::{Roster, UNITS_MAX};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::BTreeSet;
@@ -40,6 +42,22 @@ fn the_facts_of_a_full_domain_fit_into_answers() {
         }
     }
     assert_eq!(told, names);
+}
+
+/// A job may have the most units that are remembered, with the longest numbers.
+#[test]
+fn the_roster_of_a_large_job_fits_into_an_answer() {
+    let life = |unit| UnitLife {
+        unit,
+        peer: PeerId(u32::MAX),
+        incarnation: u32::MAX,
+    };
+    let roster = Roster::Complete((0..UNITS_MAX).map(life).collect());
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (here, there) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    control::send(here.as_fd(), &Answer::Roster(roster.clone()), &[]).unwrap();
+    let (answer, _) = control::receive::<Answer>(there.as_fd()).unwrap();
+    assert!(matches!(answer, Answer::Roster(told) if told == roster));
 }
 
 /// Whatever the table contains, the agent knows which processes are alive, and their incarnations.
