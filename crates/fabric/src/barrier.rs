@@ -22,7 +22,8 @@
 //!
 //! # Invariants
 //! G1 The root releases all members at once, while it knows that all of them have arrived and not
-//!    gone back. What it knew when it gave up itself stays valid.
+//!    gone back. What it knew when it gave up itself stays valid, except of members that are lost
+//!    when it enters the barrier again.
 //! G2 GO and NO answer one attempt. An answer that arrives after its member went back is dropped.
 //! G3 Only the root decides that a loss ends a barrier: a loss that a member sees may be that of
 //!    one that was released and has left. So NO never overtakes a GO of the same barrier.
@@ -41,8 +42,11 @@
 //!   returns. All members have been released, and that GO is sent with its next progress.
 //! - NO and LATE wait for no room: a member that reads no answers gets none, and its deadline
 //!   expires.
-//! - The member that LATE names may have arrived since, while another one is missing: the root
+//! - A member whose deadline is shorter than half of the root's gets no LATE, and names the root.
+//!   The member that LATE names may have arrived since, while another one is missing: the root
 //!   tells again in the rest of its deadline, but never in the last sixteenth.
+//! - A root that dies while a GO waits for room has released some members; the others get
+//!   [`Error::PeerLost`].
 //! - A list names peers without their incarnations. Between a loss and the moment at which the root
 //!   sees the new life of the number, a member that enters the next barrier of the list may still
 //!   get NO, and a late COME of the barrier that was lost counts for the next one.
@@ -101,7 +105,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Error::PeerLost`], at every member; [`Error::Timeout`], which names a member that has not
-    /// arrived, or the first member if that one has not told which one is missing.
+    /// arrived, or the root (the first member) if the root has not reported one.
     pub fn barrier(&self, members: &[PeerId]) -> Result<()> {
         self.agree_on_max(members, 0).map(drop)
     }
@@ -138,8 +142,7 @@ impl Fabric {
         let Some(first) = others.first() else {
             return Ok(value);
         };
-        let without = |broken: &mut Vec<_>| broken.retain(|(one, _)| *one != list);
-        without(&mut self.0.lock()?.engine.barriers.broken); // G4
+        self.0.lock()?.engine.enter_as_root(others, list);
         let deadline = self.deadline();
         // A member that goes back makes the root wait again, but only for one more deadline in all.
         let (mut left, mut first_return) = (deadline, None);
@@ -246,19 +249,19 @@ impl Core {
     /// Releases all members, which have arrived. Returns the greatest value, and the GOs that wait
     /// for room, by key.
     fn let_go(&mut self, others: &[PeerId], list: u64, own: u64) -> (u64, Vec<(PeerId, u64)>) {
-        let come = others.iter().filter_map(|other| {
-            let arrival = self.engine.take_come(*other, list)?;
-            Some((*other, arrival))
-        });
-        let come: Vec<(PeerId, Arrival)> = come.collect();
-        let max = come.iter().fold(own, |max, (_, one)| max.max(one.value));
+        let value_of =
+            |other: &PeerId| Some(self.engine.peers.get(*other)?.arrivals.get(&list)?.value);
+        let max = others.iter().filter_map(value_of).fold(own, u64::max);
         let value = Words([max]).bytes();
         let mut posted = Vec::new();
-        for (other, Arrival { attempt, .. }) in come {
+        for other in others {
+            let Some(Arrival { attempt, .. }) = self.engine.take_come(*other, list) else {
+                continue;
+            };
             let go = key(GO, list, attempt);
-            if !self.signal_now(other, go, &value) {
-                self.engine.post(other, kind::SIGNAL, go, &value);
-                posted.push((other, go));
+            if !self.signal_now(*other, go, &value) {
+                self.engine.post(*other, kind::SIGNAL, go, &value);
+                posted.push((*other, go));
             }
         }
         (max, posted)
@@ -271,6 +274,8 @@ impl Core {
             Error::PeerLost { peer, incarnation } => (peer.id, *incarnation),
             // Whoever waits for it with this root waits in vain, too.
             Error::PeerCorrupt { peer, .. } => (peer.id, self.engine.incarnation(peer.id)),
+            // The others would wait for a process that never was there.
+            Error::NoSuchPeer(peer) => (*peer, 0),
             _ => return,
         };
         for other in others {

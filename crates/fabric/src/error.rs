@@ -130,7 +130,7 @@ pub enum Error {
         /// Length of the segment.
         bytes: u64,
     },
-    /// The segment does not exist (any more), or is misaligned for the operation.
+    /// The segment does not exist (any more).
     #[error("{peer} has no segment {segment}; was it freed?")]
     NoSuchSegment {
         /// The owner.
@@ -234,6 +234,17 @@ pub enum Error {
     /// The agent of the node is gone: processes can no longer join, get memory or learn of deaths.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
+    /// A member of a layer ([`crate::Layer`]) counts more lives of it than there can have been.
+    #[error(
+        "a member of {layer} counts {life} lives of it, more than there can have been: one of the members has a \
+         defect, or is hostile"
+    )]
+    NoSuchLife {
+        /// The layer.
+        layer: &'static str,
+        /// The number that the members agreed on.
+        life: u64,
+    },
     /// This process is a fork of one that joined: its memory is a copy that it must not use.
     #[error(
         "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again under another identity"
@@ -316,7 +327,7 @@ samite_mem::error_codes!(Error, "fabric", {
     OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
     Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
     NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22, ServicePanicked = 23,
-    NoMessages = 24,
+    NoMessages = 24, NoSuchLife = 25,
 });
 
 /// Results of calls that take nanoseconds hold an error.

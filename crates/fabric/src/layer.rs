@@ -12,7 +12,10 @@
 //! L3 So a message of an earlier life, from a process that had begun it, has a smaller number than
 //!    any later life of which that process is a member.
 
-use crate::{Fabric, PeerId, Result};
+use crate::{Error, Fabric, PeerId, Result};
+
+/// No process comes near this number of lives.
+const LIVES_MAX: u64 = 1 << 62;
 
 /// The right to be the only layer with its name on a fabric. It ends when it is dropped.
 #[derive(Debug)]
@@ -45,14 +48,22 @@ impl Fabric {
 
 impl Layer {
     /// Begins a life together with `members`, and returns its number: see the text of this file. A
-    /// member that gets an error has begun none, and may try again. Collective, as a
-    /// [`Fabric::barrier`]; errors as there.
+    /// member that gets an error has begun none, and may try again; others may have begun it, and
+    /// find out by their deadline. Collective, as a [`Fabric::barrier`].
+    ///
+    /// # Errors
+    /// As there; [`Error::NoSuchLife`].
     pub fn begin(&self, members: &[PeerId]) -> Result<u64> {
         let last = |layers: &std::collections::HashMap<_, Taken>| {
             layers.get(self.name).map_or(0, |taken| taken.life)
         };
-        let proposal = last(&self.fabric.0.layers()).wrapping_add(1);
+        let proposal = last(&self.fabric.0.layers()).saturating_add(1);
         let life = self.fabric.agree_for(self.name, members, proposal)?;
+        if life > LIVES_MAX {
+            // Taken as it is, it would leave no greater numbers for L2.
+            let layer = self.name;
+            return Err(Error::NoSuchLife { layer, life });
+        }
         if let Some(taken) = self.fabric.0.layers().get_mut(self.name) {
             taken.life = life;
         }
@@ -90,6 +101,26 @@ mod tests {
             fabric.barrier(&members)
         });
         assert_eq!(ended, [Ok(()), Ok(())]);
+    }
+
+    /// A number that leaves none above it is refused by all, and counts for nothing.
+    #[test]
+    fn the_last_number_begins_nothing() {
+        let ended = Scenario::new(1, 3).run(|fabric| -> Result<u64> {
+            let members = fabric.job()?;
+            let layer = fabric.layer("a test").expect("it has no other");
+            let refused = match fabric.me() == members[1] {
+                true => fabric.agree_for("a test", &members, u64::MAX),
+                false => layer.begin(&members),
+            };
+            let is_it = match fabric.me() == members[1] {
+                true => refused == Ok(u64::MAX),
+                false => matches!(refused, Err(Error::NoSuchLife { life: u64::MAX, .. })),
+            };
+            assert!(is_it, "{refused:?}");
+            layer.begin(&members)
+        });
+        assert_eq!(ended, [Ok(1), Ok(1), Ok(1)]);
     }
 
     /// Whatever lives its members have had before, all of them count one alike, and none of them

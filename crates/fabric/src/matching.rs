@@ -292,16 +292,20 @@ impl<P, U> Matcher<P, U> {
             .map(|posted| posted.wants)
     }
 
-    /// Returns some tags of the unexpected messages of a source, or of all; none of
-    /// [layers](Match::LAYERS).
+    /// Returns some tags of the oldest unexpected messages of a source, or of all. Tags of layers
+    /// ([`Match::LAYERS`]) are left out.
     pub fn unexpected_tags(&self, source: Option<PeerId>) -> Vec<u64> {
         const MOST: usize = 4;
+        // There may be very many, and each of very many expired receives looks.
+        const LOOKS: usize = 256;
         let mut tags = Vec::new();
         let queues = self.unexpected.iter();
         let of_source = queues.filter(|(peer, _)| source.is_none_or(|source| source == *peer));
-        for unexpected in of_source.flat_map(|(_, queue)| queue) {
-            let is_new = !tags.contains(&unexpected.tag) && unexpected.tag >> 56 != Match::LAYERS;
-            if is_new && tags.len() < MOST {
+        for unexpected in of_source.flat_map(|(_, queue)| queue).take(LOOKS) {
+            if tags.len() == MOST {
+                break;
+            }
+            if !tags.contains(&unexpected.tag) && unexpected.tag >> 56 != Match::LAYERS {
                 tags.push(unexpected.tag);
             }
         }
@@ -381,6 +385,27 @@ impl<P, U> Matcher<P, U> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// An expired receive names some other tags that came, and does not look through all messages.
+    #[test]
+    fn some_other_tags_are_found() {
+        let mut matcher: Matcher<u32, u32> = Matcher::new(0);
+        let (one, two) = (PeerId(1), PeerId(2));
+        for tag in [Match::LAYERS << 56, 5, 5, 6] {
+            matcher.keep(one, tag, 0);
+        }
+        assert_eq!(matcher.unexpected_tags(Some(one)), [5, 6]);
+        assert!(matcher.unexpected_tags(Some(two)).is_empty());
+        for tag in 0..10 {
+            matcher.keep(two, tag, 0);
+        }
+        assert_eq!(matcher.unexpected_tags(Some(two)), [0, 1, 2, 3]);
+        let mut matcher: Matcher<u32, u32> = Matcher::new(0);
+        for tag in [[7; 1000].as_slice(), &[8]].concat() {
+            matcher.keep(one, tag, 0);
+        }
+        assert_eq!(matcher.unexpected_tags(None), [7], "it looked at all");
+    }
 
     /// The simplest correct implementation: two lists in order.
     #[derive(Default)]

@@ -11,8 +11,8 @@
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::node::agent::{Roster, Wanted, client};
-use crate::transport::{Caps, Transport};
-use crate::{Error, Identity, PeerId, PeerInfo, Result, UnitLife, Whom};
+use crate::transport::Caps;
+use crate::{Error, Identity, PeerId, PeerInfo, Result, UnitLife, Waited};
 use std::time::Duration;
 
 /// Minimum deadline for an answer of the agent, however short the deadline of the wait is. The
@@ -123,14 +123,10 @@ impl Fabric {
     /// slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
         let deadline = self.deadline();
-        let begin = self.0.lock()?.transport.now();
-        let left = || -> Result<Duration> {
-            let passed = self.0.lock()?.transport.now().saturating_sub(begin);
-            Ok(deadline.saturating_sub(passed))
-        };
+        let mut spent = Duration::ZERO;
         let (mut looked, mut asked) = (None, None);
         loop {
-            let seen = self.wait_within(left()?, what, Whom::Any, |engine| {
+            let seen = self.wait_part(deadline, &mut spent, what, |engine| {
                 let peers = &self.0.node.layout.peers;
                 // All units of other nodes are looked through, however many the domain has: only
                 // when something has changed.
@@ -146,7 +142,14 @@ impl Fabric {
             });
             let found = match seen {
                 Ok(Some(living)) => Some(living),
-                Ok(None) => self.request_roster(wanted, left()?)?,
+                Ok(None) => {
+                    let mut waited = Waited::default();
+                    waited.look(self.now(), deadline);
+                    let found = self.request_roster(wanted, deadline.saturating_sub(spent))?;
+                    waited.look(self.now(), deadline);
+                    spent += waited.so_far();
+                    found
+                }
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
                     return self.at_deadline(wanted, deadline);
                 }

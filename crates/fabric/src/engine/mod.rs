@@ -30,7 +30,7 @@ use crate::route::Route;
 use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
-use crate::{CostModel, Error, Late, Mask, Match, PeerId, PeerInfo, Whom};
+use crate::{CostModel, Error, Late, Mask, Match, Named, PeerId, PeerInfo, Whom};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
@@ -294,7 +294,9 @@ impl Engine {
         after: Duration,
         key: Option<Key>,
     ) -> Error {
-        let mut error = Error::late(what, whom, after);
+        // A receive from any source knows its sender once a message has matched.
+        let sender = key.and_then(|key| self.ops.get(key)?.peer);
+        let mut error = Error::late(what, sender.map_or(whom, Whom::Peer), after);
         if let Error::Timeout { message, .. } = &mut error {
             *message = key.and_then(|key| self.late_message(key)).map(Box::new);
         }
@@ -472,6 +474,7 @@ impl Engine {
         state.route.kernel = None;
         state.unanswered = 0;
         let alive = !matches!(error, Error::PeerLost { .. });
+        self.barriers.has_stale |= !self.peer(peer).arrivals.is_empty();
         self.barriers.root_lost(peer, &error);
         self.views.part(peer);
         self.matcher.take_directed(peer);
@@ -553,7 +556,8 @@ impl Engine {
     }
 
     pub(crate) fn corrupt(&mut self, peer: PeerId, what: &'static str, value: u64) {
-        tracing::warn!(%peer, what, value, "a peer broke the rules; nothing more is taken from it");
+        let named = Named::new(peer, self.name_of(peer, None));
+        tracing::warn!(peer = %named, what, value, "a peer broke the rules; nothing more is taken from it");
         self.shut = true;
         self.part(
             peer,

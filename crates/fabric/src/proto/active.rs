@@ -202,14 +202,15 @@ impl Engine {
     /// Tells the sender that there is no memory here for its long active message, which is not its
     /// fault. A request to a service is repeated, as if the service were busy.
     fn has_no_memory(&mut self, from: PeerId, handler: u16, request: Key, bytes: u64) {
+        let named = Named::new(from, self.name_of(from, None));
         match handler {
             RESPONSE => {
-                let why = format!("no memory for a response of {bytes} bytes from {from}");
+                let why = format!("no memory for a response of {bytes} bytes from {named}");
                 self.ops.finish(request, Err(Error::Memory(why)));
             }
             _ if ServiceId::is(handler) => self.turn_down(from, handler, request, BUSY),
             _ if request == 0 => {
-                tracing::warn!(%from, handler, bytes, "no memory for an active message, which is dropped");
+                tracing::warn!(from = %named, handler, bytes, "no memory for an active message, which is dropped");
             }
             _ => self.reply(from, request, NO_MEMORY | bytes << 16, Vec::new()),
         }
@@ -386,6 +387,7 @@ impl Engine {
         // Reserves for what is here, and as much again: what the peer announces is only believed
         // when it arrives.
         if bytes.try_reserve(here as usize).is_err() {
+            let from = Named::new(from, self.name_of(from, None));
             let why = format!("no memory for a reply of {whole} bytes from {from}");
             self.ops.finish(frame.arg, Err(Error::Memory(why)));
             return Ok(());

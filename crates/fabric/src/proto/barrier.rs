@@ -54,6 +54,8 @@ pub(crate) struct Barriers {
     waits: Vec<Waiting>,
     /// Barriers where it is the root: lists, and the member that it found lost (G4).
     pub(crate) broken: Vec<(u64, (PeerId, u32))>,
+    /// Whether a peer was lost that had arrived.
+    pub(crate) has_stale: bool,
 }
 
 pub(crate) fn key(step: u64, list: u64, attempt: u64) -> u64 {
@@ -111,8 +113,8 @@ impl Barriers {
         self.waits.swap_remove(index).answer
     }
 
-    /// Returns whom a member that has waited in vain waited for: the member of which the root has
-    /// told, else the root.
+    /// Returns the party that a timeout of this wait names: the member that the root reported
+    /// missing, otherwise the root.
     pub(crate) fn awaited(&mut self, root: PeerId, attempt: u64) -> Whom {
         let late = self.wait(root, attempt).and_then(|wait| wait.late);
         Whom::Peer(late.unwrap_or(root))
@@ -146,8 +148,10 @@ impl Engine {
             NO => {
                 let Words([peer, incarnation]) = Words::<2>::read(frame.inline).ok_or(WHO)?;
                 let (peer, incarnation) = (PeerId(number(peer)?), number(incarnation)?);
-                let lost = self.named(engine::lost(peer, incarnation));
-                self.barriers.answered(from, attempt, Err(lost));
+                if self.barriers.wait(from, attempt).is_some() {
+                    let lost = self.named(engine::lost(peer, incarnation));
+                    self.barriers.answered(from, attempt, Err(lost));
+                }
             }
             LATE => {
                 let Words([peer]) = Words::<1>::read(frame.inline).ok_or(WHO)?;
@@ -181,6 +185,19 @@ impl Engine {
         }
         arrivals.insert(list, arrival);
         Ok(())
+    }
+
+    /// Begins a barrier as its root. The arrival of a member counts even if it is lost after it,
+    /// but not in a later attempt of the root (G1).
+    pub(crate) fn enter_as_root(&mut self, others: &[PeerId], list: u64) {
+        self.barriers.broken.retain(|(one, _)| *one != list); // G4
+        if self.barriers.has_stale {
+            for other in others {
+                if self.gone(*other).is_some() {
+                    self.take_come(*other, list);
+                }
+            }
+        }
     }
 
     /// Tells those that have arrived which member has not.

@@ -29,7 +29,7 @@ use crate::proto::cost::Choice;
 use crate::rpc::ServiceId;
 use crate::transport::{AnyTransport, Incoming, Push, Transport};
 use crate::wire::{Help, Offer, frame, kind, segment_of_word, segment_word};
-use crate::{Error, PeerId};
+use crate::{Error, Named, PeerId};
 use samite_mem::copy::cooperative::Claim;
 use samite_mem::lease::Shared;
 use samite_mem::lend::{ReadBuf, WriteBuf};
@@ -147,6 +147,7 @@ impl Engine {
                 Some(bytes) => WriteBuf::owned(bytes),
                 None => {
                     self.post(from, kind::ATS, offer.send, &[]);
+                    let from = Named::new(from, self.name_of(from, None));
                     let why = format!("no memory for a message of {} bytes from {from}", offer.len);
                     self.ops.finish(key, Err(Error::Memory(why)));
                     return;

@@ -280,6 +280,23 @@ impl Fabric {
         self.wait_for(&Wait::of_engine(deadline, what, whom, None), done)
     }
 
+    /// As [`Fabric::wait_within`], for a wait of several parts: adds the time for which it waited to
+    /// `spent`, without that for which this process was stopped.
+    pub(crate) fn wait_part<T>(
+        &self,
+        deadline: Duration,
+        spent: &mut Duration,
+        what: &'static str,
+        done: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Result<T> {
+        let left = deadline.saturating_sub(*spent);
+        let mut waiting = Waiting::new(&self.0, left);
+        let wait = Wait::of_engine(left, what, Whom::Any, None);
+        let ended = self.wait_in(&mut waiting, &wait, done);
+        *spent += waiting.waited();
+        ended
+    }
+
     /// Waits for an operation and takes its result.
     #[inline]
     pub(crate) fn wait_op(&self, key: Key) -> Result<Outcome> {
@@ -355,18 +372,27 @@ impl Fabric {
         self.wait_for(&wait, OfSteps(step, there))
     }
 
-    fn wait_for<C: Condition>(&self, wait: &Wait<'_>, mut condition: C) -> Result<C::Value> {
-        let mut waiting = Waiting::new(&self.0, wait.deadline);
+    fn wait_for<C: Condition>(&self, wait: &Wait<'_>, condition: C) -> Result<C::Value> {
+        self.wait_in(&mut Waiting::new(&self.0, wait.deadline), wait, condition)
+    }
+
+    #[inline(always)]
+    fn wait_in<C: Condition>(
+        &self,
+        waiting: &mut Waiting<'_>,
+        wait: &Wait<'_>,
+        mut condition: C,
+    ) -> Result<C::Value> {
         (waiting.key, waiting.park) = (wait.key, wait.park);
         let mut core = self.0.lock()?;
         let core = &mut core;
         let mut changes = None;
-        if let Some(value) = condition.look(core, &mut waiting) {
+        if let Some(value) = condition.look(core, waiting) {
             return Ok(value);
         }
         loop {
             waiting.turn(core);
-            if let Some(value) = condition.look(core, &mut waiting) {
+            if let Some(value) = condition.look(core, waiting) {
                 return Ok(value);
             }
             if core.engine.is_of_parent() {
@@ -376,7 +402,7 @@ impl Fabric {
                 changes = Some(core.engine.changes);
                 if let Some(error) = self.ends(wait, core) {
                     // What they did before they were lost still counts.
-                    return condition.look(core, &mut waiting).ok_or(error);
+                    return condition.look(core, waiting).ok_or(error);
                 }
             }
             if waiting.rest(core, &mut || condition.is_there()) {
@@ -391,7 +417,7 @@ impl Fabric {
                     } = *wait;
                     core.engine.late(what, whom, deadline, key)
                 };
-                return condition.look(core, &mut waiting).ok_or_else(|| late(core));
+                return condition.look(core, waiting).ok_or_else(|| late(core));
             }
             if let Some(value) = condition.found() {
                 return Ok(value);

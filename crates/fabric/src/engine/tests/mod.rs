@@ -184,6 +184,38 @@ fn a_gather_of_any_size_is_refused_before_anything_is_allocated() {
     assert!(!world.is_turned_away(), "an honest one");
 }
 
+/// A receive from any source waits for one sender once that has offered a message.
+#[test]
+fn a_late_rest_names_its_sender() {
+    let mut world = World::new();
+    let work = Work::Receive {
+        buf: WriteBuf::owned(vec![0; 1 << 20]),
+    };
+    let key = world.engine.ops.add(None, "receive", work);
+    world.engine.matcher.post(Match::any(8), key);
+    let late = |world: &mut World| {
+        let after = Duration::from_secs(1);
+        let late = world.engine.late("receive", Whom::Any, after, Some(key));
+        late.to_string()
+    };
+    let nothing = late(&mut world);
+    assert!(nothing.contains("from any peer within"), "{nothing}");
+    let offer = crate::wire::Offer {
+        send: 1,
+        len: 1 << 20,
+        address: 4096,
+        place: 0,
+        claim: 0,
+        offset: 0,
+    };
+    world.say(kind::RTS, 8, &offer.words().bytes(), &[]);
+    assert_eq!(
+        late(&mut world),
+        "the message with tag 8 from test.1 did not arrive completely within 1s; is it stopped, or \
+         waiting for this process?"
+    );
+}
+
 #[test]
 fn an_answer_does_not_end_a_get() {
     let mut world = World::new();

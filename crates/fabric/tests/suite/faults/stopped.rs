@@ -182,6 +182,42 @@ fn a_stopped_agent_stops_who_asks_it() {
     );
 }
 
+/// A process is stopped for longer than its deadline while it waits for its job, and then hears news
+/// of another one: it has hardly waited.
+#[test]
+fn who_was_stopped_goes_on_waiting_for_its_job() {
+    let body = |unit: &Unit| -> Outcome {
+        if unit.rank == 1 {
+            pause("born");
+        }
+        let fabric = &unit.join()?;
+        same!(fabric.job()?.len(), 2);
+        Ok(())
+    };
+    let deadline = Duration::from_secs(4);
+    let units = units(2).config(move |config| config.deadline = deadline);
+    let name = "stopped::who_was_stopped_goes_on_waiting_for_its_job";
+    units.orchestrate_bare(name, body, |cluster| {
+        let (waits, late) = (Who::Unit(0), Who::Unit(1));
+        cluster.wait_point(late, "born");
+        cluster.wait_members(1);
+        cluster.wait_asleep(waits);
+        cluster.stop(waits);
+        std::thread::sleep(deadline + Duration::from_secs(1));
+        let told = samite_fabric::agent::unit_ended(
+            cluster.domain(),
+            "another",
+            0,
+            ("other.0", "ended"),
+            Duration::from_secs(30),
+        );
+        told.unwrap();
+        cluster.go_on(waits);
+        cluster.wait_asleep(waits);
+        cluster.release(late);
+    });
+}
+
 /// A process is stopped and continued again and again while it waits for the agent to take it in,
 /// as under a debugger.
 #[test]
