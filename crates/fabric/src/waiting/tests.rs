@@ -129,7 +129,7 @@ fn what_came_before_a_panic_is_told() {
         core.engine.flush(&mut core.transport);
     });
     what_came_is_told(|core| {
-        let segment = core.engine.node.heap.block(4096).unwrap();
+        let segment = core.engine.node.heap.block_soon(4096).unwrap();
         let pull = Pull {
             buf: WriteBuf::owned(vec![0; 8]),
             status: Status {

@@ -165,14 +165,9 @@ impl Heap {
         Some(source)
     }
 
-    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages.
-    /// Waits for the source of extents as long as it takes. Local.
-    pub fn block(&self, bytes: u64) -> Result<Block, Error> {
-        self.grow(bytes, Duration::MAX)?.block()
-    }
-
-    /// Allocates like [`Heap::block`], for callers that must also serve others: waits neither for
-    /// the source of extents nor for another thread that does.
+    /// Allocates a zeroed block of `bytes`, aligned to at least 128 bytes, with all its pages. For
+    /// callers that must also serve others: waits neither for the source of extents nor for another
+    /// thread that does. Local.
     ///
     /// # Errors
     /// [`Error::NoGrant`] if there is no answer yet; try again.
@@ -180,8 +175,8 @@ impl Heap {
         self.grow_by(bytes, None)?.block()
     }
 
-    /// Allocates like [`Heap::block`], but part by part, so that the caller can serve others in
-    /// between. Waits up to `deadline` for the source of extents.
+    /// Allocates such a block part by part, so that the caller can serve others in between. Waits up
+    /// to `deadline` for the source of extents. Local.
     ///
     /// # Errors
     /// [`Error::Budget`]; [`Error::NoGrant`]; [`Error::Forked`]: the list of free memory is a copy,

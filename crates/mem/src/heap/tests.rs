@@ -59,13 +59,13 @@ fn heap_from(bytes: u64, source: impl FnOnce(Bump) -> Source) -> (Heap, Arc<Atom
 #[test]
 fn blocks_do_not_overlap_and_are_reused() {
     let heap = heap(8 << 20);
-    let one = heap.block(1000).unwrap();
-    let two = heap.block(1000).unwrap();
+    let one = heap.block_soon(1000).unwrap();
+    let two = heap.block_soon(1000).unwrap();
     assert!(one.span().end() <= two.span().offset || two.span().end() <= one.span().offset);
     let place = one.span();
     one.bytes().fill(7);
     drop(one);
-    let again = heap.block(1000).unwrap();
+    let again = heap.block_soon(1000).unwrap();
     assert_eq!(again.span(), place);
     let mut byte = [1];
     again.bytes().read(0, &mut byte);
@@ -75,23 +75,23 @@ fn blocks_do_not_overlap_and_are_reused() {
 #[test]
 fn a_block_is_there_as_long_as_any_range_of_it() {
     let heap = heap(8 << 20);
-    let block = heap.block(1000).unwrap();
+    let block = heap.block_soon(1000).unwrap();
     let (place, part) = (block.span(), block.bytes().slice(500, 8));
     drop(block);
-    let other = heap.block(1000).unwrap();
+    let other = heap.block_soon(1000).unwrap();
     assert_ne!(other.span(), place);
     part.write(0, &[7; 8]);
     let mut found = [1; 1000];
     other.bytes().read(0, &mut found);
     assert_eq!(found, [0; 1000]);
     std::thread::spawn(move || drop(part)).join().unwrap();
-    assert_eq!(heap.block(1000).unwrap().span(), place);
+    assert_eq!(heap.block_soon(1000).unwrap().span(), place);
 }
 
 #[test]
 fn a_block_is_not_reached_by_its_place() {
     let heap = heap(8 << 20);
-    let block = heap.block(4096).unwrap();
+    let block = heap.block_soon(4096).unwrap();
     let place = block.span();
     assert!(heap.arena().span(place).is_err());
     assert!(heap.arena().bytes(0, heap.arena().len()).is_err());
@@ -104,11 +104,11 @@ fn an_extent_that_is_used_already_is_refused() {
         let tables: Vec<_> = (0..extents)
             .map(|extent| heap.arena().bytes(extent * EXTENT + 100, 8).unwrap())
             .collect();
-        let refused = heap.block(8).unwrap_err();
+        let refused = heap.block_soon(8).unwrap_err();
         assert!(!matches!(refused, Error::Budget { .. }), "{refused}");
         assert_eq!(out.load(Ordering::Relaxed), 0, "they were not given back");
         drop(tables);
-        drop(heap.block(8).unwrap());
+        drop(heap.block_soon(8).unwrap());
     }
 }
 
@@ -136,11 +136,11 @@ fn no_answer_is_no_answer_also_after_an_extent_that_is_used() {
     };
     let heap = Heap::new(arena, Box::new(Once(Some(extent))), true);
     for _ in 0..2 {
-        let refused = heap.block(8).unwrap_err();
+        let refused = heap.block_soon(8).unwrap_err();
         assert!(matches!(refused, Error::NoGrant(_)), "{refused}");
     }
     drop(table);
-    assert_eq!(heap.block(8).unwrap().span().offset, 0);
+    assert_eq!(heap.block_soon(8).unwrap().span().offset, 0);
 }
 
 /// A source that grants only after it was told to, and says when it waits for that.
@@ -164,10 +164,10 @@ fn a_thread_that_waits_for_the_source_holds_up_no_other() {
     let (go, may_go) = channel();
     let (heap, out) = heap_from(16 << 20, |bump| Box::new(Slow(bump, waits, may_go)));
     go.send(()).unwrap();
-    let large = heap.block(2 * EXTENT).unwrap();
+    let large = heap.block_soon(2 * EXTENT).unwrap();
     is_waiting.recv().unwrap();
     std::thread::scope(|threads| {
-        let waiting = threads.spawn(|| heap.block(3 * EXTENT).unwrap());
+        let waiting = threads.spawn(|| heap.block_soon(3 * EXTENT).unwrap());
         is_waiting.recv().unwrap();
         let (done, is_done) = channel();
         let heap = &heap;
@@ -193,7 +193,7 @@ fn a_thread_that_waits_for_the_source_holds_up_no_other() {
 #[test]
 fn a_fork_waits_for_no_lock() {
     let heap = heap(8 << 20);
-    let block = heap.block(8).unwrap();
+    let block = heap.block_soon(8).unwrap();
     let locked = heap.lock();
     // SAFETY: the child allocates nothing, and waits for no lock of the parent: that is what is
     // tested.
@@ -217,15 +217,15 @@ fn a_fork_waits_for_no_lock() {
 #[test]
 fn a_process_that_leaves_gives_no_extent_back() {
     let (heap, out) = heap_that_counts(16 << 20);
-    let large = || heap.block(2 * EXTENT).unwrap();
+    let large = || heap.block_soon(2 * EXTENT).unwrap();
     drop((large(), large()));
     assert_eq!(out.load(Ordering::Relaxed), 0);
-    let (small, blocks) = (heap.block(8).unwrap(), (large(), large()));
+    let (small, blocks) = (heap.block_soon(8).unwrap(), (large(), large()));
     let place = small.span();
     heap.leave();
     drop((blocks, small));
     assert_eq!(out.load(Ordering::Relaxed), 3);
-    assert_ne!(heap.block(8).unwrap().span(), place, "others may read it");
+    assert_ne!(heap.block_soon(8).unwrap().span(), place, "others may read it");
 }
 
 /// The source grants the lowest free extent, again and again.
@@ -233,7 +233,7 @@ fn a_process_that_leaves_gives_no_extent_back() {
 fn an_extent_that_is_used_already_does_not_hide_the_next() {
     let (heap, out) = heap_that_counts(8 << 20);
     let _table = heap.arena().bytes(100, 8).unwrap();
-    let block = heap.block(8).unwrap();
+    let block = heap.block_soon(8).unwrap();
     assert_eq!(block.span().offset, EXTENT);
     assert_eq!(out.load(Ordering::Relaxed), 1, "one was not given back");
 }
@@ -261,10 +261,10 @@ fn a_block_grows_part_by_part_and_is_given_back_from_any() {
 #[test]
 fn the_budget_is_a_typed_refusal_and_nothing_is_lost() {
     let heap = heap(8 << 20);
-    let kept = heap.block(4 << 20).unwrap();
+    let kept = heap.block_soon(4 << 20).unwrap();
     kept.bytes().write(5, b"kept");
-    assert!(matches!(heap.block(16 << 20), Err(Error::Budget { .. })));
-    assert!(matches!(heap.block(u64::MAX), Err(Error::Budget { .. })));
+    assert!(matches!(heap.block_soon(16 << 20), Err(Error::Budget { .. })));
+    assert!(matches!(heap.block_soon(u64::MAX), Err(Error::Budget { .. })));
     let mut seen = [0; 4];
     kept.bytes().read(5, &mut seen);
     assert_eq!(&seen, b"kept");

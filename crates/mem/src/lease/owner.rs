@@ -217,7 +217,7 @@ mod tests {
 
     fn node() -> Node {
         let heap = heap(8 << 20);
-        let tables = heap.block(4096).unwrap().bytes().clone();
+        let tables = heap.block_soon(4096).unwrap().bytes().clone();
         let theirs = crate::Arena::attach(heap.arena().fd().try_clone_to_owned().unwrap());
         let owner = Holder::new(heap.arena().clone(), 0, tables.slice(4000, 8));
         let user = Holder::new(theirs.unwrap(), 1, tables.slice(4008, 8));
@@ -358,7 +358,7 @@ mod tests {
         let stale = node.share(block.generation()).unwrap();
         let used = node.heap.used();
         drop(block);
-        let next = node.heap.block(4096).unwrap();
+        let next = node.heap.block_soon(4096).unwrap();
         stale.write(0, &[7; 4096]);
         let mut found = [1; 4096];
         next.bytes().read(0, &mut found);
@@ -511,7 +511,7 @@ mod tests {
         let generation = block.generation();
         let stale = block.share().unwrap().unwrap();
         drop(block);
-        let other = node.heap.block(4096).unwrap();
+        let other = node.heap.block_soon(4096).unwrap();
         let place = node.heap.arena().offset_of(other.bytes());
         entry.0.u64(0).store(place, crate::sync::Ordering::Relaxed);
         entry.offer_again();
