@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 thread_local! {
-    /// That of a call of [`within`] that this thread is in, for any fabric.
+    /// The deadline of the call of [`within`] in which this thread is, for any fabric.
     static WITHIN: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
@@ -18,7 +18,7 @@ impl Deadline {
         Deadline(AtomicU64::new(nanos(deadline)))
     }
 
-    /// Returns that of waits in this thread.
+    /// Returns the deadline of waits in this thread.
     #[inline]
     pub(crate) fn get(&self) -> Duration {
         // ORDERING: Relaxed: a number by itself, here and in `set`.

@@ -231,6 +231,14 @@ pub enum Error {
         /// How it ended, or how long this process waited for it.
         how: String,
     },
+    /// The agent of the domain refused a request of a member, or this process could not send it.
+    #[error("a request to the agent of domain \"{domain}\" failed: {why}")]
+    Request {
+        /// The name of the domain.
+        domain: String,
+        /// What happened.
+        why: String,
+    },
     /// The agent of the node is gone: processes can no longer join, get memory or learn of deaths.
     #[error("the agent of domain \"{0}\" is gone; start the job again")]
     AgentLost(String),
@@ -327,7 +335,7 @@ samite_mem::error_codes!(Error, "fabric", {
     OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
     Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
     NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22, ServicePanicked = 23,
-    NoMessages = 24, NoSuchLife = 25,
+    NoMessages = 24, NoSuchLife = 25, Request = 26,
 });
 
 /// Results of calls that take nanoseconds hold an error.

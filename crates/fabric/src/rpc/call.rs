@@ -132,8 +132,15 @@ impl Call {
     ) -> Result<Vec<u8>> {
         let (mut pause, mut left) = (PAUSES.0, deadline);
         let began = self.fabric.now();
+        // After a refusal, less than the deadline is left; the error says the deadline.
+        let of_call = |mut error: Error| {
+            if let Error::Timeout { after, .. } = &mut error {
+                *after = deadline;
+            }
+            error
+        };
         loop {
-            if let Fate::Ended(result) = wait(left)? {
+            if let Fate::Ended(result) = wait(left).map_err(of_call)? {
                 return result;
             }
             left = deadline.saturating_sub(self.fabric.now().saturating_sub(began));
@@ -146,7 +153,7 @@ impl Call {
             if let Ok(error) = paused {
                 return Err(error);
             }
-            self.send(left)?;
+            self.send(left).map_err(of_call)?;
             pause = (pause * 2).min(PAUSES.1);
         }
     }

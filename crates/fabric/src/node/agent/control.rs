@@ -66,10 +66,11 @@ impl Failure {
     pub(crate) fn of_member(self, domain: &str, after: Duration) -> Error {
         match self {
             Failure::NoAgent | Failure::Closed => Error::AgentLost(domain.to_owned()),
-            Failure::Late | Failure::TooSlow => {
-                Error::late("a request to the agent", Whom::Agent, after)
-            }
-            Failure::Other(why) => Error::Memory(why),
+            Failure::Late => Error::late("a request to the agent", Whom::Agent, after),
+            Failure::TooSlow | Failure::Other(_) => Error::Request {
+                domain: domain.to_owned(),
+                why: self.to_string(),
+            },
         }
     }
 }

@@ -17,7 +17,7 @@ pub struct Scenario {
     pub seed: u64,
     /// Number of units.
     pub units: u32,
-    /// The programs of the job, with their numbers of units: one, unless it is specified.
+    /// The programs of the job, with their numbers of units: one, unless `of_programs` was called.
     pub programs: Vec<(&'static str, u32)>,
     /// Number of nodes: unit u is on node u % nodes.
     pub nodes: u32,

@@ -135,8 +135,8 @@ fn nobody_speaks_for_another() {
                 format!(r#"{{"Leave":{{{about}}}}}"#),
                 format!(r#"{{"Extent":{{{about},"bytes":2097152}}}}"#),
             ];
-            // All extents that there can be.
-            let extents = (0..128u64).map(|index| (64 << 20) + (index << 21));
+            // All extents that there can be: the first one begins at 256 MiB.
+            let extents = (0..128u64).map(|index| (256 << 20) + (index << 21));
             for bytes in [2u64 << 20, 4 << 20, 6 << 20] {
                 let give_back = |offset: u64| {
                     format!(r#"{{"GiveBack":{{{about},"offset":{offset},"bytes":{bytes}}}}}"#)

@@ -37,7 +37,7 @@ pub fn identity() -> Identity {
     Identity::by_hand(PROGRAM)
 }
 
-/// Returns true if a process that says this of itself is an agent's: it is no unit of another job.
+/// Returns true if this is the identity of an agent's own process, which belongs to no other job.
 pub(crate) fn is_agent(identity: &Identity) -> bool {
     identity.program == PROGRAM && identity.units == 1
 }
@@ -55,8 +55,8 @@ pub fn find_host(fabric: &Fabric) -> Option<Life> {
 }
 
 fn host_of(peers: &[PeerInfo], agent: i32) -> Option<&PeerInfo> {
-    let name = identity().program;
-    let hosts = peers.iter().filter(|info| info.identity.program == name);
+    // Not by `is_agent`: the host of a simulation is one of its units.
+    let hosts = peers.iter().filter(|info| info.identity.program == PROGRAM);
     hosts.min_by_key(|info| info.pid != agent)
 }
 
