@@ -64,7 +64,10 @@ fn spawn<'s, T: Send + 's>(
     thread: impl FnOnce() -> T + Send + 's,
 ) -> Result<ScopedJoinHandle<'s, T>, Error> {
     let started = std::thread::Builder::new().spawn_scoped(scope, thread);
-    started.map_err(|_| Error::system("starting a thread")(Errno::AGAIN))
+    started.map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+        Error::system("starting a thread")(errno)
+    })
 }
 
 /// Returns the processors that this thread may run on.

@@ -144,14 +144,14 @@ impl Heap {
     }
 
     /// Returns the source, after it has taken back what is to be given back; `None` if another
-    /// thread is using it up to the deadline.
+    /// thread still uses it when the deadline has passed.
     fn source(&self, deadline: Duration) -> Option<MutexGuard<'_, Source>> {
         let begin = Instant::now();
         let mut source = loop {
             match self.source.try_lock() {
                 Ok(source) => break source,
                 Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                // The other thread waits for the agent: a millisecond more is nothing.
+                // Looking each millisecond delays this thread by a millisecond at most.
                 Err(TryLockError::WouldBlock) if begin.elapsed() < deadline => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -287,6 +287,10 @@ impl Heap {
             return Ok(span);
         }
         let Some(mut source) = self.source(deadline.unwrap_or_default()) else {
+            // A block may have been freed while this thread waited for the source.
+            if let Some(span) = cut() {
+                return Ok(span);
+            }
             let why = "another thread of this process is waiting for the agent";
             return Err(Error::NoGrant(why.into()));
         };

@@ -225,7 +225,11 @@ fn a_process_that_leaves_gives_no_extent_back() {
     heap.leave();
     drop((blocks, small));
     assert_eq!(out.load(Ordering::Relaxed), 3);
-    assert_ne!(heap.block_soon(8).unwrap().span(), place, "others may read it");
+    assert_ne!(
+        heap.block_soon(8).unwrap().span(),
+        place,
+        "others may read it"
+    );
 }
 
 /// The source grants the lowest free extent, again and again.
@@ -263,8 +267,14 @@ fn the_budget_is_a_typed_refusal_and_nothing_is_lost() {
     let heap = heap(8 << 20);
     let kept = heap.block_soon(4 << 20).unwrap();
     kept.bytes().write(5, b"kept");
-    assert!(matches!(heap.block_soon(16 << 20), Err(Error::Budget { .. })));
-    assert!(matches!(heap.block_soon(u64::MAX), Err(Error::Budget { .. })));
+    assert!(matches!(
+        heap.block_soon(16 << 20),
+        Err(Error::Budget { .. })
+    ));
+    assert!(matches!(
+        heap.block_soon(u64::MAX),
+        Err(Error::Budget { .. })
+    ));
     let mut seen = [0; 4];
     kept.bytes().read(5, &mut seen);
     assert_eq!(&seen, b"kept");
