@@ -120,17 +120,24 @@ const LOSSES: &[&str] = &[
     " ended before it was complete: writer rank ",
     ": no answer from ",
     "is it stopped, or waiting for this process?",
-    "does any of them still do so?",
+    "is any of them still running?",
 ];
+
+/// The end of the sentence of a receive that got messages with other tags: the mistake may be the
+/// unit's own.
+const OTHER_TAGS: &str = "is the tag right?";
 
 /// Returns true if the words of a unit say that it failed because another unit, or the agent, had
 /// ended or did not answer.
 pub fn follows_a_loss(words: &str) -> bool {
-    LOSSES.iter().any(|loss| words.contains(loss))
+    LOSSES.iter().any(|loss| words.contains(loss)) && !words.contains(OTHER_TAGS)
 }
 
 /// What two units say if their collectives differ.
-const DIFFERENT_COLLECTIVES: &str = "called the collective with different arguments";
+const DIFFERENT_COLLECTIVES: [&str; 2] = [
+    "called the collective with different arguments",
+    ": all members must call the same collectives in the same order",
+];
 
 /// Returns the units between which an error finds a contradiction: two ranks of the program of
 /// `speaker`, or the unit whose collective differs and the speaker. Returns nothing for other
@@ -140,11 +147,16 @@ fn parties(error: &str, speaker: &Name, units: &[Name]) -> Vec<Name> {
         .split(|letter: char| !letter.is_alphanumeric() && !"._-".contains(letter))
         .map(|word| word.trim_matches('.'))
         .collect();
+    let is_different = |error: &str| {
+        DIFFERENT_COLLECTIVES
+            .iter()
+            .any(|says| error.contains(says))
+    };
     let numbers = |before: &'static str| {
         let pairs = words.windows(2).filter(move |pair| pair[0] == before);
         pairs.filter_map(|pair| pair[1].parse::<u32>().ok())
     };
-    let mut named: Vec<Name> = if error.contains(DIFFERENT_COLLECTIVES) {
+    let mut named: Vec<Name> = if is_different(error) {
         let by_number = numbers("unit").filter_map(|unit| units.get(unit as usize).cloned());
         let is_named = |unit: &&Name| words.contains(&unit.to_string().as_str());
         let by_name = units.iter().filter(is_named).cloned();
@@ -253,11 +265,14 @@ mod tests {
     #[test]
     fn a_collective_names_both_sides() {
         for theirs in ["writer.2", "unit 2"] {
-            let words = format!(
-                "Error: {theirs} called the collective with different arguments: the length (8 there, 9 here)"
-            );
-            let named = failure(writer(0), Exit::Code(1), &words).named;
-            assert_eq!(named, [writer(0), writer(2)], "{theirs}");
+            for differs in [
+                "called the collective with different arguments: the length (8 there, 9 here)",
+                "called a scan, and this unit a barrier: all members must call the same collectives in the same order",
+            ] {
+                let words = format!("Error: {theirs} {differs}");
+                let named = failure(writer(0), Exit::Code(1), &words).named;
+                assert_eq!(named, [writer(0), writer(2)], "{words}");
+            }
         }
     }
 

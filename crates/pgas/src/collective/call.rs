@@ -148,9 +148,16 @@ impl Call {
 }
 
 /// Says how the call of another member differs, as the end of a sentence about that member.
+/// `what` is a name in [`WHAT`], or one of another comparison, which must not be equal to the two
+/// that are looked for here.
 pub(crate) fn differs(what: &str, theirs: u64, ours: u64) -> String {
+    if what == WHAT[KIND].3 {
+        let [theirs, ours] = [theirs, ours].map(Kind::name_of);
+        return format!(
+            "called {theirs}, and this unit {ours}: all members must call the same collectives in the same order"
+        );
+    }
     let [theirs, ours] = [theirs, ours].map(|value| match what {
-        what if what == WHAT[KIND].3 => Kind::name_of(value).to_owned(),
         what if what == WHAT[OPERATOR].3 => super::op::name_of(value).to_owned(),
         _ => value.to_string(),
     });

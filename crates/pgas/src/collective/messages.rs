@@ -9,7 +9,8 @@
 //! time must be fewer than 2^19 calls apart. Two teams may have the same hash. The descriptor names
 //! the team, so calls of such teams with equal numbers end with an error. The life is that of the
 //! [`crate::Pgas`]: leftovers of one that ended badly are not taken for messages of the next 15.
-//! Lives with other members may lie between, so the hash covers the life, too.
+//! This unit may have skipped lives of the others, whose low bits can then be equal: the hash covers
+//! all bits.
 //!
 //! # Detecting mismatched calls
 //! Each member sends its descriptor to the next rank. It ends only when that of the previous rank
@@ -541,7 +542,8 @@ mod tests {
             let pgas = Pgas::new(fabric)?;
             let barrier = pgas.world().ibarrier()?;
             let mut unwanted = Unwanted::default();
-            let mut dropped = unwanted.add(0, Arc::downgrade(&barrier.flight));
+            let flight = Arc::downgrade(&pgas.job.collectives.in_flight.lock()[0]);
+            let mut dropped = unwanted.add(0, flight);
             for tag in 1..=40 {
                 dropped.extend(unwanted.add(tag, Weak::new()));
             }

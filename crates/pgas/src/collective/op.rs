@@ -156,8 +156,7 @@ impl<T: Elem, F: Fn(T, T) -> T> Operator<T> for Op<F> {
 
 /// Returns the name of the operator with this code, for an error.
 pub(crate) fn name_of(code: u64) -> &'static str {
-    const NAMES: [&str; 12] = [
-        "an operator of the program",
+    const NAMES: [&str; 11] = [
         "Sum",
         "Prod",
         "Min",
@@ -170,7 +169,13 @@ pub(crate) fn name_of(code: u64) -> &'static str {
         "MinLoc",
         "MaxLoc",
     ];
-    let name = usize::try_from(code).ok().and_then(|code| NAMES.get(code));
+    if code == u64::from(USER) {
+        return "an operator of the program";
+    }
+    let index = usize::try_from(code)
+        .ok()
+        .and_then(|code| code.checked_sub(1));
+    let name = index.and_then(|index| NAMES.get(index));
     name.copied().unwrap_or("none")
 }
 
@@ -267,5 +272,22 @@ mod tests {
         let larger = Op::new(|a: u32, b: u32| a.max(b));
         assert!(Operator::<u32>::commutes(&larger));
         assert_eq!(Operator::<u32>::code(&larger), USER);
+    }
+
+    #[test]
+    fn errors_name_operators() {
+        macro_rules! check {
+            ($($operator:ident of $t:ty),+) => {
+                $(let code = Operator::<$t>::code(&$operator);
+                assert_eq!(name_of(code.into()), stringify!($operator));)+
+            };
+        }
+        check!(Sum of u8, Sum of f32, Prod of i64, Prod of f64, Min of f32, Max of u32);
+        check!(BitAnd of u8, BitOr of u8, BitXor of u8, LogicalAnd of u8, LogicalOr of u8);
+        check!(MinLoc of Located<f64>, MaxLoc of Located<u8>);
+        let own = Op::new(|a: u32, b: u32| a.max(b));
+        let code = Operator::<u32>::code(&own);
+        assert_eq!(name_of(code.into()), "an operator of the program");
+        assert_eq!(name_of(0), "none");
     }
 }

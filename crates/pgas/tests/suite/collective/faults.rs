@@ -136,7 +136,7 @@ everywhere!(the_difference_is_named, 2, |fabric, _| {
         _ => ["a barrier", "a scan"],
     };
     let sentence = format!(
-        "{}.{} called the collective with different arguments: which collective ({theirs} there, {ours} here)",
+        "{}.{} called {theirs}, and this unit {ours}: all members must call the same collectives in the same order",
         fabric.identity().program,
         1 - me
     );
