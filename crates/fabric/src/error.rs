@@ -271,9 +271,10 @@ fn life(incarnation: u32) -> String {
 /// The sentence of a wait that reached its deadline.
 fn late(what: &str, whom: &Named<Whom>, after: Duration, message: Option<&Late>) -> String {
     let is_any = *whom == Whom::Any;
-    let stopped = match is_any {
-        true => "does any of them still do so?",
-        false => "is it stopped, or waiting for this process?",
+    let stopped = match whom.id {
+        Whom::Any => "is any of them still running?",
+        Whom::Agent => "is it stopped?",
+        Whom::Peer(_) => "is it stopped, or waiting for this process?",
     };
     match message {
         None => format!("{what}: no answer from {whom} within {after:?}; {stopped}"),

@@ -82,15 +82,17 @@ fn beside_a_reader(
     if me == acts {
         fabric.send(members[1], 100, &segment.key().to_bytes())?;
         fabric.recv(Match::from(members[1], 101), &mut [])?;
-        for _ in 0..rounds {
+        let acted = (0..rounds).try_for_each(|_| {
             act()?;
             let all_read = polls.load(Ordering::Acquire) + 40;
             while polls.load(Ordering::Acquire) < all_read {
                 std::thread::yield_now();
             }
-        }
+            Ok(())
+        });
+        // Also after an error, which the test then reports.
         ended.store(1, Ordering::Release);
-        return Ok(());
+        return acted;
     }
     let mut key = [0; 24];
     fabric.recv(Match::from(acts, 100), &mut key)?;
