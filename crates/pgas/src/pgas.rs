@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// program ([`Pgas::of_program`]), or any others ([`Pgas::of`]). See the crate's text. Any thread
 /// may use it.
 ///
-/// A fabric has one at a time. The numbers of units ([`Unit`]) are those of the job in each of
-/// them; ranks of [`Pgas::world`] count the members. Units that are not members need not know of
+/// A fabric has one at a time. In all of them, units have their numbers of the job ([`Unit`]); ranks
+/// of [`Pgas::world`] count the members. Units that are not members need not know of
 /// it: they may compute, leave or die, and may have global memory of their own at the same time.
 ///
 /// Keep it as long as its teams and segments are used. Dropping it is *collective*: it completes
@@ -65,8 +65,9 @@ impl Pgas {
     /// # Errors
     /// [`Error::NotAMember`] if this unit is not in `group`, or a unit of it not in the job;
     /// [`Error::AlreadyBegun`]: a fabric has one `Pgas` at a time; [`Error::NotBegun`] names a unit
-    /// that does not join the job or does not begin within the fabric's deadline, or has ended. The
-    /// members may then try again.
+    /// that does not join the job within the fabric's deadline, then does not begin within as long
+    /// again, or has ended. Once all have begun, they exchange what they need: [`Error::UnitLost`], or
+    /// the deadline, if one of them is lost or stops just then. The members may then try again.
     pub fn of(fabric: &Fabric, group: &Group) -> Result<Pgas> {
         Pgas::begin(fabric, Which::Group(group))
     }

@@ -1,9 +1,9 @@
 //! Work that a call left incomplete at its deadline, and that other units depend on. This unit
 //! finishes it during later calls: a collective, a wait for a signal, for the holder or the home of
 //! a lock, taking a slot of a map or waiting for a busy one, `progress`, a flush, and, for memory
-//! that is not mapped here, the start of a put or get of consecutive elements by rank, or of an
-//! update by rank that is a single message (see [`crate::Update`]). It does not continue in waits
-//! of the fabric (a receive, a handle), in accesses by pointer, or in `load`.
+//! that is not mapped here, the start of a put or get of consecutive elements by rank (not in a
+//! scope), or of an update by rank that is a single message (see [`crate::Update`]). It does not
+//! continue in waits of the fabric (a receive, a handle), in accesses by pointer, or in `load`.
 
 use parking_lot::Mutex;
 use samite_fabric::Fabric;

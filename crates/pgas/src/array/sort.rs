@@ -28,7 +28,8 @@ impl<T: Elem> Array<T, 1> {
     /// runs.
     ///
     /// # Errors
-    /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`].
+    /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`]. After another error, which may have met
+    /// some members only, elements may be in the array twice, or not at all.
     pub fn sort(&mut self) -> Result<()>
     where
         T: Ord,
@@ -90,8 +91,8 @@ impl<T: Elem> Array<T, 1> {
                 .next()
                 .map_or(0, |run| run.offset);
             if !piece.is_empty() {
-                let got = self.segment.get(from, first + lo, piece);
-                got.map_err(|error| team.0.refuse_next(error))?;
+                let fetched = self.segment.get(from, first + lo, piece);
+                fetched.map_err(|error| team.0.refuse_next(error))?;
             }
             rest = after;
         }

@@ -5,9 +5,11 @@
 //! stored there. A unit that sees the effect of an operation queries after it, and so finds the
 //! clock that was stored before it.
 //!
-//! A query says nothing about the unit that sends it: that is known from the message. What a query
-//! makes this unit store is at most a clock of all units for each of its ranges. It is compared
-//! with each recorded piece of them once.
+//! A query says nothing about the unit that sends it: that is known from the message. For each of
+//! its ranges, a query makes this unit store one clock, one for each gap between the pieces that are
+//! recorded in it, and copies of those at its ends; over all queries these are about two clocks per
+//! range. The place of an access and the name of a lock are stored, too. A query is compared with
+//! each recorded piece of its ranges once.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};
@@ -66,7 +68,7 @@ pub(super) struct Answer {
 #[derive(Debug)]
 pub(super) struct Home {
     owner: Unit,
-    /// The number of times in a clock: that of the units.
+    /// The number of times in a clock.
     units: usize,
     shadow: Shadow,
     /// The clocks of those that have updated elements, by segment.

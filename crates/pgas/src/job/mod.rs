@@ -33,8 +33,6 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) me: Unit,
-    /// Prevents a second `Pgas` on this fabric.
-    _layer: Layer,
     /// Distinguishes messages of this `Pgas` from those of earlier ones.
     pub(crate) life: u64,
     /// The units that share this global memory.
@@ -58,6 +56,8 @@ pub(crate) struct Job {
     pub(crate) unfinished: Unfinished,
     /// If checking is off (the usual case), a check costs one predictable branch.
     pub(crate) check: Option<Checker>,
+    /// Prevents a second `Pgas` on this fabric until the fields above have been dropped.
+    _layer: Layer,
     /// Dropped last.
     pub(crate) fabric: Fabric,
 }

@@ -100,7 +100,11 @@ impl Team {
         let block = Block::new(job, if is_in { &peers } else { &[] });
         let [low, high] = block.words();
         let mut all = vec![[0; 3]; self.size() as usize];
-        self.all_gather(&[[proposal, low, high]], &mut all)?;
+        if let Err(error) = self.all_gather(&[[proposal, low, high]], &mut all) {
+            // Other members may already know the block.
+            block.leave_behind();
+            return Err(error);
+        }
         let ranks = group.into_iter().filter_map(|unit| self.rank_of(unit));
         let said: Vec<[u64; 3]> = ranks.map(|rank| all[rank as usize]).collect();
         let Some([id, ..]) = said.first().filter(|_| is_in) else {
@@ -147,7 +151,7 @@ impl Team {
     /// Ends the team. Collective: when it returns, no member uses the team any more. Dropping the
     /// last clone frees its local resources without synchronising with the others, and so does an
     /// error, including [`Error::TeamInUse`]. The memory in which the members meet is reused once
-    /// all of them have dropped the team.
+    /// all of them have dropped the team; after an error, it is not reused.
     pub fn destroy(self) -> Result<()> {
         if let Err(error) = self.barrier() {
             // Others may come to the board later.
