@@ -198,7 +198,7 @@ fn errors_about_others_are_known_to_the_launcher() {
             job: "heat".into(),
             how: "it ended with exit code 1".into(),
         }),
-        Box::new(samite::Error::late(
+        Box::new(samite::Error::timeout(
             "a barrier",
             samite::Whom::Any,
             std::time::Duration::from_secs(1),

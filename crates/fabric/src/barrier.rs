@@ -9,16 +9,16 @@
 //!   root -> member   GO   attempt, maximum   all members have arrived
 //!                    NO   attempt, peer      this incarnation of this peer is lost: no member will
 //!                                            pass
-//!                    LATE attempt, peer      this member has not arrived yet
+//!                    MISSING attempt, peer   this member has not arrived yet
 //! ```
 //! They are sent as signals, whose keys hold the kind, a hash of the list and its purpose, and the
 //! attempt, which a member counts. Values and peers are in the frame's inline bytes. The purpose of
 //! a layer is its name: a member that gave up beginning it, and is at a barrier of the program with
 //! the same list, is not taken for one that begins it.
 //!
-//! A member does not know which others have arrived. So the root tells those that have about one
-//! that has not, after half of its deadline, half of the rest, and so on. LATE ends no wait: a
-//! member whose deadline expires names that peer.
+//! A member does not know which others have arrived. So the root reports to those that have arrived
+//! one that has not, after half of its deadline, half of the rest, and so on. MISSING ends no wait:
+//! a member whose deadline expires names that peer.
 //!
 //! # Invariants
 //! G1 The root releases all members at once, while it knows that all of them have arrived and not
@@ -40,11 +40,11 @@
 //!   the others have passed.
 //! - A root whose deadline expires, or in which a handler panics, while a GO waits for room,
 //!   returns. All members have been released, and that GO is sent with its next progress.
-//! - NO and LATE wait for no room: a member that reads no answers gets none, and its deadline
+//! - NO and MISSING wait for no room: a member that reads no answers gets none, and its deadline
 //!   expires.
-//! - A member whose deadline is shorter than half of the root's gets no LATE, and names the root.
-//!   The member that LATE names may have arrived since, while another one is missing: the root
-//!   tells again in the rest of its deadline, but never in the last sixteenth.
+//! - A member whose deadline is shorter than half of the root's gets no MISSING, and names the
+//!   root. The member that MISSING names may have arrived since, while another one is missing: the
+//!   root reports again in the rest of its deadline, but never in the last sixteenth.
 //! - A root that dies while a GO waits for room has released some members; the others get
 //!   [`Error::PeerLost`].
 //! - A list names peers without their incarnations. Between a loss and the moment at which the root
@@ -60,7 +60,7 @@ use crate::wire::{Words, kind};
 use crate::{Error, PeerId, Result, Whom};
 
 /// The root reports no missing member in the last part of its deadline, one of so many.
-const TELLS: u32 = 16;
+const LAST_PART: u32 = 16;
 
 /// Returns bits that identify the list and its purpose.
 fn hash(purpose: &str, members: &[PeerId]) -> u64 {
@@ -146,24 +146,24 @@ impl Fabric {
         let deadline = self.deadline();
         // A member that goes back makes the root wait again, but only for one more deadline in all.
         let (mut left, mut first_return) = (deadline, None);
-        let (mut missing, mut changes) = (0, None);
+        let (mut next, mut changes) = (0, None);
         let (max, mut posted) = loop {
             let mut gather = |engine: &mut Engine| {
-                while let Some(other) = others.get(missing) {
+                while let Some(other) = others.get(next) {
                     if !engine.has_come(*other, list) {
                         let lost = engine.gone(*other);
                         let has_changed = changes.replace(engine.changes) != Some(engine.changes);
                         let any_lost = || has_changed.then(|| engine.lost_at(others, list))?;
                         return lost.or_else(any_lost).map(Err);
                     }
-                    missing += 1;
+                    next += 1;
                 }
                 Some(Ok(()))
             };
             let whom = Whom::Peer(*first);
             let half = left / 2;
             // A slice of 0 would never come to an end of what is left.
-            let slice = match half > deadline / (2 * TELLS) {
+            let slice = match half > deadline / (2 * LAST_PART) {
                 true => half,
                 false => left,
             };
@@ -171,16 +171,16 @@ impl Fabric {
                 .after_announcement(|| self.wait_within(slice, "a barrier", whom, &mut gather)?);
             match gathered {
                 Err(Error::Timeout { what, .. }) => {
-                    let late = *others.get(missing).unwrap_or(first);
+                    let missing = *others.get(next).unwrap_or(first);
                     if slice < left {
                         left -= slice;
                         self.0.with(|core| {
-                            core.engine.tell_late(others, list, late);
+                            core.engine.report_missing(others, list, missing);
                             core.flush();
                         });
                         continue;
                     }
-                    return Err(self.named(Error::late(what, Whom::Peer(late), deadline)));
+                    return Err(self.named(Error::timeout(what, Whom::Peer(missing), deadline)));
                 }
                 Err(error) => {
                     self.0.with(|core| core.break_up(others, list, &error));
@@ -197,7 +197,7 @@ impl Fabric {
                 Some(index) => {
                     let now = core.transport.now();
                     left = deadline.saturating_sub(now - *first_return.get_or_insert(now));
-                    missing = index;
+                    next = index;
                 }
                 None => break core.let_go(others, list, value),
             }
@@ -235,7 +235,7 @@ impl Fabric {
             } => {
                 let awaited = |core: &mut Core| core.engine.barriers.awaited(root, attempt);
                 let whom = self.0.with(awaited).unwrap_or(whom.id);
-                self.named(Error::late(what, whom, after))
+                self.named(Error::timeout(what, whom, after))
             }
             error => error,
         });

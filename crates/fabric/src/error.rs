@@ -26,12 +26,12 @@ impl fmt::Display for Whom {
     }
 }
 
-/// The message that did not come, or was not taken, before a deadline.
+/// What was expected before a deadline, and did not happen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Late {
-    /// A receive, for which no message came.
-    Receive {
+pub enum Expected {
+    /// The arrival of a message that a receive accepts.
+    Message {
         /// The tag that it accepts.
         tag: u64,
         /// The bits of the tag that are compared.
@@ -39,17 +39,17 @@ pub enum Late {
         /// Some tags of messages that did come, and that nobody has received.
         others: Vec<u64>,
     },
-    /// A receive, of whose message a part came.
+    /// The rest of a message whose beginning has arrived.
     Rest {
         /// Its tag.
         tag: u64,
     },
-    /// A send.
-    Send {
+    /// That a message was taken.
+    Receipt {
         /// Its tag.
         tag: u64,
     },
-    /// A signal that was awaited.
+    /// A signal.
     Signal {
         /// Its key.
         key: u64,
@@ -79,7 +79,7 @@ pub enum Error {
     )]
     NoMessages(Named<PeerId>),
     /// A wait passed its deadline.
-    #[error("{}", late(what, whom, *after, message.as_deref()))]
+    #[error("{}", timeout_sentence(what, whom, *after, expected.as_deref()))]
     Timeout {
         /// What the wait was for.
         what: &'static str,
@@ -87,8 +87,8 @@ pub enum Error {
         whom: Named<Whom>,
         /// The deadline.
         after: Duration,
-        /// The message that it waited for, if it was one.
-        message: Option<Box<Late>>,
+        /// The message or signal that was expected, if it was one.
+        expected: Option<Box<Expected>>,
     },
     /// The message is longer than the buffer, which contains its beginning or nothing.
     #[error(
@@ -269,26 +269,31 @@ fn life(incarnation: u32) -> String {
 }
 
 /// The sentence of a wait that reached its deadline.
-fn late(what: &str, whom: &Named<Whom>, after: Duration, message: Option<&Late>) -> String {
+fn timeout_sentence(
+    what: &str,
+    whom: &Named<Whom>,
+    after: Duration,
+    expected: Option<&Expected>,
+) -> String {
     let is_any = *whom == Whom::Any;
     let stopped = match whom.id {
         Whom::Any => "is any of them still running?",
         Whom::Agent => "is it stopped?",
         Whom::Peer(_) => "is it stopped, or waiting for this process?",
     };
-    match message {
+    match expected {
         None => format!("{what}: no answer from {whom} within {after:?}; {stopped}"),
-        Some(Late::Signal { key }) => {
+        Some(Expected::Signal { key }) => {
             format!("no signal with key {key} came from {whom} within {after:?}; {stopped}")
         }
-        Some(Late::Send { tag }) => format!(
+        Some(Expected::Receipt { tag }) => format!(
             "the message with tag {tag} was not taken by {whom} within {after:?}; does it receive this tag, \
              is it stopped, or waiting for this process?"
         ),
-        Some(Late::Rest { tag }) => format!(
+        Some(Expected::Rest { tag }) => format!(
             "the message with tag {tag} from {whom} did not arrive completely within {after:?}; {stopped}"
         ),
-        Some(Late::Receive { tag, mask, others }) => {
+        Some(Expected::Message { tag, mask, others }) => {
             let tags = match *mask {
                 u64::MAX => format!("tag {tag}"),
                 0 => "any tag".to_owned(),
@@ -344,12 +349,12 @@ const _: () = assert!(size_of::<Error>() <= 72);
 
 impl Error {
     /// A wait that reached its deadline.
-    pub fn late(what: &'static str, whom: impl Into<Named<Whom>>, after: Duration) -> Error {
+    pub fn timeout(what: &'static str, whom: impl Into<Named<Whom>>, after: Duration) -> Error {
         Error::Timeout {
             what,
             whom: whom.into(),
             after,
-            message: None,
+            expected: None,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
 use crate::wire::{frame, kind};
-use crate::{Bell, Config, Error, Identity, Late, Named, PeerId, PeerInfo, Result, Whom};
+use crate::{Bell, Config, Error, Expected, Identity, Named, PeerId, PeerInfo, Result, Whom};
 use samite_mem::ring::Body;
 use samite_mem::{Biased, Guard, Waiters};
 use std::collections::HashMap;
@@ -461,8 +461,8 @@ impl Fabric {
         let awaited =
             self.after_announcement(|| self.wait("a signal", Whom::Peer(from), &mut ended)?);
         awaited.map_err(|mut error| {
-            if let Error::Timeout { message, .. } = &mut error {
-                *message = Some(Box::new(Late::Signal { key }));
+            if let Error::Timeout { expected, .. } = &mut error {
+                *expected = Some(Box::new(Expected::Signal { key }));
             }
             error
         })

@@ -90,7 +90,7 @@ mod wire;
 pub use atomic::{Atomic, Width};
 pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
-pub use error::{Error, Late, Whom};
+pub use error::{Error, Expected, Whom};
 pub use fabric::Fabric;
 pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};
 pub use key::SegmentKey;

@@ -5,8 +5,8 @@
 //! whatever happens to it later: it may have printed a line and left, or died, before the others
 //! looked. While all units are alive, the table of peers suffices. Otherwise the process asks the
 //! agent, which remembers the units that have joined: once, and then only when a word of the table
-//! of peers says that a program has become complete, that a unit ended before it joined, or that one
-//! joined or left while others were missing or gone.
+//! of peers says that a program has become complete, that a unit ended before it joined, or that
+//! one joined or left while others were missing or gone.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
@@ -119,8 +119,8 @@ impl Fabric {
         Ok((found, have_been))
     }
 
-    /// Returns the wanted units once all of them have joined. The agent is asked between two waits, because it may be
-    /// slow, and other threads can use the fabric meanwhile.
+    /// Returns the wanted units once all of them have joined. The agent is asked between two waits,
+    /// because it may be slow, and other threads can use the fabric meanwhile.
     fn joined(&self, what: &'static str, wanted: &Wanted) -> Result<Vec<UnitLife>> {
         let deadline = self.deadline();
         let mut spent = Duration::ZERO;

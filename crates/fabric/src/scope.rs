@@ -188,7 +188,7 @@ impl Core {
                 continue;
             };
             let (what, whom) = (op.what, op.peer.map_or(Whom::Any, Whom::Peer));
-            let late = self.engine.late(what, whom, after, Some(key));
+            let late = self.engine.timeout(what, whom, after, Some(key));
             self.engine.give_up(key, late);
             if recalls == Recalls::AtOnce {
                 self.engine.ops.detach(key);

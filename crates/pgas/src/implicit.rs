@@ -150,7 +150,7 @@ impl Tracked {
         };
         given_up.extend(self.pending.extract_if(.., is_left));
         Err(match error {
-            Error::Timeout { what, after, .. } => Error::late(what, whom, after),
+            Error::Timeout { what, after, .. } => Error::timeout(what, whom, after),
             error => error,
         })
     }

@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// program ([`Pgas::of_program`]), or any others ([`Pgas::of`]). See the crate's text. Any thread
 /// may use it.
 ///
-/// A fabric has one at a time. In all of them, units have their numbers of the job ([`Unit`]); ranks
-/// of [`Pgas::world`] count the members. Units that are not members need not know of
-/// it: they may compute, leave or die, and may have global memory of their own at the same time.
+/// A fabric has one at a time. In all of them, units have their numbers of the job ([`Unit`]);
+/// ranks of [`Pgas::world`] count the members. Units that are not members need not know of it: they
+/// may compute, leave or die, and may have global memory of their own at the same time.
 ///
 /// Keep it as long as its teams and segments are used. Dropping it is *collective*: it completes
 /// what this unit has started, and waits until all members drop theirs, so that no unit uses the
@@ -66,8 +66,8 @@ impl Pgas {
     /// [`Error::NotAMember`] if this unit is not in `group`, or a unit of it not in the job;
     /// [`Error::AlreadyBegun`]: a fabric has one `Pgas` at a time; [`Error::NotBegun`] names a unit
     /// that does not join the job within the fabric's deadline, then does not begin within as long
-    /// again, or has ended. Once all have begun, they exchange what they need: [`Error::UnitLost`], or
-    /// the deadline, if one of them is lost or stops just then. The members may then try again.
+    /// again, or has ended. Once all have begun, they exchange what they need: [`Error::UnitLost`],
+    /// or the deadline, if one of them is lost or stops just then. The members may then try again.
     pub fn of(fabric: &Fabric, group: &Group) -> Result<Pgas> {
         Pgas::begin(fabric, Which::Group(group))
     }

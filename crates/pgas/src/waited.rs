@@ -76,7 +76,7 @@ impl Attempts {
         std::thread::yield_now();
         let after = fabric.deadline();
         match self.waited.is_over(after) {
-            true => Err(fabric.named(Error::late(what, whom, after)).into()),
+            true => Err(fabric.named(Error::timeout(what, whom, after)).into()),
             false => Ok(()),
         }
     }

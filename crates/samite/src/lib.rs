@@ -298,9 +298,9 @@ pub use bytemuck;
 #[doc(no_inline)]
 pub use ndarray;
 pub use samite_fabric::{
-    Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Fabric, Handle, Identity, Late,
-    Mask, Match, Named, PeerId, PeerInfo, Ptracer, Received, Remote, Result, Scope, Segment,
-    SegmentKey, Sent, Status, View, Whom, Width, agent, test_all, transport, wait_all,
+    Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Expected, Fabric, Handle,
+    Identity, Mask, Match, Named, PeerId, PeerInfo, Ptracer, Received, Remote, Result, Scope,
+    Segment, SegmentKey, Sent, Status, View, Whom, Width, agent, test_all, transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
 /// Global memory.

@@ -30,7 +30,7 @@ use crate::route::Route;
 use crate::rpc::Inbox;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
-use crate::{CostModel, Error, Late, Mask, Match, Named, PeerId, PeerInfo, Whom};
+use crate::{CostModel, Error, Expected, Mask, Match, Named, PeerId, PeerInfo, Whom};
 use outbox::Outbox;
 pub(crate) use outbox::{Budget, Queued};
 use samite_mem::Corrupt;
@@ -287,7 +287,7 @@ impl Engine {
 
     /// Returns the error of a wait that reached its deadline, for an operation if `key` says so.
     #[cold]
-    pub(crate) fn late(
+    pub(crate) fn timeout(
         &mut self,
         what: &'static str,
         whom: Whom,
@@ -296,26 +296,27 @@ impl Engine {
     ) -> Error {
         // A receive from any source knows its sender once a message has matched.
         let sender = key.and_then(|key| self.ops.get(key)?.peer);
-        let mut error = Error::late(what, sender.map_or(whom, Whom::Peer), after);
-        if let Error::Timeout { message, .. } = &mut error {
-            *message = key.and_then(|key| self.late_message(key)).map(Box::new);
+        let mut error = Error::timeout(what, sender.map_or(whom, Whom::Peer), after);
+        if let Error::Timeout { expected, .. } = &mut error {
+            *expected = key.and_then(|key| self.expected(key)).map(Box::new);
         }
         self.named(error)
     }
 
-    fn late_message(&mut self, key: Key) -> Option<Late> {
+    /// Returns the message that an operation waits for.
+    fn expected(&mut self, key: Key) -> Option<Expected> {
         match &self.ops.get(key)?.work {
-            Work::Send { tag, .. } => Some(Late::Send { tag: *tag }),
-            Work::Collect(collect) => Some(Late::Rest {
+            Work::Send { tag, .. } => Some(Expected::Receipt { tag: *tag }),
+            Work::Collect(collect) => Some(Expected::Rest {
                 tag: collect.status.tag,
             }),
-            Work::Pull(pull) => Some(Late::Rest {
+            Work::Pull(pull) => Some(Expected::Rest {
                 tag: pull.status.tag,
             }),
             Work::Receive { .. } | Work::ReceiveAny { .. } => {
                 let Match { source, tag, mask } = self.matcher.find(|posted| *posted == key)?;
                 let others = self.matcher.unexpected_tags(source);
-                Some(Late::Receive { tag, mask, others })
+                Some(Expected::Message { tag, mask, others })
             }
             _ => None,
         }

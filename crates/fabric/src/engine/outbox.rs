@@ -161,7 +161,7 @@ pub(crate) struct Outbox {
     withdrawals: u32,
     /// Withdrawals beyond [`WITHDRAWALS_MAX`], sent as earlier ones are answered. Later requests
     /// may overtake them: a withdrawal only names a send.
-    late_withdrawals: VecDeque<Key>,
+    deferred_withdrawals: VecDeque<Key>,
     /// Whether requests go before gets next time: the bodies of both share one area of the ring.
     requests_first: bool,
     dirty: bool,
@@ -319,7 +319,7 @@ impl Engine {
     pub(crate) fn withdrawal_answered(&mut self, by: PeerId) {
         let outbox = &mut self.peer(by).outbox;
         outbox.withdrawals = outbox.withdrawals.saturating_sub(1);
-        if let Some(send) = outbox.late_withdrawals.pop_front() {
+        if let Some(send) = outbox.deferred_withdrawals.pop_front() {
             self.post(by, kind::WITHDRAW, send, &[]);
         }
     }
@@ -405,7 +405,7 @@ impl Engine {
                     arg,
                     ..
                 } if self.peer(to).outbox.withdrawals >= WITHDRAWALS_MAX => {
-                    self.peer(to).outbox.late_withdrawals.push_back(*arg);
+                    self.peer(to).outbox.deferred_withdrawals.push_back(*arg);
                     continue;
                 }
                 Queued::Frame {

@@ -35,9 +35,9 @@ pub(crate) struct NodeMember {
     names: Names,
 }
 
-/// The names of the peers that were announced to this process, with their incarnations, for errors:
-/// a dead peer keeps its name when its slot is free. While the lock is held, nothing else is locked,
-/// and nothing of a caller runs.
+/// The names of the peers that were announced to this process, with their incarnations, for
+/// errors: a dead peer keeps its name when its slot is free. While the lock is held, nothing else
+/// is locked, and nothing of a caller runs.
 #[derive(Clone, Debug)]
 struct Names {
     /// The job of this process. The names of units of other jobs say which job.

@@ -120,8 +120,8 @@ impl PeerTable {
 
     /// Returns a counter that rises when a program has all of its units, when a unit will never
     /// join, and when one joins or leaves a job that the living units alone do not complete: then
-    /// asking the agent is worthwhile. A hint: the agent's answer decides, and the epoch rises after
-    /// it.
+    /// asking the agent is worthwhile. A hint: the agent's answer decides, and the epoch rises
+    /// after it.
     pub(crate) fn roster(&self) -> u64 {
         self.0.u64(ROSTER)
     }

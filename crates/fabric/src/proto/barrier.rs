@@ -14,7 +14,7 @@ pub(crate) const COME: u64 = 0;
 pub(crate) const BACK: u64 = 1;
 pub(crate) const GO: u64 = 2;
 pub(crate) const NO: u64 = 3;
-pub(crate) const LATE: u64 = 4;
+pub(crate) const MISSING: u64 = 4;
 
 const STEP_BITS: u32 = 3;
 pub(crate) const LIST_BITS: u32 = 29;
@@ -41,8 +41,8 @@ struct Waiting {
     root: PeerId,
     attempt: u64,
     answer: Option<Result<u64>>,
-    /// The member that had not arrived when the root last told.
-    late: Option<PeerId>,
+    /// The member that the root last reported missing.
+    missing: Option<PeerId>,
 }
 
 /// The barriers of this process.
@@ -78,7 +78,7 @@ impl Barriers {
             root,
             attempt: self.attempts,
             answer: None,
-            late: None,
+            missing: None,
         });
         self.attempts
     }
@@ -116,8 +116,8 @@ impl Barriers {
     /// Returns the party that a timeout of this wait names: the member that the root reported
     /// missing, otherwise the root.
     pub(crate) fn awaited(&mut self, root: PeerId, attempt: u64) -> Whom {
-        let late = self.wait(root, attempt).and_then(|wait| wait.late);
-        Whom::Peer(late.unwrap_or(root))
+        let missing = self.wait(root, attempt).and_then(|wait| wait.missing);
+        Whom::Peer(missing.unwrap_or(root))
     }
 }
 
@@ -153,11 +153,11 @@ impl Engine {
                     self.barriers.answered(from, attempt, Err(lost));
                 }
             }
-            LATE => {
+            MISSING => {
                 let Words([peer]) = Words::<1>::read(frame.inline).ok_or(WHO)?;
-                let late = PeerId(number(peer)?);
+                let missing = PeerId(number(peer)?);
                 if let Some(wait) = self.barriers.wait(from, attempt) {
-                    wait.late = Some(late);
+                    wait.missing = Some(missing);
                 }
             }
             _ => return Err("the key of a signal"),
@@ -200,9 +200,9 @@ impl Engine {
         }
     }
 
-    /// Tells those that have arrived which member has not.
-    pub(crate) fn tell_late(&mut self, others: &[PeerId], list: u64, late: PeerId) {
-        let late = Words([late.0.into()]).bytes();
+    /// Reports to those that have arrived a member that has not.
+    pub(crate) fn report_missing(&mut self, others: &[PeerId], list: u64, missing: PeerId) {
+        let missing = Words([missing.0.into()]).bytes();
         for other in others {
             let arrival = self
                 .peers
@@ -212,7 +212,7 @@ impl Engine {
             if let Some(Arrival { attempt, .. }) = arrival.copied()
                 && self.has_capacity(*other)
             {
-                self.post(*other, kind::SIGNAL, key(LATE, list, attempt), &late);
+                self.post(*other, kind::SIGNAL, key(MISSING, list, attempt), &missing);
             }
         }
     }

@@ -168,7 +168,7 @@ impl Call {
                 peer: self.to.peer.into(),
                 handler: self.service.number(),
             }),
-            _ => (core.engine).late(what, Whom::Peer(self.to.peer), after, None),
+            _ => (core.engine).timeout(what, Whom::Peer(self.to.peer), after, None),
         }
     }
 

@@ -280,7 +280,8 @@ impl Fabric {
         self.wait_for(&Wait::of_engine(deadline, what, whom, None), done)
     }
 
-    /// As [`Fabric::wait_within`], for a wait of several parts: adds the time for which it waited to
+    /// As [`Fabric::wait_within`], for a wait of several parts: adds the time for which it waited
+    /// to
     /// `spent`, without that for which this process was stopped.
     pub(crate) fn wait_part<T>(
         &self,
@@ -415,7 +416,7 @@ impl Fabric {
                         key,
                         ..
                     } = *wait;
-                    core.engine.late(what, whom, deadline, key)
+                    core.engine.timeout(what, whom, deadline, key)
                 };
                 return condition.look(core, waiting).ok_or_else(|| late(core));
             }

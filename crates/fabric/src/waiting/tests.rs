@@ -37,7 +37,7 @@ fn until_asleep(fabric: &Fabric, parked: usize) {
 #[test]
 fn a_condition_names_units() {
     let fabric = &alone();
-    let late = || Error::late("a test", Whom::Peer(fabric.me()), Duration::ZERO);
+    let late = || Error::timeout("a test", Whom::Peer(fabric.me()), Duration::ZERO);
     let mut looks = 0;
     let named = fabric.wait_until("a test", &[], || {
         looks += 1;

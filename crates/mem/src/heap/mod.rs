@@ -175,8 +175,8 @@ impl Heap {
         self.grow_by(bytes, None)?.block()
     }
 
-    /// Allocates such a block part by part, so that the caller can serve others in between. Waits up
-    /// to `deadline` for the source of extents. Local.
+    /// Allocates such a block part by part, so that the caller can serve others in between. Waits
+    /// up to `deadline` for the source of extents. Local.
     ///
     /// # Errors
     /// [`Error::Budget`]; [`Error::NoGrant`]; [`Error::Forked`]: the list of free memory is a copy,

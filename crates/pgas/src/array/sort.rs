@@ -28,8 +28,8 @@ impl<T: Elem> Array<T, 1> {
     /// runs.
     ///
     /// # Errors
-    /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`]. After another error, which may have met
-    /// some members only, elements may be in the array twice, or not at all.
+    /// [`ArrayError::NotInBlocks`], [`ArrayError::NoOrder`]. After another error, which may have
+    /// met some members only, elements may be in the array twice, or not at all.
     pub fn sort(&mut self) -> Result<()>
     where
         T: Ord,

@@ -6,10 +6,10 @@
 //! clock that was stored before it.
 //!
 //! A query says nothing about the unit that sends it: that is known from the message. For each of
-//! its ranges, a query makes this unit store one clock, one for each gap between the pieces that are
-//! recorded in it, and copies of those at its ends; over all queries these are about two clocks per
-//! range. The place of an access and the name of a lock are stored, too. A query is compared with
-//! each recorded piece of its ranges once.
+//! its ranges, a query makes this unit store one clock, one for each gap between the pieces that
+//! are recorded in it, and copies of those at its ends; over all queries these are about two clocks
+//! per range. The place of an access and the name of a lock are stored, too. A query is compared
+//! with each recorded piece of its ranges once.
 
 use super::clock::Clock;
 use super::report::{AccessKind, Conflict};

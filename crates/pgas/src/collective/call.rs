@@ -224,11 +224,11 @@ impl Failure {
 
     /// Returns the failure of a wait that reached its deadline, last waiting for `peer`.
     #[cold]
-    pub(crate) fn late(error: samite_fabric::Error, peer: Option<PeerId>) -> Failure {
+    pub(crate) fn timeout(error: samite_fabric::Error, peer: Option<PeerId>) -> Failure {
         let error = match (error, peer) {
             (samite_fabric::Error::Timeout { what, after, .. }, Some(peer)) => {
                 let whom = samite_fabric::Whom::Peer(peer);
-                samite_fabric::Error::late(what, whom, after)
+                samite_fabric::Error::timeout(what, whom, after)
             }
             (error, _) => error,
         };

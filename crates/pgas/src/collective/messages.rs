@@ -9,8 +9,8 @@
 //! time must be fewer than 2^19 calls apart. Two teams may have the same hash. The descriptor names
 //! the team, so calls of such teams with equal numbers end with an error. The life is that of the
 //! [`crate::Pgas`]: leftovers of one that ended badly are not taken for messages of the next 15.
-//! This unit may have skipped lives of the others, whose low bits can then be equal: the hash covers
-//! all bits.
+//! This unit may have skipped lives of the others, whose low bits can then be equal: the hash
+//! covers all bits.
 //!
 //! # Detecting mismatched calls
 //! Each member sends its descriptor to the next rank. It ends only when that of the previous rank

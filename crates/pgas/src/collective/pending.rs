@@ -301,7 +301,7 @@ mod tests {
                     pgas.job.collectives.is_idle().then_some(())
                 })?;
                 let (what, whom, after) = ("a test", Whom::Any, Duration::ZERO);
-                let late = Error::late(what, whom, after);
+                let late = Error::timeout(what, whom, after);
                 let ended = sum.flight.flying.lock().run.time_out(&pgas.job, late);
                 check!(ended.is_ok(), "{ended:?}");
                 same!(sum.wait()?, [2]);

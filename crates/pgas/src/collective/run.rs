@@ -366,7 +366,7 @@ impl<'b> Run<'b> {
             Link::Flags(flags) => flags.awaited(),
             Link::Messages(messages) => messages.first_awaited(),
         };
-        let failure = Failure::late(error, peer);
+        let failure = Failure::timeout(error, peer);
         match &mut self.link {
             Link::Messages(_) => self.stop(job, failure.clone()),
             Link::Flags(flags) => {

@@ -9,7 +9,7 @@ use crate::membership::NodeLife;
 use crate::node::PrivateExtents;
 use crate::node::agent::Node;
 use crate::ops::Outcome;
-use crate::proto::barrier::{COME, GO, LATE, NO, key};
+use crate::proto::barrier::{COME, GO, MISSING, NO, key};
 use crate::wire::{RemoteAddress, Words};
 use crate::{Config, Fabric, Identity};
 use samite_mem::SharedBytes;
@@ -195,7 +195,7 @@ fn a_late_rest_names_its_sender() {
     world.engine.matcher.post(Match::any(8), key);
     let late = |world: &mut World| {
         let after = Duration::from_secs(1);
-        let late = world.engine.late("receive", Whom::Any, after, Some(key));
+        let late = world.engine.timeout("receive", Whom::Any, after, Some(key));
         late.to_string()
     };
     let nothing = late(&mut world);
@@ -405,7 +405,7 @@ fn barriers_are_bounded() {
     let mut world = World::new();
     for list in 0..1 << 13 {
         world.say(kind::SIGNAL, key(GO, list, 1), &[7; 8], &[]);
-        world.say(kind::SIGNAL, key(LATE, list, 1), &[0; 8], &[]);
+        world.say(kind::SIGNAL, key(MISSING, list, 1), &[0; 8], &[]);
     }
     assert!(!world.is_turned_away());
     let mut said = 0;
@@ -421,9 +421,9 @@ fn barriers_are_bounded() {
         (NO, &[0; 8]),
         (NO, &[large, [0; 8]].concat()),
         (NO, &[[0; 8], large].concat()),
-        (LATE, &[]),
-        (LATE, &large),
-        (LATE + 1, &[0; 16]),
+        (MISSING, &[]),
+        (MISSING, &large),
+        (MISSING + 1, &[0; 16]),
     ];
     for (step, inline) in broken {
         world.join(1);

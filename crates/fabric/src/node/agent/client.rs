@@ -28,7 +28,7 @@ pub(super) fn ask(
     loop {
         let left = deadline.saturating_sub(start.elapsed());
         match ask_once(domain, request, left.max(AGAIN))? {
-            (Answer::Late, _) if start.elapsed() < deadline => std::thread::sleep(AGAIN),
+            (Answer::Again, _) if start.elapsed() < deadline => std::thread::sleep(AGAIN),
             answer => return Ok(answer),
         }
     }
@@ -43,7 +43,7 @@ fn ask_once(
     let socket = connect(domain, deadline)?;
     let left = deadline.saturating_sub(start.elapsed());
     match speak(socket.as_fd(), request, left) {
-        Err(Failure::Late) => last_answer(socket.as_fd()),
+        Err(Failure::NoAnswer) => last_answer(socket.as_fd()),
         answer => answer,
     }
 }
@@ -54,7 +54,7 @@ fn last_answer(socket: BorrowedFd<'_>) -> Result<(Answer, Vec<OwnedFd>), Failure
     rustix::net::shutdown(socket, Shutdown::Read).map_err(Failure::of)?;
     // This no longer waits.
     match receive(socket) {
-        Err(Failure::Closed) => Err(Failure::Late),
+        Err(Failure::Closed) => Err(Failure::NoAnswer),
         answer => answer,
     }
 }
@@ -72,7 +72,7 @@ fn speak(
     }
     match has_come(socket, at_most) {
         true => receive(socket),
-        false => Err(Failure::Late),
+        false => Err(Failure::NoAnswer),
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failu
         set_timeout(socket.as_fd(), left).map_err(Failure::Other)?;
         match rustix::net::connect(&socket, &address) {
             Err(Errno::INTR) if start.elapsed() < deadline => {}
-            Err(Errno::INTR) => return Err(Failure::Late),
+            Err(Errno::INTR) => return Err(Failure::NoAnswer),
             connected => break connected.map_err(Failure::of)?,
         }
     }
@@ -97,7 +97,7 @@ pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failu
 fn refused(answer: Answer) -> Failure {
     match answer {
         Answer::Refused(why) => Failure::Other(why),
-        Answer::Late => Failure::TooSlow,
+        Answer::Again => Failure::TooSlow,
         other => Failure::Other(format!("unexpected answer {other:?}")),
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn join<T>(
             (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
                 (peer, incarnation, fds)
             }
-            (Answer::Late, _) if start.elapsed() < config.deadline => {
+            (Answer::Again, _) if start.elapsed() < config.deadline => {
                 std::thread::sleep(AGAIN);
                 continue;
             }
@@ -305,7 +305,7 @@ mod tests {
         let domain = format!("too-slow-{}", std::process::id());
         let listener = bind(&domain, 4).unwrap();
         let agent = std::thread::spawn(move || {
-            for answer in [Answer::Late, Answer::Done] {
+            for answer in [Answer::Again, Answer::Done] {
                 let asked = rustix::net::accept(&listener).unwrap();
                 receive::<Request>(asked.as_fd()).unwrap();
                 send(asked.as_fd(), &answer, &[]).unwrap();
@@ -334,7 +334,7 @@ mod tests {
             "{heard:?}"
         );
         let (here, there) = pair();
-        assert_eq!(last_answer(here.as_fd()).err(), Some(Failure::Late));
+        assert_eq!(last_answer(here.as_fd()).err(), Some(Failure::NoAnswer));
         assert_eq!(send(there.as_fd(), &granted, &[]), Err(Failure::Closed));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     #[error("the connection was closed")]
     Closed,
     #[error("no answer in time; is the agent stopped?")]
-    Late,
+    NoAnswer,
     #[error(
         "this process was too slow to send its request each time, or too many others were joining"
     )]
@@ -49,7 +49,7 @@ impl Failure {
             Errno::CONNREFUSED => Failure::NoAgent,
             Errno::CONNRESET | Errno::PIPE => Failure::Closed,
             // The queue of callers was full, or nothing came, until the time-out.
-            Errno::AGAIN => Failure::Late,
+            Errno::AGAIN => Failure::NoAnswer,
             other => Failure::Other(other.to_string()),
         }
     }
@@ -66,7 +66,7 @@ impl Failure {
     pub(crate) fn of_member(self, domain: &str, after: Duration) -> Error {
         match self {
             Failure::NoAgent | Failure::Closed => Error::AgentLost(domain.to_owned()),
-            Failure::Late => Error::late("a request to the agent", Whom::Agent, after),
+            Failure::NoAnswer => Error::timeout("a request to the agent", Whom::Agent, after),
             Failure::TooSlow | Failure::Other(_) => Error::Request {
                 domain: domain.to_owned(),
                 why: self.to_string(),
@@ -145,7 +145,7 @@ pub(crate) enum Answer {
     Facts(DomainFacts, bool),
     /// The request did not arrive in time, or too many processes are joining. It was not read: ask
     /// again.
-    Late,
+    Again,
     Refused(String),
 }
 

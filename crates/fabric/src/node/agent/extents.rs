@@ -144,7 +144,7 @@ impl AgentExtents {
             }
             match receive(answer.as_fd()) {
                 Ok((Answer::Done, _)) => {}
-                Ok((Answer::Late, _)) => self.to_return.push(*span),
+                Ok((Answer::Again, _)) => self.to_return.push(*span),
                 // It may have been taken back: returned twice, it could be another process's by
                 // now.
                 answer => tracing::warn!(?answer, "an extent could not be given back"),
@@ -184,7 +184,7 @@ fn granted(answer: Result<(Answer, Vec<OwnedFd>), Failure>) -> Result<Span, sami
             used,
             budget,
         }),
-        Ok((Answer::Late, _)) => Err(unreached(&Failure::TooSlow)),
+        Ok((Answer::Again, _)) => Err(unreached(&Failure::TooSlow)),
         Ok((Answer::Refused(why), _)) => Err(samite_mem::Error::NoGrant(why)),
         Ok((answer, _)) => Err(samite_mem::Error::NoGrant(format!(
             "unexpected answer {answer:?}"
@@ -390,7 +390,7 @@ mod tests {
             request
         };
         extents.give_back(vec![span]);
-        for answer in [Answer::Late, Answer::Done] {
+        for answer in [Answer::Again, Answer::Done] {
             let request = hear(answer);
             assert!(
                 matches!(request, Request::GiveBack { offset, .. } if offset == span.offset),
@@ -448,7 +448,7 @@ mod tests {
         };
         let socket = connect(&extents.domain, LONG);
         let turned_away = rustix::net::accept(&listener).unwrap();
-        crate::node::agent::control::turn_away(turned_away.as_fd(), &Answer::Late);
+        crate::node::agent::control::turn_away(turned_away.as_fd(), &Answer::Again);
         drop(turned_away);
         let request = extents.extent(100);
         assert!(extents.send_by(socket, &request).is_err());
@@ -459,7 +459,7 @@ mod tests {
     }
 
     /// `grant` returns every extent before it requests more, including those for which the agent's
-    /// queue had no place, and those that it answered with `Late`.
+    /// queue had no place, and those that it answered with `Again`.
     #[test]
     fn what_is_given_back_is_back_before_more_is_asked_for() {
         let (listener, mut extents) = ends("before", 1);
@@ -486,7 +486,7 @@ mod tests {
             for _ in others {
                 drop(rustix::net::accept(&listener).unwrap());
             }
-            for answer in [Answer::Late, Answer::Done] {
+            for answer in [Answer::Again, Answer::Done] {
                 let request = hear(answer);
                 let is_it =
                     matches!(request, Request::GiveBack { offset, .. } if offset == span(1).offset);

@@ -188,7 +188,7 @@ impl Server {
             return self.confirm(member, &socket, spoke);
         }
         if !spoke {
-            let answer = pid.map_or_else(Answer::Refused, |_| Answer::Late);
+            let answer = pid.map_or_else(Answer::Refused, |_| Answer::Again);
             return control::turn_away(socket.as_fd(), &answer);
         }
         // Read even if the caller is refused: closing a connection with unread data would lose the
@@ -203,7 +203,7 @@ impl Server {
             }
         };
         let answer = match request {
-            Request::Join { .. } if self.candidates() >= CANDIDATES_MAX => Ok(Answer::Late),
+            Request::Join { .. } if self.candidates() >= CANDIDATES_MAX => Ok(Answer::Again),
             Request::Join { identity, cpus } => match self.node.candidate(pid, &cpus, &identity) {
                 Ok(member) => return self.invite(member, socket, pid),
                 Err(why) => Err(why),
@@ -321,10 +321,10 @@ mod tests {
         let (theirs, ours) = pair();
         let request = Request::Facts { after: None };
         control::send(theirs.as_fd(), &request, &[]).unwrap();
-        control::turn_away(ours.as_fd(), &Answer::Late);
+        control::turn_away(ours.as_fd(), &Answer::Again);
         assert!(control::send(theirs.as_fd(), &request, &[]).is_err());
         drop(ours);
         let answer = control::receive::<Answer>(theirs.as_fd());
-        assert!(matches!(answer, Ok((Answer::Late, _))), "{answer:?}");
+        assert!(matches!(answer, Ok((Answer::Again, _))), "{answer:?}");
     }
 }

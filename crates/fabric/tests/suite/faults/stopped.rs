@@ -182,8 +182,8 @@ fn a_stopped_agent_stops_who_asks_it() {
     );
 }
 
-/// A process is stopped for longer than its deadline while it waits for its job, and then hears news
-/// of another one: it has hardly waited.
+/// A process is stopped for longer than its deadline while it waits for its job, and then hears
+/// news of another one: it has hardly waited.
 #[test]
 fn who_was_stopped_goes_on_waiting_for_its_job() {
     let body = |unit: &Unit| -> Outcome {

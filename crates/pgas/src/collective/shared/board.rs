@@ -389,7 +389,7 @@ impl Board {
         let ready = || self.is_ready(&known);
         let waited = self.unless_it_panics(|| job.wait_stepping(what, &[], step, ready));
         waited.unwrap_or_else(|error| {
-            let failure = Failure::late(error, self.awaited(&known));
+            let failure = Failure::timeout(error, self.awaited(&known));
             Err(self.give_up(job, failure))
         })
     }

@@ -84,7 +84,7 @@ fn answer(random: &mut Rng) -> Answer {
             };
             Answer::Facts(facts, random.bool())
         }
-        10 => Answer::Late,
+        10 => Answer::Again,
         _ => Answer::Refused("d".repeat(random.usize(..1000))),
     }
 }
