@@ -39,7 +39,8 @@ impl Server {
     }
 
     /// Takes the oldest request or note of the peer whose turn it is, if there is any: peers are
-    /// served in turn, one item each. Makes no progress.
+    /// served in turn, one item each. Makes no progress. It locks the engine, so it must not be
+    /// called in a condition of a wait.
     pub fn take(&self) -> Option<Inbound> {
         let taken = locked(&self.inbox).take();
         self.taken(taken)

@@ -244,8 +244,10 @@ impl ExtentSource for AgentExtents {
 
     fn give_back(&mut self, extents: Vec<Span>) {
         self.to_return.extend(extents);
-        self.send_returns(&|| SOON);
-        self.collect_answers(SOON);
+        let start = Instant::now();
+        let left = || SOON.saturating_sub(start.elapsed());
+        self.send_returns(&|| left().max(AGAIN));
+        self.collect_answers(left());
     }
 
     fn tend(&mut self) {
