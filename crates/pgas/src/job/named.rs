@@ -6,7 +6,7 @@ use samite_fabric::{Named, PeerId};
 use std::sync::Arc;
 
 impl Job {
-    /// Returns a unit as errors name it: `heat.1`, or its number if nothing is known of it.
+    /// Returns a unit as errors name it: `heat.1`, or its number: only members have names.
     #[cold]
     pub(crate) fn named(&self, unit: Unit) -> Named<Unit> {
         let at = self.group.position(unit);
