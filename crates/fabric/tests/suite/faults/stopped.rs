@@ -196,7 +196,7 @@ fn who_was_stopped_goes_on_waiting_for_its_job() {
     };
     let deadline = Duration::from_secs(4);
     let units = units(2).config(move |config| config.deadline = deadline);
-    let name = "stopped::who_was_stopped_goes_on_waiting_for_its_job";
+    let name = "faults::stopped::who_was_stopped_goes_on_waiting_for_its_job";
     units.orchestrate_bare(name, body, |cluster| {
         let (waits, late) = (Who::Unit(0), Who::Unit(1));
         cluster.wait_point(late, "born");
@@ -254,7 +254,7 @@ fn stops_do_not_renew_a_wait_for_the_agent() {
         pause("the wait has ended");
         Ok(())
     };
-    let name = "stopped::stops_do_not_renew_a_wait_for_the_agent";
+    let name = "faults::stopped::stops_do_not_renew_a_wait_for_the_agent";
     units(1).orchestrate(name, body, |cluster| {
         let who = Who::Unit(0);
         cluster.wait_point(who, "the agent is to stop");

@@ -410,7 +410,7 @@ fn a_program_that_ended_first_is_named() {
         }
         use_all(&Pgas::of_program(&fabric)?, &group(&[1, 2]))
     };
-    let name = "groups::a_program_that_ended_first_is_named";
+    let name = "collective::groups::a_program_that_ended_first_is_named";
     programs(&[("prep", 1), ("solver", 2)]).orchestrate_bare(name, body, |cluster| {
         cluster.wait_gone(Who::Unit(0));
         for unit in [1, 2] {
