@@ -24,7 +24,7 @@ fn write(fabric: &Fabric) -> Result<(), Box<dyn Error>> {
     let stage = Stage::join(fabric)?;
     let mut results = stage.write("results").as_rank("writer", 0, 1).open()?;
     for number in 0..3 {
-        std::thread::sleep(fabric.deadline() * 5 / 2); // stands for a long computation
+        std::thread::sleep(2 * fabric.deadline()); // stands for a long computation
         let mut step = results.step()?;
         step.put(
             "squares",

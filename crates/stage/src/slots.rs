@@ -167,13 +167,14 @@ impl Slots {
                 Answer::Waiting(_) if left.is_none_or(|left| !left.is_zero()) => {}
                 Answer::Waiting(fault) => {
                     // Its place in the queue would delay other streams. A request for nothing,
-                    // which is answered at once, gives it up.
-                    self.client.request_later(|ticket| Request::Reserve {
+                    // which is answered at once, gives it up. If it cannot be sent, the place is
+                    // kept until the step is committed or aborted.
+                    let _ = self.client.request_later(|ticket| Request::Reserve {
                         ticket,
                         writer: self.writer,
                         wants: Vec::new(),
                         timeout: 0,
-                    })?;
+                    });
                     return Err(fault.into());
                 }
                 other => return Err(Error::Nonsense(format!("{other:?}"))),

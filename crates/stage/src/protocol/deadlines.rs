@@ -80,9 +80,16 @@ impl Coordinator {
         let half = self.streams.iter();
         let half = half.filter(|(_, stream)| stream.is_half_granted());
         let half: BTreeSet<StreamId> = half.map(|(&id, _)| id).collect();
-        let only = |set: &BTreeSet<StreamId>, id| set.iter().all(|other| *other == id);
+        // A stream without memory where a request waits can free none there.
+        let frees = |user: StreamId, id: StreamId, stream: &Stream| match user == id {
+            true => stream.moves(true, waiting),
+            false => !half.contains(&user) && !stuck.contains(&user),
+        };
         let moves = |&(&id, stream): &(&StreamId, &Stream)| {
-            only(&half, id) && only(&stuck, id) && stream.moves(true, waiting)
+            stream.short_at().into_iter().all(|at| {
+                let users = at.map_or_else(|| vec![id], |at| self.admission.users_of(at));
+                users.into_iter().all(|user| frees(user, id, stream))
+            })
         };
         due.filter(moves).map(|(&id, _)| id).collect()
     }

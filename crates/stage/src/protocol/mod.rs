@@ -41,9 +41,10 @@
 //!   for a step (`Begin`, `Next`, `At`) or for memory (`Begin`, `Reserve`) waits only for living
 //!   writers or readers at its deadline, the answer is [`Answer::Waiting`]. The same holds for a
 //!   block store that has made progress with one of its buffers since the request came
-//!   ([`Report::Working`]): allocating large memory or writing it to disk takes time. A request for
-//!   memory keeps its place, and the buffers that are being allocated, for the same request when it
-//!   comes again.
+//!   ([`Report::Working`]): allocating large memory or writing it to disk takes time. It also holds
+//!   for a second after memory was granted, or after the last rank has committed: the block store
+//!   that allocates or seals has not caused the delay. A request for memory keeps its place, and
+//!   the buffers that are being allocated, for the same request when it comes again.
 //! * A block store carries out its orders in the order in which they arrive. After `Free` it
 //!   forgets the buffer; if readers still have it mapped it may wait for them, but the coordinator
 //!   frees only buffers that no reader holds.

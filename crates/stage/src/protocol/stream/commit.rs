@@ -147,6 +147,7 @@ impl Stream {
         let buffers = std::mem::take(&mut state.buffers);
         self.drop_aside(rank);
         self.store.open.missing -= 1;
+        self.store.open.last_part_at = self.now;
         let part = self.store.open.parts[rank].as_ref();
         let used: HashSet<u64> = part
             .into_iter()

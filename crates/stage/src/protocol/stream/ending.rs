@@ -1,6 +1,7 @@
 //! How writer ranks close, fail or are lost, and how the stream ends.
 
 use super::Stream;
+use super::late::MOMENT;
 use super::writers::{Known, WriterState};
 use crate::protocol::{Answer, EndOfStream, Failure, Fault, Peer, Ticket};
 
@@ -72,6 +73,12 @@ impl Stream {
     pub(super) fn is_sealing(&self) -> bool {
         let open = &self.store.open;
         open.missing == 0 && open.sealing > 0
+    }
+
+    /// Returns true if the last rank committed the open step only a moment ago: its block stores
+    /// have had no time to seal it.
+    pub(super) fn has_just_been_written(&self) -> bool {
+        self.is_sealing() && self.now < self.store.open.last_part_at.saturating_add(MOMENT)
     }
 
     /// Wakes the stream for the leases of the ranks that are away.

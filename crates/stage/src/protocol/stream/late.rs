@@ -8,9 +8,9 @@ use crate::protocol::admission::Shortage;
 use crate::protocol::{EndOfStream, Fault, Peer};
 use std::cell::OnceCell;
 
-/// The time in milliseconds that a block store has for memory that was granted, even if the request
-/// had waited for others up to its deadline.
-const MOMENT: u64 = 1000;
+/// The time in milliseconds that a block store has to allocate memory that was granted, and to seal
+/// a step that is complete, even if the request had waited for others up to its deadline.
+pub(super) const MOMENT: u64 = 1000;
 
 impl PendingRequest {
     /// Returns what was short until a moment ago, if the request was granted its buffers then.
@@ -215,9 +215,11 @@ impl Stream {
                             rank: rank as u32,
                             step,
                         },
-                        None => Fault::BlockStoreSilent {
-                            block_store: self.unsealed().into(),
-                            bytes: self.store.last_bytes,
+                        // Every rank has committed it, so its block stores have yet to seal it.
+                        None => Fault::NoStep {
+                            stream,
+                            committed: step,
+                            whom: self.whom_next_waits_for(),
                         },
                     };
                 }

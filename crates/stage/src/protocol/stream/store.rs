@@ -51,6 +51,8 @@ pub(super) struct Stored {
 pub(super) struct Open {
     pub(super) parts: Vec<Option<Part>>,
     pub(super) missing: u32,
+    /// When the newest of its parts was committed.
+    pub(super) last_part_at: u64,
     /// Buffers that are not sealed yet.
     pub(super) sealing: u32,
     /// Back-pressure has let the step begin.
@@ -64,6 +66,7 @@ impl Open {
         Open {
             parts: (0..ranks).map(|_| None).collect(),
             missing: ranks as u32,
+            last_part_at: 0,
             sealing: 0,
             admitted: false,
             length: costs::TOLD,

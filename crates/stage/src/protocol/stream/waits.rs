@@ -148,14 +148,29 @@ impl Stream {
     }
 
     /// Returns true if the next step waits only for living writer ranks, not for one that is gone,
-    /// nor for a block store. A closed rank is not waited for (S10).
+    /// or for block stores that have had no time to seal it. A closed rank is not waited for (S10).
     pub(super) fn next_is_alive(&self) -> bool {
+        if self.is_sealing() {
+            return self.has_just_been_written();
+        }
         let step = self.store.committed;
         let ranks = self.writers.ranks.iter();
         let mut behind =
             ranks.filter(|rank| rank.next == step && rank.place != WriterState::Closed);
         let is_here = |rank: &super::writers::Rank| matches!(rank.place, WriterState::Here(_));
         behind.next().is_some_and(is_here) && behind.all(is_here)
+    }
+
+    /// Returns where the memory is short for which ranks wait: at a block store, or, with `None`,
+    /// within the limit of the stream.
+    pub(in crate::protocol) fn short_at(&self) -> BTreeSet<Option<Peer>> {
+        let ranks = self.writers.ranks.iter();
+        let asking = ranks.filter_map(|rank| rank.asking.as_ref());
+        let short = asking.filter_map(|asking| match &asking.stage {
+            Stage::Asked(_, short) => Some(short.and_then(|short| short.block_store)),
+            Stage::Queued | Stage::Allocating(..) => None,
+        });
+        short.collect()
     }
 
     /// Returns true if a rank waits for memory.
@@ -176,11 +191,15 @@ impl Stream {
     }
 
     /// Returns the processes that wait for an answer, as writers or as readers. Those that wait for
-    /// a block store to allocate memory, for a disk, or only for themselves do not count.
+    /// a block store to allocate memory or to seal a step, for a disk, or only for themselves do
+    /// not count.
     pub(in crate::protocol) fn waiting(&self) -> impl Iterator<Item = Peer> + '_ {
         let writers = self.writers.ranks.iter();
         let writers = writers.filter_map(|rank| rank.asking.as_ref());
         let writers = writers.filter(|asking| match &asking.stage {
+            Stage::Queued if asking.begin > Some(self.store.committed) => {
+                !self.has_just_been_written()
+            }
             Stage::Queued | Stage::Asked(..) => true,
             Stage::Allocating(buffers, _) => !self.grow(buffers),
         });
@@ -201,12 +220,14 @@ impl Stream {
     }
 
     /// Returns true if a rank of a group that wants the next step, or step `at`, waits for it to be
-    /// on disk, or until it can take it.
+    /// sealed or on disk, or until it can take it.
     fn waits_for_nobody(&self, group: &Group, rank: usize, at: Option<Step>) -> bool {
-        group
-            .wanted(rank, at)
-            .filter(|step| self.store.steps.contains_key(step))
-            .is_some_and(|step| !self.store.ready(step) || self.is_slow(group.ranks[rank].place))
+        let next = self.store.committed;
+        let step = group.wanted(rank, at).unwrap_or(next);
+        match self.store.steps.contains_key(&step) {
+            true => !self.store.ready(step) || self.is_slow(group.ranks[rank].place),
+            false => step == next && self.has_just_been_written(),
+        }
     }
 
     /// Returns true if the memory of this stream will be freed without help of a waiting process:

@@ -361,6 +361,7 @@ impl WriterRank {
             | Fault::NoMemory { .. }
             | Fault::NoBuffer { .. }
             | Fault::BlockStoreSilent { .. }
+            | Fault::NoStep { .. }
             | Fault::BlockStoreFull { .. }
             | Fault::NumbersUsedUp { .. } => {
                 // A precious step may leave too little memory for ever; then one rank waits for

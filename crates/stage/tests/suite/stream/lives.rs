@@ -395,7 +395,8 @@ impl Stage {
     }
 }
 
-/// A wait for who is gone, or never came, ends at its deadline; one for who lives does not.
+/// A wait for a process that is gone, or never came, ends at its deadline; one for a living process
+/// does not.
 #[test]
 fn only_who_lives_is_waited_for_beyond_a_deadline() {
     let mut stage = Stage::new(1 << 20);

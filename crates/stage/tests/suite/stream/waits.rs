@@ -1,4 +1,4 @@
-//! Who is waited for beyond a deadline: whoever lives and gets on, and lets go in the end.
+//! Which waits outlast their deadline: those for living processes that make progress.
 
 use super::*;
 
@@ -385,6 +385,141 @@ fn a_grant_at_the_deadline_leaves_the_block_store_a_moment() {
         Fault::BlockStoreSilent { .. }
     ));
     assert_eq!(stage.asked, asked, "the buffer was allocated anew");
+}
+
+/// The last rank commits just before the deadlines of a reader and of another rank: the block store
+/// did not delay them. It has a moment to seal the step, and no more.
+#[test]
+fn a_commit_at_the_deadline_leaves_the_block_store_a_moment() {
+    for seals in [true, false] {
+        let mut stage = Stage::new(1024);
+        let ranks = [0, 1].map(|rank| stage.writer(rank, 2, &config()));
+        let reader = stage.reader(10, group("viewer", Policy::Block));
+        let begun = ranks.map(|rank| stage.begin(rank, 0, 128));
+        let buffers = begun.map(|ticket| stage.buffers(ticket));
+        let first = stage.commit(ranks[0], 0, line(&[(0, 8)]), &buffers[0]);
+        assert_eq!(stage.answer(first), Answer::Committed);
+        let step = stage.next(10, reader);
+        let next = stage.begin(ranks[0], 1, 128);
+        stage.pass(999);
+        stage.obeys = false;
+        let last = stage.commit(ranks[1], 0, line(&[(8, 16)]), &buffers[1]);
+        assert_eq!(stage.answer(last), Answer::Committed);
+        stage.pass(1);
+        for ticket in [step, next] {
+            let Fault::NoStep { whom, .. } = stage.still_waits(ticket) else {
+                panic!("it does not wait for a step");
+            };
+            assert_eq!(whom, "peer 100 to seal step 0");
+        }
+        let step = stage.next(10, reader);
+        let next = stage.begin(ranks[0], 1, 128);
+        if seals {
+            stage.obeys = true;
+            let buffer = buffers[1][0].buffer;
+            stage.say(BLOCK_STORE, Request::Report(Report::Sealed { buffer }));
+            assert_eq!(stage.record(step).step, 0);
+            assert_eq!(stage.buffers(next).len(), 1);
+        } else {
+            stage.pass(1000);
+            for ticket in [step, next] {
+                assert!(matches!(stage.fault(ticket), Fault::NoStep { .. }));
+            }
+        }
+    }
+}
+
+/// A reader that waits only for a step to be sealed blocks nobody: the memory of the steps that it
+/// holds will be freed.
+#[test]
+fn a_reader_that_waits_for_a_step_to_be_sealed_delays_nobody() {
+    let mut stage = Stage::new(2 * 128);
+    let other = stage.writer_of(1, "other");
+    let field = stage.writer(0, 1, &config());
+    let readers = ["other", "field"].map(|stream| {
+        let ticket = stage.ask(Peer(10), |ticket| Request::OpenReader {
+            ticket,
+            stream: stream.into(),
+            reader: Box::new(group("viewer", Policy::Block)),
+            timeout: 0,
+            gives_up: false,
+        });
+        match stage.answer(ticket) {
+            Answer::Reading { reader, .. } => reader,
+            other => panic!("{other:?}"),
+        }
+    });
+    let want = || {
+        let (block_store, bytes) = (BLOCK_STORE, 128);
+        vec![Want { block_store, bytes }]
+    };
+    let begun = stage.begin_as(1, other, 0, want());
+    let buffers = stage.buffers(begun);
+    let slots = vec![Slot::from_elem(buffers[0].buffer, 1)];
+    let part = Part {
+        step: 0,
+        layout: LayoutRef::New(Arc::new(line(&[(0, 16)]))),
+        slots,
+        places: BlockOffsets::Packed,
+        attributes: Vec::new(),
+        checksum: 0,
+    };
+    let committed = stage.ask(Peer(1), |ticket| Request::Commit {
+        ticket,
+        writer: other,
+        part,
+        keep: false,
+    });
+    assert_eq!(stage.answer(committed), Answer::Committed);
+    let held = stage.next(10, readers[0]);
+    assert_eq!(stage.record(held).step, 0);
+    let begun = stage.begin(field, 0, 128);
+    let buffers = stage.buffers(begun);
+    let next = stage.next(10, readers[1]);
+    let ticket = stage.begin_as(1, other, 1, want());
+    stage.pass(999);
+    stage.obeys = false;
+    let committed = stage.commit(field, 0, line(&[(0, 16)]), &buffers);
+    assert_eq!(stage.answer(committed), Answer::Committed);
+    stage.pass(1);
+    let fault = stage.still_waits(ticket);
+    assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+    assert!(matches!(stage.still_waits(next), Fault::NoStep { .. }));
+}
+
+/// A stream that nobody reads keeps its memory. A request for memory of another block store waits
+/// for its own stream only.
+#[test]
+fn a_stream_without_memory_at_a_block_store_delays_nobody_there() {
+    for (block_store, waits) in [(SECOND, true), (BLOCK_STORE, false)] {
+        let mut stage = Stage::new(256);
+        let (memory, buffers, disk) = (256, 1000, 0);
+        let keep = Request::Keep {
+            memory,
+            buffers,
+            disk,
+        };
+        stage.say(SECOND, keep);
+        let other = stage.writer_of(0, "other");
+        let bytes = 128;
+        let ticket = stage.begin_at(other, 0, vec![Want { block_store, bytes }]);
+        let buffers = stage.buffers(ticket);
+        let ticket = stage.commit(other, 0, line(&[(0, 16)]), &buffers);
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+        let field = stage.writer(0, 1, &config());
+        let reader = stage.reader(10, group("viewer", Policy::Block));
+        stage.write(field, 0);
+        let held = stage.next(10, reader);
+        assert_eq!(stage.record(held).step, 0);
+        // More than what is free, in both cases.
+        let ticket = stage.begin(field, 1, 256);
+        stage.pass(1000);
+        let fault = match waits {
+            true => stage.still_waits(ticket),
+            false => stage.fault(ticket),
+        };
+        assert!(matches!(fault, Fault::NoMemory { .. }), "{fault}");
+    }
 }
 
 /// What was freed is still had by the writer of a stream that has failed: its block store says so,
