@@ -4,8 +4,11 @@
 //! a message is in memory before it can be checked. So the elements of all lists of a message have
 //! a limit, which is above what any process may use at the coordinator ([`ledger`](super::ledger)).
 
+use super::Slot;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use smallvec::{Array, SmallVec};
 use std::cell::Cell;
+use std::cmp::Ordering;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -54,6 +57,37 @@ where
     list(from).map(Arc::from)
 }
 
+/// Decodes a list with room for a few elements in place. Once it has more than these, all of them
+/// count.
+pub(crate) fn few<'de, D, A>(from: D) -> Result<SmallVec<A>, D::Error>
+where
+    D: Deserializer<'de>,
+    A: Array,
+    A::Item: Deserialize<'de>,
+{
+    from.deserialize_seq(Few(PhantomData))
+}
+
+/// Decodes a list of slots, whose elements count, too.
+pub(super) fn slots<'de, D, T>(from: D) -> Result<Vec<Slot<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    #[derive(serde::Deserialize)]
+    #[serde(bound = "T: Deserialize<'de>")]
+    struct One<T>(#[serde(deserialize_with = "few")] Slot<T>);
+    let slots: Vec<One<T>> = list(from)?;
+    Ok(slots.into_iter().map(|One(slot)| slot).collect())
+}
+
+/// Counts the bytes of more elements of the message that this thread decodes.
+fn count<E: Error>(bytes: usize) -> Result<(), E> {
+    let left = LEFT.get().checked_sub(bytes);
+    LEFT.set(left.ok_or_else(|| E::custom("too many elements"))?);
+    Ok(())
+}
+
 struct List<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
@@ -67,8 +101,35 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
         // Nothing is allocated for elements that are only promised.
         let mut list = Vec::new();
         while let Some(element) = elements.next_element()? {
-            let left = LEFT.get().checked_sub(size_of::<T>());
-            LEFT.set(left.ok_or_else(|| A::Error::custom("too many elements"))?);
+            count(size_of::<T>())?;
+            list.push(element);
+        }
+        Ok(list)
+    }
+}
+
+struct Few<A>(PhantomData<A>);
+
+impl<'de, A: Array> Visitor<'de> for Few<A>
+where
+    A::Item: Deserialize<'de>,
+{
+    type Value = SmallVec<A>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<SmallVec<A>, S::Error> {
+        let mut list = SmallVec::new();
+        while let Some(element) = elements.next_element()? {
+            let more = match list.len().cmp(&list.inline_size()) {
+                Ordering::Less => 0,
+                // All of them move to the heap.
+                Ordering::Equal => list.len() + 1,
+                Ordering::Greater => 1,
+            };
+            count(more * size_of::<A::Item>())?;
             list.push(element);
         }
         Ok(list)

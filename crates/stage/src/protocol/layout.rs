@@ -73,6 +73,7 @@ pub struct Variable {
     /// Type of its elements.
     pub dtype: Dtype,
     /// Shape of the whole array; the same at all ranks.
+    #[serde(deserialize_with = "super::decode::few")]
     pub shape: Dims,
     /// Its attributes.
     #[serde(deserialize_with = "super::decode::list")]

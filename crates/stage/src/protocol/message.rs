@@ -38,7 +38,7 @@ pub struct Part {
     /// Its layout.
     pub layout: LayoutRef,
     /// The buffers that [`Block::slot`](super::Block::slot) indexes, each with its copies.
-    #[serde(deserialize_with = "super::decode::list")]
+    #[serde(deserialize_with = "super::decode::slots")]
     pub slots: Vec<Slot<BufferId>>,
     /// The positions of the blocks in them.
     pub places: BlockOffsets,

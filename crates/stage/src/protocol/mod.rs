@@ -80,6 +80,7 @@ pub mod stream;
 mod watch;
 
 pub use coordinator::{Action, Coordinator, Event};
+pub(crate) use decode::few;
 pub use decode::{decode, decode_request};
 pub use fault::{EndOfStream, Failure, Fault, Names, Room};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};

@@ -34,7 +34,9 @@ pub struct Region {
 /// A box as it is encoded.
 #[derive(Clone, Serialize, Deserialize)]
 struct Corners {
+    #[serde(deserialize_with = "crate::protocol::few")]
     lower: Dims,
+    #[serde(deserialize_with = "crate::protocol::few")]
     upper: Dims,
 }
 

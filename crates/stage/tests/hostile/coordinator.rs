@@ -10,6 +10,7 @@ use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
 use samite_testkit::fuzz::{self, Rng, mutate};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 const BLOCK_STORE: Peer = Peer(1);
 const WRITER: Peer = Peer(2);
@@ -303,49 +304,71 @@ fn no_message_breaks_the_coordinator() {
     );
 }
 
-/// A message of lists whose elements take one byte each there, and many more in memory.
+/// A message of lists whose elements take one or two bytes each there, and many more in memory.
 #[test]
 fn a_message_of_many_small_elements() {
     let _alone = crate::alone();
-    let commit = |slots: Vec<Slot<BufferId>>| Request::Commit {
-        ticket: Ticket(1),
-        writer: WriterId {
-            stream: StreamId(0),
-            rank: 0,
-        },
-        part: Part {
-            step: 0,
-            layout: LayoutRef::Same(LayoutHash(0)),
-            slots,
-            places: BlockOffsets::Packed,
-            attributes: Vec::new(),
-            checksum: 0,
-        },
-        keep: false,
+    let buffer = BufferId {
+        stream: StreamId(0),
+        number: 0,
     };
-    let (none, one) = (
-        encode(&commit(Vec::new())),
-        encode(&commit(vec![Slot::new()])),
-    );
-    let mut pairs = none.iter().zip(&one);
-    let count = pairs.position(|(none, one)| none != one).expect("a count");
-    let many = 16usize << 20;
-    let message = [
-        &none[..count],
-        &encode(&many),
-        &vec![0; many],
-        &none[count + 1..],
-    ]
-    .concat();
-    let mut decoded = None;
-    let cost = crate::allocated(|| decoded = decode_request::<Request>(&message));
-    assert_eq!(decoded, None);
-    assert!(
-        cost < 32 * message.len(),
-        "{cost} bytes for {}",
-        message.len()
-    );
+    let commit = |layout, slots| {
+        encode(&Request::Commit {
+            ticket: Ticket(1),
+            writer: WriterId {
+                stream: StreamId(0),
+                rank: 0,
+            },
+            part: Part {
+                step: 0,
+                layout,
+                slots,
+                places: BlockOffsets::Packed,
+                attributes: Vec::new(),
+                checksum: 0,
+            },
+            keep: false,
+        })
+    };
+    let of_slots = |slots: Vec<Slot<BufferId>>| commit(LayoutRef::Same(LayoutHash(0)), slots);
+    let of_shape = |shape: &[u64]| {
+        let mut layout = layout();
+        layout.variables[0].shape = Dims::from_slice(shape);
+        commit(LayoutRef::New(Arc::new(layout)), Vec::new())
+    };
+    let of_slot = |copies| of_slots(vec![Slot::from_elem(buffer, copies)]);
+    // The messages with none and with one of the elements, the bytes of one, and how many.
+    let lists = [
+        (of_slots(Vec::new()), of_slots(vec![Slot::new()]), 1, 16),
+        (of_slot(0), of_slot(1), 2, 24),
+        (of_shape(&[]), of_shape(&[0]), 1, 40),
+    ];
+    for (none, one, bytes, millions) in lists {
+        let mut pairs = none.iter().zip(&one);
+        let count = pairs.position(|(none, one)| none != one).expect("a count");
+        let many = millions << 20;
+        let message = [
+            &none[..count],
+            &encode(&many),
+            &vec![0; many * bytes],
+            &none[count + 1..],
+        ]
+        .concat();
+        let mut decoded = None;
+        let cost = crate::allocated(|| decoded = decode_request::<Request>(&message));
+        assert_eq!(decoded, None);
+        assert!(
+            cost < 32 * message.len(),
+            "{cost} bytes for {}",
+            message.len()
+        );
+    }
     // A few are accepted.
-    let few = encode(&commit(vec![Slot::new(); 1000]));
-    assert!(decode_request::<Request>(&few).is_some());
+    for few in [
+        of_slots(vec![Slot::new(); 1000]),
+        of_slot(1000),
+        of_shape(&[0; 1000]),
+    ] {
+        assert!(decode_request::<Request>(&few).is_some());
+    }
 }
