@@ -134,6 +134,23 @@ impl Client {
         self.request_within(self.fabric.deadline(), what, question)
     }
 
+    /// As [`Client::request`], for a request that opens something. If the answer does not come in
+    /// time, the coordinator is told to undo it: nobody else could close what it opens.
+    pub(crate) fn open(
+        &self,
+        what: &'static str,
+        question: impl FnOnce(Ticket) -> Request,
+    ) -> Result<Answer> {
+        let mut call = self.request_later(question)?;
+        let answer = self.answer(what, &mut call);
+        if let Err(Error::Fabric(samite_fabric::Error::Timeout { .. })) = &answer {
+            let ticket = Ticket(call.id());
+            // If the message does not arrive, the coordinator learns of the end of this process.
+            let _ = self.tell(Request::Forget { ticket });
+        }
+        answer
+    }
+
     /// As [`Client::request`], with another deadline than the fabric's.
     pub(crate) fn request_within(
         &self,

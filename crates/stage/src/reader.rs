@@ -278,9 +278,14 @@ impl StoreReader {
             timeout: open_timeout,
             gives_up: timeout.is_some(),
         };
-        let (id, taken) = match client.request("opening a stream for reading", question)? {
-            Answer::Reading { reader, taken } => (reader, taken),
-            other => return Err(Error::Nonsense(format!("{other:?}"))),
+        let answer = client.open("opening a stream for reading", question)?;
+        let Answer::Reading {
+            reader: id,
+            taken,
+            program,
+        } = answer
+        else {
+            return Err(Error::Nonsense(format!("{answer:?}")));
         };
         let kept = StoreReader {
             client,

@@ -135,8 +135,8 @@ impl Watching {
             most: self.most,
             timeout: client.timeout(),
         };
-        match client.request("a stream to subscribe to", question)? {
-            Answer::Watching { watch } => Ok(Watch {
+        match client.open("a stream to subscribe to", question)? {
+            Answer::Watching { watch, program } => Ok(Watch {
                 client,
                 stream,
                 id: watch,

@@ -114,7 +114,7 @@ impl Writer {
             timeout: client.timeout(),
             gives_up: settings.timeout.is_some(),
         };
-        let answer = client.request("opening a stream for writing", question)?;
+        let answer = client.open("opening a stream for writing", question)?;
         let Answer::Writing {
             writer,
             next,

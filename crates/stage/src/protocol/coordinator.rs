@@ -325,6 +325,7 @@ impl Coordinator {
                     stream.close_watch(from, watch.number)
                 });
             }
+            Request::Forget { ticket } => self.forget_opening(from, ticket),
             Request::Figures { ticket } => {
                 let figures = self.all_figures();
                 self.answer(from, ticket, Answer::Figures(figures));

@@ -205,6 +205,9 @@ pub enum Request {
     },
     /// Ends a subscription. Not answered.
     CloseWatch { watch: WatchId },
+    /// The peer does not wait any more for the answer to its request `ticket` to open a stream or
+    /// a subscription: what that has opened is closed, as if its process had died. Not answered.
+    Forget { ticket: Ticket },
     /// Requests the state of everything. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
     /// Several threads of this process make requests: while one waits, another may write or read.
@@ -235,6 +238,7 @@ impl Request {
             | Request::Release { .. }
             | Request::CloseReader { .. }
             | Request::CloseWatch { .. }
+            | Request::Forget { .. }
             | Request::Threads => None,
         }
     }

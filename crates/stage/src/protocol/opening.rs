@@ -135,6 +135,11 @@ impl Pending {
         }
     }
 
+    /// Returns who opens, and by which request.
+    fn by(&self) -> (Peer, Ticket) {
+        (self.from, self.ticket)
+    }
+
     /// Returns true if waiting may help.
     fn may_pass(&self, fault: &Fault) -> bool {
         match fault {
@@ -207,6 +212,23 @@ impl Coordinator {
         news
     }
 
+    /// Ends a request to open something, or closes what it has opened: its process does not wait
+    /// for the answer any more.
+    pub(super) fn forget_opening(&mut self, from: Peer, ticket: Ticket) {
+        let is_it = |pending: &Pending| (pending.from, pending.ticket) == (from, ticket);
+        if let Some(at) = self.pending.iter().position(is_it) {
+            self.pending.remove(at);
+            return self.answer(from, ticket, Answer::Failed(Fault::NotOpen));
+        }
+        for stream in self.streams.values_mut() {
+            stream.forget_opening(from, ticket);
+        }
+        self.left.retain(|_, left| {
+            left.forget_opening(from, ticket);
+            !left.is_empty()
+        });
+    }
+
     /// Returns the names of open streams, not too many of them, and none that is very long.
     fn some_names(&self) -> Vec<String> {
         let open = self
@@ -226,8 +248,8 @@ impl Coordinator {
         match &pending.opening {
             Opening::Reader(reader, gives_up) => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
-                let stream = stream.ok_or_else(|| pending.no_stream(Vec::new()))?;
-                stream.open_reader(pending.from, reader, pending.cost, *gives_up)
+                let stream = stream.ok_or_else(|| pending.no_stream())?;
+                stream.open_reader(pending.by(), reader, pending.cost, *gives_up)
             }
             Opening::Watch {
                 interest,
@@ -235,8 +257,8 @@ impl Coordinator {
                 most,
             } => {
                 let stream = known.and_then(|id| self.streams.get_mut(&id));
-                let stream = stream.ok_or_else(|| pending.no_stream(Vec::new()))?;
-                stream.open_watch(pending.from, interest, *start, *most, pending.cost)
+                let stream = stream.ok_or_else(|| pending.no_stream())?;
+                stream.open_watch(pending.by(), interest, *start, *most, pending.cost)
             }
             Opening::Writer {
                 program,
@@ -270,7 +292,7 @@ impl Coordinator {
                 };
                 let block_stores = self.block_stores();
                 let stream = self.streams.get_mut(&id).ok_or(Fault::NotOpen)?;
-                stream.open_writer(pending.from, program, *rank, *size, block_stores, *gives_up)
+                stream.open_writer(pending.by(), program, *rank, *size, block_stores, *gives_up)
             }
         }
     }

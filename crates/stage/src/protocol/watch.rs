@@ -52,6 +52,8 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) peer: Peer,
+    /// The request that opened it.
+    ticket: Ticket,
     /// Its cost to the subscriber, with all the news that may wait for it.
     _charge: Charge,
     pub(crate) interest: Interest,
@@ -83,7 +85,7 @@ impl Watches {
     /// Adds a watch from step `from` on; the steps from `asked` to before `from` are gone.
     pub(crate) fn open(
         &mut self,
-        (peer, charge): (Peer, Charge),
+        (peer, ticket, charge): (Peer, Ticket, Charge),
         interest: Interest,
         (asked, from): (Step, Step),
         most: u32,
@@ -92,6 +94,7 @@ impl Watches {
         self.next += 1;
         let watch = Watch {
             peer,
+            ticket,
             _charge: charge,
             interest,
             from,
@@ -190,6 +193,13 @@ impl Watches {
             let closed = |asked: Waiting| (from, asked.ticket, Answer::Failed(Fault::NotOpen));
             self.out.extend(waiting.map(closed));
         }
+    }
+
+    /// Removes the watch that `from` has opened by the request `ticket`, if it has: it does not
+    /// know the answer.
+    pub(crate) fn forget_opening(&mut self, from: Peer, ticket: Ticket) {
+        self.watches
+            .retain(|_, watch| (watch.peer, watch.ticket) != (from, ticket));
     }
 
     /// Removes all watches of a lost process.

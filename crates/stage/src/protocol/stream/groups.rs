@@ -40,6 +40,8 @@ pub(super) struct StepLease {
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) place: ReaderState,
+    /// The process that opened it last, and by which request.
+    pub(super) by: (Peer, Ticket),
     /// The number, in the group's sequence, of the step that it takes next.
     pub(super) next: u64,
     pub(super) holds: BTreeMap<Ticket, StepLease>,

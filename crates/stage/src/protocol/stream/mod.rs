@@ -89,14 +89,14 @@ use super::{
 use crate::protocol::{Names, Room, Step};
 pub(super) use circles::{Keeping, Member, Stuck};
 use costs::Costs;
-use groups::Groups;
+use groups::{Groups, ReaderState};
 pub(super) use matching::Found;
 use matching::Matcher;
 use samite_fabric::Named;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::Store;
-use writers::Writers;
+use writers::{WriterState, Writers};
 
 /// An output of a stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -293,6 +293,20 @@ impl Stream {
         self.writer_lost(peer);
         self.reader_lost(peer);
         self.watches.lost(peer);
+        self.settle();
+    }
+
+    /// Closes what `from` has opened by the request `ticket`, whose answer it does not know. Its
+    /// rank may be opened again, as that of a process that has died.
+    pub fn forget_opening(&mut self, from: Peer, ticket: Ticket) {
+        let by = (from, ticket);
+        let mut ranks = self.writers.ranks.iter();
+        let opened = ranks.position(|rank| rank.place == WriterState::Here(from) && rank.by == by);
+        if let Some(rank) = opened {
+            self.leave_writer(from, rank as u32);
+        }
+        self.readers_leave(|rank| rank.place == ReaderState::Here(from) && rank.by == by);
+        self.watches.forget_opening(from, ticket);
         self.settle();
     }
 

@@ -5,19 +5,19 @@ use super::groups::{Group, Rank, ReaderState, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::settings::check_limits;
-use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Reader, ReaderId, Start, Step};
+use crate::protocol::{Answer, Fault, LONGEST_LEASE, Peer, Reader, ReaderId, Start, Step, Ticket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Mutex;
 
 impl Stream {
-    /// Opens the stream for a reader rank, or reopens it.
+    /// Opens the stream for a reader rank, or reopens it: `by` are its process and its request.
     ///
     /// # Errors
     /// Another size, a rank beyond it or taken, limits of zero, a start step that is gone. A taken
     /// rank may become free.
     pub fn open_reader(
         &mut self,
-        from: Peer,
+        by: (Peer, Ticket),
         reader: &Reader,
         cost: u64,
         gives_up: bool,
@@ -47,7 +47,7 @@ impl Stream {
                 }
                 number
             }
-            None => self.new_group(reader, (from, cost))?,
+            None => self.new_group(reader, (by.0, cost))?,
         };
         let Some(group) = self.groups.groups.get_mut(&number) else {
             return Err(Fault::NotOpen);
@@ -67,7 +67,7 @@ impl Stream {
             ReaderState::Away(_) => {}
             ReaderState::Gone | ReaderState::Closed => state.next = end,
         }
-        state.place = ReaderState::Here(from);
+        (state.place, state.by) = (ReaderState::Here(by.0), by);
         (state.told, state.gives_up) = (None, gives_up);
         let taken = state.next;
         self.settle();
@@ -121,6 +121,7 @@ impl Stream {
         let until = self.after(lease.max(self.config.linger));
         let rank = |_| Rank {
             place: ReaderState::Away(until),
+            by: (Peer(0), Ticket(0)),
             next: 0,
             holds: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -201,10 +202,15 @@ impl Stream {
 
     /// Handles the loss of a process that may be a reader rank.
     pub(super) fn reader_lost(&mut self, peer: Peer) {
+        self.readers_leave(|rank| rank.place == ReaderState::Here(peer));
+    }
+
+    /// Handles ranks that are gone without having closed: each may return until its lease ends.
+    pub(super) fn readers_leave(&mut self, is_gone: impl Fn(&Rank) -> bool) {
         let groups = self.groups.groups.iter();
         let ranks = groups.flat_map(|(&number, group)| {
             let ranks = group.ranks.iter().enumerate();
-            let lost = ranks.filter(|(_, rank)| rank.place == ReaderState::Here(peer));
+            let lost = ranks.filter(|(_, rank)| is_gone(rank));
             lost.map(move |(rank, _)| (number, rank, group.lease))
         });
         let lost: Vec<(u64, usize, u64)> = ranks.collect();

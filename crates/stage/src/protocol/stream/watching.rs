@@ -13,7 +13,7 @@ impl Stream {
     /// An empty box.
     pub fn open_watch(
         &mut self,
-        from: Peer,
+        (from, ticket): (Peer, Ticket),
         interest: &Interest,
         start: Start,
         most: u32,

@@ -76,6 +76,8 @@ pub(super) struct Known {
 #[derive(Debug)]
 pub(super) struct Rank {
     pub(super) place: WriterState,
+    /// The process that opened it last, and by which request.
+    pub(super) by: (Peer, Ticket),
     /// Why it is away, while it is.
     pub(super) failure: Failure,
     /// First step that it has not committed.
@@ -111,6 +113,7 @@ impl Writers {
     pub(super) fn new(program: &str, size: u32, until: u64) -> Self {
         let rank = |_| Rank {
             place: WriterState::Away(until),
+            by: (Peer(0), Ticket(0)),
             failure: Failure::NeverCame,
             next: 0,
             begun: false,
@@ -148,14 +151,15 @@ impl Writers {
 }
 
 impl Stream {
-    /// Opens the stream for a writer rank. `block_stores` are the current ones.
+    /// Opens the stream for a writer rank: `by` are its process and its request. `block_stores` are
+    /// the current ones.
     ///
     /// # Errors
     /// Another program's stream, another size, a rank beyond it or taken, a stream that is over.
     /// The last two may pass.
     pub fn open_writer(
         &mut self,
-        from: Peer,
+        by: (Peer, Ticket),
         program: &str,
         rank: u32,
         size: u32,
@@ -198,7 +202,8 @@ impl Stream {
                 peer,
             });
         }
-        (state.place, state.gives_up) = (WriterState::Here(from), gives_up);
+        (state.place, state.by) = (WriterState::Here(by.0), by);
+        state.gives_up = gives_up;
         let next = state.next;
         if self.store.open.parts.is_empty() {
             self.store.start(there as usize);

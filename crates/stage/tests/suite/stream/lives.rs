@@ -127,6 +127,63 @@ fn a_dead_writer_loses_only_what_it_had_not_committed() {
     stage.writer(0, 1, &config());
 }
 
+/// A process that does not know that it has opened a rank, or a subscription, has none.
+#[test]
+fn an_opening_that_is_forgotten_leaves_no_rank_taken() {
+    let mut stage = Stage::new(1 << 20);
+    let forget = |stage: &mut Stage, peer, ticket| {
+        stage.say(Peer(peer), Request::Forget { ticket });
+    };
+    // The request still waits for the stream.
+    let early = stage.ask(Peer(10), |ticket| Request::OpenReader {
+        ticket,
+        stream: "field".into(),
+        reader: Box::new(group("viewer", Policy::Block)),
+        timeout: 1000,
+        gives_up: false,
+    });
+    forget(&mut stage, 11, early);
+    assert!(stage.waits(early), "another process forgets nothing of it");
+    forget(&mut stage, 10, early);
+    assert_eq!(stage.fault(early), Fault::NotOpen);
+    // It has opened its rank.
+    for (peer, is_taken) in [(0, false), (1, true)] {
+        let ticket = stage.open_writer(peer, "solver", 0, 1, &config());
+        assert!(matches!(stage.answer(ticket), Answer::Writing { .. }));
+        forget(&mut stage, 7, ticket);
+        if !is_taken {
+            forget(&mut stage, u64::from(peer), ticket);
+        }
+    }
+    let ticket = stage.open_writer(2, "solver", 0, 1, &config());
+    assert!(matches!(stage.fault(ticket), Fault::RankTaken { .. }));
+    for peer in [10, 11] {
+        let ticket = stage.open_reader(peer, group("viewer", Policy::Block));
+        assert!(matches!(stage.answer(ticket), Answer::Reading { .. }));
+        forget(&mut stage, peer.into(), ticket);
+    }
+    // What it had opened by another request stays.
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    forget(&mut stage, 10, Ticket(0));
+    let step = stage.next(10, reader);
+    assert!(stage.waits(step));
+    let ticket = stage.ask(Peer(10), |ticket| Request::OpenWatch {
+        ticket,
+        stream: "field".into(),
+        interest: Box::new(Interest {
+            variable: "u".into(),
+            region: None,
+        }),
+        start: Start::Earliest,
+        most: 9,
+        timeout: 0,
+    });
+    assert!(matches!(stage.answer(ticket), Answer::Watching { .. }));
+    assert_eq!(stage.coordinator.subscriptions(), 1);
+    forget(&mut stage, 10, ticket);
+    assert_eq!(stage.coordinator.subscriptions(), 0);
+}
+
 #[test]
 fn a_part_of_a_dead_rank_stays_in_the_open_step() {
     let mut stage = Stage::new(1 << 20);

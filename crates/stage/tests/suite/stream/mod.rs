@@ -13,9 +13,9 @@ mod watching;
 
 use samite_stage::protocol::{
     Action, Answer, Attribute, Block, BlockOffsets, BufferAt, BufferId, Coordinator, EndOfStream,
-    Event, Failure, Fault, Handle, Layout, LayoutRef, Layouts, Limits, Notice, Order, Part, Peer,
-    Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start, Step, StepRecord, StreamConfig,
-    StreamId, Ticket, Unread, Variable, Want, WriterId,
+    Event, Failure, Fault, Handle, Interest, Layout, LayoutRef, Layouts, Limits, Notice, Order,
+    Part, Peer, Policy, Reader, ReaderId, Report, Request, Retain, Slot, Start, Step, StepRecord,
+    StreamConfig, StreamId, Ticket, Unread, Variable, Want, WriterId,
 };
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Region};
