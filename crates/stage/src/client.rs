@@ -38,6 +38,8 @@ pub(crate) struct Client {
     /// The thread that made the first request, and whether the coordinator knows of others.
     first_thread: OnceLock<ThreadId>,
     has_told: AtomicBool,
+    /// The run of the coordinator, once it was asked for.
+    run: OnceLock<u64>,
 }
 
 impl Client {
@@ -61,6 +63,7 @@ impl Client {
             service,
             first_thread: OnceLock::new(),
             has_told: AtomicBool::new(false),
+            run: OnceLock::new(),
         })
     }
 
@@ -197,6 +200,38 @@ impl Client {
             block_store: self.named(block_store),
             why,
         })
+    }
+
+    /// Sends a request to each of these block stores, and waits for all answers together. `None`
+    /// for a block store that does not answer within `timeout`, or refuses.
+    pub(crate) fn request_block_stores(
+        &self,
+        timeout: Duration,
+        block_stores: impl Iterator<Item = Peer>,
+        ask: &BlockStoreRequest,
+    ) -> Vec<Option<Vec<u8>>> {
+        let began = Instant::now();
+        let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
+        let calls: Vec<Result<Call>> = block_stores
+            .map(|block_store| self.call(ServiceId::BLOCK_STORE, block_store, encode))
+            .collect();
+        let answer = |call: Result<Call>| {
+            let left = timeout.saturating_sub(began.elapsed());
+            let answer = self.wait_for(left, "a block store", &mut call.ok()?).ok()?;
+            decoded::<BlockStoreAnswer>(&answer).ok()?.ok()
+        };
+        calls.into_iter().map(answer).collect()
+    }
+
+    /// Returns the number of the coordinator's run.
+    pub(crate) fn run(&self) -> Result<u64> {
+        if let Some(run) = self.run.get() {
+            return Ok(*run);
+        }
+        match self.request("the run of the domain", |ticket| Request::Run { ticket })? {
+            Answer::Run { run } => Ok(*self.run.get_or_init(|| run)),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
     }
 
     /// Returns a block store as errors name it.

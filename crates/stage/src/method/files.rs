@@ -77,7 +77,7 @@ impl FileWriting {
     ) -> Result<Self> {
         check_rank(program, rank, ranks)?;
         let folder = folder_of(folder, stream);
-        let run = run_of(&client.fabric, client.coordinator);
+        let run = run_of(client)?;
         let file = StepFile::begin(&folder, stream, run, rank, ranks).map_err(wrong(stream))?;
         let file = file.with_durability(durability);
         Ok(FileWriting {
@@ -152,7 +152,7 @@ impl FileReading {
     ) -> Result<Self> {
         check_rank(&options.group, options.rank, options.size)?;
         let folder = folder_of(&settings.folder, stream);
-        let run = run_of(&client.fabric, client.coordinator);
+        let run = run_of(&client)?;
         let is_alone = client.fabric.identity().units <= options.size;
         let deadline = client.fabric.deadline();
         // Polls until there are files, or the deadline has passed.

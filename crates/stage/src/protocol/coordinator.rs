@@ -48,6 +48,7 @@ pub enum Action {
 /// All streams of a domain.
 #[derive(Debug, Default)]
 pub struct Coordinator {
+    run: u64,
     pub(super) now: u64,
     pub(super) streams: BTreeMap<StreamId, Stream>,
     /// Subscriptions to streams that have ended, with the news not delivered yet.
@@ -76,6 +77,14 @@ impl Coordinator {
     /// Returns a coordinator without streams or block stores.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// As [`Coordinator::new`], with a number that no other coordinator has.
+    pub fn of_run(run: u64) -> Self {
+        Coordinator {
+            run,
+            ..Self::default()
+        }
     }
 
     /// Handles an event at `now` (in ms, never less than before).
@@ -329,6 +338,10 @@ impl Coordinator {
             Request::Figures { ticket } => {
                 let figures = self.all_figures();
                 self.answer(from, ticket, Answer::Figures(figures));
+            }
+            Request::Run { ticket } => {
+                let run = self.run;
+                self.answer(from, ticket, Answer::Run { run });
             }
             Request::Threads => {
                 self.threaded.insert(from);

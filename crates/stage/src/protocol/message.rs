@@ -210,6 +210,8 @@ pub enum Request {
     Forget { ticket: Ticket },
     /// Requests the state of everything. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
+    /// Requests the number of the coordinator's run. -> [`Answer::Run`]
+    Run { ticket: Ticket },
     /// Several threads of this process make requests: while one waits, another may write or read.
     /// Not answered.
     Threads,
@@ -230,7 +232,8 @@ impl Request {
             | Request::At { ticket, .. }
             | Request::OpenWatch { ticket, .. }
             | Request::Watch { ticket, .. }
-            | Request::Figures { ticket } => Some(*ticket),
+            | Request::Figures { ticket }
+            | Request::Run { ticket } => Some(*ticket),
             Request::Keep { .. }
             | Request::Report(_)
             | Request::Abort { .. }
@@ -365,6 +368,8 @@ pub enum Answer {
     News(Box<News>),
     /// The state of everything.
     Figures(Figures),
+    /// A random number, which another coordinator does not have.
+    Run { run: u64 },
     /// The requested step.
     Step(StepRecord),
     /// No more steps follow.

@@ -8,6 +8,7 @@ use crate::protocol::{Action, Coordinator, Event, Notice, Peer, Request, StreamF
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Lost, Owned};
 use samite_fabric::rpc::ServiceId;
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Coordinates all streams of a domain. It owns their state; when a process is lost, its part in
@@ -31,7 +32,7 @@ impl CoordinatorService {
     pub(super) fn new(fabric: &Fabric) -> CoordinatorService {
         CoordinatorService {
             clients: Clients::new(fabric, ServiceId::COORDINATOR),
-            coordinator: Coordinator::new(),
+            coordinator: Coordinator::of_run(RandomState::new().hash_one(())),
             store: Mailbox::default(),
             own: own(fabric),
             clock: Clock::new(fabric.now()),

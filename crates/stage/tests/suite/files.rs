@@ -12,7 +12,7 @@ use samite_stage::file::{Content, StepFile};
 use samite_stage::protocol::{Block, Fault, Layout, Variable};
 use samite_stage::space::Dims;
 use samite_stage::{Dtype, Error, Method, Region, Settings, Stage};
-use samite_testkit::{Outcome, check, pause, same};
+use samite_testkit::{Outcome, Who, check, pause, same};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -163,6 +163,37 @@ fn a_second_run_has_nothing_of_the_first() {
             cluster.release(play.actor(2));
             cluster.all_end();
             let _ = std::fs::remove_dir_all(self::folder(cluster.domain()));
+        },
+    );
+}
+
+/// A rank that cannot learn its run opens no file: the other ranks would not find it.
+#[test]
+fn a_rank_without_a_coordinator_opens_no_file() {
+    let play = Play::of(1, Mask::default());
+    let body = |fabric: &Fabric, _| {
+        let folder = folder(fabric.domain().unwrap_or_default());
+        let settings = Settings {
+            folder: folder.clone(),
+            ..Settings::of(Method::File)
+        };
+        let stage = stage(fabric, settings)?;
+        pause("joined");
+        let opened = stage.write("field").as_rank("solver", 0, 1).open();
+        let opened = opened.map(drop);
+        check!(matches!(opened, Err(Error::Fabric(_))), "{opened:?}");
+        check!(!folder.join("field").exists(), "it has begun a file");
+        Ok(())
+    };
+    let coordinator = Who::Unit(0);
+    play.run(
+        "files::a_rank_without_a_coordinator_opens_no_file",
+        body,
+        |cluster| {
+            cluster.wait_point(play.actor(0), "joined");
+            cluster.kill(coordinator);
+            cluster.wait_gone(coordinator);
+            cluster.release(play.actor(0));
         },
     );
 }
