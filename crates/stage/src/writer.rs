@@ -41,8 +41,8 @@ pub struct Writer {
     pub(crate) promised: (Arc<[Edge]>, u32),
     /// The step that was committed last, if this rank can still read it.
     pub(crate) kept: Option<Arc<WrittenStep>>,
-    /// The step that was begun last, if something was put into it and it was dropped without a
-    /// word.
+    /// The last step that was dropped with content, neither committed nor aborted. `None` once the
+    /// program commits or aborts it, or learns why it cannot.
     pub(crate) dropped: Option<Step>,
 }
 

@@ -84,7 +84,6 @@ impl StepWriter<'_> {
             (Target::BlockStores(_), None) => return Err(Error::Nonsense("a step twice".into())),
         }
         self.done = true;
-        self.writer.dropped = None;
         Ok(())
     }
 

@@ -20,8 +20,8 @@ use ndarray::{ArrayView, ArrayViewD, ArrayViewMut, ArrayViewMutD, Dimension, IxD
 use std::sync::Arc;
 
 /// A step that is being written. Dropping it without [`StepWriter::commit`] aborts it; it can be
-/// begun again. If something was put into it, and no other step is committed after it,
-/// [`Writer::close`] fails; [`StepWriter::abort`] says that it is left out on purpose.
+/// begun again. If something was put into it, and it is not committed later, [`Writer::close`]
+/// fails; [`StepWriter::abort`] says that it is left out on purpose.
 #[must_use = "a step that is dropped without `commit` is not in the stream"]
 pub struct StepWriter<'w> {
     writer: &'w mut Writer,
@@ -223,8 +223,9 @@ impl<'w> StepWriter<'w> {
         extent: impl Shape,
     ) -> Result<(Option<&LastStep>, ArrayViewMutD<'_, T>)> {
         let shape = shape.dims();
-        let region = block(name, &shape, &start.dims(), &extent.dims())?;
-        let variable = self.declare::<T>(name, shape)?;
+        let declared = block(name, &shape, &start.dims(), &extent.dims())
+            .and_then(|region| Ok((self.declare::<T>(name, shape)?, region)));
+        let (variable, region) = declared.inspect_err(|_| self.is_known = true)?;
         let extent = lengths(&region.shape());
         let bytes = region.bytes(T::DTYPE.bytes())?;
         let element = T::DTYPE.bytes();
@@ -238,7 +239,8 @@ impl<'w> StepWriter<'w> {
             }
             None => {
                 let slot = self.allocated.len();
-                self.stage(variable, region.clone(), element, Some(slot))?;
+                let staged = self.stage(variable, region.clone(), element, Some(slot));
+                staged.map(|_| ()).inspect_err(|_| self.is_known = true)?;
                 Some((slot, 0))
             }
         };
@@ -260,7 +262,7 @@ impl<'w> StepWriter<'w> {
             (None, ..) => &mut [],
             (Some((slot, offset)), Some(_), Some(slots)) => {
                 let memory = slots.memory(slot, offset, bytes);
-                memory.inspect_err(|_| self.spoiled = true)?
+                memory.inspect_err(|_| (self.spoiled, self.is_known) = (true, true))?
             }
             _ => staged.map_or(&mut [], Staged::bytes_mut),
         };
@@ -315,8 +317,8 @@ impl<'w> StepWriter<'w> {
         self.is_known = true;
     }
 
-    /// Returns true if the program put something into it, and nobody has told it that this is not
-    /// in the stream.
+    /// Returns true if the program put something into it, and neither aborted it nor was told of an
+    /// error.
     fn is_forgotten(&self) -> bool {
         let has_content = self.numbers.iter().any(|number| *number > 0)
             || self.blocks() > 0
@@ -335,6 +337,19 @@ impl<'w> StepWriter<'w> {
     fn failed(&mut self, before: usize, error: &Error) {
         self.is_known = true;
         self.spoiled |= self.blocks() > before || matches!(error, Error::Fabric(_));
+        if self.spoiled {
+            // The step can only be dropped: what it has, and requests that may still be granted,
+            // would delay others until then.
+            self.give_back();
+        }
+    }
+
+    /// Returns the buffers of a step that is not committed, and its place in the queue for more.
+    fn give_back(&mut self) {
+        self.slots = None;
+        if let (false, Target::BlockStores(kept)) = (self.done, &self.writer.to) {
+            kept.abort();
+        }
     }
 
     fn is_sound(&self) -> Result<()> {
@@ -499,10 +514,10 @@ impl Drop for StepWriter<'_> {
     fn drop(&mut self) {
         if self.is_forgotten() {
             self.writer.dropped = Some(self.number);
+        } else if self.is_known {
+            // Committed, or left out on purpose, whatever became of an earlier attempt.
+            self.writer.dropped = None;
         }
-        self.slots = None;
-        if let (false, Target::BlockStores(kept)) = (self.done, &self.writer.to) {
-            kept.abort();
-        }
+        self.give_back();
     }
 }

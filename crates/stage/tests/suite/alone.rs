@@ -124,6 +124,18 @@ fn a_stream_is_not_closed_without_a_step_that_was_filled() -> Result<()> {
         let mut step = field.step()?;
         step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
         step.commit()?;
+        // Forgotten, but left out on purpose when it is begun again, or not put for a reason.
+        for ends in 0..3 {
+            let mut step = field.step()?;
+            step.put("u", [3_u64], [0_u64], array![1.0, 2.0, 3.0].view())?;
+            drop(step);
+            let mut step = field.step()?;
+            match ends {
+                0 => step.abort(),
+                1 => assert!(step.put("u", [3_u64], [3_u64], array![1.0].view()).is_err()),
+                _ => assert!(step.alloc::<f64>("u", [3_u64], [3_u64], [1_u64]).is_err()),
+            }
+        }
         field.close()?;
         let name = format!("{method:?}, forgotten");
         let mut field = open(&name).open()?;
