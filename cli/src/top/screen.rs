@@ -131,7 +131,7 @@ mod tests {
     fn what_there_is_fits_on_a_screen_of_any_size() {
         let wait = |rank| Waiter {
             stream: Some("field".to_owned()),
-            who: format!("rank {rank} of solver"),
+            who: format!("solver.{rank}"),
             peer: rank,
             pid: Some(77),
             waits_for: "a first reader; 2 steps are unread".to_owned(),
@@ -160,11 +160,11 @@ mod tests {
             said("no stream is open") && said("there is no block store"),
             "{lines:#?}"
         );
-        let rows = lines.iter().filter(|line| line.contains("of solver"));
+        let rows = lines.iter().filter(|line| line.contains("solver."));
         let rows: Vec<&String> = rows.collect();
         assert_eq!(
             rows[2],
-            "field   rank 2 of solver  77   a first reader; 2 steps are unread  1.2 s"
+            "field   solver.2  77   a first reader; 2 steps are unread  1.2 s"
         );
         assert_eq!(lines[29], "q: quit");
         // A terminal that is too small is not an error.

@@ -215,6 +215,7 @@ fn errors_about_others_are_known_to_the_launcher() {
         Box::new(stage::Error::Fabric(lost())),
         Box::new(Fault::WriterFailed {
             stream: "field".into(),
+            program: Some("heat".into()),
             rank: 1,
             how: Failure::Died,
         }),
@@ -226,7 +227,7 @@ fn errors_about_others_are_known_to_the_launcher() {
         rank: 1,
         how: Failure::GaveUp,
     };
-    assert!(closed.fault("field").is_some());
+    assert!(closed.fault("field", None).is_some());
     for own in [
         samite::Error::Cancelled.to_string(),
         pgas::Error::AlreadyHeld.to_string(),

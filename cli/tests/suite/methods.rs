@@ -130,7 +130,7 @@ fn blocks_lie_where_the_method_says() {
         let parameters = "--shape 64,1024 --writers 1 --readers 1 --servers 2 --steps 100000000";
         let mut job = start(&format!("where-{method}"), parameters, method);
         let state = frozen(&mut job, "reader", |state| {
-            waiting(state, "who", "rank 0 of writer") == 1
+            waiting(state, "who", "writer.0") == 1
         });
         let (name, [agent, servers]) = granted(&state);
         let (here, there) = match method {
@@ -156,7 +156,7 @@ fn local_keeps_what_all_have_read() {
         let state = frozen(&mut job, "writer", |state| {
             let reader = &state["streams"][0]["readers"][0];
             let has_none = reader["queued_steps"] == 0 && reader["held_steps"] == 0;
-            has_none && waiting(state, "who", "rank 0 of reader") == 1
+            has_none && waiting(state, "who", "reader.0") == 1
         });
         assert_eq!(state["streams"][0]["held_steps"], kept, "{method}: {state}");
     }

@@ -53,7 +53,7 @@ fn a_writer_that_nobody_reads() {
     let pids: Vec<&Value> = writers.map(|unit| &unit["pid"]).collect();
     let waits = state["waits"].as_array().expect("a list");
     for (rank, wait) in waits.iter().enumerate() {
-        assert_eq!(wait["who"], format!("rank {rank} of synthetic-writer"));
+        assert_eq!(wait["who"], format!("synthetic-writer.{rank}"));
         assert_eq!(wait["waits_for"], "a first reader; 2 steps are unread");
         assert!(pids.contains(&&wait["pid"]), "{wait} of {pids:?}");
     }
@@ -62,7 +62,7 @@ fn a_writer_that_nobody_reads() {
         "synthetic-writer 2/2",
         "nobody yet",
         "1.0 MiB",
-        "rank 1 of synthetic-writer",
+        "synthetic-writer.1",
         "a first reader; 2 steps are unread",
         "samite-agent",
         "coordinator of streams",

@@ -117,7 +117,7 @@ const LOSSES: &[&str] = &[
     " died while holding the lock",
     " died while step ",
     " died and no other store had a copy",
-    " ended before it was complete: writer rank ",
+    " ended before it was complete: ",
     ": no answer from ",
     "is it stopped, or waiting for this process?",
     "is any of them still running?",

@@ -146,13 +146,16 @@ pub(crate) fn block(
             block: extent.to_vec(),
         });
     }
-    let region = Region::at(start, extent)?;
-    match Region::whole(shape)?.contains(&region) {
-        true => Ok(region),
+    let ends = |dim: usize| start[dim].checked_add(extent[dim]);
+    let is_inside = |dim| ends(dim).is_some_and(|end| end <= shape[dim]);
+    match (0..shape.len()).all(is_inside) {
+        true => Ok(Region::at(start, extent)?),
         false => Err(Error::BlockOutside {
             variable: variable.to_owned(),
-            block: region,
             shape: shape.to_vec(),
+            // A negative number was given, if it is that large.
+            start: start.iter().map(|start| *start as i64).collect(),
+            block: extent.to_vec(),
         }),
     }
 }

@@ -1,6 +1,7 @@
 //! The client side of a writing or reading process: its requests and their answers.
 
-use crate::protocol::{self, Answer, BlockStoreInfo, Peer, Request, Ticket};
+use crate::clock::millis;
+use crate::protocol::{self, Answer, BlockStoreInfo, Fault, Peer, Request, Ticket};
 use crate::service::{self, BlockStoreAnswer, BlockStoreRequest, Capacity, Staging, ToStore, life};
 use crate::{Error, Result};
 use samite_fabric::rpc::{Call, ServiceId};
@@ -69,12 +70,12 @@ impl Client {
 
     /// Returns how long a request may wait at the coordinator, in milliseconds.
     pub(crate) fn timeout(&self) -> u64 {
-        self.fabric.deadline().as_millis() as u64
+        millis(self.fabric.deadline())
     }
 
     /// As [`Client::timeout`], but at most `left`.
     pub(crate) fn timeout_of(&self, left: Option<Duration>) -> u64 {
-        let left = left.map_or(u64::MAX, |left| left.as_millis() as u64);
+        let left = left.map_or(u64::MAX, millis);
         self.timeout().min(left)
     }
 
@@ -179,7 +180,13 @@ impl Client {
         call: &mut Call,
     ) -> Result<Answer> {
         match decoded(&self.wait(deadline, what, call)?)? {
-            Answer::Failed(fault) => Err(fault.into()),
+            Answer::Failed(mut fault) => {
+                // The coordinator knows the names of block stores only.
+                if let Fault::RankTaken { peer, .. } = &mut fault {
+                    *peer = self.named(peer.id);
+                }
+                Err(fault.into())
+            }
             answer => Ok(answer),
         }
     }
@@ -293,7 +300,10 @@ impl Client {
     }
 
     fn wait(&self, deadline: Duration, what: &'static str, call: &mut Call) -> Result<Vec<u8>> {
-        let deadline = deadline.saturating_add(GRACE);
+        self.wait_for(deadline.saturating_add(GRACE), what, call)
+    }
+
+    fn wait_for(&self, deadline: Duration, what: &'static str, call: &mut Call) -> Result<Vec<u8>> {
         if self.service.is_some() {
             return Ok(call.wait_stepping(deadline, what, || self.serve())?);
         }

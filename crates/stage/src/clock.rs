@@ -9,6 +9,11 @@ use std::time::Duration;
 /// A process reads the clock more often than this, unless it is stopped.
 const GAP: Duration = Duration::from_millis(1500);
 
+/// Returns a time as messages give it, in milliseconds.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Counts how long this process has run since the clock was created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {

@@ -92,7 +92,7 @@ pub enum Error {
     #[error("an unexpected answer or state: {0}")]
     Nonsense(String),
     /// A block store did not do what it was asked.
-    #[error("{block_store} refused a request for a buffer: {why}")]
+    #[error("{block_store} refused a request: {why}")]
     BlockStore {
         /// The block store.
         block_store: Named<Peer>,
@@ -211,15 +211,17 @@ pub enum Error {
     },
     /// A block that is put outside its array.
     #[error(
-        "the block {block} does not lie inside {variable}, whose shape is {shape:?}: put it inside, or give the array a larger shape"
+        "the block of shape {block:?} at {start:?} does not lie inside {variable}, whose shape is {shape:?}: put it inside, or give the array a larger shape"
     )]
     BlockOutside {
         /// The variable.
         variable: String,
-        /// The block.
-        block: Region,
         /// Shape of the whole array.
         shape: Vec<u64>,
+        /// Where the block begins.
+        start: Vec<i64>,
+        /// Shape of the block.
+        block: Vec<u64>,
     },
     /// A stream that is closed without the step that was begun last.
     #[error(

@@ -52,6 +52,8 @@ struct StoreReader {
     client: Arc<Client>,
     id: ReaderId,
     stream: String,
+    /// The program that writes it.
+    program: String,
     contents: Option<(Arc<Contents>, Counts)>,
     /// A request that was not answered in time.
     late: Option<(Call, Wanted)>,
@@ -120,8 +122,11 @@ impl Reader {
         let mut tokens = link.tokens();
         let opened = match tokens > 0 {
             true => match open(0) {
-                // The death of the previous process of this rank was not noticed yet.
-                Err(Error::Fault(Fault::RankTaken { .. })) => open(client.timeout()),
+                // The death of the previous process of this rank was not noticed yet, or readers
+                // have yet to take steps that use the coordinator's memory.
+                Err(Error::Fault(Fault::RankTaken { .. } | Fault::TooMuchOpen { .. })) => {
+                    open(client.timeout())
+                }
                 opened => opened,
             },
             false => open(client.timeout()),
@@ -244,7 +249,11 @@ impl Reader {
             }
             Taken::End(end) => {
                 self.end = Some(end);
-                match end.fault(&self.stream) {
+                let writer = match &self.source {
+                    Source::Opened(Opened::BlockStores(kept)) => Some(kept.program.as_str()),
+                    Source::Opened(Opened::Files(_)) | Source::Later(..) => None,
+                };
+                match end.fault(&self.stream, writer) {
                     Some(fault) => Err(fault.into()),
                     None => Ok(None),
                 }
@@ -291,6 +300,7 @@ impl StoreReader {
             client,
             id,
             stream: stream.to_owned(),
+            program,
             contents: None,
             late: None,
             ready: None,

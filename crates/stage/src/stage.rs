@@ -2,11 +2,12 @@
 
 use crate::array::Selection;
 use crate::client::Client;
+use crate::clock::millis;
 use crate::method::graph::{self, Edge, Link, Operator, Registered};
 use crate::method::{Configuration, FileReading, Method, Settings};
 use crate::protocol::{
-    Answer, BlockStoreFigures, Expected, Figures, Limits, Policy, Reader as Options, Request,
-    Retain, Start, StreamConfig, Unread, decode,
+    Answer, Expected, Figures, Limits, Policy, Reader as Options, Request, Retain, Start,
+    StreamConfig, Unread, decode,
 };
 use crate::reader::Reader;
 use crate::service::{BlockStoreRequest, Usage};
@@ -159,7 +160,8 @@ impl Stage {
     }
 
     /// Returns the state of all streams of the domain, as the coordinator and the block stores
-    /// report it now. `None` for a block store that does not answer within `timeout`.
+    /// report it now. `None` for a block store that does not answer within `timeout`, which holds
+    /// for all of them together.
     ///
     /// # Errors
     /// The coordinator does not answer.
@@ -170,15 +172,13 @@ impl Stage {
             Answer::Figures(figures) => figures,
             other => return Err(Error::Nonsense(format!("{other:?}"))),
         };
-        let kept = |block_store: &BlockStoreFigures| {
-            let said = self.client.request_block_store(
-                timeout,
-                block_store.peer,
-                BlockStoreRequest::Figures,
-            );
-            said.ok().and_then(|bytes| decode(&bytes))
-        };
-        let kept = figures.block_stores.iter().map(kept).collect();
+        let block_stores = figures.block_stores.iter();
+        let kept = self.client.request_block_stores(
+            timeout,
+            block_stores.map(|block_store| block_store.peer),
+            &BlockStoreRequest::Figures,
+        );
+        let kept = kept.into_iter().map(|said| decode(&said?)).collect();
         Ok(Overview { figures, kept })
     }
 
@@ -232,7 +232,7 @@ impl Stage {
                 start: settings.start,
                 policy: settings.policy,
                 limits: None,
-                lease: settings.lease.as_millis() as u64,
+                lease: millis(settings.lease),
                 only: None,
             },
             policy: None,
@@ -290,7 +290,7 @@ impl Writing<'_> {
 
     /// Sets how long a dead rank may take to return.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.config.lease = lease.as_millis() as u64;
+        self.config.lease = millis(lease);
         self
     }
 
@@ -366,7 +366,7 @@ impl Reading<'_> {
 
     /// Sets how long a dead rank may take to return.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.as_millis() as u64;
+        self.options.lease = millis(lease);
         self
     }
 

@@ -21,6 +21,7 @@
 
 use crate::array::Selection;
 use crate::client::Client;
+use crate::clock::millis;
 use crate::method::{Method, Settings};
 use crate::protocol::{Answer, EndOfStream, Fault, Interest, News, Request, Start, Step, WatchId};
 use crate::{Error, Result, SpaceError};
@@ -52,6 +53,8 @@ pub struct Watching {
 pub struct Watch {
     client: Arc<Client>,
     stream: String,
+    /// The program that writes it.
+    program: String,
     id: WatchId,
     next: Option<Step>,
     /// A request that the coordinator did not answer in time.
@@ -139,6 +142,7 @@ impl Watching {
             Answer::Watching { watch, program } => Ok(Watch {
                 client,
                 stream,
+                program,
                 id: watch,
                 next: None,
                 late: None,
@@ -177,7 +181,7 @@ impl Watch {
             }
             Ok(Answer::End(end)) => {
                 self.ended = Some(end);
-                match end.fault(&self.stream) {
+                match end.fault(&self.stream, Some(&self.program)) {
                     Some(fault) => Err(fault.into()),
                     None => Ok(None),
                 }
@@ -201,7 +205,7 @@ impl Watch {
         self.client.request_later(|ticket| Request::Watch {
             ticket,
             watch: self.id,
-            timeout: deadline.as_millis() as u64,
+            timeout: millis(deadline),
         })
     }
 

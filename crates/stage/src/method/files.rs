@@ -168,11 +168,7 @@ impl FileReading {
             let stream = stream.to_owned();
             return Err(match Archive::open(&folder) {
                 Ok(_) => Error::OtherRun { stream, folder },
-                Err(_) => Fault::NoStream {
-                    stream,
-                    open: Vec::new(),
-                }
-                .into(),
+                Err(_) => Fault::NoStream { stream, open: None }.into(),
             });
         };
         let next = match options.start {

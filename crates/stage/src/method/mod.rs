@@ -22,6 +22,7 @@ mod run;
 mod spread;
 pub mod words;
 
+use crate::clock::millis;
 use crate::file::Durability;
 use crate::protocol::{Limits, Policy, Retain, Start, StreamConfig, Unread};
 use std::collections::BTreeMap;
@@ -183,8 +184,8 @@ impl Settings {
             retain: self.retain.unwrap_or_else(|| self.method.retain()),
             precious_first: self.precious_first,
             unread: self.unread,
-            lease: self.lease.as_millis() as u64,
-            linger: self.linger.as_millis() as u64,
+            lease: millis(self.lease),
+            linger: millis(self.linger),
             expected: Vec::new(),
         }
     }

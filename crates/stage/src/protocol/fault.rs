@@ -30,7 +30,8 @@ pub enum Fault {
         steps: u64,
     },
     #[error(
-        "{program}.{rank} has not committed step {step} of the stream {stream} yet, and the next step begins only when every rank has: wait longer, or check what that rank is doing"
+        "{} has not committed step {step} of the stream {stream} yet, and the next step begins only when every rank has: wait longer, or check what that rank is doing",
+        unit(program, rank)
     )]
     WriterBehind {
         stream: String,
@@ -89,8 +90,8 @@ pub enum Fault {
     )]
     NoStream {
         stream: String,
-        /// The streams that are open, some of them if they are many.
-        open: Vec<String>,
+        /// The streams that are open, some of them if they are many; `None` if it is not known.
+        open: Option<Vec<String>>,
     },
 
     // Memory that can never be granted
@@ -154,14 +155,19 @@ pub enum Fault {
         there: String,
         program: String,
     },
-    #[error("{program}.{rank} is there already, as {peer}: give each process a rank of its own")]
+    #[error(
+        "{} is there already{}: give each process a rank of its own",
+        unit(program, rank),
+        as_whom(peer, program, *rank)
+    )]
     RankTaken {
         program: String,
         rank: u32,
-        peer: Peer,
+        peer: Named<Peer>,
     },
     #[error(
-        "rank {rank} of {program} says that there are {size} ranks, but other ranks say {there}: give all ranks the same number"
+        "{} says that there are {size} ranks, but other ranks say {there}: give all ranks the same number",
+        unit(program, rank)
     )]
     SizeDiffers {
         program: String,
@@ -169,7 +175,10 @@ pub enum Fault {
         size: u32,
         there: u32,
     },
-    #[error("rank {rank} is not a rank of {program}, which has {size}: ranks are numbered from 0")]
+    #[error(
+        "{} does not exist: {program} has {size} ranks, numbered from 0",
+        unit(program, rank)
+    )]
     RankBeyond {
         program: String,
         rank: u32,
@@ -212,7 +221,8 @@ pub enum Fault {
     #[error("this rank has not begun step {step}, or has aborted it: begin it first")]
     NotBegun { step: Step },
     #[error(
-        "{program}.{rank} has closed the stream {stream} without writing step {step}, so that step can never be complete: write the same number of steps in every rank"
+        "{} has closed the stream {stream} without writing step {step}, so that step can never be complete: write the same number of steps in every rank",
+        unit(program, rank)
     )]
     RankClosed {
         stream: String,
@@ -221,7 +231,9 @@ pub enum Fault {
         step: Step,
     },
     #[error(
-        "{program}.{rank} closes the stream {stream} without step {step}, which {program}.{other} has committed: write the same number of steps in every rank"
+        "{} closes the stream {stream} without step {step}, which {} has committed: write the same number of steps in every rank",
+        unit(program, rank),
+        unit(program, other)
     )]
     ClosesEarly {
         stream: String,
@@ -230,9 +242,14 @@ pub enum Fault {
         step: Step,
         other: u32,
     },
-    #[error("the stream {stream} ended before it was complete: writer rank {rank} {how}")]
+    #[error(
+        "the stream {stream} ended before it was complete: {} {how}",
+        writer(program.as_deref(), *rank)
+    )]
     WriterFailed {
         stream: String,
+        /// The program that writes it; `None` if it is not known.
+        program: Option<String>,
         rank: u32,
         how: Failure,
     },
@@ -400,19 +417,43 @@ fn there_is(oldest: &Option<Step>) -> String {
     }
 }
 
-/// Returns the end of the sentence about a stream that nobody opened: which ones are open, the
-/// nearest name first.
-fn open_ones(stream: &str, open: &[String]) -> String {
+/// Returns the end of the sentence about a stream that nobody opened: which ones are open, and
+/// which of these has a similar name, if one has.
+fn open_ones(stream: &str, open: &Option<Vec<String>>) -> String {
+    let Some(open) = open else {
+        return String::new();
+    };
     let limit = (stream.chars().count() / 3).max(2);
     let distance = |name: &&String| strsim::damerau_levenshtein(stream, name);
     let near = open.iter().min_by_key(distance);
-    match (open, near.filter(|name| distance(name) <= limit)) {
+    match (&open[..], near.filter(|name| distance(name) <= limit)) {
         ([], _) => "; no stream is open".to_owned(),
         (open, None) => format!("; these are open: {}", open.join(", ")),
         (open, Some(near)) => {
             format!("; did you mean {near}? These are open: {}", open.join(", "))
         }
     }
+}
+
+/// Returns the name of a rank in errors. A group of the method `graph` is named `program/stream`.
+pub(crate) fn unit(program: &str, rank: impl fmt::Display) -> String {
+    let program = program.split('/').next().unwrap_or(program);
+    format!("{program}.{rank}")
+}
+
+/// Returns the name of a writer rank. Files do not say which program has written them.
+fn writer(program: Option<&str>, rank: u32) -> String {
+    program.map_or_else(
+        || format!("writer rank {rank}"),
+        |program| unit(program, rank),
+    )
+}
+
+/// Returns which process has a rank, unless its name says that already: a process may open a stream
+/// as a rank of another program.
+fn as_whom(peer: &Named<Peer>, program: &str, rank: u32) -> String {
+    let name = peer.name().filter(|name| **name != *unit(program, rank));
+    name.map_or_else(String::new, |name| format!(", as {name}"))
 }
 
 /// What has a limit of memory.
@@ -490,12 +531,14 @@ pub enum EndOfStream {
 }
 
 impl EndOfStream {
-    /// Returns the error of a stream that ended in this way; `None` if it was closed.
-    pub fn fault(self, stream: &str) -> Option<Fault> {
+    /// Returns the error of a stream that ended in this way; `None` if it was closed. `program`
+    /// writes it, if it is known.
+    pub fn fault(self, stream: &str, program: Option<&str>) -> Option<Fault> {
         match self {
             EndOfStream::Closed => None,
             EndOfStream::WriterFailed { rank, how } => Some(Fault::WriterFailed {
                 stream: stream.to_owned(),
+                program: program.map(str::to_owned),
                 rank,
                 how,
             }),

@@ -359,11 +359,15 @@ pub enum Answer {
     Committed,
     /// The rank has closed the stream.
     Closed,
-    /// The stream is open for reading. `taken` is the number of steps that the rank took before it
-    /// was restarted.
-    Reading { reader: ReaderId, taken: u64 },
-    /// The subscription exists.
-    Watching { watch: WatchId },
+    /// The stream, which `program` writes, is open for reading. `taken` is the number of steps that
+    /// the rank took before it was restarted.
+    Reading {
+        reader: ReaderId,
+        taken: u64,
+        program: String,
+    },
+    /// The subscription to a stream that `program` writes exists.
+    Watching { watch: WatchId, program: String },
     /// The next news item.
     News(Box<News>),
     /// The state of everything.

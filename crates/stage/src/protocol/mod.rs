@@ -82,6 +82,7 @@ mod watch;
 pub use coordinator::{Action, Coordinator, Event};
 pub(crate) use decode::few;
 pub use decode::{decode, decode_request};
+pub(crate) use fault::unit;
 pub use fault::{EndOfStream, Failure, Fault, Names, Room};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
 pub use ids::{

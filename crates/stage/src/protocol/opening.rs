@@ -6,7 +6,7 @@ use super::ledger::Charge;
 use super::queue::Queue;
 use super::stream::Stream;
 use super::{
-    Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket,
+    Answer, Fault, Interest, MOST_NEWS, Peer, Reader, Start, StreamConfig, StreamId, Ticket, unit,
 };
 
 /// A request to open a stream.
@@ -31,8 +31,8 @@ impl Opening {
     /// Returns the name of the opener for messages.
     pub(super) fn who(&self) -> String {
         match self {
-            Opening::Writer { program, rank, .. } => format!("rank {rank} of {program}"),
-            Opening::Reader(reader, _) => format!("rank {} of {}", reader.rank, reader.group),
+            Opening::Writer { program, rank, .. } => unit(program, rank),
+            Opening::Reader(reader, _) => unit(&reader.group, reader.rank),
             Opening::Watch { interest, .. } => format!("the subscriber to {interest}"),
         }
     }
@@ -128,10 +128,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    fn no_stream(&self, open: Vec<String>) -> Fault {
+    fn no_stream(&self) -> Fault {
         Fault::NoStream {
             stream: self.name.clone(),
-            open,
+            open: None,
         }
     }
 
@@ -203,7 +203,10 @@ impl Coordinator {
                     self.pending.push(pending);
                     continue;
                 }
-                Err(Fault::NoStream { .. }) => Answer::Failed(pending.no_stream(self.some_names())),
+                Err(Fault::NoStream { stream, .. }) => {
+                    let open = Some(self.some_names());
+                    Answer::Failed(Fault::NoStream { stream, open })
+                }
                 Err(fault) => Answer::Failed(fault),
             };
             news = true;

@@ -3,7 +3,7 @@
 use super::clients::{Clients, Heard, Mailbox};
 use super::envelope::{Packed, ToStore};
 use super::{SOON, own};
-use crate::clock::Clock;
+use crate::clock::{Clock, millis};
 use crate::protocol::{Action, Coordinator, Event, Notice, Peer, Request, StreamFigures};
 use samite_fabric::Fabric;
 use samite_fabric::agent::{self, Lost, Owned};
@@ -101,7 +101,7 @@ impl CoordinatorService {
 
     /// Reads the clock, once for all that is done next.
     fn look(&mut self) {
-        self.now = self.clock.look(self.clients.now()).as_millis() as u64;
+        self.now = millis(self.clock.look(self.clients.now()));
     }
 }
 

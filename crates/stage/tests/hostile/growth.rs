@@ -167,7 +167,7 @@ fn questions_that_wait() {
             timeout: 0,
         },
     );
-    let Some(Answer::Watching { watch }) = opened else {
+    let Some(Answer::Watching { watch, .. }) = opened else {
         panic!("{opened:?}");
     };
     let mut busy = 0;

@@ -56,7 +56,7 @@ impl World {
         match answer {
             Answer::Writing { writer, next, .. } => self.writers.push((to, writer, next)),
             Answer::Reading { reader, .. } => self.readers.push((to, reader)),
-            Answer::Watching { watch } => self.watches.push((to, watch)),
+            Answer::Watching { watch, .. } => self.watches.push((to, watch)),
             Answer::Begun { buffers } => self.buffers.extend(buffers.iter().map(|at| at.buffer)),
             Answer::Committed => self.writers.iter_mut().for_each(|(peer, _, next)| {
                 *next += u64::from(*peer == to);

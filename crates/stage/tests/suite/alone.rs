@@ -78,8 +78,13 @@ fn boxes_and_blocks_that_do_not_fit_are_named() -> Result<()> {
     );
     says(
         step.put("u", [4_u64, 4], [3_u64, 0], block.view()),
-        "the block [3..5, 0..3] does not lie inside u, whose shape is [4, 4]: put it inside, or give the array \
-         a larger shape",
+        "the block of shape [2, 3] at [3, 0] does not lie inside u, whose shape is [4, 4]: put it inside, or give \
+         the array a larger shape",
+    );
+    says(
+        step.put("u", [4, 4], [-1, 0], block.view()),
+        "the block of shape [2, 3] at [-1, 0] does not lie inside u, whose shape is [4, 4]: put it inside, or give \
+         the array a larger shape",
     );
     step.put("u", [4_u64, 4], [0_u64, 0], block.view())?;
     step.commit()?;
@@ -178,6 +183,26 @@ fn streams_that_are_open_are_listed() -> Result<()> {
         stage.reader("field"),
         "no program opened the stream field for writing in time: check its name, or wait longer; these are open: \
          temperature, pressure",
+    );
+    Ok(())
+}
+
+/// Who waits for a stream in files learns nothing of other streams, of which it does not know.
+#[test]
+fn streams_in_files_are_not_listed() -> Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fabric = alone();
+    let settings = Settings {
+        folder: folder.path().to_owned(),
+        ..Settings::of(Method::File)
+    };
+    let stage = Stage::join_with(&fabric, Configuration::of(settings))?;
+    let _other = stage.write("temperature").open()?;
+    fabric.set_deadline(Duration::from_millis(30));
+    let error = stage.reader("temperatur").map(|_| ()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no program opened the stream temperatur for writing in time: check its name, or wait longer"
     );
     Ok(())
 }

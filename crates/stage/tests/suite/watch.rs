@@ -224,7 +224,7 @@ fn a_lost_writer_is_named() {
         same!(told.region, Region::whole(&SHAPE)?);
         match watch.next(Duration::from_millis(5)) {
             Err(Error::Fault(Fault::NothingWritten { whom, .. })) => {
-                same!(whom, "rank 0 of solver to commit step 1, and 1 more");
+                same!(whom, "solver.0 to commit step 1, and 1 more");
             }
             other => check!(false, "{other:?}"),
         }

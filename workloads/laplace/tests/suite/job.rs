@@ -287,10 +287,7 @@ fn a_lost_solver_is_named() {
         // its stream.
         let expected: &[&str] = match solves {
             true => &["was lost", "died or left"],
-            false => &[
-                "writer rank 1 died",
-                "writer rank 0 stopped without closing",
-            ],
+            false => &["solver.1 died", "solver.0 stopped without closing"],
         };
         let is_named = expected.iter().any(|words| text.contains(words));
         check!(is_named, "it says: {text}");

@@ -16,7 +16,7 @@
 use super::Stream;
 use super::groups::{Group, Rank, ReaderState};
 use super::writers::{Stage, WriterState};
-use crate::protocol::{Peer, Policy, Step, StreamId};
+use crate::protocol::{Peer, Policy, Step, StreamId, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A rank of a stream.
@@ -238,11 +238,11 @@ impl Stream {
     /// Returns the name of a rank for messages.
     pub(in crate::protocol) fn name_of(&self, member: Member) -> String {
         match member {
-            Member::Writer(rank) => format!("rank {rank} of {}", self.writers.program()),
+            Member::Writer(rank) => unit(self.writers.program(), rank),
             Member::Reader(group, rank) => {
                 let group = self.groups.groups.get(&group);
                 let name = group.and_then(|group| group.name.as_deref());
-                format!("rank {rank} of {}", name.unwrap_or("?"))
+                unit(name.unwrap_or("?"), rank)
             }
         }
     }

@@ -61,7 +61,7 @@ impl Stream {
                 return Err(Fault::RankTaken {
                     program: program(),
                     rank,
-                    peer,
+                    peer: peer.into(),
                 });
             }
             ReaderState::Away(_) => {}
@@ -78,6 +78,7 @@ impl Stream {
                 group: number,
                 rank,
             },
+            program: self.writers.program().to_owned(),
         })
     }
 

@@ -4,7 +4,7 @@ use super::Stream;
 use super::groups::{Group, ReaderState};
 use super::writers::{PendingRequest, Stage, WriterState};
 use crate::protocol::figures::Lines;
-use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait};
+use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait, unit};
 use std::collections::BTreeSet;
 
 impl Stream {
@@ -63,7 +63,7 @@ impl Stream {
         let program = self.writers.program();
         for (rank, state) in self.writers.ranks.iter().enumerate() {
             if let Some(asking) = state.asking.as_ref().filter(|_| lines.take()) {
-                let who = format!("rank {rank} of {program}");
+                let who = unit(program, rank);
                 waits.push(self.wait(who, asking.peer, self.whom(asking), asking.since));
             }
         }
@@ -76,7 +76,7 @@ impl Stream {
                 if !lines.take() {
                     continue;
                 }
-                let who = format!("rank {rank} of {}", group.name.as_deref().unwrap_or("?"));
+                let who = unit(group.name.as_deref().unwrap_or("?"), rank);
                 let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at, |_| true);
                 waits.push(self.wait(who, peer, whom, asked.since));
             }
@@ -118,10 +118,8 @@ impl Stream {
                     let name = group.name.as_deref().unwrap_or("?");
                     let step = group.taken.front().copied().unwrap_or(step);
                     let is_here = matches!(group.ranks[last].place, ReaderState::Here(_));
-                    return (
-                        format!("rank {last} of {name} to take step {step}"),
-                        is_here,
-                    );
+                    let whom = unit(name, last);
+                    return (format!("{whom} to take step {step}"), is_here);
                 }
                 step
             }
@@ -305,10 +303,8 @@ impl Stream {
         match self.end {
             Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
             Some(EndOfStream::WriterFailed { rank, how }) => {
-                return format!(
-                    "no rank any more: rank {rank} of {} {how}",
-                    self.writers.program()
-                );
+                let whom = unit(self.writers.program(), rank);
+                return format!("no rank any more: {whom} {how}");
             }
             None => {}
         }
@@ -338,13 +334,14 @@ impl Stream {
             0 => String::new(),
             others => format!(", and {others} more"),
         };
+        let whom = unit(program, rank);
         match self.writers.ranks[rank].place {
             WriterState::Here(_) => {
                 let begun = match self.writers.ranks[rank].begun {
                     true => ", which it has begun",
                     false => "",
                 };
-                format!("rank {rank} of {program} to commit step {step}{begun}{others}")
+                format!("{whom} to commit step {step}{begun}{others}")
             }
             WriterState::Away(until) => {
                 let left = until.saturating_sub(self.now);
@@ -353,9 +350,9 @@ impl Stream {
                     Failure::Died => "died",
                     Failure::GaveUp | Failure::ClosedEarly => "stopped without closing the stream",
                 };
-                format!("rank {rank} of {program}, which {away}, for {left} ms more{others}")
+                format!("{whom}, which {away}, for {left} ms more{others}")
             }
-            WriterState::Closed => format!("rank {rank} of {program}, which has closed the stream"),
+            WriterState::Closed => format!("{whom}, which has closed the stream"),
         }
     }
 

@@ -37,9 +37,12 @@ impl Stream {
         };
         let begin = asked.max(unbroken);
         let charge = self.store.costs.ledger.charge(from, cost);
-        let number = self
-            .watches
-            .open((from, charge), interest.clone(), (asked, begin), most);
+        let number = self.watches.open(
+            (from, ticket, charge),
+            interest.clone(),
+            (asked, begin),
+            most,
+        );
         // Tells what is still stored; the later steps follow as they are committed.
         for step in begin..self.store.committed {
             if let Some((of, found)) = self.find(step, interest) {
@@ -50,7 +53,8 @@ impl Stream {
             stream: self.id,
             number,
         };
-        Ok(Answer::Watching { watch })
+        let program = self.writers.program().to_owned();
+        Ok(Answer::Watching { watch, program })
     }
 
     /// Handles a subscriber's request for the next news item.

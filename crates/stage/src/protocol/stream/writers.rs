@@ -199,7 +199,7 @@ impl Stream {
             return Err(Fault::RankTaken {
                 program,
                 rank,
-                peer,
+                peer: peer.into(),
             });
         }
         (state.place, state.by) = (WriterState::Here(by.0), by);
@@ -302,7 +302,8 @@ impl Stream {
         let Some(end) = self.end else {
             return Ok(());
         };
-        Err(end.fault(&self.name).unwrap_or(Fault::NotOpen))
+        let fault = end.fault(&self.name, Some(self.writers.program()));
+        Err(fault.unwrap_or(Fault::NotOpen))
     }
 
     /// Lets waiting requests begin if possible. Called after every event.

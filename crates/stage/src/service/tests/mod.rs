@@ -175,7 +175,9 @@ fn a_dead_process_that_was_slow_has_taken_nothing() {
     assert_eq!(waited.taken(), 0, "a step for one that is lost");
     let again = Peer::new(6, 2);
     let opened = open_reader(1, "field", (0, 1));
-    let Some(Answer::Reading { reader, taken: 0 }) = asked(&mut waited.coordinator, again, opened)
+    let Some(Answer::Reading {
+        reader, taken: 0, ..
+    }) = asked(&mut waited.coordinator, again, opened)
     else {
         panic!("its rank is free, and has taken nothing");
     };

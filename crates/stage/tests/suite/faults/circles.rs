@@ -16,8 +16,8 @@ fn is_circle(error: &Error) -> bool {
         Error::Fault(Fault::Circle { waits }) => waits,
         _ => return false,
     };
-    let field = "rank 0 of solver waits for capacity in field until rank 0 of analysis reads";
-    let control = "rank 0 of analysis waits for rank 0 of solver to commit step 0 of control";
+    let field = "solver.0 waits for capacity in field until analysis.0 reads";
+    let control = "analysis.0 waits for solver.0 to commit step 0 of control";
     waits.len() == 2
         && [field, control]
             .iter()

@@ -137,7 +137,7 @@ impl Watcher {
 
     pub(crate) fn on_answer(&mut self, world: &mut World, answer: Answer) {
         match (answer, self.stage) {
-            (Answer::Watching { watch }, Stage::Opening) => {
+            (Answer::Watching { watch, .. }, Stage::Opening) => {
                 self.id = Some(watch);
                 self.rest(world);
             }

@@ -60,7 +60,7 @@ impl World {
             let request = Request::OpenWriter {
                 ticket: self.ticket(),
                 stream: sketch.name.clone(),
-                program: format!("writers of {}", sketch.name),
+                program: format!("{}-writers", sketch.name),
                 rank,
                 size: sketch.writers.len() as u32,
                 config: Box::new(config()),
@@ -84,10 +84,7 @@ impl World {
                         rank,
                         size: readers.len() as u32,
                         limits: Some(Limits { steps, bytes }),
-                        ..group(
-                            &format!("readers {number} of {}", sketch.name),
-                            Policy::Block,
-                        )
+                        ..group(&format!("{}-readers-{number}", sketch.name), Policy::Block)
                     }),
                     timeout: 0,
                     gives_up: self.processes[reader as usize].gives_up,
@@ -293,7 +290,7 @@ fn a_limit_and_a_step_of_another_stream() {
     let told = world.late();
     assert_eq!(
         told[&0].to_string(),
-        "this wait would never end, because rank 0 of writers of field waits for capacity in field until rank 0 of readers 0 of field reads, and rank 0 of readers 0 of control waits for rank 0 of writers of control to commit step 0 of control: raise a limit, or change the order in which one of them reads or writes"
+        "this wait would never end, because field-writers.0 waits for capacity in field until field-readers-0.0 reads, and control-readers-0.0 waits for control-writers.0 to commit step 0 of control: raise a limit, or change the order in which one of them reads or writes"
     );
     assert!(is_circle(&told, 1), "{told:?}");
 }
@@ -322,8 +319,7 @@ fn a_process_that_waits_for_itself() {
         told[&0],
         Fault::Circle {
             waits: Arc::new([
-                "rank 0 of writers of field waits for capacity in field until rank 0 of readers 0 of field reads"
-                    .into()
+                "field-writers.0 waits for capacity in field until field-readers-0.0 reads".into()
             ])
         }
     );

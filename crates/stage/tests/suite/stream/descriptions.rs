@@ -250,7 +250,7 @@ fn a_circle_over_what_steps_say() {
     ];
     stage.pass(1000);
     let [here, other] = waits.map(|ticket| stage.fault(ticket));
-    let sentence = "this wait would never end, because rank 0 of there waits for capacity in there until rank 0 of viewer reads, and rank 0 of back waits for capacity in back until rank 0 of viewer reads: raise a limit, or change the order in which one of them reads or writes";
+    let sentence = "this wait would never end, because there.0 waits for capacity in there until viewer.0 reads, and back.0 waits for capacity in back until viewer.0 reads: raise a limit, or change the order in which one of them reads or writes";
     assert_eq!(here.to_string(), sentence);
     assert!(matches!(other, Fault::Circle { .. }), "{other}");
 }
@@ -367,7 +367,7 @@ fn a_rank_that_computes_beside_a_circle() {
     assert!(stage.waits(ticket));
     stage.pass(1000);
     let fault = stage.fault(ticket);
-    let sentence = "this wait would never end, because rank 0 of there waits for capacity in there until rank 0 of viewer reads, and rank 0 of viewer waits for rank 0 of back to commit step 0 of back: raise a limit, or change the order in which one of them reads or writes";
+    let sentence = "this wait would never end, because there.0 waits for capacity in there until viewer.0 reads, and viewer.0 waits for back.0 to commit step 0 of back: raise a limit, or change the order in which one of them reads or writes";
     assert_eq!(fault.to_string(), sentence);
     assert!(matches!(stage.fault(next), Fault::Circle { .. }));
     // Nor is a stream of its own named, which keeps what was read.

@@ -105,11 +105,17 @@ fn a_stream_that_has_failed_cannot_be_closed() {
         writer: one,
     });
     let (rank, how) = (0, Failure::NeverCame);
-    let stream = "field".to_owned();
+    let fault = Fault::WriterFailed {
+        stream: "field".to_owned(),
+        program: Some("solver".to_owned()),
+        rank,
+        how,
+    };
     assert_eq!(
-        stage.fault(ticket),
-        Fault::WriterFailed { stream, rank, how }
+        fault.to_string(),
+        "the stream field ended before it was complete: solver.0 never came"
     );
+    assert_eq!(stage.fault(ticket), fault);
 }
 
 #[test]
@@ -159,7 +165,7 @@ fn a_rank_that_has_closed_is_not_dead() {
     stage.pass(1000);
     let fault = stage.still_waits(next);
     assert!(
-        matches!(&fault, Fault::NoStep { whom, .. } if whom == "rank 1 of solver to commit step 1"),
+        matches!(&fault, Fault::NoStep { whom, .. } if whom == "solver.1 to commit step 1"),
         "{fault}"
     );
     stage.close(one);

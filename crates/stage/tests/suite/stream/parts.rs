@@ -158,7 +158,7 @@ fn opening_is_checked() {
     let ticket = stage.open_writer(5, "solver", 0, 2, &config());
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "solver.0 is there already, as peer 0: give each process a rank of its own"
+        "solver.0 is there already: give each process a rank of its own"
     );
     let ticket = stage.open_writer(5, "solver", 1, 3, &config());
     assert!(matches!(
@@ -178,7 +178,7 @@ fn opening_is_checked() {
     let ticket = stage.open_reader(11, group("viewer", Policy::Block));
     assert!(matches!(
         stage.fault(ticket),
-        Fault::RankTaken { peer: Peer(10), .. }
+        Fault::RankTaken { peer, .. } if peer == Peer(10)
     ));
     let ticket = stage.open_reader(
         11,

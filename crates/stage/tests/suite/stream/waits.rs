@@ -197,6 +197,35 @@ fn a_held_step_gives_way_when_it_is_released() {
     assert_eq!(stage.buffers(ticket).len(), 1);
 }
 
+/// A step that is only retained gives way when it is sealed, although nothing else follows from
+/// that.
+#[test]
+fn a_step_gives_way_when_it_is_sealed() {
+    let mut stage = Stage::new(128);
+    let config = StreamConfig {
+        unread: Unread::Discard,
+        retain: Retain { steps: 1, bytes: 0 },
+        ..config()
+    };
+    let field = stage.writer(0, 1, &config);
+    let begun = stage.begin(field, 0, 128);
+    let buffers = stage.buffers(begun);
+    stage.obeys = false;
+    let ticket = stage.commit(field, 0, line(&[(0, 16)]), &buffers);
+    assert_eq!(stage.answer(ticket), Answer::Committed);
+    let other = stage.writer_of(1, "other");
+    let want = Want {
+        block_store: BLOCK_STORE,
+        bytes: 128,
+    };
+    let ticket = stage.begin_as(1, other, 0, vec![want]);
+    assert!(stage.waits(ticket));
+    stage.obeys = true;
+    let buffer = buffers[0].buffer;
+    stage.say(BLOCK_STORE, Request::Report(Report::Sealed { buffer }));
+    assert_eq!(stage.buffers(ticket).len(), 1);
+}
+
 /// A request that was set aside holds up nobody as long as it is not repeated: its process may
 /// commit or abort the step.
 #[test]

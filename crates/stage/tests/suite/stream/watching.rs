@@ -25,7 +25,7 @@ impl Stage {
     fn watch(&mut self, peer: u32, interest: Interest, start: Start, most: u32) -> WatchId {
         let ticket = self.open_watch(peer, interest, start, most);
         match self.answer(ticket) {
-            Answer::Watching { watch } => watch,
+            Answer::Watching { watch, .. } => watch,
             other => panic!("{other:?}"),
         }
     }
@@ -186,8 +186,8 @@ fn a_deadline_names_whom_the_step_waits_for() {
     stage.pass(1);
     assert_eq!(
         stage.fault(ticket).to_string(),
-        "nothing was written to u of the stream field in time; 0 steps are committed, and the next one is waiting for rank 1 of \
-         solver to commit step 0, which it has begun"
+        "nothing was written to u of the stream field in time; 0 steps are committed, and the next one is waiting for \
+         solver.1 to commit step 0, which it has begun"
     );
     let ticket = stage.news(10, watch);
     stage.commit(one, 0, line(&[(8, 16)]), &second);
@@ -201,7 +201,7 @@ fn a_deadline_names_whom_the_step_waits_for() {
         ("the subscriber to u", Peer(10))
     );
     assert!(
-        waits.whom.starts_with("rank 0 of solver to commit step 1"),
+        waits.whom.starts_with("solver.0 to commit step 1"),
         "{}",
         waits.whom
     );
