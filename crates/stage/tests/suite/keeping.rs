@@ -27,6 +27,11 @@ fn settings(fabric: &Fabric, method: Method) -> Settings {
     }
 }
 
+/// The step whose values a variable has: each variable has others.
+fn of(name: &str, step: u64) -> u64 {
+    step + 1000 * u64::from(name.as_bytes()[0])
+}
+
 fn holds(step: u64, from: u64, array: ArrayViewD<'_, f64>) -> Outcome {
     let array = array.into_dimensionality::<Ix2>();
     check!(
@@ -45,28 +50,28 @@ fn compute(step: &mut StepWriter<'_>, (from, to): (u64, u64)) -> Outcome {
         "put",
         SHAPE,
         [from, 0],
-        rows(number, from..to, SHAPE[1]).view(),
+        rows(of("put", number), from..to, SHAPE[1]).view(),
     )?;
     for name in ["u", "v"] {
         let extent = [to - from, SHAPE[1]];
         let (last, mut new) = step.alloc_with_last::<f64>(name, SHAPE, [from, 0], extent)?;
         same!(last.map(|last| last.number()), number.checked_sub(1));
         let Some(last) = last else {
-            new.assign(&rows(number, from..to, SHAPE[1]).into_dyn());
+            new.assign(&rows(of(name, number), from..to, SHAPE[1]).into_dyn());
             continue;
         };
         let old = last.view::<f64>(name, block.clone())?;
         check!(old.is_some(), "{name} was allocated");
         let Some(old) = old else { continue };
-        holds(number - 1, from, old.view())?;
+        holds(of(name, number - 1), from, old.view())?;
         // From one step to the next every value grows by the same.
         new.assign(&old);
         new += value(1, 0, 0);
         // Nothing of the old one has changed, wherever the new one was written.
-        holds(number - 1, from, old)?;
+        holds(of(name, number - 1), from, old)?;
         let other = last.view::<f64>("v", [from + 1..to, 3..7])?;
         let other = other.and_then(|other| other.into_dimensionality::<Ix2>().ok());
-        check!(other.is_some_and(|other| is_right(number - 1, (from + 1, 3), other)));
+        check!(other.is_some_and(|other| is_right(of("v", number - 1), (from + 1, 3), other)));
         let whole = last.view::<f64>("u", ..)?;
         same!(whole.is_some(), to - from == SHAPE[0]);
         check!(matches!(
@@ -101,7 +106,10 @@ fn read(fabric: &Fabric, method: Method, steps: u64) -> Outcome {
         same!(step.number(), number);
         for name in ["u", "v", "put"] {
             let all: Array2<f64> = step.get(name, ..)?;
-            check!(is_right(number, (0, 0), all.view()), "{name} of {number}");
+            check!(
+                is_right(of(name, number), (0, 0), all.view()),
+                "{name} of {number}"
+            );
         }
     }
     check!(reader.next_step()?.is_none());
@@ -210,16 +218,17 @@ fn a_writer_is_killed_while_it_keeps_a_step() {
         let mut step = field.step()?;
         check!(step.last().is_none(), "another process kept it");
         for name in ["u", "v", "put"] {
-            step.put(name, SHAPE, [0_u64, 0], rows(3, 0..64, SHAPE[1]).view())?;
+            let whole = rows(of(name, 3), 0..64, SHAPE[1]);
+            step.put(name, SHAPE, [0_u64, 0], whole.view())?;
         }
         step.commit()?;
         let mut step = field.step()?;
         check!(step.last().is_none(), "it was not to be kept");
-        let whole = rows(4, 0..64, SHAPE[1]).into_dyn();
-        step.put("put", SHAPE, [0_u64, 0], rows(4, 0..64, SHAPE[1]).view())?;
+        let whole = |name| rows(of(name, 4), 0..64, SHAPE[1]).into_dyn();
+        step.put("put", SHAPE, [0_u64, 0], whole("put").view())?;
         for name in ["u", "v"] {
             let mut new = step.alloc::<f64>(name, SHAPE, [0_u64, 0], SHAPE)?;
-            new.assign(&whole);
+            new.assign(&whole(name));
         }
         step.commit_and_keep()?;
         write(&mut field, (0, 64))?;

@@ -69,7 +69,8 @@ fn one_to_one(fabric: &Fabric, me: u32) -> Outcome {
             let mut step = field.step()?;
             same!(step.number(), number);
             step.put("u", SHAPE, [0_u64, 0], whole.slice(s![1..-1, 1..-1]))?;
-            step.put("t", SHAPE, [0_u64, 0], whole.slice(s![1..41, 1..31]))?;
+            let other = whole.mapv(|value| -value);
+            step.put("t", SHAPE, [0_u64, 0], other.slice(s![1..41, 1..31]))?;
             step.attribute("time", Attribute::Real(number as f64 / 2.0));
             step.commit()?;
         }
@@ -95,7 +96,8 @@ fn one_to_one(fabric: &Fabric, me: u32) -> Outcome {
         check!(is_right(number, 0, 0, &all.view().into_dyn()), "{all}");
         let part: Array2<f64> = step.get("t", [10_u64..33, 7..9])?;
         same!(part.shape(), &[23, 2]);
-        check!(is_right(number, 10, 7, &part.view().into_dyn()), "{part}");
+        let part = part.mapv(|value| -value).into_dyn();
+        check!(is_right(number, 10, 7, &part.view()), "{part}");
         let view = step.view::<f64>("u", [3_u64..5, 28..30])?;
         same!(view.is_some(), maps_host(fabric));
         if let Some(view) = view {
