@@ -8,11 +8,13 @@ use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
 use samite::config::Resolved;
-use samite::stage::{Configuration, Method};
+use samite::stage::{Configuration, Method, Stage};
+use samite::{Fabric, FabricConfig, Identity};
 use samite_launch::{Builtins, Event, Interrupts, Plan, Program, Run, Workflow, find_program};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Options of `samite run`; a workflow adds its own.
 #[derive(Args)]
@@ -178,7 +180,8 @@ pub(crate) fn run(
         let plan = plan_of_program(args, &executable)?;
         let settings = settings::resolve(None, &args.config)?;
         let plan = prepare(args, &executable, plan, &settings, None)?;
-        return run_job(args, plan, &Interrupts::install()?);
+        let streams = streams_of(&settings);
+        return run_job(args, (plan, streams), &Interrupts::install()?);
     };
     if args.units.is_some() {
         let message = format!(
@@ -195,13 +198,8 @@ pub(crate) fn run(
     let mut plans = Vec::new();
     for run in &runs {
         let (plan, settings) = plan_of_workflow(args, &executable, &run.workflow)?;
-        plans.push(prepare(
-            args,
-            &executable,
-            plan,
-            &settings,
-            Some(&run.workflow),
-        )?);
+        let plan = prepare(args, &executable, plan, &settings, Some(&run.workflow))?;
+        plans.push((plan, streams_of(&settings)));
     }
     sweep(args, &runs, plans, &Interrupts::install()?)
 }
@@ -210,7 +208,7 @@ pub(crate) fn run(
 fn sweep(
     args: &RunArgs,
     runs: &[Run],
-    plans: Vec<Plan>,
+    plans: Vec<(Plan, Configuration)>,
     interrupts: &Interrupts,
 ) -> Result<ExitCode> {
     let (all, mut failed) = (runs.len(), 0);
@@ -290,10 +288,15 @@ fn prepare(
     Ok(plan)
 }
 
-fn run_job(args: &RunArgs, mut plan: Plan, interrupts: &Interrupts) -> Result<ExitCode> {
+fn run_job(
+    args: &RunArgs,
+    (mut plan, streams): (Plan, Configuration),
+    interrupts: &Interrupts,
+) -> Result<ExitCode> {
     let screen = Screen::start(args.tag_output == YesNo::Yes)?;
     plan.backlog = Some(screen.backlog());
     let mut ends = Ends::of(&plan);
+    let mut unused = Vec::new();
     let result = samite_launch::run(&plan, Some(interrupts), &mut |event| {
         // A unit that is started again may still join.
         if let Event::Ended {
@@ -305,6 +308,10 @@ fn run_job(args: &RunArgs, mut plan: Plan, interrupts: &Interrupts) -> Result<Ex
             ends.tell(name, *exit);
         }
         screen.show(&event);
+        // Others may use the domain of an agent that this job has not started.
+        if let (Event::UnitsEnded, Some(_)) = (&event, &plan.agent) {
+            unused = unused_of(&plan.domain, &streams);
+        }
     });
     let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
     let Some(shown) = screen.close(interrupts, interrupted.then_some(plan.grace)) else {
@@ -314,6 +321,9 @@ fn run_job(args: &RunArgs, mut plan: Plan, interrupts: &Interrupts) -> Result<Ex
     };
     result?;
     shown.context("cannot write the output of the units")?;
+    for sentence in unused {
+        warn(format_args!("{sentence}"));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -346,6 +356,35 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
             ));
         }
     }
+}
+
+/// Returns how streams are configured, with the edges.
+fn streams_of(settings: &Resolved) -> Configuration {
+    Configuration {
+        edges: settings.config.edge.clone(),
+        ..settings.config.stage.configuration()
+    }
+}
+
+/// How long the agent of a job may take to say what the job has opened.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Returns sentences about edges that no program has used, and about subscriptions to variables
+/// that no step had: their names are probably misspelt, and nobody else complains.
+fn unused_of(domain: &str, streams: &Configuration) -> Vec<String> {
+    let config = FabricConfig {
+        background: true,
+        deadline: LAST_WORDS,
+        ..FabricConfig::default()
+    };
+    let unused = || -> Result<Vec<String>> {
+        let fabric = Fabric::join(domain, Identity::by_hand("samite-run"), config)?;
+        Ok(Stage::join_with(&fabric, streams.clone())?.unused(LAST_WORDS)?)
+    };
+    unused().unwrap_or_else(|error| {
+        tracing::debug!(domain, "what was opened is not known: {error:#}");
+        Vec::new()
+    })
 }
 
 /// Returns the plan of `samite run -n N PROGRAM ARGS`. As in a workflow, the name of a built-in

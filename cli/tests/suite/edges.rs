@@ -1,7 +1,9 @@
 //! What the command line says of a stream counts at both ends of its edge, under either of its
 //! names.
 
+use samite::ndarray::{Array1, array};
 use samite::stage::Stage;
+use samite::stage::protocol::Start;
 use std::path::Path;
 use std::process::Command;
 
@@ -92,5 +94,66 @@ fn the_command_line_counts_at_both_ends_of_an_edge() {
             wanted("DropOldest", 3, 64 << 10),
             "{name}"
         );
+    }
+}
+
+const MISSPELT: &str = "edges::names_that_nobody_uses_are_told_when_the_job_is_over";
+
+/// Writes a stream that no edge names, or reads it and subscribes to a variable that it has not.
+fn misspelt_unit() -> Result<(), Box<dyn std::error::Error>> {
+    let fabric = samite::init()?;
+    let stage = Stage::join(&fabric)?;
+    if fabric.identity().program == "a" {
+        let mut writer = stage.writer("temperature")?;
+        let mut step = writer.step()?;
+        step.put("u", [2], [0], array![1.0, 2.0].view())?;
+        step.commit()?;
+        return Ok(writer.close()?);
+    }
+    let mut reader = stage.reader("temperature")?;
+    let step = reader.next_step()?.ok_or("there is one step")?;
+    let _: Array1<f64> = step.get("u", ..)?;
+    let watch = stage.watch("temperature", "uu");
+    drop(watch.start(Start::Earliest).open()?);
+    drop(step);
+    while reader.next_step()?.is_some() {}
+    Ok(())
+}
+
+#[test]
+fn names_that_nobody_uses_are_told_when_the_job_is_over() {
+    if std::env::var("SAMITE_RANK").is_ok() {
+        return misspelt_unit().expect("a stream");
+    }
+    let this = std::env::current_exe().expect("a test binary has a path");
+    let program = |name| {
+        let this = this.display();
+        format!(
+            "[[program]]\nname = '{name}'\ncommand = '{this}'\nargs = ['--exact', '{MISSPELT}', '--nocapture']\n"
+        )
+    };
+    let edge = "[[edge]]\nfrom = 'a'\nstream = 'temperatur'\nto = 'b'\n";
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("misspelt.toml");
+    std::fs::write(&file, program("a") + &program("b") + edge).expect("it can be written");
+    let output = Command::new(env!("CARGO_BIN_EXE_samite"))
+        .arg("run")
+        .arg(&file)
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env_remove("SAMITE_LOG")
+        .output()
+        .expect("samite can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let said: Vec<&str> = errors
+        .lines()
+        .filter_map(|line| line.strip_prefix("samite: "))
+        .collect();
+    let expected = [
+        "an edge leads from the stream temperatur of a, which nobody opened for writing: did you mean temperature? These were written: temperature",
+        "a program subscribed to uu of the stream temperature, and no step had a variable of that name: did you mean u? Step 0 has these: u",
+    ];
+    for sentence in expected {
+        assert!(said.contains(&sentence), "{sentence}? {errors}");
     }
 }

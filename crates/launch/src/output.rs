@@ -45,6 +45,8 @@ pub enum Event<'a> {
         /// Whether it failed and is started again.
         again: bool,
     },
+    /// All units have ended well. The agent of the job is still there.
+    UnitsEnded,
     /// A unit of an optional program failed, and the job goes on without it.
     Missed {
         /// The unit.

@@ -182,6 +182,20 @@ impl Stage {
         Ok(Overview { figures, kept })
     }
 
+    /// Returns a sentence for each edge of this process's configuration that no program of the
+    /// domain has used so far, and for each subscription to a variable that no step had.
+    ///
+    /// # Errors
+    /// The coordinator does not answer.
+    pub fn unused(&self, timeout: Duration) -> Result<Vec<String>> {
+        let what = "what was opened";
+        let question = |ticket| Request::History { ticket };
+        match self.client.request_within(timeout, what, question)? {
+            Answer::History(history) => Ok(graph::unused(&self.configuration, &history)),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
+    }
+
     /// Configures how a stream is written.
     ///
     /// ```

@@ -98,6 +98,9 @@ pub fn run(
     job.add(agent.into_iter().collect());
     job.start_units(on_event)?;
     job.run_units(on_event)?;
+    if job.failure.is_none() && job.ending.is_none() {
+        on_event(Event::UnitsEnded);
+    }
     job.end_agent(on_event)?;
     job.result()
 }

@@ -12,7 +12,7 @@ use super::opening::{Opening, Pending};
 use super::stream::{self, Stream};
 use super::watch::Watches;
 use super::{
-    Answer, BlockStoreInfo, BufferId, Fault, Figures, Names, Notice, Order, Peer, Request,
+    Answer, BlockStoreInfo, BufferId, Fault, Figures, History, Names, Notice, Order, Peer, Request,
     StreamFigures, StreamId, Ticket, Wait,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -68,6 +68,8 @@ pub struct Coordinator {
     pub(super) threaded: BTreeSet<Peer>,
     /// Peers that currently get no more steps.
     pub(super) slow: Arc<BTreeSet<Peer>>,
+    /// What was opened since the beginning.
+    pub(super) history: History,
     /// The names of block stores. Those of lost ones stay for the errors about them.
     pub(super) block_store_names: Arc<Names>,
     out: Vec<Action>,
@@ -339,6 +341,10 @@ impl Coordinator {
                 let figures = self.all_figures();
                 self.answer(from, ticket, Answer::Figures(figures));
             }
+            Request::History { ticket } => {
+                let history = Box::new(self.history.clone());
+                self.answer(from, ticket, Answer::History(history));
+            }
             Request::Run { ticket } => {
                 let run = self.run;
                 self.answer(from, ticket, Answer::Run { run });
@@ -541,6 +547,11 @@ impl Coordinator {
             }
             stream::Action::FreedDisk(buffer) => self.admission.free_disk(buffer),
             stream::Action::RoomOnDisk => self.streams.values_mut().for_each(Stream::room_on_disk),
+            stream::Action::Looked {
+                stream,
+                variable,
+                there,
+            } => self.history.looked(&stream, &variable, there),
             stream::Action::HasWorked(block_store) => {
                 self.worked.insert(block_store, self.now);
             }

@@ -423,14 +423,26 @@ fn open_ones(stream: &str, open: &Option<Vec<String>>) -> String {
     let Some(open) = open else {
         return String::new();
     };
-    let limit = (stream.chars().count() / 3).max(2);
-    let distance = |name: &&String| strsim::damerau_levenshtein(stream, name);
-    let near = open.iter().min_by_key(distance);
-    match (&open[..], near.filter(|name| distance(name) <= limit)) {
-        ([], _) => "; no stream is open".to_owned(),
-        (open, None) => format!("; these are open: {}", open.join(", ")),
-        (open, Some(near)) => {
-            format!("; did you mean {near}? These are open: {}", open.join(", "))
+    let open: Vec<&str> = open.iter().map(String::as_str).collect();
+    match open.is_empty() {
+        true => "; no stream is open".to_owned(),
+        false => format!("; {}", instead(stream, &open, "these are open")),
+    }
+}
+
+/// Returns which names there are instead of `name`, introduced by `what`, and which of them is
+/// similar, if one is.
+pub(crate) fn instead(name: &str, there: &[&str], what: &str) -> String {
+    let limit = (name.chars().count() / 3).max(2);
+    let distance = |other: &&&str| strsim::damerau_levenshtein(name, other);
+    let near = there.iter().min_by_key(distance);
+    let near = near.filter(|other| distance(other) <= limit);
+    let all = there.join(", ");
+    match near {
+        None => format!("{what}: {all}"),
+        Some(near) => {
+            let (first, rest) = what.split_at(1);
+            format!("did you mean {near}? {}{rest}: {all}", first.to_uppercase())
         }
     }
 }

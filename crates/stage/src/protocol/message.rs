@@ -4,7 +4,7 @@
 //! them a [`Notice`]: an [`Answer`] to a ticket, or an [`Order`] to a block store.
 
 use super::{
-    Attribute, BufferAt, BufferId, EndOfStream, Fault, Figures, Handle, Interest, Layout,
+    Attribute, BufferAt, BufferId, EndOfStream, Fault, Figures, Handle, History, Interest, Layout,
     LayoutHash, News, Peer, Reader, ReaderId, Slot, Start, Step, StreamConfig, Ticket, Want,
     WatchId, WriterId,
 };
@@ -210,6 +210,8 @@ pub enum Request {
     Forget { ticket: Ticket },
     /// Requests the state of everything. -> [`Answer::Figures`]
     Figures { ticket: Ticket },
+    /// Requests what was opened since the coordinator began. -> [`Answer::History`]
+    History { ticket: Ticket },
     /// Requests the number of the coordinator's run. -> [`Answer::Run`]
     Run { ticket: Ticket },
     /// Several threads of this process make requests: while one waits, another may write or read.
@@ -233,6 +235,7 @@ impl Request {
             | Request::OpenWatch { ticket, .. }
             | Request::Watch { ticket, .. }
             | Request::Figures { ticket }
+            | Request::History { ticket }
             | Request::Run { ticket } => Some(*ticket),
             Request::Keep { .. }
             | Request::Report(_)
@@ -372,6 +375,8 @@ pub enum Answer {
     News(Box<News>),
     /// The state of everything.
     Figures(Figures),
+    /// What was opened so far.
+    History(Box<History>),
     /// A random number, which another coordinator does not have.
     Run { run: u64 },
     /// The requested step.

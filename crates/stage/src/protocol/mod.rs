@@ -60,7 +60,7 @@
 //!   the coordinator's own memory each peer uses. `watch`: subscriptions. `stream/`: one stream.
 //!   `coordinator`: all of them; `opening`: requests that wait to open one; `deadlines`: what is
 //!   known about all waits.
-//! * `figures`: the state of everything, for display.
+//! * `figures`: the state of everything, for display. `history`: what was opened so far.
 
 pub mod admission;
 mod coordinator;
@@ -68,6 +68,7 @@ mod deadlines;
 mod decode;
 mod fault;
 mod figures;
+mod history;
 mod ids;
 mod interest;
 mod layout;
@@ -82,9 +83,10 @@ mod watch;
 pub use coordinator::{Action, Coordinator, Event};
 pub(crate) use decode::few;
 pub use decode::{decode, decode_request};
-pub(crate) use fault::unit;
 pub use fault::{EndOfStream, Failure, Fault, Names, Room};
+pub(crate) use fault::{instead, unit};
 pub use figures::{BlockStoreFigures, Figures, GroupFigures, StreamFigures, Wait};
+pub use history::History;
 pub use ids::{
     BufferAt, BufferId, Handle, Peer, ReaderId, Slot, StreamId, Ticket, Want, WatchId, WriterId,
 };

@@ -198,7 +198,16 @@ impl Coordinator {
         let mut news = false;
         for pending in std::mem::take(&mut self.pending) {
             let answer = match self.try_open(&pending) {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    match &pending.opening {
+                        Opening::Writer { .. } => self.history.wrote(&pending.name),
+                        Opening::Reader(reader, _) => {
+                            self.history.read(&pending.name, &reader.group);
+                        }
+                        Opening::Watch { .. } => {}
+                    }
+                    answer
+                }
                 Err(fault) if pending.may_pass(&fault) && pending.until > self.now => {
                     self.pending.push(pending);
                     continue;

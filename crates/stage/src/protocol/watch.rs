@@ -67,6 +67,8 @@ pub(crate) struct Watch {
     /// What the layout with this hash contains of the box: most steps have the layout of the
     /// previous one.
     found: Option<(LayoutHash, Found)>,
+    /// Whether a step that it has looked at had the variable, if it has looked at any.
+    has: Option<bool>,
 }
 
 /// The watches of one stream.
@@ -79,6 +81,8 @@ pub(crate) struct Watches {
     out: Vec<(Peer, Ticket, Answer)>,
     /// Watches whose requests may have an answer.
     ready: BTreeSet<u64>,
+    /// Variables that are now known to exist, or not to be in the first step that was looked at.
+    looked: Vec<(String, bool)>,
 }
 
 impl Watches {
@@ -103,6 +107,7 @@ impl Watches {
             queue: VecDeque::new(),
             waiting: VecDeque::new(),
             found: None,
+            has: None,
         };
         self.watches.insert(number, watch);
         number
@@ -143,12 +148,22 @@ impl Watches {
             Some((known, found)) if known == of => found,
             _ => find(&watch.interest),
         };
+        let has = found != Found::NoVariable;
+        if watch.has.is_none_or(|had| has && !had) {
+            watch.has = Some(has);
+            self.looked.push((watch.interest.variable.clone(), has));
+        }
         let told = found.told(step, &watch.interest);
         watch.found = Some((of, found));
         if let Some(told) = told {
             watch.push(step, told);
             self.ready.insert(number);
         }
+    }
+
+    /// Takes the variables of which it was found out since the last call whether steps have them.
+    pub(crate) fn take_looked(&mut self) -> Vec<(String, bool)> {
+        std::mem::take(&mut self.looked)
     }
 
     /// Handles the end of the stream.

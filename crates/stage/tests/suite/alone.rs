@@ -207,6 +207,58 @@ fn streams_in_files_are_not_listed() -> Result<()> {
     Ok(())
 }
 
+/// Names that no program uses are told when everything is over, with those that there were.
+#[test]
+fn edges_and_variables_that_nobody_uses_are_told() -> Result<()> {
+    let fabric = alone();
+    let configuration = Configuration {
+        edges: vec![
+            Edge::new("solver", "temperatur", "viewer"),
+            Edge::new("solver", "pressure", "viewer"),
+            Edge::new("solver", "pressure", "plotter"),
+        ],
+        ..Configuration::default()
+    };
+    let stage = Stage::join_with(&fabric, configuration)?;
+    let write = |name| {
+        let field = stage.write(name).as_rank("solver", 0, 1);
+        field.discard_unread().retain(2).open()
+    };
+    let (mut temperature, pressure) = (write("temperature")?, write("pressure")?);
+    let reader = stage.read("pressure").as_rank("viewer", 0, 1).open()?;
+    let mut step = temperature.step()?;
+    for name in ["u", "v"] {
+        step.put(name, [2], [0], array![1.0, 2.0].view())?;
+    }
+    step.commit()?;
+    let watches = ["u", "w", "velocity"].map(|name| {
+        let watch = stage.watch("temperature", name).start(Start::Earliest);
+        watch.open().map(drop)
+    });
+    for watch in watches {
+        watch?;
+    }
+    let watch = stage.watch("temperature", "w").open()?;
+    let mut step = temperature.step()?;
+    step.put("w", [2], [0], array![1.0, 2.0].view())?;
+    step.commit()?;
+    drop((watch, reader));
+    temperature.close()?;
+    pressure.close()?;
+    assert_eq!(
+        stage.unused(fabric.deadline())?,
+        [
+            "an edge leads from the stream temperatur of solver, which nobody opened for writing: did you mean \
+             temperature? These were written: pressure, temperature",
+            "an edge leads to the stream pressure of plotter, which nobody opened for reading as plotter: check the \
+             names of the edge",
+            "a program subscribed to velocity of the stream temperature, and no step had a variable of that name: \
+             step 0 has these: u, v",
+        ]
+    );
+    Ok(())
+}
+
 /// A budget that is used up is said to be, with its numbers, and not that the block store has none.
 #[test]
 fn a_budget_that_is_used_up_is_said_to_be() -> Result<()> {

@@ -60,6 +60,7 @@ mod operator;
 mod plan;
 mod promise;
 mod share;
+mod unused;
 
 pub use edge::{Applied, Cut, Edge, Extent, Promise, Redistribution};
 pub use error::GraphError;
@@ -73,6 +74,7 @@ pub(crate) use link::{Link, Passed};
 pub(crate) use operator::Registered;
 pub(crate) use plan::{edge_to, linked_from, linked_to};
 pub(crate) use promise::check_part;
+pub(crate) use unused::unused;
 
 /// Returns the name of a program's stream in the domain.
 pub(crate) fn stream_of(edge: &Edge) -> String {

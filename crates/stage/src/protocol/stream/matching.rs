@@ -13,7 +13,9 @@ use std::collections::HashMap;
 /// What a layout contains of a box, without the step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Found {
-    /// Nothing: no such variable, or no block touches the box.
+    /// There is no such variable.
+    NoVariable,
+    /// No block touches the box.
     Nothing,
     Part {
         dtype: Dtype,
@@ -60,7 +62,7 @@ impl Matcher {
         };
         match indexed {
             Some(indexed) => indexed.find(interest),
-            None => Found::Nothing,
+            None => Found::NoVariable,
         }
     }
 }
@@ -151,7 +153,7 @@ impl Stream {
     pub(super) fn touches(&mut self, step: Step, only: Option<&Interest>) -> bool {
         only.is_none_or(|only| {
             let found = self.find(step, only);
-            found.is_some_and(|(_, found)| found != Found::Nothing)
+            found.is_some_and(|(_, found)| !matches!(found, Found::NoVariable | Found::Nothing))
         })
     }
 }
@@ -160,7 +162,7 @@ impl Found {
     /// Returns what a subscriber is told of step `step`; `None` for nothing.
     pub(crate) fn told(&self, step: Step, interest: &Interest) -> Option<Result<Written, Fault>> {
         match self {
-            Found::Nothing => None,
+            Found::NoVariable | Found::Nothing => None,
             Found::Part {
                 dtype,
                 shape,
@@ -239,7 +241,7 @@ mod tests {
                 .filter(|&(y, x)| cell_of(&asked, y, x) && all.iter().any(|b| cell_of(b, y, x)))
                 .collect();
             match found {
-                Found::Nothing => prop_assert!(written.is_empty()),
+                Found::NoVariable | Found::Nothing => prop_assert!(written.is_empty()),
                 Found::Part { region, elements, .. } => {
                     prop_assert_eq!(elements, written.len() as u64);
                     let rows = written.iter().map(|cell| cell.0);

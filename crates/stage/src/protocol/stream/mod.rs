@@ -117,6 +117,16 @@ pub enum Action {
     FreedDisk(BufferId),
     /// A spilled buffer was freed: all streams may spill again.
     RoomOnDisk,
+    /// A step has a variable to which a process has subscribed, for the first time since then; or
+    /// the first step that it looked at has not, but others (the step, and some of them).
+    Looked {
+        /// The name of the stream.
+        stream: String,
+        /// The name of the variable.
+        variable: String,
+        /// The others.
+        there: Option<(Step, Vec<String>)>,
+    },
     /// A block store makes progress: it has allocated a buffer or written it to disk, in whole or
     /// in part.
     HasWorked(Peer),

@@ -1,7 +1,8 @@
 //! The subscriptions of a stream: opening them (stored steps are reported), committed steps,
 //! deadlines.
 
-use super::Stream;
+use super::{Action, Stream};
+use crate::protocol::history::some_names;
 use crate::protocol::watch::Watches;
 use crate::protocol::{Answer, EndOfStream, Fault, Interest, Peer, Start, Step, Ticket, WatchId};
 
@@ -48,6 +49,7 @@ impl Stream {
             if let Some((of, found)) = self.find(step, interest) {
                 self.watches.offer_to(number, step, of, |_| found);
             }
+            self.say_what_exists(step);
         }
         let watch = WatchId {
             stream: self.id,
@@ -91,6 +93,25 @@ impl Stream {
             let matcher = &mut self.matcher;
             self.watches.offer(step, of, |interest| {
                 matcher.find(of, layouts.clone(), interest)
+            });
+        }
+        self.say_what_exists(step);
+    }
+
+    /// Says which variables of subscriptions the step has, as far as that is new.
+    fn say_what_exists(&mut self, step: Step) {
+        for (variable, has) in self.watches.take_looked() {
+            let there = (!has).then(|| {
+                let layouts = self.store.layouts(step).map(|(_, layouts)| layouts);
+                let variables = layouts.into_iter().flatten();
+                let variables = variables.flat_map(|layout| &layout.variables);
+                let names = some_names(variables.map(|variable| variable.name.as_str()));
+                (step, names)
+            });
+            self.out.push(Action::Looked {
+                stream: self.name.clone(),
+                variable,
+                there,
             });
         }
     }
