@@ -1,4 +1,4 @@
-//! What can go wrong in staging, said to a person.
+//! What can go wrong in staging, as messages for the user.
 
 use crate::method::graph::GraphError;
 use crate::protocol::{Fault, Peer, Step};
@@ -15,10 +15,10 @@ pub enum Error {
     /// The fabric below: a lost peer, a deadline.
     #[error(transparent)]
     Fabric(#[from] samite_fabric::Error),
-    /// What edges say of a stream.
+    /// An invalid edge, or a promise that was broken.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A box or an array that cannot be.
+    /// An invalid box or array.
     #[error(transparent)]
     Space(#[from] SpaceError),
     /// No process of the domain coordinates streams.
@@ -55,7 +55,7 @@ pub enum Error {
         /// What the files say of it.
         why: String,
     },
-    /// Files of another run, where those of this one are waited for.
+    /// The files of another run, but not those of this run, for which the reader waits.
     #[error(
         "no program of this job opened the stream {stream} for writing in time; {folder} has the steps of another run: to read those, run the reader in a job of its own"
     )]
@@ -65,7 +65,7 @@ pub enum Error {
         /// Where its files are.
         folder: std::path::PathBuf,
     },
-    /// Ranks whose files have fewer steps than the others', at the deadline.
+    /// At the deadline, the file of a rank has fewer steps than those of the others.
     #[error(
         "no step of the stream {stream} came in time; {committed} are committed, and writer rank {rank} of {ranks} {}",
         said_of(.written)
@@ -73,22 +73,22 @@ pub enum Error {
     RankBehind {
         /// The stream.
         stream: String,
-        /// Who is behind.
+        /// The rank that is behind.
         rank: u32,
-        /// Of how many.
+        /// The number of ranks.
         ranks: u32,
-        /// How many steps it has written; `None` where it has not begun its file in this run.
+        /// The number of steps that it has written; `None` if it has no file of this run.
         written: Option<u64>,
-        /// How many steps all ranks have.
+        /// The number of steps that all ranks have.
         committed: u64,
     },
     /// The memory of this process.
     #[error("there is no memory for an array of {bytes} bytes: ask for a smaller box")]
     NoMemory {
-        /// How many.
+        /// The number of bytes.
         bytes: u64,
     },
-    /// An answer that is not one to the request, or something else that cannot be.
+    /// An unexpected answer, or an inconsistent state.
     #[error("an unexpected answer or state: {0}")]
     Nonsense(String),
     /// A block store did not do what it was asked.
@@ -233,7 +233,7 @@ pub enum Error {
         /// The step.
         step: Step,
     },
-    /// A step of which a block was begun, and did not get there.
+    /// A step with a block that was only partly written.
     #[error(
         "step {step} cannot be committed, because an earlier call failed to put a block: drop the step, and begin it again"
     )]
@@ -273,7 +273,7 @@ fn said_of(written: &Option<u64>) -> String {
 }
 
 impl Error {
-    /// Whether it says that a process is gone.
+    /// Returns true if it says that a process is gone.
     pub(crate) fn is_loss(&self) -> bool {
         use samite_fabric::Error as Fabric;
         matches!(
