@@ -269,6 +269,13 @@ impl Workflow {
         let mut programs = Vec::new();
         for entry in &self.file.program {
             for instance in self.instances(entry)? {
+                let name = entry.name_of(instance);
+                if programs.iter().any(|other: &Program| other.name == name) {
+                    let message = format!(
+                        "there are two programs called `{name}`, one of them an instance; give one another name"
+                    );
+                    return Err(self.source.error(entry.name.span(), message));
+                }
                 programs.push(self.program(entry, instance, builtins)?);
             }
         }

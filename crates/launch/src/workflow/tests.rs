@@ -404,6 +404,14 @@ fn other_mistakes_name_their_line_too() {
             format!("{program}{program}"),
             "sample.toml:5: there are two programs called `a`",
         ),
+        // Also if no unit of it is started.
+        (
+            format!(
+                "{program}instances = 2\n{}units = 0\n",
+                program.replace("\"a\"", "\"a-1\"")
+            ),
+            "sample.toml:6: there are two programs called `a-1`, one of them an instance; give one another name",
+        ),
         (
             format!("[parameters]\n\"A b\" = 1\n{program}"),
             "sample.toml:2: `A b` cannot name a parameter",
