@@ -224,13 +224,16 @@ fn sweep(
         let Err(error) = run_job(args, plan, interrupts) else {
             continue;
         };
-        let launch = error.downcast_ref::<samite_launch::Error>();
-        if all == 1 || matches!(launch, Some(samite_launch::Error::Interrupted { .. })) {
+        if all == 1 {
             return Err(error);
+        }
+        let label = &run.label;
+        // The run may have failed before the signal came, and then reports that.
+        if interrupts.were_heard() {
+            return Err(error.context(format!("the sweep was ended in the run with {label}")));
         }
         warn(format_args!("{error:#}"));
         failed += 1;
-        let label = &run.label;
         first.get_or_insert_with(|| error.context(format!("the run with {label}")));
     }
     match first {

@@ -28,6 +28,8 @@ pub struct Interrupts {
     wake: UnixStream,
     end: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
+    /// Whether a signal has asked this process to end.
+    asked: AtomicBool,
     ids: Vec<SigId>,
 }
 
@@ -64,6 +66,7 @@ impl Interrupts {
             wake,
             end: Arc::default(),
             stop: Arc::default(),
+            asked: AtomicBool::new(false),
             ids: Vec::new(),
         };
         // Actions run in this order: the number is stored before the byte is sent.
@@ -93,12 +96,24 @@ impl Interrupts {
         heard.end.is_some()
     }
 
+    /// Returns true if a signal has asked this process to end since the handlers were installed.
+    ///
+    /// A run that had failed before the signal came reports its failure. A caller with more runs to
+    /// start asks here.
+    pub fn were_heard(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) || self.end.load(Ordering::Relaxed) != 0
+    }
+
     /// Returns what has arrived since the last call.
     pub(crate) fn take(&self) -> Heard {
         drain(&self.wake);
         let signal = i32::try_from(self.end.swap(0, Ordering::Relaxed));
+        let end = signal.ok().filter(|signal| *signal != 0);
+        if end.is_some() {
+            self.asked.store(true, Ordering::Relaxed);
+        }
         Heard {
-            end: signal.ok().filter(|signal| *signal != 0),
+            end,
             stop: self.stop.swap(false, Ordering::Relaxed),
         }
     }
@@ -196,6 +211,7 @@ mod tests {
             stop: false,
         };
         assert_eq!(interrupts.take(), nothing);
+        assert!(!interrupts.were_heard());
         for signal in [SIGUSR1, SIGUSR2, SIGUSR1] {
             signal_hook::low_level::raise(signal).expect("a signal to oneself");
         }
@@ -205,6 +221,7 @@ mod tests {
         };
         assert_eq!(interrupts.take(), both);
         assert_eq!(interrupts.take(), nothing);
+        assert!(interrupts.were_heard());
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What a workflow file can say of its programs: files, folders, order, failures, sweeps.
 
 use super::{output, samite, stderr, stdout, workflow};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 fn run(folder: &Path, text: &str, arguments: &[&str]) -> Output {
     let file = workflow(folder, text);
@@ -90,6 +92,37 @@ fn a_sweep_runs_each_combination_in_its_folder() {
         stderr(&output)
     );
     assert!(output.status.success());
+}
+
+/// The first run has failed already, and its other unit is still cleaning up.
+#[test]
+fn ctrl_c_ends_a_sweep_whose_run_has_failed() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "parameters = { n = 1 }\n[sweep]\nn = [1, 2]\n\
+                [[program]]\nname = 'a'\ncommand = 'sh'\nunits = 2\nargs = ['-c', '''\n\
+                if [ $SAMITE_RANK = 0 ]; then until [ -e up ]; do sleep 0.01; done; exit 3; fi\n\
+                clean() { echo asked; until [ -e {folder}/end ]; do sleep 0.01; done; exit 0; }\n\
+                trap clean TERM; : > up; sleep 1000 & wait''']\n";
+    let file = workflow(folder.path(), text);
+    let mut child = samite()
+        .args(["run", &file, "--config", "launch.grace=60 s"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("samite can be started");
+    let mut line = String::new();
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    lines.read_line(&mut line).expect("the unit prints");
+    assert_eq!(line, "[a.1] asked\n");
+    let samite = Pid::from_child(&child);
+    kill_process(samite, Signal::INT).expect("samite is running");
+    std::fs::write(folder.path().join("end"), "").expect("the folder is there");
+    let output = child.wait_with_output().expect("samite ends");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let sentence = "samite: the sweep was ended in the run with n = 1: a.0 ended with exit code 3";
+    assert!(said.contains(sentence), "{said}");
+    assert!(!folder.path().join("sweep/2").exists());
 }
 
 #[test]
