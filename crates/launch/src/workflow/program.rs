@@ -52,13 +52,14 @@ impl Values<'_> {
 
     /// Returns the arguments of an entry; none if its condition does not hold.
     fn arguments(&self, entry: &Spanned<ArgEntry>) -> Result<Vec<OsString>, Error> {
-        let fill = |value: &Value| {
-            fill_in(&value.text(), &self.values)
+        let fill_text = |text: &str| {
+            fill_in(text, &self.values)
                 .map_err(|message| self.workflow.source.error(entry.span(), message))
         };
+        let fill = |value: &Value| fill_text(&value.text());
         let args = match entry.get_ref() {
             ArgEntry::Always(arg) => std::slice::from_ref(arg),
-            ArgEntry::When { when, args } if holds(&fill(when)?) => args.as_slice(),
+            ArgEntry::When { when, args } if holds(&when.text(), fill_text)? => args.as_slice(),
             ArgEntry::When { .. } => &[],
         };
         args.iter().map(|arg| Ok(fill(arg)?.into())).collect()
