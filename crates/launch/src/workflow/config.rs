@@ -53,13 +53,10 @@ impl Workflow {
                 let name = text
                     .strip_prefix('{')
                     .and_then(|text| text.strip_suffix('}'));
-                let is_plain = name
+                let plain = name
                     .and_then(|name| self.declared(name))
-                    .is_some_and(|declared| declared.kind().is_plain());
-                let written = match is_plain {
-                    true => filled,
-                    false => toml::Value::String(filled).to_string(),
-                };
+                    .and_then(|declared| declared.kind().plain(&filled));
+                let written = plain.unwrap_or_else(|| toml::Value::String(filled).to_string());
                 found.push((value.span(), written));
                 Ok(())
             }

@@ -112,9 +112,19 @@ impl Kind {
         }
     }
 
-    /// Returns true if a value that stands alone in a text of `[config]` is not text there.
-    pub(super) fn is_plain(self) -> bool {
-        matches!(self, Self::Integer | Self::Number | Self::Bool)
+    /// Returns a value that stands alone in a text of `[config]` as TOML, if it is not text there.
+    /// Rust parses numbers that TOML does not: `.5`, `007`.
+    pub(super) fn plain(self, text: &str) -> Option<String> {
+        let integer = || Some(text.parse::<i64>().ok()?.to_string());
+        match self {
+            Self::Integer => integer(),
+            Self::Number => {
+                let number = || Some(toml::Value::Float(text.parse().ok()?).to_string());
+                integer().or_else(number)
+            }
+            Self::Bool => Some(text.to_owned()),
+            Self::Text | Self::Size | Self::Time => None,
+        }
     }
 }
 

@@ -319,6 +319,20 @@ fn settings_have_parameters_too() {
             .position(|line| line.starts_with("fabric.eager_max"))
     };
     assert_eq!(line(&filled), line(text), "{filled}");
+    // Numbers as Rust writes them, which TOML does not parse.
+    for (number, written) in [
+        (".5", "0.5"),
+        ("5.", "5.0"),
+        ("+007", "7"),
+        ("infinity", "inf"),
+        ("1e30", "1e30"),
+    ] {
+        workflow.set(&format!("n={number}")).expect("a number");
+        let filled = workflow.settings_text().expect("all there");
+        let config = &toml::from_str::<toml::Table>(&filled).expect(number)["config"];
+        let wanted: toml::Table = toml::from_str(&format!("n = {written}")).expect("TOML");
+        assert_eq!(config["stage"]["replicas"], wanted["n"], "{number}");
+    }
     let error = parse(&text.replace("'{n}'", "'{m}'"))
         .expect("well-formed")
         .settings_text();
