@@ -198,7 +198,9 @@ impl Workflow {
         let env = env.map(|(key, value)| Ok((key.clone(), values.fill(value)?)));
         let stdin = entry.stdin.as_ref().map(|text| values.fill(text));
         let stdin = stdin.transpose()?.map(|text| self.folder().join(text));
+        // A program that comes before this one may still write the file.
         if let (Some(path), Some(text)) = (&stdin, &entry.stdin)
+            && entry.after.is_empty()
             && !path.is_file()
         {
             let message = format!("there is no file {} for the standard input", path.display());

@@ -213,6 +213,11 @@ stop_signal = "SIGINT"
             .to_string();
         assert!(error.contains(said), "{error}");
     }
+    // An earlier program may write the file.
+    let later = text.replace("in.txt", "no.txt")
+        + "after = ['b']\n[[program]]\nname = 'b'\ncommand = 'sh'\n";
+    let all = programs(&parse(later)).expect("it is there by then");
+    assert_eq!(all[0].setup.stdin, Some(folder.path().join("no.txt")));
     let error = message(&text.replace("limit", "rank"));
     assert!(
         error.contains("`{rank}` has a value of its own in each unit"),
