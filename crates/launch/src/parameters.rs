@@ -15,6 +15,9 @@ pub struct Parameter {
     pub help: String,
 }
 
+/// The names that have values of their own in each unit.
+pub(crate) const OF_UNIT: &[&str] = &["rank", "instance", "folder"];
+
 /// Returns true if `name` may be written in braces and after `--`.
 pub(crate) fn is_name(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
@@ -43,6 +46,11 @@ pub(crate) fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<S
             rest = &rest[2..];
         } else if let Some((name, after)) = name.filter(|(name, _)| is_name(name)) {
             let Some(value) = values.get(name) else {
+                if OF_UNIT.contains(&name) {
+                    return Err(format!(
+                        "`{{{name}}}` has a value only in args, env, cwd, stdin, stdout and stderr"
+                    ));
+                }
                 let known: Vec<&str> = values.keys().map(String::as_str).collect();
                 return Err(format!(
                     "`{{{name}}}` is not in [parameters]{} (`{{{{{name}}}}}` means the text itself)",
@@ -73,5 +81,10 @@ mod tests {
         assert_eq!(fill("{ print $1 } {"), Ok("{ print $1 } {".into()));
         let error = fill("{sise}").expect_err("not a parameter");
         assert!(error.contains("did you mean `size`"), "{error}");
+        let error = fill("run-{rank}").expect_err("it is the same for all units");
+        assert!(
+            error.starts_with("`{rank}` has a value only in args"),
+            "{error}"
+        );
     }
 }

@@ -1,10 +1,9 @@
 //! The structure of a workflow file: its tables, their keys, and the values that they may have.
 
 use super::parameter::{Declared, Value, check_declarations, check_type};
-use super::program::OF_UNIT;
 use super::sweep::Entry;
 use crate::error::Error;
-use crate::parameters::is_name;
+use crate::parameters::{OF_UNIT, is_name};
 use crate::source::{SourceText, suggestion};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -117,6 +116,7 @@ pub(super) const PROGRAM_KEYS: &[&str] = &[
 ];
 /// The keys that `--set program.NAME.KEY=VALUE` can change.
 const SETTABLE: &[&str] = &["command", "units", "cpus", "prefix", "env"];
+
 impl File {
     /// Parses and checks the text; every error states its line.
     pub(super) fn parse(source: &SourceText) -> Result<Self, Error> {

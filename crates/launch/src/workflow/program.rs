@@ -11,7 +11,7 @@ use super::parameter::Value;
 use super::{Builtins, Workflow};
 use crate::error::Error;
 use crate::exec::is_cpu_list;
-use crate::parameters::fill_in;
+use crate::parameters::{OF_UNIT, fill_in};
 use crate::plan::{Cpus, Program, find_program};
 use crate::setup::Setup;
 use crate::source::suggestion;
@@ -26,8 +26,6 @@ use toml::Spanned;
 const MOST_UNITS: u32 = 1 << 16;
 /// The maximum number of instances of a program.
 const MOST_INSTANCES: u32 = 1 << 10;
-/// The names that have values without a parameter.
-pub(super) const OF_UNIT: &[&str] = &["rank", "instance", "folder"];
 /// The signals that may ask a unit to end.
 pub(super) const SIGNALS: &[(&str, Signal)] = &[
     ("TERM", Signal::TERM),
@@ -84,7 +82,8 @@ impl ProgramEntry {
         }
     }
 
-    /// Returns true if its units differ in more than their ranks.
+    /// Returns true if what its units are started with may depend on their ranks. It does not if
+    /// `{{rank}}` is all that there is of it, but that is rare.
     fn names_rank(&self) -> bool {
         let has = |text: &str| text.contains("{rank}");
         let value = |value: &Value| has(&value.text());
@@ -142,6 +141,12 @@ impl Workflow {
             let message = format!(
                 "the launcher itself sets {key} for each unit: write settings into [config]"
             );
+            return Err(self.source.error(value.span(), message));
+        }
+        let is_odd = |key: &str| key.is_empty() || key.contains(['=', '\0']);
+        if let Some((key, value)) = entry.env.iter().find(|(key, _)| is_odd(key)) {
+            let message =
+                format!("{key:?} cannot name a variable: it is empty, or has = or a zero");
             return Err(self.source.error(value.span(), message));
         }
         if entry.cwd.is_some() || self.run_folder.is_some() {
@@ -236,40 +241,58 @@ impl Workflow {
         })
     }
 
-    /// Returns the names of the programs that have to be ready before a program starts: all
-    /// instances, if it names a program with instances.
+    /// Returns the names of the programs that have to be ready before a program starts.
     fn after(&self, entry: &ProgramEntry) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for name in &entry.after {
-            let programs = &self.file.program;
-            let mut same = programs
-                .iter()
-                .filter(|other| other.name.get_ref() == name.get_ref());
-            let Some(other) = same.next() else {
-                let known = programs.iter().map(|other| other.name.get_ref().as_str());
-                let hint = suggestion(name.get_ref(), &known.collect::<Vec<&str>>());
-                let message = format!("there is no program `{}`{hint}", name.get_ref());
-                return Err(self.source.error(name.span(), message));
-            };
-            names.extend(
-                self.instances(other)?
-                    .map(|instance| other.name_of(instance)),
-            );
+            names.extend(self.named(name)?.1);
         }
         Ok(names)
+    }
+
+    /// Finds what a name in `after` means: an entry, and all of its instances or the one that is
+    /// named.
+    fn named(&self, name: &Spanned<String>) -> Result<(&ProgramEntry, Vec<String>), Error> {
+        let programs = &self.file.program;
+        let names = |entry: &ProgramEntry| {
+            let instances = self.instances(entry)?;
+            Ok(instances.map(|instance| entry.name_of(instance)).collect())
+        };
+        let mut same = programs.iter();
+        if let Some(entry) = same.find(|entry| entry.name.get_ref() == name.get_ref()) {
+            return Ok((entry, names(entry)?));
+        }
+        for entry in programs {
+            let names: Vec<String> = names(entry)?;
+            if names.contains(name.get_ref()) {
+                return Ok((entry, vec![name.get_ref().clone()]));
+            }
+        }
+        let known = programs.iter().map(|other| other.name.get_ref().as_str());
+        let hint = suggestion(name.get_ref(), &known.collect::<Vec<&str>>());
+        let message = format!("there is no program `{}`{hint}", name.get_ref());
+        Err(self.source.error(name.span(), message))
     }
 
     /// Checks that no program waits for itself.
     pub(super) fn check_order(&self) -> Result<(), Error> {
         let programs = &self.file.program;
+        let mut befores: Vec<Vec<&str>> = Vec::new();
+        for entry in programs {
+            let before = entry.after.iter();
+            let before = before.map(|name| Ok(self.named(name)?.0.name.get_ref().as_str()));
+            befores.push(before.collect::<Result<_, Error>>()?);
+        }
         let mut started: Vec<&str> = Vec::new();
         while started.len() < programs.len() {
-            let is_started = |name: &Spanned<String>| started.contains(&name.get_ref().as_str());
-            let next = programs
-                .iter()
-                .find(|entry| !is_started(&entry.name) && entry.after.iter().all(is_started));
-            let Some(next) = next else {
-                let stuck = programs.iter().filter(|entry| !is_started(&entry.name));
+            let is_started = |name: &&str| started.contains(name);
+            let mut entries = programs.iter().zip(&befores);
+            let next = entries.find(|(entry, before)| {
+                !is_started(&entry.name.get_ref().as_str()) && before.iter().all(is_started)
+            });
+            let Some((next, _)) = next else {
+                let stuck = programs.iter();
+                let stuck = stuck.filter(|entry| !is_started(&entry.name.get_ref().as_str()));
                 let stuck: Vec<&ProgramEntry> = stuck.collect();
                 let names = stuck.iter().map(|entry| entry.name.get_ref().as_str());
                 let names = names.collect::<Vec<&str>>().join(" and ");

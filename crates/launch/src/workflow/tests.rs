@@ -233,12 +233,17 @@ fn programs_wait_for_those_that_are_there() {
     assert_eq!(all[2].after, ["a-0", "a-1"]);
     assert_eq!((all[0].ready.as_deref(), all[2].restart), (Some("up"), 2));
     assert!(all[2].optional && !all[0].optional);
+    let one = programs(&parse(&text.replace("['a']", "['a-1']")).expect("well-formed"));
+    assert_eq!(one.expect("all there")[2].after, ["a-1"]);
     let error = message(&text.replace("['a']", "['aa']"));
     assert!(
         error.contains("sample.toml:9: there is no program `aa`; did you mean `a`?"),
         "{error}"
     );
-    let error = message(&text.replace("ready = 'up'", "after = ['b']"));
+    let circle = text.replace("ready = 'up'", "after = ['b']");
+    let error = message(&circle.replace("['a']", "['a-1']"));
+    assert!(error.contains("a and b would wait"), "{error}");
+    let error = message(&circle);
     assert!(
         error.contains("a and b would wait for each other"),
         "{error}"
@@ -419,6 +424,10 @@ fn other_mistakes_name_their_line_too() {
             "sample.toml:4: `{size}` is not in [parameters]",
         ),
         (format!("{program}args = 3\n"), "sample.toml:4: "),
+        (
+            format!("{program}env = {{ 'A=B' = 'x' }}\n"),
+            "sample.toml:4: \"A=B\" cannot name a variable",
+        ),
         (
             format!("{program}{program}"),
             "sample.toml:5: there are two programs called `a`",
