@@ -2,7 +2,7 @@
 
 use ndarray::Array2;
 use samite::pgas::{self, Pgas, Unit};
-use samite::stage::protocol::{EndOfStream, Failure, Fault};
+use samite::stage::protocol::{EndOfStream, Failure, Fault, Peer};
 use samite::stage::{self, Element, Stage, StepWriter};
 use samite::{Fabric, Match, PeerId};
 use std::error::Error;
@@ -219,9 +219,59 @@ fn errors_about_others_are_known_to_the_launcher() {
             rank: 1,
             how: Failure::Died,
         }),
+        Box::new(samite::Error::PeerCorrupt {
+            peer: PeerId(3).into(),
+            what: samite_mem::Corrupt {
+                what: "a length",
+                value: 7,
+            },
+        }),
+        Box::new(samite::Error::HandlerPanicked {
+            peer: PeerId(3).into(),
+            handler: 7,
+        }),
+        Box::new(Fault::RankClosed {
+            stream: "field".into(),
+            program: "heat".into(),
+            rank: 1,
+            step: 3,
+        }),
+        Box::new(Fault::BlockStoreSilent {
+            block_store: Peer(3).into(),
+            bytes: 64,
+        }),
+        Box::new(Fault::NoBlockStore {
+            block_store: Peer(3).into(),
+        }),
+        Box::new(Fault::BlockStoreLost {
+            block_store: Peer(3).into(),
+            step: 3,
+        }),
+        Box::new(Fault::Damaged {
+            step: 3,
+            block_stores: Vec::new(),
+        }),
     ];
+    // A program may print `{error}` or `{error:?}`.
     for error in losses {
         assert!(samite_launch::follows_a_loss(&error.to_string()), "{error}");
+        let debug = format!("{error:?}");
+        let code = debug.rsplit('[').next().expect("it ends with its code");
+        assert!(samite_launch::follows_a_loss(code), "{debug}");
+    }
+    // Messages come, but with another tag than the one that the receiver waits for.
+    let other_tag: Box<dyn Error> = Box::new(samite::Error::Timeout {
+        what: "a receive",
+        whom: samite::Whom::Any.into(),
+        after: std::time::Duration::from_secs(1),
+        message: Some(Box::new(samite::Late::Receive {
+            tag: 7,
+            mask: u64::MAX,
+            others: vec![8],
+        })),
+    });
+    for said in [format!("{other_tag}"), format!("{other_tag:?}")] {
+        assert!(!samite_launch::follows_a_loss(&said), "{said}");
     }
     let closed = EndOfStream::WriterFailed {
         rank: 1,

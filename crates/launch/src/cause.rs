@@ -12,7 +12,7 @@ use crate::words::{LastWords, is_panic};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 
-/// What a failure may be. The first of these that is seen is the cause.
+/// What a failure may be. Of all that are seen, the least one is the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
     /// The agent is lost, which all units notice.
@@ -59,9 +59,11 @@ impl Failure {
         let error = words.error();
         let named = parties(&error, unit, units);
         let claim = match exit {
-            Exit::Signal(_) => Claim::Signal,
+            // A program may abort because of an error, which its words state.
+            Exit::Signal(signal) if signal != Signal::ABORT.as_raw() => Claim::Signal,
             _ if follows_a_loss(&error) => Claim::Consequence,
             _ if !named.is_empty() => Claim::Disagreement,
+            Exit::Signal(_) => Claim::Signal,
             _ => Claim::Own,
         };
         let asked = [stop, Signal::KILL];
@@ -105,9 +107,14 @@ const LOSSES: &[&str] = &[
     "pgas.NoMemory",
     "pgas.NoPhase",
     "pgas.NotBegun",
+    "fabric.PeerCorrupt",
+    "fabric.HandlerPanicked",
     "WriterFailed",
     "BlockStoreLost",
+    "BlockStoreSilent",
+    "NoBlockStore",
     "stream.Damaged",
+    "stream.RankClosed",
     " before the operation was complete",
     " was lost during ",
     " has not joined: ",
@@ -121,6 +128,10 @@ const LOSSES: &[&str] = &[
     ": no answer from ",
     "is it stopped, or waiting for this process?",
     "is any of them still running?",
+    " sent invalid data (",
+    " bytes in time: wait longer, or check whether its process is stopped",
+    " is not a block store, or is no longer one: ",
+    ", so that step can never be complete: ",
 ];
 
 /// The end of the sentence of a receive that got messages with other tags: the mistake may be the
@@ -128,9 +139,21 @@ const LOSSES: &[&str] = &[
 const OTHER_TAGS: &str = "is the tag right?";
 
 /// Returns true if the words of a unit say that it failed because another unit, or the agent, had
-/// ended or did not answer.
+/// ended, did not answer, or did something wrong.
 pub fn follows_a_loss(words: &str) -> bool {
-    LOSSES.iter().any(|loss| words.contains(loss)) && !words.contains(OTHER_TAGS)
+    let is_loss = LOSSES.iter().any(|loss| words.contains(loss)) || blames_a_handler(words);
+    is_loss && !words.contains(OTHER_TAGS)
+}
+
+/// Returns true for "handler 3 of solver.1 panicked".
+fn blames_a_handler(words: &str) -> bool {
+    words.split("handler ").skip(1).any(|rest| {
+        let mut words = rest.split_whitespace();
+        let number = words.next().and_then(|word| word.parse::<u16>().ok());
+        let is_of = words.next() == Some("of");
+        let what = words.nth(1).unwrap_or_default();
+        number.is_some() && is_of && what.starts_with("panicked")
+    })
 }
 
 /// What two units say if their collectives differ.
@@ -241,6 +264,17 @@ mod tests {
         let unwrapped = "thread 'main' (3) panicked at src/main.rs:3:5:\ncalled `Result::unwrap()` \
                          on an `Err` value: UnitLost { unit: Unit(3) }";
         assert_eq!(claim(unwrapped), Claim::Consequence);
+        // The launcher judges in the same way whether a program prints `{e}` or `{e:?}`.
+        let tag = "no message with tag 7 came from writer.1 within 1s; it sent messages with tag 8, which nobody has received: is the tag right?";
+        assert_eq!(claim(tag), Claim::Own);
+        let with_code = format!("{tag} [fabric.Timeout (3)]");
+        assert_eq!(
+            failure(writer(0), Exit::Code(1), &with_code).claim,
+            Claim::Own
+        );
+        let panicked = "Error: handler 3 of writer.1 panicked";
+        assert_eq!(claim(panicked), Claim::Consequence);
+        assert_eq!(claim("Error: the handler of events panicked"), Claim::Own);
         // Of a reader, which is no rank of the stream.
         let named = failure(
             Name::unit("reader", 1),
@@ -260,6 +294,9 @@ mod tests {
         );
         assert_eq!((killed.claim, killed.is_unasked), (Claim::Signal, true));
         assert!(!failure(writer(0), Exit::Signal(15), "").is_unasked);
+        let aborted = |words| failure(writer(0), Exit::Signal(6), words).claim;
+        assert_eq!(aborted(unwrapped), Claim::Consequence);
+        assert_eq!(aborted("double free"), Claim::Signal);
     }
 
     #[test]
