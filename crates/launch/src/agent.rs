@@ -1,7 +1,7 @@
 //! The start of the agent: no unit starts before the agent has reported that it is ready.
 
 use crate::error::{Error, Exit};
-use crate::output::Event;
+use crate::output::{Event, is_for_now};
 use crate::plan::Plan;
 use crate::signals::{ChildWatch, Interrupts};
 use crate::spawn::{Process, stop_with};
@@ -122,6 +122,7 @@ fn wait_until_ready(
         if ready[0] {
             let mut bytes = [0; 256];
             match stdout.read(&mut bytes) {
+                Err(error) if is_for_now(&error) => {}
                 Ok(0) | Err(_) => return Ok(Readiness::Closed),
                 Ok(count) if greeting.hear(&bytes[..count]) => return Ok(Readiness::Ready),
                 Ok(_) => {}

@@ -6,9 +6,9 @@
 
 use crate::files::OutputFile;
 use crate::plan::Name;
-use crate::words::LastWords;
+use crate::words::{LastWords, plain};
 use serde::Deserialize;
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::rc::Rc;
 
 /// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
@@ -191,8 +191,9 @@ impl Output {
             let mut left = rustix::io::ioctl_fionread(&pipe.reader).unwrap_or(0);
             while left > 0 {
                 match pipe.read(&mut sink) {
+                    // Another process may have read the rest.
+                    Some(0) | None => break,
                     Some(count) => left = left.saturating_sub(count as u64),
-                    None => break,
                 }
             }
             pipe.end(&mut sink);
@@ -223,11 +224,11 @@ impl Output {
 }
 
 impl Pipe {
-    /// Reads once and returns the number of bytes; `None` at the end.
+    /// Reads once and returns the number of bytes, 0 if there are none now; `None` at the end.
     fn read(&mut self, sink: &mut Sink<'_, '_>) -> Option<usize> {
         let mut bytes = [0; 16 * 1024];
         match self.reader.read(&mut bytes) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Some(0),
+            Err(error) if is_for_now(&error) => Some(0),
             Ok(0) | Err(_) => {
                 self.end(sink);
                 None
@@ -287,9 +288,27 @@ impl Sink<'_, '_> {
     }
 }
 
+/// Creates a pipe whose reader never waits. A unit can open its own pipe for reading
+/// (`/proc/self/fd/1`), and take the bytes that the launcher was told of.
+pub(crate) fn pipe() -> io::Result<(PipeReader, PipeWriter)> {
+    let (reader, writer) = io::pipe()?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
+}
+
+/// Returns true if there is nothing to read now, although there may be later.
+pub(crate) fn is_for_now(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
+}
+
 /// Parses the report in a marked line; a line that only looks like one is shown as it is.
 fn progress_report(text: &[u8]) -> Option<Progress> {
-    serde_json::from_slice(text.strip_prefix(MARKER)?).ok()
+    let mut report: Progress = serde_json::from_slice(text.strip_prefix(MARKER)?).ok()?;
+    report.note = report.note.map(|note| plain(&note));
+    Some(report)
 }
 
 /// Splits a stream of bytes at its newlines, regardless of the pieces in which it arrives.
@@ -323,12 +342,25 @@ impl LineSplitter {
         while self.partial.len() + bytes.len() > LONGEST_LINE {
             let (head, tail) = bytes.split_at(LONGEST_LINE - self.partial.len());
             self.partial.extend_from_slice(head);
-            emit(&self.partial, false);
-            self.partial.clear();
+            let end = end_of_piece(&self.partial, tail[0]);
+            emit(&self.partial[..end], false);
+            self.partial.drain(..end);
             bytes = tail;
         }
         self.partial.extend_from_slice(bytes);
     }
+}
+
+/// Returns where a piece ends that is followed by the byte `next`: not inside of a character.
+fn end_of_piece(piece: &[u8], next: u8) -> usize {
+    let is_inside = |byte: u8| byte & 0b1100_0000 == 0b1000_0000;
+    if !is_inside(next) {
+        return piece.len();
+    }
+    // The first byte of a character has at most three behind it.
+    let mut ends = (piece.len().saturating_sub(3)..piece.len()).rev();
+    let first = ends.find(|at| !is_inside(piece[*at]));
+    first.filter(|at| *at > 0).unwrap_or(piece.len())
 }
 
 #[cfg(test)]
@@ -379,6 +411,21 @@ mod tests {
             lines,
             [(LONGEST_LINE, false), (LONGEST_LINE, false), (5, true)]
         );
+    }
+
+    #[test]
+    fn no_character_is_cut() {
+        for before in 0..4 {
+            let mut text = "x".repeat(LONGEST_LINE - before).into_bytes();
+            text.extend("\u{1f40c}y".as_bytes());
+            let lines = split(&[text]);
+            assert_eq!(lines.len(), 2);
+            let end = std::str::from_utf8(&lines[1].0).expect("whole characters");
+            assert_eq!(end, "\u{1f40c}y", "{before}");
+        }
+        // Bytes that are no text have no characters.
+        let lines = split(&[vec![0x80; LONGEST_LINE + 1]]);
+        assert_eq!((lines[0].0.len(), lines[1].0.len()), (LONGEST_LINE, 1));
     }
 
     #[test]
@@ -481,9 +528,22 @@ mod tests {
         });
     }
 
+    /// The kernel has said that there are bytes, but another process has read them.
+    #[test]
+    fn a_pipe_that_another_process_has_emptied_delays_nothing() {
+        let (reader, mut writer) = pipe().expect("a pipe");
+        let mut output = Output::new(true, vec![(Stream::Stdout, reader)]);
+        let unit = Name::unit("a", 0);
+        output.read(&unit, &[true], &mut |_| {});
+        assert_eq!(output.readers().count(), 1);
+        writer.write_all(b"late\n").expect("it fits into the pipe");
+        output.read(&unit, &[true], &mut |_| {});
+        assert_eq!(output.last_words().shown(), ["late"]);
+    }
+
     #[test]
     fn what_is_left_in_a_pipe_is_heard() {
-        let (reader, mut writer) = io::pipe().expect("a pipe");
+        let (reader, mut writer) = pipe().expect("a pipe");
         writer
             .write_all(b"1\n2\n\n3")
             .expect("it fits into the pipe");

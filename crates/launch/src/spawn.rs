@@ -3,7 +3,7 @@
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::limits::{self, Pipes};
-use crate::output::{Output, Stream};
+use crate::output::{Output, Stream, pipe};
 use crate::plan::{Name, Plan};
 use crate::setup::Setup;
 use rustix::process::{
@@ -92,8 +92,8 @@ impl Process {
                 .split_first()
                 .ok_or_else(|| io::Error::other("its command is empty"))?;
             let mut command = command(plan, None, program, args);
-            let (ready, stdout) = io::pipe()?;
-            let (reader, stderr) = io::pipe()?;
+            let (ready, stdout) = pipe()?;
+            let (reader, stderr) = pipe()?;
             let child = command.stdout(stdout).stderr(stderr).spawn()?;
             let output = Output::new(true, vec![(Stream::Stderr, reader)]);
             Ok((Self::new(Name::agent(), output, child), ready))
@@ -263,12 +263,12 @@ fn start_unit(
     pipes: Pipes,
     output: impl FnOnce(Vec<(Stream, PipeReader)>) -> Output,
 ) -> io::Result<Process> {
-    let (stdout, out) = io::pipe()?;
+    let (stdout, out) = pipe()?;
     let mut readers = vec![(Stream::Stdout, stdout)];
     match pipes {
         Pipes::Merged => command.stderr(out.try_clone()?),
         Pipes::Separate => {
-            let (stderr, err) = io::pipe()?;
+            let (stderr, err) = pipe()?;
             readers.push((Stream::Stderr, stderr));
             command.stderr(err)
         }

@@ -27,7 +27,7 @@ impl LastWords {
         if self.lines.len() == KEPT {
             self.lines.pop_front();
         }
-        let mut line = String::from_utf8_lossy(&text[..text.len().min(LONGEST)]).into_owned();
+        let mut line = plain(&String::from_utf8_lossy(&text[..text.len().min(LONGEST)]));
         if let Some(more) = text.len().checked_sub(LONGEST).filter(|more| *more > 0) {
             line += &format!(" … ({more} more bytes)");
         }
@@ -80,6 +80,24 @@ impl LastWords {
     }
 }
 
+/// Removes what would act on a terminal: colours and other control sequences. Other control
+/// characters become U+FFFD. Words of a unit are shown inside of messages of the launcher.
+pub(crate) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        // A control sequence (ECMA-48) ends with a character from `@` to `~`.
+        if letter == '\u{1b}' && letters.as_str().starts_with('[') {
+            letters.next();
+            let _ = letters.find(|letter| ('@'..='~').contains(letter));
+            continue;
+        }
+        let is_harmless = letter == '\t' || !letter.is_control();
+        plain.push(if is_harmless { letter } else { '\u{fffd}' });
+    }
+    plain
+}
+
 /// Returns true for the line with which the message of a panic begins.
 pub(crate) fn is_panic(line: &str) -> bool {
     line.starts_with("thread '") && line.contains("panicked at")
@@ -109,6 +127,14 @@ mod tests {
         assert_eq!(words(&long).shown().concat(), long);
         let longer = words(&(long + "yy")).shown().remove(0);
         assert!(longer.ends_with("x … (2 more bytes)"));
+    }
+
+    #[test]
+    fn words_do_not_act_on_the_terminal() {
+        let coloured = words("\x1b[1;31mError: \x1b[0mthe disk\tis full\r\x1b]0;x\x07");
+        let said = "Error: the disk\tis full\u{fffd}\u{fffd}]0;x\u{fffd}";
+        assert_eq!(coloured.error(), said);
+        assert_eq!(words("cut \x1b[1").shown(), ["cut "]);
     }
 
     #[test]
