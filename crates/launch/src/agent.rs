@@ -29,10 +29,7 @@ pub(crate) fn start(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Process, Error> {
     let (mut agent, stdout) = Process::start_agent(plan, argv)?;
-    on_event(Event::Started {
-        name: &agent.name,
-        pid: agent.pid(),
-    });
+    on_event(agent.started());
     match wait_until_ready(&mut agent, stdout, interrupts, on_event)? {
         Readiness::Ready => Ok(agent),
         Readiness::Closed => {
@@ -84,13 +81,15 @@ fn wait_until_ready(
     interrupts: Option<&Interrupts>,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Readiness, Error> {
-    let deadline = Instant::now() + READY_DEADLINE;
+    let mut deadline = Instant::now() + READY_DEADLINE;
     let mut greeting = Greeting::default();
     loop {
         if let Some(interrupts) = interrupts {
             let heard = interrupts.take();
             if heard.stop {
+                let before = Instant::now();
                 stop_with(std::slice::from_ref(agent));
+                deadline += before.elapsed();
             }
             if let Some(signal) = heard.end {
                 return Err(Error::Interrupted { signal });

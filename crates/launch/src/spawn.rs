@@ -3,7 +3,7 @@
 use crate::error::{Error, Exit};
 use crate::files::OutputFiles;
 use crate::limits::{self, Pipes};
-use crate::output::{Output, Stream, pipe};
+use crate::output::{Event, Output, Stream, pipe};
 use crate::plan::{Name, Plan};
 use crate::setup::Setup;
 use rustix::process::{
@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -140,6 +141,20 @@ impl Process {
         self.was_killed
     }
 
+    /// Returns the event of its start.
+    pub(crate) fn started(&self) -> Event<'_> {
+        Event::Started {
+            name: &self.name,
+            pid: self.pid(),
+        }
+    }
+
+    /// Returns the event of its end.
+    pub(crate) fn ended(&self, exit: Exit, again: bool) -> Event<'_> {
+        let name = &self.name;
+        Event::Ended { name, exit, again }
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -247,11 +262,15 @@ fn command(plan: &Plan, cpus: Option<&str>, program: &OsStr, args: &[OsString]) 
 
 /// Sets the working directory and the standard input.
 fn settle(command: &mut Command, setup: &Setup) -> io::Result<()> {
+    let about = |path: &Path, error: io::Error| {
+        io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+    };
     if let Some(path) = &setup.stdin {
-        command.stdin(File::open(path)?);
+        let file = File::open(path).map_err(|error| about(path, error))?;
+        command.stdin(file);
     }
     if let Some(folder) = &setup.cwd {
-        std::fs::create_dir_all(folder)?;
+        std::fs::create_dir_all(folder).map_err(|error| about(folder, error))?;
         command.current_dir(folder);
     }
     Ok(())

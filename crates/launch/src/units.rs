@@ -36,17 +36,18 @@ impl<'p> Units<'p> {
         !self.waiting.is_empty()
     }
 
-    /// Starts the programs whose turn it is. `processes`: those of units that were started before.
+    /// Starts the programs whose turn it is, and adds their units to `new`. `processes`: those of
+    /// units that were started before.
     ///
     /// # Errors
-    /// One of them cannot be started.
+    /// One of them cannot be started; those before it are in `new`.
     pub(crate) fn start_next(
         &mut self,
         processes: &[Process],
+        new: &mut Vec<Process>,
         on_start: &mut dyn FnMut(u32),
         on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Vec<Process>, Error> {
-        let mut new = Vec::new();
+    ) -> Result<(), Error> {
         for number in std::mem::take(&mut self.waiting) {
             let program = &self.plan.programs[number];
             let is_ready = |name: &String| self.is_ready(name, processes);
@@ -55,20 +56,21 @@ impl<'p> Units<'p> {
                 continue;
             }
             for rank in 0..program.units {
-                new.push(self.start(number, rank, on_start, on_event)?);
+                let unit = self.start(number, rank, on_start)?;
+                on_event(unit.started());
+                new.push(unit);
                 self.started += 1;
             }
         }
-        Ok(new)
+        Ok(())
     }
 
-    /// Starts a unit, also for another time.
+    /// Starts a unit, also for another time. The caller sends [`Process::started`].
     pub(crate) fn start(
         &self,
         program: usize,
         rank: u32,
         on_start: &mut dyn FnMut(u32),
-        on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Process, Error> {
         let place = UnitPlace {
             program,
@@ -77,12 +79,8 @@ impl<'p> Units<'p> {
             started: self.started,
         };
         let unit = Process::start_unit(self.plan, &place, self.pipes, &self.files)?;
-        // The guard learns of the group first: the launcher may be killed in `on_event`.
+        // The guard learns of the group first: the launcher may be killed while it tells of it.
         on_start(unit.pid());
-        on_event(Event::Started {
-            name: &unit.name,
-            pid: unit.pid(),
-        });
         Ok(unit)
     }
 

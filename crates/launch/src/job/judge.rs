@@ -7,62 +7,83 @@ use crate::output::Event;
 use std::time::Instant;
 
 impl Job<'_> {
-    /// Starts units again that failed and may be, and leaves out those of optional programs.
-    /// Returns the others.
+    /// Tells of the ends of processes. Starts units again that failed and may be, and drops the
+    /// failures of optional programs. Returns the other ends.
     pub(super) fn pardon(
         &mut self,
-        mut ended: Vec<(usize, Exit)>,
+        ended: Vec<(usize, Exit)>,
         on_event: &mut dyn FnMut(Event<'_>),
-    ) -> Result<Vec<(usize, Exit)>, Error> {
-        if self.ending.is_some() {
-            return Ok(ended);
-        }
-        let mut again = Vec::new();
-        ended.retain(|&(index, exit)| {
+    ) -> Vec<(usize, Exit)> {
+        // If another failure ends the job, nothing is started again, and each failure may be the
+        // cause of the others.
+        let goes_on = self.ending.is_none() && !ended.iter().any(|&end| self.ends_the_job(end));
+        let mut left = Vec::new();
+        for (index, exit) in ended {
             let unit = &self.processes[index];
-            if exit.is_success() || !is_unit(unit) {
-                return true;
+            let (is_restarted, is_optional) = self.chances(index, exit);
+            if is_restarted && goes_on && self.ending.is_none() {
+                self.start_again(index, exit, on_event);
+                continue;
             }
-            if self.units.is_restarted(unit, exit) {
-                again.push(index);
-                return false;
-            }
-            let is_optional = self.units.is_optional(unit);
-            if is_optional {
+            on_event(unit.ended(exit, false));
+            if is_optional && !is_restarted && self.ending.is_none() {
                 on_event(Event::Missed {
                     name: &unit.name,
                     exit,
                     said: unit.output.last_words().shown(),
                 });
-            }
-            !is_optional
-        });
-        // A failure that ends the job comes first.
-        let is_failure = |(_, exit): &(usize, Exit)| !exit.is_success();
-        if ended.iter().any(is_failure) {
-            return Ok(ended);
-        }
-        for index in again {
-            let unit = &self.processes[index];
-            let (Some((program, _)), Some(rank)) = (self.units.program_of(unit), unit.name.rank())
-            else {
                 continue;
-            };
-            let restarts = unit.restarts + 1;
-            let mut unit = {
-                let mut on_start = guard_of(&mut self.guard);
-                self.units.start(program, rank, &mut on_start, on_event)?
-            };
-            unit.restarts = restarts;
-            self.numbers.insert(unit.pid(), index);
-            self.processes[index] = unit;
+            }
+            left.push((index, exit));
         }
-        Ok(ended)
+        left
+    }
+
+    /// Returns whether a process that ended is a unit that failed and may be started again, and
+    /// whether it is one that failed and is optional.
+    fn chances(&self, index: usize, exit: Exit) -> (bool, bool) {
+        let process = &self.processes[index];
+        if exit.is_success() || !is_unit(process) {
+            return (false, false);
+        }
+        let is_restarted = self.units.is_restarted(process, exit);
+        (is_restarted, self.units.is_optional(process))
+    }
+
+    /// Returns true if the job cannot go on after this end.
+    fn ends_the_job(&self, (index, exit): (usize, Exit)) -> bool {
+        let is_failure = !exit.is_success() || !is_unit(&self.processes[index]);
+        is_failure && self.chances(index, exit) == (false, false)
+    }
+
+    /// Starts a unit for another time. If that fails, the job ends.
+    fn start_again(&mut self, index: usize, exit: Exit, on_event: &mut dyn FnMut(Event<'_>)) {
+        let old = &self.processes[index];
+        let (Some((program, _)), Some(rank)) = (self.units.program_of(old), old.name.rank()) else {
+            return;
+        };
+        let started = {
+            let mut on_start = guard_of(&mut self.guard);
+            self.units.start(program, rank, &mut on_start)
+        };
+        on_event(old.ended(exit, started.is_ok()));
+        let mut unit = match started {
+            Ok(unit) => unit,
+            Err(error) => return self.fail(Failure::other(Claim::Own, error)),
+        };
+        on_event(unit.started());
+        unit.restarts = old.restarts + 1;
+        self.numbers.remove(&old.pid());
+        self.numbers.insert(unit.pid(), index);
+        self.processes[index] = unit;
     }
 
     /// Determines what the ends of processes mean for the job. If several ended, the probable cause
     /// comes first.
     pub(super) fn judge(&mut self, ended: &[(usize, Exit)]) {
+        if ended.is_empty() {
+            return;
+        }
         let units_left = self.units_left();
         let units = self.units.plan.names();
         let mut failures = Vec::new();

@@ -96,7 +96,7 @@ pub fn run(
         ended_well: Vec::new(),
     };
     job.add(agent.into_iter().collect());
-    job.start_units(on_event)?;
+    job.start_units(on_event);
     job.run_units(on_event)?;
     if job.failure.is_none() && job.ending.is_none() {
         on_event(Event::UnitsEnded);
@@ -186,32 +186,37 @@ impl Job<'_> {
         }
     }
 
-    /// Starts the programs that need not wait for others any more.
-    fn start_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
+    /// Starts the programs that need not wait for others any more. If a unit cannot be started, the
+    /// job ends as it does when one fails: the others are asked to end.
+    fn start_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         // A program may end before the next one is looked at.
         while self.ending.is_none() && self.units.are_waiting() {
-            let new = {
+            let mut new = Vec::new();
+            let started = {
                 let mut on_start = guard_of(&mut self.guard);
                 let units = &mut self.units;
-                units.start_next(&self.processes, &mut on_start, on_event)?
+                units.start_next(&self.processes, &mut new, &mut on_start, on_event)
             };
-            if new.is_empty() {
+            let is_done = new.is_empty();
+            self.add(new);
+            if let Err(error) = started {
+                self.fail(Failure::other(Claim::Own, error));
+            }
+            if is_done {
                 break;
             }
-            self.add(new);
         }
-        Ok(())
     }
 
     fn run_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) -> Result<(), Error> {
         while self.units_left() {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
-            let ended = self.pardon(ended, on_event)?;
+            let ended = self.pardon(ended, on_event);
             self.judge(&ended);
             self.hear_interrupts();
             self.time_out();
-            self.start_units(on_event)?;
+            self.start_units(on_event);
         }
         Ok(())
     }
@@ -224,6 +229,9 @@ impl Job<'_> {
         while self.processes.iter().any(|process| !process.has_ended()) {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
+            for &(index, exit) in &ended {
+                on_event(self.processes[index].ended(exit, false));
+            }
             // Units may fail because of its loss before it can be reaped, because its files close
             // first. If a unit has failed and a signal that was not sent from here has killed the
             // agent, its loss counts as the cause, although it may also have crashed only when it
@@ -320,16 +328,10 @@ impl Job<'_> {
     fn reap_one(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) -> Option<Exit> {
         let process = &mut self.processes[index];
         let exit = process.reap()?;
-        let again = self.ending.is_none() && self.units.is_restarted(process, exit);
         if let Some(guard) = &mut self.guard {
             guard.forget(process.pid());
         }
         process.output.finish(&process.name, on_event);
-        on_event(Event::Ended {
-            name: &process.name,
-            exit,
-            again,
-        });
         Some(exit)
     }
 

@@ -341,6 +341,95 @@ fn a_unit_that_fails_is_started_again() {
     assert_eq!(seen.lines.len(), 2);
 }
 
+/// Returns what a unit does that waits for a while, and says so when it is asked to end.
+fn careful(up: &Path) -> String {
+    let up = up.display();
+    format!("trap 'echo asked; exit 0' TERM; : > {up}; sleep 1000 & wait")
+}
+
+/// Checks that a unit could not be started because of this path, and that `careful` was asked to
+/// end.
+fn check_start(result: Result<(), Error>, seen: &Seen, unit: &str, path: &Path) {
+    let Err(Error::Spawn { name, source }) = result else {
+        panic!("{result:?}")
+    };
+    assert_eq!(name.to_string(), unit);
+    let path = path.display().to_string();
+    assert!(source.to_string().starts_with(&path), "{source}");
+    assert_eq!(seen.lines, ["[careful.0] asked\n"]);
+    let ended = ("careful.0".to_owned(), Exit::Code(0));
+    assert!(seen.ends.contains(&ended), "{:?}", seen.ends);
+}
+
+/// The units of a job that runs have their grace, whatever ends it.
+#[test]
+fn a_unit_that_cannot_be_started_later_ends_the_job_as_a_failure_does() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = |name: &str| folder.path().join(name);
+    let up = file("up");
+    let wait = format!("until [ -e {} ]; do sleep 0.01; done", up.display());
+    let mut late = sh("late", "true").units(2);
+    late.after = vec!["mesh".to_owned()];
+    // The first unit of the program can be started.
+    late.setups = vec![late.setup.clone(), late.setup.clone()];
+    late.setups[1].stdin = Some(file("missing"));
+    let mut job = plan([sh("careful", &careful(&up)), sh("mesh", &wait), late]);
+    job.grace = Duration::MAX;
+    let (result, seen) = watch(&job, |_, _| {});
+    check_start(result, &seen, "late.1", &file("missing"));
+    assert_eq!((seen.pids.len(), seen.ends.len()), (3, 3));
+    // The same for a unit that is started again, in a folder that cannot be created by then.
+    std::fs::remove_file(&up).expect("it is there");
+    let made = file("made").display().to_string();
+    let script = format!("{wait}; cd /; rmdir {made}; : > {made}; exit 3");
+    let mut flaky = sh("flaky", &script);
+    flaky.setup.cwd = Some(file("made"));
+    flaky.restart = 1;
+    let mut job = plan([sh("careful", &careful(&up)), flaky]);
+    job.grace = Duration::MAX;
+    let (result, seen) = watch(&job, |event, _| {
+        assert!(!matches!(event, Event::Ended { again: true, .. }));
+    });
+    check_start(result, &seen, "flaky.0", &file("made"));
+}
+
+/// Waits until a process has ended; it is not reaped yet.
+fn wait_for_end(pid: u32) {
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("not reaped");
+    while !state().contains(") Z ") {
+        std::thread::yield_now();
+    }
+}
+
+/// A unit is killed that would be started again, but another one has failed because of that before
+/// the launcher heard of either.
+#[test]
+fn a_unit_that_is_not_started_again_may_be_the_cause() {
+    let mut writer = sh("writer", "echo up; while :; do sleep 1000; done");
+    writer.restart = 1;
+    let lost = "echo Error: writer.0 was lost during a read >&2; exit 1";
+    let script = format!("trap '{lost}' USR1; echo up; while :; do sleep 0.01; done");
+    let mut job = plan([sh("reader", &script), writer]);
+    job.grace = Duration::MAX;
+    let (result, seen) = watch(&job, |event, seen| {
+        assert!(!matches!(event, Event::Ended { again: true, .. }));
+        if matches!(event, Event::Line(line) if line.stream == Stream::Stdout)
+            && seen.lines.len() == 2
+        {
+            for (pid, signal) in [(seen.pids[1], Signal::KILL), (seen.pids[0], Signal::USR1)] {
+                kill_process(pid_of(pid), signal).expect("it is alive");
+                wait_for_end(pid);
+            }
+        }
+    });
+    let error = result.expect_err("both failed").to_string();
+    assert!(
+        error.starts_with("writer.0 was killed by signal 9 (SIGKILL)"),
+        "{error}"
+    );
+    assert_eq!(seen.ends.len(), 2);
+}
+
 #[test]
 fn the_job_goes_on_without_an_optional_unit() {
     let folder = tempfile::tempdir().expect("a scratch folder");
