@@ -21,7 +21,7 @@ pub(super) fn findings(plan: &Plan, programs: &[Program]) -> Vec<Finding> {
         findings.extend(unknown(stream));
     }
     findings.extend(capacity(plan));
-    findings.push(files(plan));
+    findings.push(files(plan, programs));
     findings.extend(libraries(programs));
     findings
 }
@@ -244,8 +244,8 @@ fn capacity(plan: &Plan) -> Vec<Finding> {
 
 /// Compares open files with the limit that the launcher sets for itself and all that it starts. The
 /// launcher and the agent have the most.
-fn files(plan: &Plan) -> Finding {
-    let limit = files_allowed(plan.units);
+fn files(plan: &Plan, programs: &[Program]) -> Finding {
+    let limit = files_allowed(programs);
     let of_units = plan
         .programs
         .iter()

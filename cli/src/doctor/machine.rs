@@ -4,13 +4,14 @@ use super::{Finding, State};
 use bytesize::ByteSize;
 use rustix::process::{Resource, getrlimit};
 use samite::config::{Config, PtracerName};
-use samite_launch::{files_needed, find_program};
+use samite_launch::{Program, files_needed, find_program};
 use std::fs;
 use std::path::Path;
 
-/// Checks the machine for `units` units with these settings.
-pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
-    let mut findings = required(units, settings);
+/// Checks the machine for these programs with these settings.
+pub(super) fn findings(programs: &[Program], settings: &Config) -> Vec<Finding> {
+    let units = units_of(programs);
+    let mut findings = required(programs, settings);
     findings.extend([membarrier(), kernel_copy(settings.fabric.ptracer)]);
     findings.extend(huge_pages());
     findings.push(processors(units));
@@ -19,17 +20,23 @@ pub(super) fn findings(units: u64, settings: &Config) -> Vec<Finding> {
 }
 
 /// Checks what the units cannot run without. It starts no process, and takes no time.
-pub(super) fn required(units: u64, settings: &Config) -> Vec<Finding> {
+pub(super) fn required(programs: &[Program], settings: &Config) -> Vec<Finding> {
+    let units = units_of(programs);
     // `None`: the default rule applies.
     let budget = settings.memory.budget.set().map(|bytes| bytes.get());
     let mut findings = system_calls();
-    findings.extend(limits(units));
+    findings.extend(limits(units, files_needed(programs)));
     findings.push(memory(budget));
     if let Some(why) = crate::agent::too_small(units, budget) {
         let remedy = "raise memory.budget, or start fewer units";
         findings.push(Finding::new("domain", State::Bad, why, remedy));
     }
     findings
+}
+
+fn units_of(programs: &[Program]) -> u64 {
+    let units = programs.iter().map(|program| u64::from(program.units));
+    units.sum()
 }
 
 /// Checks the features of the kernel that have no substitute.
@@ -74,8 +81,8 @@ fn kernel_copy(ptracer: PtracerName) -> Finding {
     }
 }
 
-/// Checks whether the limits of this user allow `units` units.
-fn limits(units: u64) -> Vec<Finding> {
+/// Checks whether the limits of this user allow `units` units, whose launcher opens `most` files.
+fn limits(units: u64, most: u64) -> Vec<Finding> {
     let shown =
         |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
     let enough = |limit: Option<u64>, needed: u64| limit.is_none_or(|limit| limit >= needed);
@@ -92,12 +99,9 @@ fn limits(units: u64) -> Vec<Finding> {
     vec![
         Finding::new(
             "open files",
-            state(enough(files, files_needed(units))),
+            state(enough(files, most)),
             format!("at most {}", shown(files)),
-            format!(
-                "{units} units need {}: raise `ulimit -Hn`",
-                files_needed(units)
-            ),
+            format!("{units} units need {most}: raise `ulimit -Hn`"),
         ),
         Finding::new(
             "processes",

@@ -21,7 +21,7 @@ use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use plan::Plan;
 pub(crate) use refusal::refuse;
-use samite_launch::{Builtins, Workflow};
+use samite_launch::{Builtins, Program, Workflow};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -96,7 +96,8 @@ pub(crate) fn doctor(
             return Err(UsageError("--set changes a workflow, but none was given".into()).into());
         }
         let settings = settings::resolve(None, &args.config)?;
-        let findings = machine::findings(2, &settings.config);
+        let two = [Program::new("unit", "").units(2)];
+        let findings = machine::findings(&two, &settings.config);
         return conclude(&[findings], None);
     };
     for assignment in assignments {
@@ -116,7 +117,7 @@ pub(crate) fn doctor(
         return Ok(ExitCode::SUCCESS);
     }
     say(format_args!("{}\n", paper::text(&plan)))?;
-    let machine = machine::findings(plan.units, &settings.config);
+    let machine = machine::findings(&programs, &settings.config);
     let mut advice = advice::findings(&plan, &programs);
     advice.extend(methods::findings(&programs, &edges, &settings));
     let what = format!("{} ({} units)", workflow.path().display(), plan.units);

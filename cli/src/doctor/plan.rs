@@ -108,7 +108,7 @@ impl Plan {
             memory: total(streams.iter().map(|stream| stream.memory)),
             streams,
             programs: Vec::new(),
-            launcher_files: files_needed(units),
+            launcher_files: files_needed(programs),
             agent_files: OF_AGENT + units,
         };
         plan.programs = programs

@@ -25,7 +25,7 @@ pub(crate) fn refuse(
     if workflow.is_some() {
         let plan = Plan::new(programs, edges, &settings.config)?;
         findings.extend(advice::findings(&plan, programs));
-        findings.extend(machine::required(plan.units, &settings.config));
+        findings.extend(machine::required(programs, &settings.config));
     }
     findings.extend(methods::findings(programs, edges, settings));
     let of_domain = ["servers", "memory", "memory for steps"];

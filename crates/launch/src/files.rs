@@ -1,11 +1,13 @@
 //! The files that get the output of units.
 
 use crate::error::Error;
-use crate::plan::Plan;
+use crate::plan::{Plan, Program};
 use crate::setup::Setup;
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
+use rustix::fs::OFlags;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -14,7 +16,7 @@ use std::rc::Rc;
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: File,
-    failed: std::cell::OnceCell<std::io::Error>,
+    failed: std::cell::OnceCell<io::Error>,
 }
 
 impl OutputFile {
@@ -44,28 +46,20 @@ impl OutputFiles {
     /// [`Error::OutputFile`] names the one that cannot be created.
     pub(crate) fn create(plan: &Plan) -> Result<Self, Error> {
         let mut files = BTreeMap::new();
-        for setup in setups(plan) {
-            for path in [&setup.stdout, &setup.stderr].into_iter().flatten() {
-                if files.contains_key(path) {
-                    continue;
-                }
-                let file = create(path).map_err(|source| Error::OutputFile {
-                    path: path.clone(),
-                    source,
-                })?;
-                let file = OutputFile {
-                    path: path.clone(),
-                    file,
-                    failed: std::cell::OnceCell::new(),
-                };
-                files.insert(path.clone(), Rc::new(file));
-            }
+        for path in paths(&plan.programs) {
+            let file = check_unread(plan, path).and_then(|()| create(path));
+            let file = file.map_err(|source| Error::OutputFile {
+                path: path.clone(),
+                source,
+            })?;
+            let file = OutputFile {
+                path: path.clone(),
+                file,
+                failed: std::cell::OnceCell::new(),
+            };
+            files.insert(path.clone(), Rc::new(file));
         }
         Ok(Self { files })
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.files.len()
     }
 
     /// Returns the file of this path, which is one of the plan.
@@ -79,21 +73,56 @@ impl OutputFiles {
             let source = file.failed.get()?;
             Some(Error::OutputFile {
                 path: file.path.clone(),
-                source: std::io::Error::new(source.kind(), source.to_string()),
+                source: io::Error::new(source.kind(), source.to_string()),
             })
         };
         self.files.into_values().find_map(failed)
     }
 }
 
-fn setups(plan: &Plan) -> impl Iterator<Item = &Setup> {
-    let programs = plan.programs.iter();
+/// Returns what the units of these programs are started with.
+pub(crate) fn setups(programs: &[Program]) -> impl Iterator<Item = &Setup> {
+    let programs = programs.iter();
     programs.flat_map(|program| (0..program.units).map(|rank| program.setup_of(rank)))
 }
 
-fn create(path: &Path) -> std::io::Result<File> {
+/// Returns the paths of the files for the output of these programs.
+pub(crate) fn paths(programs: &[Program]) -> BTreeSet<&PathBuf> {
+    let paths = setups(programs).flat_map(|setup| [&setup.stdout, &setup.stderr]);
+    paths.flatten().collect()
+}
+
+/// Refuses a file that a unit reads from the beginning of the job: it would be empty.
+fn check_unread(plan: &Plan, path: &Path) -> io::Result<()> {
+    let first = plan
+        .programs
+        .iter()
+        .filter(|program| program.after.is_empty());
+    for program in first {
+        let mut setups = (0..program.units).map(|rank| program.setup_of(rank));
+        if setups.any(|setup| setup.stdin.as_deref() == Some(path)) {
+            let message = format!(
+                "it is the standard input of {} as well, which would find it empty; use another file",
+                program.name
+            );
+            return Err(io::Error::other(message));
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file, and empties it. Nothing here waits for the reader of a named pipe.
+fn create(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    File::create(path)
+    let mut options = OpenOptions::new();
+    // Appending, because the same file may be open under another path, too.
+    options.create(true).append(true);
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
 }

@@ -1,6 +1,8 @@
 //! How many pipes each unit gets under the limit of open files.
 
-use crate::Error;
+use crate::files;
+use crate::plan::Program;
+use crate::{Error, Setup};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors of the launcher itself: standard streams, signals, agent, and the pipes that exist
@@ -16,48 +18,83 @@ pub(crate) enum Pipes {
     Merged,
 }
 
-/// Returns how many files the launcher of this many units has to be able to open.
-pub fn files_needed(units: u64) -> u64 {
-    units + SLACK
+/// What the launcher of a job has to open.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    units: u64,
+    /// Files for the output of units.
+    files: u64,
+    /// Whether a unit's standard error goes elsewhere than its standard output. Both then need a
+    /// pipe of their own.
+    is_split: bool,
 }
 
-/// Returns how many files the launcher of this many units, and each process that it starts, may
+impl Needs {
+    fn of(programs: &[Program]) -> Self {
+        let is_elsewhere = |setup: &Setup| setup.stdout != setup.stderr;
+        Self {
+            units: programs
+                .iter()
+                .map(|program| u64::from(program.units))
+                .sum(),
+            files: files::paths(programs).len() as u64,
+            is_split: files::setups(programs).any(is_elsewhere),
+        }
+    }
+
+    fn most(&self) -> u64 {
+        2 * self.units + self.files + SLACK
+    }
+
+    fn least(&self) -> u64 {
+        match self.is_split {
+            true => self.most(),
+            false => self.units + self.files + SLACK,
+        }
+    }
+}
+
+/// Returns how many files the launcher of these programs has to be able to open.
+pub fn files_needed(programs: &[Program]) -> u64 {
+    Needs::of(programs).least()
+}
+
+/// Returns how many files the launcher of these programs, and each process that it starts, may
 /// open. The launcher raises the soft limit for its pipes, but no further: some programs close or
 /// poll all descriptors that they may have.
-pub fn files_allowed(units: u64) -> u64 {
-    let limit = getrlimit(Resource::Nofile);
-    let hard = limit.maximum.unwrap_or(u64::MAX);
-    let soft = limit.current.unwrap_or(u64::MAX);
-    soft.max(hard.min(2 * units + SLACK))
+pub fn files_allowed(programs: &[Program]) -> u64 {
+    allowed(Needs::of(programs), getrlimit(Resource::Nofile))
 }
 
-/// Chooses for `units` units, and raises the soft limit if that helps. `others`: how many files the
-/// launcher has open for their output.
-pub(crate) fn pipes_for(units: usize, others: usize) -> Result<Pipes, Error> {
-    let (units, others) = (units as u64, others as u64);
-    let limit = getrlimit(Resource::Nofile);
+fn allowed(needs: Needs, limit: Rlimit) -> u64 {
     let hard = limit.maximum.unwrap_or(u64::MAX);
     let soft = limit.current.unwrap_or(u64::MAX);
-    let allowed = hard.min(files_allowed(units).saturating_add(others));
+    soft.max(hard.min(needs.most()))
+}
+
+/// Chooses for these programs, and raises the soft limit if that helps.
+pub(crate) fn pipes_for(programs: &[Program]) -> Result<Pipes, Error> {
+    let needs = Needs::of(programs);
+    let limit = getrlimit(Resource::Nofile);
+    let soft = limit.current.unwrap_or(u64::MAX);
+    let allowed = allowed(needs, limit);
     let raised = Rlimit {
         current: Some(allowed),
         maximum: limit.maximum,
     };
     let is_raised = allowed > soft && setrlimit(Resource::Nofile, raised).is_ok();
-    let limit = if is_raised { allowed } else { soft };
-    choose(units, limit.saturating_sub(others))
+    choose(needs, if is_raised { allowed } else { soft })
 }
 
-fn choose(units: u64, limit: u64) -> Result<Pipes, Error> {
-    if 2 * units + SLACK <= limit {
+fn choose(needs: Needs, limit: u64) -> Result<Pipes, Error> {
+    if needs.most() <= limit {
         Ok(Pipes::Separate)
-    } else if files_needed(units) <= limit {
+    } else if needs.least() <= limit {
         Ok(Pipes::Merged)
     } else {
-        let needed = files_needed(units);
         Err(Error::FileLimit {
-            units: usize::try_from(units).unwrap_or(usize::MAX),
-            needed,
+            units: usize::try_from(needs.units).unwrap_or(usize::MAX),
+            needed: needs.least(),
             limit,
         })
     }
@@ -72,17 +109,47 @@ pub(crate) fn processes() -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn needs(units: u64, files: u64, is_split: bool) -> Needs {
+        Needs {
+            units,
+            files,
+            is_split,
+        }
+    }
+
     #[test]
     fn sixty_four_descriptors_suffice_for_thirty_two_units() {
-        assert_eq!(choose(32, 1024).expect("plenty"), Pipes::Separate);
-        assert_eq!(choose(32, 64).expect("enough"), Pipes::Merged);
+        let plain = |units| needs(units, 0, false);
+        assert_eq!(choose(plain(32), 1024).expect("plenty"), Pipes::Separate);
+        assert_eq!(choose(plain(32), 64).expect("enough"), Pipes::Merged);
         assert!(matches!(
-            choose(64, 64),
+            choose(plain(64), 64),
             Err(Error::FileLimit {
                 needed: 88,
                 limit: 64,
                 ..
             })
         ));
+    }
+
+    /// Output files take descriptors as well, and one pipe cannot serve two files.
+    #[test]
+    fn streams_with_files_of_their_own_are_not_merged() {
+        let same = needs(10, 10, false);
+        assert_eq!(choose(same, 54).expect("plenty"), Pipes::Separate);
+        assert_eq!(choose(same, 44).expect("enough"), Pipes::Merged);
+        assert!(choose(same, 43).is_err());
+        let split = needs(10, 10, true);
+        assert_eq!(choose(split, 54).expect("enough"), Pipes::Separate);
+        assert!(matches!(
+            choose(split, 53),
+            Err(Error::FileLimit { needed: 54, .. })
+        ));
+        let mut program = Program::new("a", "/bin/sh").units(3);
+        program.setup.stdout = Some("out".into());
+        let programs = [program.clone(), Program::new("b", "/bin/sh")];
+        assert_eq!(files_needed(&programs), 2 * 4 + 1 + SLACK);
+        program.setup.stderr = Some("out".into());
+        assert_eq!(files_needed(&[program]), 3 + 1 + SLACK);
     }
 }

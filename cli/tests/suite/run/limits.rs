@@ -58,6 +58,34 @@ fn no_more_descriptors_than_pipes_need_are_passed_on() {
     assert_eq!(stdout(&output), "56\n".repeat(16), "{}", stderr(&output));
 }
 
+/// Files for output need descriptors, too: the limit is raised for them before they are opened. One
+/// pipe cannot serve a file and the terminal.
+#[test]
+fn files_for_output_are_counted() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let run = |limit: &str, text: &str, force: &str| {
+        let file = workflow(folder.path(), text);
+        let script = format!("ulimit {limit}; exec \"$0\" run {force} \"$1\"");
+        let mut command = isolated(Command::new("sh"));
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_samite"), &file]);
+        command.output().expect("sh can be started")
+    };
+    let program = "[[program]]\nname = 'a'\ncommand = 'sh'\nargs = ['-c', 'echo {rank} >&2']\n";
+    let text = format!("{program}units = 40\nstderr = 'logs/{{rank}}'\n");
+    let output = run("-Sn 40", &text, "");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let written = std::fs::read_to_string(folder.path().join("logs/39"));
+    assert_eq!(written.expect("each unit has a file"), "39\n");
+    let text = format!("{program}units = 20\nstderr = 'errors'\n");
+    let output = run("-n 64", &text, "");
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("20 units need 65: raise `ulimit"), "{said}");
+    let output = run("-n 64", &text, "--force");
+    let said = stderr(&output);
+    assert!(said.contains("20 units need 65 file descriptors"), "{said}");
+}
+
 /// What `samite run` does while its user may have so many threads. The limit does not bind root, so
 /// root runs it as `user`, who is nobody else.
 fn run_within(limit: usize, user: u32, arguments: &[&str]) -> Output {

@@ -60,8 +60,9 @@ pub fn run(
         });
     }
     check_length(plan)?;
+    // The limit is raised before the files are opened.
+    let pipes = limits::pipes_for(&plan.programs)?;
     let files = OutputFiles::create(plan)?;
-    let pipes = limits::pipes_for(wanted, files.count())?;
     let children = ChildWatch::install()?;
     let guard = plan.starter.as_deref().map(Guard::start).transpose();
     let mut guard = guard.map_err(|source| Error::system("start its guard", source))?;

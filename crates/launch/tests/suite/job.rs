@@ -304,6 +304,73 @@ fn units_have_files_and_folders_of_their_own() {
     assert_eq!(seen.pids.len(), 0);
 }
 
+/// One file under two paths has the lines of both streams.
+#[test]
+fn a_file_may_have_two_paths() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = |name: &str| folder.path().join(name);
+    std::fs::write(file("log"), "old\n").expect("the folder is there");
+    std::os::unix::fs::symlink(file("log"), file("link")).expect("the folder is there");
+    let mut unit = sh("a", "echo one; echo two >&2; echo three; echo four >&2");
+    unit.setup.stdout = Some(file("log"));
+    unit.setup.stderr = Some(file("link"));
+    watch(&plan([unit]), |_, _| {}).0.expect("it ends well");
+    let log = std::fs::read_to_string(file("log")).expect("it was written");
+    let mut lines: Vec<&str> = log.lines().collect();
+    lines.sort();
+    assert_eq!(lines, ["four", "one", "three", "two"]);
+}
+
+/// Nobody reads from the pipe: not when it is opened, and not when it is full.
+#[test]
+fn a_named_pipe_stops_no_launcher() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("the folder is there");
+    let script = "i=0; while [ $i -lt 300 ]; do printf '%01024d\\n' 0; i=$((i+1)); done";
+    let mut unit = sh("a", script);
+    unit.setup.stdout = Some(path.clone());
+    let job = plan([unit]);
+    let refused = |result: Result<(), Error>| {
+        let error = result.expect_err("nobody reads");
+        assert!(
+            matches!(&error, Error::OutputFile { path: of, .. } if *of == path),
+            "{error}"
+        );
+    };
+    let (result, seen) = watch(&job, |_, _| {});
+    refused(result);
+    assert_eq!(seen.pids.len(), 0);
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+    let _reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("it is there");
+    refused(watch(&job, |_, _| {}).0);
+}
+
+/// A file that a unit reads from the start would be emptied before. An earlier program may write it.
+#[test]
+fn standard_input_is_what_an_earlier_program_writes() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("mesh");
+    std::fs::write(&file, "old\n").expect("the folder is there");
+    let mut mesh = sh("mesh", "echo made");
+    mesh.setup.stdout = Some(file.clone());
+    let mut solver = sh("solver", "cat");
+    solver.setup.stdin = Some(file.clone());
+    let (result, _) = watch(&plan([mesh.clone(), solver.clone()]), |_, _| {});
+    let Err(Error::OutputFile { source, .. }) = result else {
+        panic!("{result:?}")
+    };
+    let said = "it is the standard input of solver as well";
+    assert!(source.to_string().starts_with(said), "{source}");
+    assert_eq!(std::fs::read_to_string(&file).expect("kept"), "old\n");
+    solver.after = vec!["mesh".to_owned()];
+    let (result, seen) = watch(&plan([mesh, solver]), |_, _| {});
+    result.expect("all end well");
+    assert_eq!(seen.lines, ["[solver.0] made\n"]);
+}
+
 /// A program starts when those that it comes after are ready.
 #[test]
 fn programs_start_in_order() {
