@@ -150,9 +150,12 @@ impl Screen {
             }
             _ => return,
         };
-        self.backlog.add(shown.bytes());
-        // The thread lives as long as `self`.
-        let _ = self.send.send(shown);
+        let bytes = shown.bytes();
+        self.backlog.add(bytes);
+        // The thread has ended only if it panicked, which `close` reports. The units go on.
+        if self.send.send(shown).is_err() {
+            self.backlog.remove(bytes);
+        }
     }
 
     /// Waits until everything is shown, so that later output starts on a clean line. Returns the
@@ -250,5 +253,38 @@ fn print(stream: Stream, text: &[u8]) -> io::Result<()> {
             out.flush()
         }
         Stream::Stderr => io::stderr().lock().write_all(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thread has panicked: units that print much are not stopped for a reader that is gone.
+    #[test]
+    fn output_that_nobody_shows_fills_no_queue() {
+        let (send, queue) = channel();
+        drop(queue);
+        let (done, _) = io::pipe().expect("a pipe");
+        let screen = Screen {
+            tag_output: false,
+            send,
+            backlog: Backlog::new().expect("descriptors"),
+            thread: Builder::new().spawn(|| Ok(())).expect("a thread"),
+            done,
+        };
+        let long = vec![b'x'; 5 << 20];
+        screen.show(&Event::Line(Line {
+            name: &Name::unit("a", 0),
+            stream: Stream::Stdout,
+            prefix: false,
+            text: &long,
+            complete: true,
+        }));
+        let backlog = screen.backlog();
+        let mut fds = [PollFd::new(&backlog, PollFlags::IN)];
+        let now = Timespec::default();
+        let told = poll(&mut fds, Some(&now)).expect("a socket");
+        assert_eq!(told, 1, "the launcher still waits until there is space");
     }
 }
