@@ -197,11 +197,22 @@ pub(crate) fn run(
     let runs = workflow.runs()?;
     let mut plans = Vec::new();
     for run in &runs {
-        let (plan, settings) = plan_of_workflow(args, &executable, &run.workflow)?;
-        let plan = prepare(args, &executable, plan, &settings, Some(&run.workflow))?;
-        plans.push((plan, streams_of(&settings)));
+        let plan = || {
+            let (plan, settings) = plan_of_workflow(args, &executable, &run.workflow)?;
+            let plan = prepare(args, &executable, plan, &settings, Some(&run.workflow))?;
+            Ok((plan, streams_of(&settings)))
+        };
+        plans.push(about(run, plan())?);
     }
     sweep(args, &runs, plans, &Interrupts::install()?)
+}
+
+/// Says which run of a sweep an error is about.
+pub(crate) fn about<T>(run: &Run, result: Result<T>) -> Result<T> {
+    match run.folder {
+        Some(_) => result.with_context(|| format!("the run with {}", run.label)),
+        None => result,
+    }
 }
 
 /// Runs all plans, one after the other. The first failure is reported when all have ended.

@@ -14,14 +14,17 @@ mod refusal;
 mod stream;
 
 use crate::edges;
-use crate::run::UsageError;
+use crate::run::{UsageError, about};
 use crate::screen::say;
 use crate::{builtin, settings};
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
 use plan::Plan;
 pub(crate) use refusal::refuse;
-use samite_launch::{Builtins, Program, Workflow};
+use samite::config::Resolved;
+use samite::stage::method::graph::Edge;
+use samite_launch::{Builtins, Program, Run, Workflow};
+use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -97,51 +100,111 @@ pub(crate) fn doctor(
         }
         let settings = settings::resolve(None, &args.config)?;
         let two = [Program::new("unit", "").units(2)];
-        let findings = machine::findings(&two, &settings.config);
-        return conclude(&[findings], None);
+        let is_ready = conclude(&[machine::findings(&two, &settings.config)], None)?;
+        return Ok(code(is_ready));
     };
     for assignment in assignments {
         workflow.set(assignment)?;
     }
-    // The same steps as in `samite run`, so that an error of the workflow is found here, too.
-    let settings = settings::resolve(Some(&workflow), &args.config)?;
-    let programs = workflow.programs(&Builtins {
-        executable: std::env::current_exe()?,
-        names: builtin::BUILTINS,
-    })?;
-    let edges = edges::edges(&workflow, &settings)?;
-    settings::check_streams(&workflow, &edges, &settings)?;
-    let plan = Plan::new(&programs, &edges, &settings.config)?;
+    let mut checked = Vec::new();
+    for run in workflow.runs()? {
+        let check = Check::of(args, &run.workflow);
+        checked.push((about(&run, check)?, run));
+    }
     if args.json {
-        say(format_args!("{}\n", serde_json::to_string_pretty(&plan)?))?;
+        print_plans(&checked)?;
         return Ok(ExitCode::SUCCESS);
     }
-    say(format_args!("{}\n", paper::text(&plan)))?;
-    let machine = machine::findings(&programs, &settings.config);
-    let mut advice = advice::findings(&plan, &programs);
-    advice.extend(methods::findings(&programs, &edges, &settings));
-    let what = format!("{} ({} units)", workflow.path().display(), plan.units);
-    conclude(&[advice, machine], Some(&what))
+    let mut is_ready = true;
+    for (check, run) in &checked {
+        let path = run.workflow.path().display();
+        let what = match &run.folder {
+            Some(_) => format!("{path} with {} ({} units)", run.label, check.plan.units),
+            None => format!("{path} ({} units)", check.plan.units),
+        };
+        if run.folder.is_some() {
+            say(format_args!("The run with {}:\n\n", run.label))?;
+        }
+        say(format_args!("{}\n", paper::text(&check.plan)))?;
+        is_ready &= conclude(&check.findings(), Some(&what))?;
+    }
+    Ok(code(is_ready))
 }
 
-/// Prints the findings and the conclusion.
-fn conclude(findings: &[Vec<Finding>], what: Option<&str>) -> Result<ExitCode> {
+fn code(is_ready: bool) -> ExitCode {
+    match is_ready {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// A run that is to be checked.
+struct Check {
+    settings: Resolved,
+    programs: Vec<Program>,
+    edges: Vec<Edge>,
+    plan: Plan,
+}
+
+impl Check {
+    /// Follows the same steps as `samite run`, so that an error of the workflow is found here, too.
+    fn of(args: &DoctorArgs, workflow: &Workflow) -> Result<Self> {
+        let settings = settings::resolve(Some(workflow), &args.config)?;
+        let programs = workflow.programs(&Builtins {
+            executable: std::env::current_exe()?,
+            names: builtin::BUILTINS,
+        })?;
+        let edges = edges::edges(workflow, &settings)?;
+        settings::check_streams(workflow, &edges, &settings)?;
+        let plan = Plan::new(&programs, &edges, &settings.config)?;
+        Ok(Self {
+            settings,
+            programs,
+            edges,
+            plan,
+        })
+    }
+
+    fn findings(&self) -> [Vec<Finding>; 2] {
+        let mut advice = advice::findings(&self.plan, &self.programs);
+        advice.extend(methods::findings(
+            &self.programs,
+            &self.edges,
+            &self.settings,
+        ));
+        let machine = machine::findings(&self.programs, &self.settings.config);
+        [advice, machine]
+    }
+}
+
+/// Prints the plan; for a sweep a list of the plans of its runs.
+fn print_plans(checked: &[(Check, Run)]) -> Result<()> {
+    let text = match checked {
+        [(check, Run { folder: None, .. })] => serde_json::to_string_pretty(&check.plan)?,
+        _ => {
+            let runs = checked.iter();
+            let runs = runs.map(|(check, run)| json!({ "run": run.label, "plan": check.plan }));
+            serde_json::to_string_pretty(&runs.collect::<Vec<_>>())?
+        }
+    };
+    say(format_args!("{text}\n"))
+}
+
+/// Prints the findings and the conclusion. Returns false if one of them is bad.
+fn conclude(findings: &[Vec<Finding>], what: Option<&str>) -> Result<bool> {
     for findings in findings {
         say(format_args!("{}\n", table(findings)))?;
     }
     let bad = findings.iter().flatten();
-    let bad = bad.filter(|finding| finding.state == State::Bad);
-    match (bad.count(), what) {
+    let bad = bad.filter(|finding| finding.state == State::Bad).count();
+    match (bad, what) {
         (0, None) => say(format_args!("This machine is ready.\n"))?,
         (0, Some(what)) => say(format_args!("This machine is ready for {what}.\n"))?,
-        (bad, _) => {
-            say(format_args!(
-                "{bad} of these keep Samite from running here; what to do is beside them.\n"
-            ))?;
-            return Ok(ExitCode::FAILURE);
-        }
+        (bad, _) => say(format_args!(
+            "{bad} of these keep Samite from running here; what to do is beside them.\n"
+        ))?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(bad == 0)
 }
 
 fn table(findings: &[Finding]) -> String {

@@ -43,7 +43,7 @@ pub(crate) fn refuse(
         workflow.path().display().to_string()
     });
     let hint = workflow.map_or(String::new(), |_| {
-        format!("`samite doctor {name}` shows the whole plan, and ")
+        format!("`samite doctor {name}`, with the same options, shows the whole plan, and ")
     });
     let message = format!(
         "{name} cannot run like this, so nothing was started:{}\n{hint}`--force` runs it all the same",

@@ -266,6 +266,42 @@ fn plans_that_cannot_be_are_no_ready_ones() {
     says(&[alone.to_str().expect("UTF-8")], "has no [[edge]]");
 }
 
+/// Each run of a sweep is checked, and an error says which one it is about.
+#[test]
+fn the_runs_of_a_sweep_are_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("flow.toml");
+    let text = "[parameters]\nn = { required = true }\n[sweep]\nn = [1, 2]\n\
+                [[program]]\nname = 'a'\ncommand = 'true'\nunits = '{n}'\n";
+    std::fs::write(&path, text).expect("our folder");
+    let samite = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_samite"));
+        let command = command.env("XDG_CONFIG_HOME", "/nonexistent");
+        let output = command.args(arguments).arg(&path).output();
+        let output = output.expect("samite can be started");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (said, errors) = samite(&["doctor"]);
+    assert_eq!(errors, "");
+    for (label, units) in [("n = 1", 1), ("n = 2", 2)] {
+        let heading = format!("The run with {label}:\n");
+        assert!(said.contains(&heading), "{said}");
+        let end = format!("flow.toml with {label} ({units} units)");
+        assert!(said.contains(&end), "{said}");
+    }
+    let (plans, _) = samite(&["doctor", "--json"]);
+    let plans: Value = serde_json::from_str(&plans).expect("JSON");
+    assert_eq!(plans[1]["run"], "n = 2");
+    assert_eq!(plans[1]["plan"]["units"], 2);
+    std::fs::write(&path, text.replace("[1, 2]", "[1, 100000]")).expect("our folder");
+    for command in ["run", "doctor"] {
+        let (_, errors) = samite(&[command]);
+        let sentence = "samite: the run with n = 100000: ";
+        assert!(errors.contains(sentence), "{errors}");
+    }
+}
+
 /// What keeps a job from running is what the launcher refuses.
 #[test]
 fn open_files_are_counted_as_the_launcher_counts_them() {
