@@ -58,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) transport: AnyTransport,
     pub(crate) engine: Engine,
     pub(crate) waiters: Waiters<Option<Key>>,
+    /// The number of the wait that was published last.
+    pub(crate) shown: u64,
 }
 
 impl Core {
@@ -234,6 +236,7 @@ impl Fabric {
             transport,
             engine,
             waiters: Waiters::default(),
+            shown: 0,
         };
         let fabric = Fabric(Arc::new(Shared {
             core: Biased::new(core),

@@ -109,7 +109,7 @@ pub use samite_mem::ErrorCode;
 pub use scope::Scope;
 pub use segment::{Reserved, Segment};
 pub use view::View;
-pub use waiting::Awaited;
+pub use waiting::{Awaited, PeerWait};
 pub use watch::Bell;
 
 /// Result of the operations of this crate.

@@ -5,7 +5,7 @@ use crate::fabric::{Core, Fabric};
 use crate::handle::{Handle, Received, Scoped, Sent};
 use crate::node::agent::client::ClaimedPiece;
 use crate::ops::{Ending, Pull, Work};
-use crate::waiting::Waiting;
+use crate::waiting::{For, Waiting};
 use crate::{Error, Match, Named, PeerId, Result, Whom};
 use samite_mem::lend::{self, Lender, Recall};
 use std::time::Duration;
@@ -76,6 +76,11 @@ impl Fabric {
     ) -> R {
         let deadline = self.deadline();
         let mut waiting = Waiting::new(&self.0, deadline);
+        waiting.of = Some(For {
+            what: "the end of a scope",
+            whom: Whom::Any,
+            others: 0,
+        });
         let mut overdue = Overdue::default();
         let mut is_first = true;
         let recall = || {

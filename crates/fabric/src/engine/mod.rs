@@ -304,7 +304,7 @@ impl Engine {
     }
 
     /// Returns the message that an operation waits for.
-    fn expected(&mut self, key: Key) -> Option<Expected> {
+    pub(crate) fn expected(&mut self, key: Key) -> Option<Expected> {
         match &self.ops.get(key)?.work {
             Work::Send { tag, .. } => Some(Expected::Receipt { tag: *tag }),
             Work::Collect(collect) => Some(Expected::Rest {

@@ -4,6 +4,7 @@
 //! ```text
 //!   0        words of each process, 128 bytes each               (it writes them)
 //!   .        doorbells, 128 bytes each                           (owner and its senders write)
+//!   .        what each process waits for, 256 bytes each         (it writes them)
 //!   .        inbox[to][from]: offset of the ring                 (from writes)
 //!   .        directory[peer][segment]: contents (owner writes), users (`samite_mem::lease`)
 //!   256 MiB  extents: everything else
@@ -15,14 +16,21 @@
 use super::Slot;
 use super::table::{CPU_WORDS, Cpus, PeerTable};
 use crate::Error;
+use crate::waiting::{Record, TEXT_MAX, WORDS as WORDS_OF_WAIT};
 use samite_mem::lease::{ENTRY_BYTES, Holder, OwnEntry};
-use samite_mem::sync::Ordering;
+use samite_mem::sync::{Ordering, fence};
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
 
 const WORDS: u64 = 0;
 const WORDS_BYTES: u64 = 128;
 const BELLS: u64 = (WORDS + PEERS_MAX as u64 * WORDS_BYTES).next_multiple_of(4096);
-const INBOX: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
+const WAITS: u64 = (BELLS + PEERS_MAX as u64 * DOORBELL_BYTES).next_multiple_of(4096);
+const WAIT_BYTES: u64 = 256;
+/// The words of a wait begin with its number, 0 for none. Then come the words of its record.
+const WAIT_WORDS: u64 = 8;
+const WAIT_TEXT: u64 = WAIT_WORDS + 8 * WORDS_OF_WAIT as u64;
+const _: () = assert!(WAIT_TEXT + TEXT_MAX as u64 <= WAIT_BYTES);
+const INBOX: u64 = (WAITS + PEERS_MAX as u64 * WAIT_BYTES).next_multiple_of(4096);
 const DIRECTORY: u64 = (INBOX + (PEERS_MAX * PEERS_MAX * 8) as u64).next_multiple_of(4096);
 /// The most segments that one peer can offer at a time.
 pub(crate) const SEGMENTS_MAX: u32 = 4096;
@@ -117,6 +125,50 @@ impl Layout {
                 .u64(Self::words(peer) + word)
                 .store(begun, Ordering::Relaxed);
         }
+        self.hide_wait(peer);
+    }
+
+    /// Owner: publishes what it waits for, under a number that is not 0.
+    pub(crate) fn show_wait(&self, me: Slot, number: u64, wait: &Record) {
+        let at = WAITS + me.index() as u64 * WAIT_BYTES;
+        self.hide_wait(me);
+        // ORDERING: Release pairs with the Acquire fence in `shown_wait`: whoever reads a word of
+        // this wait does not find the number of the last one afterwards.
+        fence(Ordering::Release);
+        for (index, word) in wait.words.iter().enumerate() {
+            self.fixed
+                .u64(at + WAIT_WORDS + 8 * index as u64)
+                .store(*word, Ordering::Relaxed);
+        }
+        self.fixed.write(at + WAIT_TEXT, &wait.text);
+        // ORDERING: Release pairs with the Acquire load in `shown_wait`.
+        self.fixed.u64(at).store(number, Ordering::Release);
+    }
+
+    /// Owner: withdraws what it has published.
+    pub(crate) fn hide_wait(&self, me: Slot) {
+        let at = WAITS + me.index() as u64 * WAIT_BYTES;
+        self.fixed.u64(at).store(0, Ordering::Relaxed);
+    }
+
+    /// Returns what a process waits for, if it has published that.
+    pub(crate) fn shown_wait(&self, peer: Slot) -> Option<Record> {
+        let at = WAITS + peer.index() as u64 * WAIT_BYTES;
+        // ORDERING: Acquire pairs with the Release store in `show_wait`.
+        let number = self.fixed.u64(at).load(Ordering::Acquire);
+        if number == 0 {
+            return None;
+        }
+        let word = |index: usize| self.fixed.u64(at + WAIT_WORDS + 8 * index as u64);
+        let words: [u64; WORDS_OF_WAIT] =
+            std::array::from_fn(|index| word(index).load(Ordering::Relaxed));
+        let len = words[WORDS_OF_WAIT - 1].min(TEXT_MAX as u64);
+        let mut text = vec![0; len as usize];
+        self.fixed.read(at + WAIT_TEXT, &mut text);
+        // ORDERING: Acquire pairs with the Release fence in `show_wait`.
+        fence(Ordering::Acquire);
+        let is_same = self.fixed.u64(at).load(Ordering::Relaxed) == number;
+        is_same.then_some(Record { words, text })
     }
 
     /// Owner: sets where its cookie for the probe of the kernel copy is.
@@ -282,6 +334,8 @@ impl Layout {
         for peer in (0..peers).map(Slot) {
             let own = span(Self::words(peer), OWN_WORDS);
             tables.push(("words", Some(peer), own));
+            let wait = span(WAITS + peer.index() as u64 * WAIT_BYTES, WAIT_BYTES);
+            tables.push(("waits", Some(peer), wait));
             const LISTED: u32 = 64;
             let directory = span(Self::entry_at(peer, 0), LISTED as u64 * ENTRY_BYTES);
             tables.push(("directory", Some(peer), directory));

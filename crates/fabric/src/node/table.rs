@@ -25,7 +25,7 @@ pub(crate) const CPU_WORDS: usize = 16;
 /// The processors that a process may run on, one bit each.
 pub(crate) type Cpus = [u64; CPU_WORDS];
 
-const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"samite\0\x03");
 const FENCES: u64 = 8;
 const NODE: u64 = 24;
 const AGENT_PID: u64 = 16;

@@ -14,6 +14,15 @@
 //!    net on which no wake-up relies.
 //! C3 The driver sleeps without the lock. A thread that leaves it work meanwhile rings the doorbell
 //!    ([`Core::leave`]).
+//!
+//! # Files
+//! `mod` (the loop) · `shown` (a long wait is published, for display)
+
+mod shown;
+
+pub(crate) use shown::IDLE;
+pub use shown::PeerWait;
+pub(crate) use shown::{For, Record, TEXT_MAX, WORDS};
 
 use crate::backoff::{Backoff, Rest};
 use crate::engine::Engine;
@@ -48,6 +57,12 @@ pub(crate) struct Waiting<'a> {
     /// The longest time for which it is parked.
     park: Duration,
     waiter: Waiter,
+    /// What it is for; `None`: not to be shown to others.
+    pub(crate) of: Option<For>,
+    /// How often it went to sleep as driver.
+    sleeps: u32,
+    /// The number under which it is published; 0 if it never was.
+    shown: u64,
 }
 
 impl<'a> Waiting<'a> {
@@ -59,6 +74,9 @@ impl<'a> Waiting<'a> {
             key: None,
             park: PARK,
             waiter: Waiter::default(),
+            of: None,
+            sleeps: 0,
+            shown: 0,
         }
     }
 
@@ -112,6 +130,10 @@ impl<'a> Waiting<'a> {
                 if !inner.engine.deferred.is_empty() {
                     inner.sweep(); // No bell rings when the last user of a segment leaves.
                 }
+                if self.sleeps > 0 {
+                    self.show(inner);
+                }
+                self.sleeps = self.sleeps.saturating_add(1);
                 if let Some(sleep) = inner.transport.announce_sleep(there) {
                     core.waiters.sleep();
                     core.unlocked(|| sleep.sleep(at_most));
@@ -154,8 +176,14 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.waiter.has_rested() {
-            let waiter = &mut self.waiter;
-            self.fabric.with(|core| core.waiters.end(waiter));
+            let (fabric, waiter, shown) = (self.fabric, &mut self.waiter, self.shown);
+            fabric.with(|core| {
+                // Another thread may have published its own wait since.
+                if shown != 0 && shown == core.shown {
+                    fabric.node.layout.hide_wait(fabric.node.me);
+                }
+                core.waiters.end(waiter);
+            });
         }
     }
 }
@@ -385,6 +413,13 @@ impl Fabric {
         mut condition: C,
     ) -> Result<C::Value> {
         (waiting.key, waiting.park) = (wait.key, wait.park);
+        waiting.of = Some(For {
+            what: wait.what,
+            whom: wait.whom,
+            others: wait
+                .members
+                .map_or(0, |of| of.peers.len().saturating_sub(1)),
+        });
         let mut core = self.0.lock()?;
         let core = &mut core;
         let mut changes = None;

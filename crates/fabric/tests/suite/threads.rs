@@ -1,8 +1,8 @@
 //! One fabric, many threads: each of them sends, receives, asks, puts and waits.
 
 use samite_fabric::{
-    Bell, Config, Error, Fabric, Growing, Handle, Identity, Layer, Match, Owned, PeerId, Phased,
-    Received, Remote, Reserved, Segment, Sent, View,
+    Bell, Config, Error, Expected, Fabric, Growing, Handle, Identity, Layer, Match, Owned, PeerId,
+    Phased, Received, Remote, Reserved, Segment, Sent, View, Whom,
 };
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Failed, MESSAGES_ONLY, Outcome, check, full_name, same, units};
@@ -225,4 +225,58 @@ fn the_last_clone_leaves() {
         check!(matches!(gone, Err(Error::PeerLost { .. })), "{gone:?}");
         thread.join().expect("no panic")
     });
+}
+
+/// What a process waits for, beyond a moment, can be read by others until the wait ends. Of its
+/// threads it is the one that drives, whichever that is.
+#[test]
+fn others_see_what_a_process_waits_for() {
+    units(2).run(
+        &full_name("others_see_what_a_process_waits_for"),
+        |fabric, members| {
+            let (waiter, other) = (members[1], members[0]);
+            if fabric.me() == waiter {
+                fabric.recv(Match::from(other, 7), &mut [])?;
+                // Awake, and waiting for nobody.
+                while fabric.probe(Match::from(other, 8)).is_none() {
+                    fabric.progress();
+                }
+                return in_threads(2, |index| {
+                    fabric.recv(Match::from(other, 9 + index), &mut [])?;
+                    Ok(())
+                });
+            }
+            let tag = || {
+                let waits = fabric.waits();
+                let wait = waits.iter().find(|wait| wait.peer == waiter)?;
+                match (wait.whom, &wait.message) {
+                    (Whom::Peer(whom), Some(Expected::Message { tag, .. })) if whom == other => {
+                        Some(*tag)
+                    }
+                    _ => None,
+                }
+            };
+            let until = |is_wanted: &dyn Fn(Option<u64>) -> bool| loop {
+                let shown = tag();
+                if is_wanted(shown) {
+                    return shown;
+                }
+                std::thread::yield_now();
+            };
+            until(&|shown| shown == Some(7));
+            fabric.send(waiter, 7, &[])?;
+            until(&|shown| shown.is_none());
+            fabric.send(waiter, 8, &[])?;
+            let first = until(&|shown| shown.is_some());
+            let (first, second) = match first {
+                Some(9) => (9, 10),
+                _ => (10, 9),
+            };
+            fabric.send(waiter, first, &[])?;
+            // The other thread drives now.
+            until(&|shown| shown == Some(second));
+            fabric.send(waiter, second, &[])?;
+            Ok(())
+        },
+    );
 }

@@ -11,6 +11,7 @@
 
 use super::AgentConfig;
 use crate::rpc::{Inbound, Life, Server, ServiceId};
+use crate::waiting::IDLE;
 use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
 use samite_mem::Corrupt;
 use serde::{Deserialize, Serialize};
@@ -317,7 +318,7 @@ impl Host {
         };
         let waited = fabric.wait_stepping_within(
             longest.max(Duration::from_millis(1)),
-            "work of a service",
+            IDLE,
             &[],
             || (has_come() || self.changes != Some(fabric.changes())).then_some(()),
             has_come,
