@@ -186,7 +186,7 @@ impl Stream {
             let same = |before: &&GroupFigures| before.name == group.name;
             let earlier = before.and_then(|(time, before)| {
                 let found = before.groups.iter().find(same)?;
-                Some((time, found.taken_bytes))
+                Some((time, found.read_bytes))
             });
             Readers::new(group, earlier.unwrap_or((age, 0)))
         });
@@ -227,8 +227,8 @@ impl Readers {
             held_steps: group.in_use,
             held_bytes: group.in_use_bytes,
             steps: group.taken,
-            bytes: group.taken_bytes,
-            bytes_per_second: per_second(group.taken_bytes.saturating_sub(earlier), time),
+            bytes: group.read_bytes,
+            bytes_per_second: per_second(group.read_bytes.saturating_sub(earlier), time),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::{Error, Result};
 use samite_fabric::rpc::Call;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// One rank of a program that reads a stream. Iteration returns its steps, and ends with the
@@ -83,10 +84,7 @@ pub(crate) struct Given {
 pub(crate) enum Bytes {
     // Dropped in this order: detached before the release is sent, because the memory may be reused
     // at once.
-    InStores(
-        Buffers,
-        #[allow(dead_code, reason = "it is there to be dropped")] StepLease,
-    ),
+    InStores(Buffers, StepLease),
     Stored(StoredBytes),
     /// A token has no bytes.
     Nowhere,
@@ -97,6 +95,16 @@ pub(crate) struct StepLease {
     client: Arc<Client>,
     reader: ReaderId,
     ticket: Ticket,
+    /// Bytes of the boxes that were read, which the release tells the coordinator.
+    read: AtomicU64,
+}
+
+impl StepLease {
+    /// Counts bytes that were read of the step.
+    pub(crate) fn count(&self, bytes: u64) {
+        // ORDERING: Relaxed: a number by itself; whoever drops the lease has it alone.
+        self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 impl Reader {
@@ -394,6 +402,7 @@ impl StoreReader {
             client: self.client.clone(),
             reader: self.id,
             ticket,
+            read: AtomicU64::new(0),
         };
         let contents = match &record.layouts {
             Layouts::New { hash, layouts } => {
@@ -461,6 +470,7 @@ impl Drop for StepLease {
         let _ = self.client.tell(Request::Release {
             reader: self.reader,
             hold: self.ticket,
+            read: *self.read.get_mut(),
         });
     }
 }

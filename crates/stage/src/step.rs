@@ -284,7 +284,7 @@ impl StepReader {
         written: &'s Indexed,
         region: &Region,
     ) -> Result<Option<(&'s Region, &'s [u8])>> {
-        let (Some((block, part)), Bytes::InStores(buffers, _)) =
+        let (Some((block, part)), Bytes::InStores(buffers, lease)) =
             (written.index.query(region).next(), &self.given.bytes)
         else {
             return Ok(None);
@@ -297,6 +297,9 @@ impl StepReader {
         let mapped = buffers.mapped(block, element)?;
         // Another implementation of a writer may have placed it unaligned: then it is copied.
         let mapped = mapped.filter(|bytes| bytes.as_ptr().addr().is_multiple_of(element as usize));
+        if mapped.is_some() {
+            lease.count(region.bytes(element)?);
+        }
         Ok(mapped.map(|bytes| (&block.region, bytes)))
     }
 
@@ -417,7 +420,10 @@ impl StepReader {
 
     fn copy_written(&self, variable: &Indexed, region: &Region, into: &mut [u8]) -> Result<()> {
         match &self.given.bytes {
-            Bytes::InStores(buffers, _) => buffers.copy(variable, region, into),
+            Bytes::InStores(buffers, lease) => {
+                lease.count(into.len() as u64);
+                buffers.copy(variable, region, into)
+            }
             Bytes::Stored(stored) => stored.copy(self.given.number, variable, region, into),
             Bytes::Nowhere => Err(Error::Nonsense("a token with a variable".into())),
         }

@@ -171,6 +171,7 @@ impl Coordinator {
             who: pending.opening.who(),
             peer: pending.from,
             whom: format!("the stream {}", pending.name),
+            on: Vec::new(),
             ms: self.now - pending.since,
         });
         let opening = opening.collect();
@@ -291,8 +292,10 @@ impl Coordinator {
                     stream.leave_writer(from, writer.rank)
                 });
             }
-            Request::Release { reader, hold } => {
-                self.tell(reader.stream, |stream| stream.release(from, reader, hold));
+            Request::Release { reader, hold, read } => {
+                self.tell(reader.stream, |stream| {
+                    stream.release(from, reader, hold, read);
+                });
             }
             Request::CloseReader { reader } => {
                 self.tell(reader.stream, |stream| stream.close_reader(from, reader));

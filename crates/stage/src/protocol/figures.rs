@@ -21,6 +21,9 @@ pub struct Figures {
 /// Maximum number of streams, reader groups and waits in one answer: each contains names.
 const MOST_LISTED: u64 = 4096;
 
+/// Maximum number of processes that an entry names as those that are waited for.
+pub(super) const MOST_AWAITED: usize = 16;
+
 /// How many entries may still be listed.
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -102,8 +105,9 @@ pub struct GroupFigures {
     pub in_use_bytes: u64,
     /// Number of steps that it has taken so far.
     pub taken: u64,
-    /// Bytes that were put into these steps.
-    pub taken_bytes: u64,
+    /// Bytes that its ranks have read of the steps that they have released: the boxes that they
+    /// copied, or looked at in place.
+    pub read_bytes: u64,
     /// Number of ranks that have the stream open.
     pub here: u32,
     /// Number of ranks that it should have.
@@ -134,6 +138,8 @@ pub struct Wait {
     pub peer: Peer,
     /// What it waits for, and for which process.
     pub whom: String,
+    /// The processes that it waits for, as far as they are known; at most [`MOST_AWAITED`].
+    pub on: Vec<Peer>,
     /// How long it has waited, in ms.
     pub ms: u64,
 }

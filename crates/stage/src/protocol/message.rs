@@ -183,8 +183,13 @@ pub enum Request {
         step: Step,
         timeout: u64,
     },
-    /// Releases the step that the rank holds under the ticket of its `Next` or `At`. Not answered.
-    Release { reader: ReaderId, hold: Ticket },
+    /// Releases the step that the rank holds under the ticket of its `Next` or `At`. `read`: the
+    /// bytes of the boxes of it that the rank has read, for display. Not answered.
+    Release {
+        reader: ReaderId,
+        hold: Ticket,
+        read: u64,
+    },
     /// This rank reads no more; its holds end. Not answered.
     CloseReader { reader: ReaderId },
     /// Subscribes to the writes of a box, from `start` on; at most `most` news items wait. Waits

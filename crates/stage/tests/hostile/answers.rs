@@ -166,6 +166,7 @@ fn a_step_that_no_message_can_carry_is_not_committed() {
         let release = Request::Release {
             reader,
             hold: Ticket(10 + step),
+            read: 0,
         };
         coordinator.on_event(0, Event::Said(HONEST, release));
     }

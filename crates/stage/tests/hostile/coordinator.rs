@@ -212,6 +212,7 @@ impl World {
                 self.say(READER, |_| Request::Release {
                     reader: reader(0),
                     hold,
+                    read: 0,
                 });
                 self.say(READER, |_| Request::Next {
                     ticket,

@@ -660,7 +660,8 @@ fn a_group_comes_beside_many_steps_that_are_taken() {
                 timeout: 0,
             };
             assert!(matches!(say(&mut coordinator, next), Some(Answer::Step(_))));
-            say(&mut coordinator, Request::Release { reader, hold });
+            let read = u64::MAX;
+            say(&mut coordinator, Request::Release { reader, hold, read });
         }
         let another = with(open_reader("s", 0, 1), |reader| {
             reader.group = "another".into();

@@ -228,6 +228,7 @@ impl World {
                 _ => Request::Release {
                     reader: reader?,
                     hold: ticket,
+                    read: self.random.u64(..),
                 },
             },
             20 => Request::OpenWatch {

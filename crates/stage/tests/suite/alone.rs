@@ -39,6 +39,40 @@ fn an_empty_block_is_allocated_for_every_type() -> Result<()> {
     Ok(())
 }
 
+/// A reader of a small box is shown with the bytes of that box, copied or looked at in place.
+#[test]
+fn what_a_reader_read_is_counted() -> Result<()> {
+    let fabric = alone();
+    let stage = Stage::join(&fabric)?;
+    let mut field = stage.write("field").open()?;
+    let mut reader = stage.reader("field")?;
+    let read = || -> Result<Vec<(u64, u64)>> {
+        let figures = stage.overview(Duration::from_secs(60))?.figures;
+        let groups = figures.streams.iter().flat_map(|stream| &stream.groups);
+        Ok(groups
+            .map(|group| (group.taken, group.read_bytes))
+            .collect())
+    };
+    let whole = ndarray::Array2::<f64>::zeros((64, 32));
+    for _ in 0..2 {
+        let mut step = field.step()?;
+        step.put("u", [64_u64, 32], [0_u64, 0], whole.view())?;
+        step.commit()?;
+    }
+    let step = reader.next_step()?.expect("it was committed");
+    let corner: ndarray::Array2<f64> = step.get::<_, Ix2>("u", [0..2_u64, 0..3])?;
+    assert_eq!(corner.len(), 6);
+    let row = step.view::<f64>("u", [5..6_u64, 0..32])?;
+    assert!(row.is_some(), "it lies in one block");
+    assert_eq!(read()?, [(1, 0)], "it is told by the release");
+    drop(step);
+    assert_eq!(read()?, [(1, (6 + 32) * 8)]);
+    // A step that is only looked at.
+    drop(reader.next_step()?);
+    assert_eq!(read()?, [(2, (6 + 32) * 8)]);
+    Ok(())
+}
+
 #[test]
 fn a_second_stage_in_a_domain_of_one_process_is_refused() -> Result<()> {
     let fabric = alone();

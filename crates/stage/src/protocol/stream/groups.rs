@@ -65,6 +65,15 @@ impl Rank {
     }
 }
 
+/// What a group has done so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Total {
+    /// Steps that it has taken.
+    pub(super) steps: u64,
+    /// Bytes that its ranks have read of the steps that they have released.
+    pub(super) read: u64,
+}
+
 /// The first taken step, the number of taken steps, and the one that comes next.
 type Asked = (u64, usize, Option<Step>);
 
@@ -77,8 +86,7 @@ pub(super) struct Group {
     pub(super) queue: Queue,
     /// It is offered only the steps in which this box was written.
     pub(super) only: Option<Interest>,
-    /// Steps that it has taken so far, and their bytes.
-    pub(super) total: (u64, u64),
+    pub(super) total: Total,
     /// The steps that the group has taken and not all ranks have; the first is number `base` of the
     /// sequence.
     pub(super) taken: VecDeque<Step>,
@@ -158,6 +166,32 @@ impl Group {
         self.taken.drain(..done as usize).collect()
     }
 
+    /// Returns the processes of the ranks that are behind: those that hold a step, or have taken
+    /// fewer steps than another one. If there are none, all that have steps to take.
+    pub(super) fn behind(&self) -> Vec<Peer> {
+        let most = self.ranks.iter().map(|rank| rank.next).max();
+        let is_behind = |rank: &&Rank| Some(rank.next) < most || !rank.holds.is_empty();
+        let here = |rank: &Rank| match rank.place {
+            ReaderState::Here(peer) => Some(peer),
+            _ => None,
+        };
+        let behind: Vec<Peer> = self
+            .ranks
+            .iter()
+            .filter(is_behind)
+            .filter_map(here)
+            .collect();
+        match behind.is_empty() {
+            true => self
+                .ranks
+                .iter()
+                .filter(|rank| self.has(rank))
+                .filter_map(here)
+                .collect(),
+            false => behind,
+        }
+    }
+
     /// Returns true if no rank has opened the stream yet, and steps are kept for the group.
     pub(super) fn is_expected(&self) -> bool {
         self.ranks.is_empty()
@@ -207,7 +241,7 @@ impl Groups {
             lease: 0,
             queue: Queue::new(policy, limits, 0),
             only: None,
-            total: (0, 0),
+            total: Total::default(),
             taken: VecDeque::new(),
             base: 0,
             drawn_out: Mutex::default(),
@@ -257,6 +291,13 @@ impl Groups {
         groups
             .find(|group| group.name.is_none())
             .map(|group| group.queue.steps())
+    }
+
+    /// Returns the processes whose ranks keep the first full group from its next step: see
+    /// [`Group::behind`].
+    pub(super) fn behind_of_full(&self, store: &Store, step: Step, bytes: u64) -> Vec<Peer> {
+        let first = self.full(store, step, bytes).next();
+        first.map_or(Vec::new(), |(group, _)| group.behind())
     }
 
     /// Returns the groups that do not let step `step` of about `bytes` bytes begin, and how many

@@ -1,7 +1,7 @@
 //! The reader ranks: opening, closing, dying, and their deadlines. `taking` contains how they take
 //! steps.
 
-use super::groups::{Group, Rank, ReaderState, Waiting};
+use super::groups::{Group, Rank, ReaderState, Total, Waiting};
 use super::{Others, Stream};
 use crate::protocol::queue::Queue;
 use crate::protocol::settings::check_limits;
@@ -134,7 +134,7 @@ impl Stream {
             lease,
             queue,
             only: reader.only.clone(),
-            total: (0, 0),
+            total: Total::default(),
             taken: VecDeque::new(),
             base: 0,
             drawn_out: Mutex::default(),

@@ -34,8 +34,6 @@ pub(super) struct Stored {
     hash: LayoutHash,
     /// Bytes of its buffers, all copies.
     pub(super) bytes: u64,
-    /// Bytes that were put into it: its blocks, counted once.
-    pub(super) data: u64,
     /// Maximum bytes of a message that describes it.
     pub(super) length: u64,
     /// Number of holds on it, of readers and of writers that keep it.
@@ -317,7 +315,6 @@ impl Stream {
         let ranks = self.writers.ranks.iter();
         let kept = ranks.filter(|rank| rank.kept == Some(step)).count();
         let stored = Stored {
-            data,
             hash: LayoutHash(xxhash_rust::xxh3::xxh3_128(&hashes)),
             parts,
             bytes,

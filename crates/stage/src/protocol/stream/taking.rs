@@ -151,8 +151,7 @@ impl Stream {
             }
             group.queue.take();
             group.taken.push_back(step);
-            let data = self.store.steps.get(&step).map_or(0, |stored| stored.data);
-            group.total = (group.total.0 + 1, group.total.1.saturating_add(data));
+            group.total.steps += 1;
         }
         group.ranks[rank].next += 1;
         let answer = self.give(number, rank, ticket, step, true);
@@ -216,12 +215,15 @@ impl Stream {
         Answer::Step(record)
     }
 
-    /// Releases what a rank holds under that ticket.
-    pub fn release(&mut self, from: Peer, reader: ReaderId, hold: Ticket) {
+    /// Releases what a rank holds under that ticket, after it has `read` so many bytes of it.
+    pub fn release(&mut self, from: Peer, reader: ReaderId, hold: Ticket, read: u64) {
         let held = self
             .reader(reader, from)
             .and_then(|rank| rank.holds.remove(&hold));
         if let Some(StepLease { step, .. }) = held {
+            if let Some(group) = self.groups.groups.get_mut(&reader.group) {
+                group.total.read = group.total.read.saturating_add(read);
+            }
             self.unhold(step);
             self.settle();
         }

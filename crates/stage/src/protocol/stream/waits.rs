@@ -3,7 +3,7 @@
 use super::Stream;
 use super::groups::{Group, ReaderState};
 use super::writers::{PendingRequest, Stage, WriterState};
-use crate::protocol::figures::Lines;
+use crate::protocol::figures::{Lines, MOST_AWAITED};
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait, unit};
 use std::collections::BTreeSet;
 
@@ -50,8 +50,8 @@ impl Stream {
             queued_bytes: group.queue.bytes(),
             in_use: used.len() as u64,
             in_use_bytes: bytes,
-            taken: group.total.0,
-            taken_bytes: group.total.1,
+            taken: group.total.steps,
+            read_bytes: group.total.read,
             here: here.count() as u32,
             size: group.ranks.len() as u32,
         }
@@ -64,7 +64,8 @@ impl Stream {
         for (rank, state) in self.writers.ranks.iter().enumerate() {
             if let Some(asking) = state.asking.as_ref().filter(|_| lines.take()) {
                 let who = unit(program, rank);
-                waits.push(self.wait(who, asking.peer, self.whom(asking), asking.since));
+                let whom = (self.whom(asking), self.on(asking));
+                waits.push(self.wait(who, asking.peer, whom, asking.since));
             }
         }
         for group in self.groups.groups.values() {
@@ -78,10 +79,11 @@ impl Stream {
                 }
                 let who = unit(group.name.as_deref().unwrap_or("?"), rank);
                 let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at, |_| true);
-                waits.push(self.wait(who, peer, whom, asked.since));
+                let on = self.reader_waits_on(group, rank, asked.at);
+                waits.push(self.wait(who, peer, (whom, on), asked.since));
             }
         }
-        let whom = || self.whom_next_waits_for();
+        let whom = || (self.whom_next_waits_for(), self.next_waits_on());
         for watch in self.watches.watches.values() {
             if let Some(asked) = watch.waiting.front().filter(|_| lines.take()) {
                 let who = format!("the subscriber to {}", watch.interest);
@@ -251,13 +253,96 @@ impl Stream {
         !never && writers && !is_kept && groups.all(|group| group.moves(waiting))
     }
 
-    fn wait(&self, who: String, peer: Peer, whom: String, since: u64) -> Wait {
+    fn wait(
+        &self,
+        who: String,
+        peer: Peer,
+        (whom, mut on): (String, Vec<Peer>),
+        since: u64,
+    ) -> Wait {
         let ms = self.now - since;
+        on.truncate(MOST_AWAITED);
         Wait {
             who,
             peer,
             whom,
+            on,
             ms,
+        }
+    }
+
+    /// Returns the processes that the request of a writer rank waits for: those that
+    /// [`whom`](Self::whom) describes.
+    fn on(&self, asking: &PendingRequest) -> Vec<Peer> {
+        match &asking.stage {
+            Stage::Queued if asking.begin > Some(self.store.committed) => self.on_to_commit(),
+            Stage::Queued => {
+                let (step, bytes) = (self.store.committed, self.store.last_bytes);
+                let readers = self.groups.behind_of_full(&self.store, step, bytes);
+                match readers.is_empty() && self.whom_to_release().is_none() {
+                    true => self.on_to_commit(),
+                    false => readers,
+                }
+            }
+            Stage::Asked(_, short) => short
+                .and_then(|short| short.block_store)
+                .into_iter()
+                .collect(),
+            Stage::Allocating(buffers, _) => {
+                let first = self.unallocated(buffers).next();
+                first.map(|buffer| buffer.block_store).into_iter().collect()
+            }
+        }
+    }
+
+    /// Returns the processes that the next step waits for.
+    fn next_waits_on(&self) -> Vec<Peer> {
+        if self.end.is_some() {
+            return Vec::new();
+        }
+        match self.first_asking() {
+            Some(asking) => {
+                // The writer that waits, and then those that it waits for itself.
+                let mut on = self.on(asking);
+                on.insert(0, asking.peer);
+                on
+            }
+            None => self.on_to_commit(),
+        }
+    }
+
+    /// Returns the processes of the writer ranks that have not committed the open step, or the
+    /// block store that has yet to seal it.
+    fn on_to_commit(&self) -> Vec<Peer> {
+        let step = self.store.committed;
+        let ranks = self.writers.ranks.iter().filter(|rank| rank.next == step);
+        let mut behind = ranks
+            .filter(|rank| rank.place != WriterState::Closed)
+            .peekable();
+        match behind.peek() {
+            None => vec![self.unsealed()],
+            Some(_) => behind
+                .filter_map(|rank| match rank.place {
+                    WriterState::Here(peer) => Some(peer),
+                    WriterState::Away(_) | WriterState::Closed => None,
+                })
+                .collect(),
+        }
+    }
+
+    /// Returns the processes that a reader rank waits for: those that
+    /// [`whom_reader_waits_for`](Self::whom_reader_waits_for) describes.
+    fn reader_waits_on(&self, group: &Group, rank: usize, at: Option<Step>) -> Vec<Peer> {
+        let wanted = group.wanted(rank, at);
+        let Some(step) = wanted.filter(|step| self.store.steps.contains_key(step)) else {
+            return self.next_waits_on();
+        };
+        if at.is_none() && group.is_drawn_out(&self.store, Some(step)) {
+            return group.behind();
+        }
+        match self.store.ready(step) {
+            true => Vec::new(),
+            false => self.spilling(step).into_iter().collect(),
         }
     }
 
@@ -308,17 +393,17 @@ impl Stream {
             }
             None => {}
         }
-        let mut asking = self
-            .writers
-            .ranks
-            .iter()
-            .filter_map(|rank| rank.asking.as_ref());
-        let first =
-            |asking: &&PendingRequest| asking.begin.is_none_or(|step| step == self.store.committed);
-        match asking.find(first) {
+        match self.first_asking() {
             Some(asking) => self.whom(asking),
             None => self.whom_to_commit(),
         }
+    }
+
+    /// Returns the first request of a writer rank for the open step.
+    fn first_asking(&self) -> Option<&PendingRequest> {
+        let ranks = self.writers.ranks.iter();
+        let mut asking = ranks.filter_map(|rank| rank.asking.as_ref());
+        asking.find(|asking| asking.begin.is_none_or(|step| step == self.store.committed))
     }
 
     /// Returns which ranks have not committed the open step.

@@ -123,6 +123,7 @@ impl ReaderRank {
                     Request::Release {
                         reader,
                         hold: ticket,
+                        read: 0,
                     },
                 );
                 self.rest(world);

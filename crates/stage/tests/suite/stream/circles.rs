@@ -143,7 +143,8 @@ impl World {
                 self.processes[at]
                     .holds
                     .retain(|held| *held != (reader, hold));
-                self.said(process, Request::Release { reader, hold });
+                let read = 0;
+                self.said(process, Request::Release { reader, hold, read });
                 return;
             }
         };

@@ -337,7 +337,8 @@ impl Stage {
     }
 
     fn release(&mut self, peer: u32, reader: ReaderId, hold: Ticket) {
-        self.say(Peer(peer.into()), Request::Release { reader, hold });
+        let read = 0;
+        self.say(Peer(peer.into()), Request::Release { reader, hold, read });
     }
 
     /// Takes and releases until nothing comes at once; returns the steps.

@@ -867,3 +867,68 @@ fn who_takes_no_messages_is_given_no_steps() {
     let end = stage.next(10, slow);
     assert_eq!(stage.answer(end), Answer::End(EndOfStream::Closed));
 }
+
+/// Who is waited for is named by process: the writer rank that has not committed, and the reader
+/// ranks that hold steps or have taken fewer than others.
+#[test]
+fn waits_name_the_processes_that_are_waited_for() {
+    let mut stage = Stage::new(1 << 20);
+    let ranks = [stage.writer(0, 2, &config()), stage.writer(1, 2, &config())];
+    let readers = [0, 1].map(|rank| {
+        let (size, policy) = (2, Policy::Block);
+        let reader = Reader {
+            rank,
+            size,
+            ..group("viewer", policy)
+        };
+        stage.reader(10 + rank, reader)
+    });
+    let awaited = |stage: &Stage| -> Vec<(Peer, Vec<Peer>)> {
+        let [stream] = &stage.coordinator.figures()[..] else {
+            panic!("one stream is open");
+        };
+        let waits = stream.waits.iter();
+        waits.map(|wait| (wait.peer, wait.on.clone())).collect()
+    };
+    let hold = stage.next(10, readers[0]);
+    let writers = vec![Peer(0), Peer(1)];
+    assert_eq!(awaited(&stage), [(Peer(10), writers)]);
+    let write = |stage: &mut Stage, rank: usize, step| {
+        let ticket = stage.begin(ranks[rank], step, 128);
+        let buffers = stage.buffers(ticket);
+        let from = 8 * rank as u64;
+        let part = line(&[(from, from + 8)]);
+        let ticket = stage.commit(ranks[rank], step, part, &buffers);
+        assert_eq!(stage.answer(ticket), Answer::Committed);
+    };
+    write(&mut stage, 0, 0);
+    assert_eq!(awaited(&stage), [(Peer(10), vec![Peer(1)])]);
+    write(&mut stage, 1, 0);
+    (0..2).for_each(|rank| write(&mut stage, rank, 1));
+    // One step is in the queue, and rank 1 has yet to take the one that rank 0 holds.
+    stage.begin(ranks[0], 2, 128);
+    let behind = vec![Peer(10), Peer(11)];
+    assert_eq!(awaited(&stage), [(Peer(0), behind)], "rank 0 holds step 0");
+    stage.release(10, readers[0], hold);
+    assert_eq!(awaited(&stage), [(Peer(0), vec![Peer(11)])]);
+}
+
+/// What a group has read is what its ranks say when they release steps, not all of these steps.
+#[test]
+fn a_release_tells_how_much_was_read() {
+    let mut stage = Stage::new(1 << 20);
+    let writer = stage.writer(0, 1, &config());
+    let reader = stage.reader(10, group("viewer", Policy::Block));
+    let read = |stage: &Stage| stage.coordinator.figures()[0].groups[0].read_bytes;
+    for (step, bytes, sum) in [(0, 24, 24), (1, 0, 24), (2, u64::MAX, u64::MAX)] {
+        stage.write(writer, step);
+        let hold = stage.next(10, reader);
+        assert_eq!(stage.record(hold).step, step);
+        let release = |read| Request::Release { reader, hold, read };
+        stage.say(Peer(10), release(bytes));
+        assert_eq!(read(&stage), sum);
+        // The hold is gone: this counts nothing.
+        stage.say(Peer(10), release(8));
+        assert_eq!(read(&stage), sum);
+    }
+}
