@@ -2,21 +2,25 @@
 //! process waits for which.
 //!
 //! It joins the domain as a background peer, and queries the agent, the coordinator and the block
-//! stores, but no unit.
+//! stores, but no unit: what a unit waits for is read where it has published that.
 //!
 //! # Files
-//! `sample` (queries) · `report` (the contents, and `--json`) · `tables` (as text) · `screen` (the
-//! terminal)
+//! `sample` (queries) · `report` (the contents, and `--json`) · `tables` (as cells) · `frame` (as
+//! lines that fit) · `screen` (the terminal)
 
+mod frame;
 mod report;
 mod sample;
 mod screen;
 mod tables;
 
+use crate::run::UsageError;
 use crate::screen::say;
 use anyhow::{Result, bail};
 use report::Report;
 use sample::Source;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,7 +28,7 @@ use std::time::Duration;
 #[derive(clap::Args)]
 pub(crate) struct TopArgs {
     /// The domain; not needed if there is only one
-    #[arg(long)]
+    #[arg(long, env = "SAMITE_DOMAIN")]
     domain: Option<String>,
     /// Print the current state as tables and exit
     #[arg(long)]
@@ -50,12 +54,26 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
         let report = Report::new(&first, None);
         say(format_args!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else if args.once {
-        say(format_args!("{}", tables::text(&Report::new(&first, None))))?;
+        say(format_args!("{}", once(&Report::new(&first, None))))?;
     } else {
         screen::live(&stage, first, args.interval)?;
     }
     Ok(ExitCode::SUCCESS)
 }
+
+/// Returns the report as text: rows are wrapped if the output is a terminal, and none is left out.
+fn once(report: &Report) -> String {
+    let size = crossterm::terminal::size();
+    let width = size.ok().filter(|_| std::io::stdout().is_terminal());
+    let lines = frame::lines(report, width.map(|(width, _)| width), None);
+    lines
+        .iter()
+        .map(|line| format!("{}\n", line.text))
+        .collect()
+}
+
+/// How long each agent may take to say who is in its domain.
+const ASKED: Duration = Duration::from_millis(500);
 
 /// Returns the domain of this user on this machine, if there is exactly one.
 fn only_domain() -> Result<String> {
@@ -65,9 +83,36 @@ fn only_domain() -> Result<String> {
         [] => bail!(
             "this machine has no domain of yours: start a workflow with `samite run`, or an agent with `samite agent`"
         ),
-        several => bail!(
-            "this machine has several domains of yours: choose one of them with --domain: {}",
-            several.join(", ")
-        ),
+        several => {
+            let lines: String = several.iter().map(|domain| described(domain)).collect();
+            let message = format!(
+                "this machine has several domains of yours; choose one with --domain NAME:{lines}"
+            );
+            Err(UsageError(message).into())
+        }
     }
+}
+
+/// Returns a line about a domain: its name, its agent and its programs. It is not joined for that.
+fn described(domain: &str) -> String {
+    let Ok(facts) = samite::agent::facts(domain, ASKED) else {
+        return format!("\n  {domain} (its agent does not answer)");
+    };
+    let mut programs: BTreeMap<&str, u32> = BTreeMap::new();
+    let peers = facts
+        .peers
+        .iter()
+        .filter(|peer| peer.pid != facts.agent_pid);
+    for peer in peers {
+        *programs.entry(&peer.identity.program).or_default() += 1;
+    }
+    let programs: Vec<String> = programs
+        .iter()
+        .map(|(program, count)| format!("{count} x {program}"))
+        .collect();
+    let programs = match programs.is_empty() {
+        true => "no programs".to_owned(),
+        false => programs.join(", "),
+    };
+    format!("\n  {domain} (agent {}: {programs})", facts.agent_pid)
 }

@@ -1,13 +1,13 @@
 //! The state of a domain for `samite top`, by names instead of numbers. `--json` prints it
 //! unchanged.
 
-use super::sample::{PROGRAM, Sample};
-use samite::PeerInfo;
+use super::sample::{PROGRAM, STOPPED, Sample};
 use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
     BlockStoreFigures, EndOfStream, GroupFigures, Peer, StreamFigures, Wait,
 };
 use samite::stage::service::Usage;
+use samite::{Late, PeerId, PeerInfo, PeerWait, Whom};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -71,6 +71,7 @@ pub(super) struct Readers {
     pub(super) held_bytes: u64,
     /// All steps that it has taken.
     pub(super) steps: u64,
+    /// Bytes that it has read of those that it has released.
     pub(super) bytes: u64,
     pub(super) bytes_per_second: f64,
 }
@@ -94,12 +95,26 @@ pub(super) struct BlockStore {
 
 #[derive(Serialize)]
 pub(super) struct Waiter {
+    /// `None`: it waits for a message, or in a collective operation.
     pub(super) stream: Option<String>,
+    /// Its name, such as `heat.1`.
     pub(super) who: String,
     pub(super) peer: u32,
     pub(super) pid: Option<i32>,
+    pub(super) state: Option<&'static str>,
     pub(super) waits_for: String,
+    /// The processes that it waits for, as far as they are known: those that are stopped first.
+    pub(super) waits_on: Vec<Named>,
     pub(super) seconds: f64,
+}
+
+/// A process that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Named {
+    pub(super) name: String,
+    /// `None` if it has left the domain.
+    pub(super) pid: Option<i32>,
+    pub(super) state: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -134,7 +149,18 @@ impl Report {
             waits.map(|wait| (Some(stream.name.clone()), wait))
         });
         let outside = figures.opening.iter().map(|wait| (None, wait));
-        let waits = inside.chain(outside);
+        let processes = Processes(sample);
+        let mut waits: Vec<Waiter> = inside
+            .chain(outside)
+            .map(|(stream, wait)| Waiter::new(stream, wait, &processes))
+            .collect();
+        // Who waits in a stream waits for an answer of the coordinator, too.
+        let is_new = |wait: &&PeerWait| waits.iter().all(|known| known.peer != wait.peer.0);
+        let others: Vec<&PeerWait> = sample.waits.iter().filter(is_new).collect();
+        let others = others
+            .into_iter()
+            .filter_map(|wait| processes.of_unit(wait));
+        waits.extend(others.collect::<Vec<Waiter>>());
         let units = facts.peers.iter().zip(&sample.processes);
         // This process is a peer, too, but not part of the report.
         let units = units.filter(|(peer, _)| peer.identity.program != PROGRAM);
@@ -151,9 +177,7 @@ impl Report {
                     BlockStore::new(block_store, kept.as_ref(), &facts.peers)
                 })
                 .collect(),
-            waits: waits
-                .map(|(stream, wait)| Waiter::new(stream, wait, &facts.peers))
-                .collect(),
+            waits,
             more: figures.more,
             units: units
                 .map(|(peer, process)| Unit {
@@ -266,14 +290,119 @@ impl BlockStore {
 }
 
 impl Waiter {
-    fn new(stream: Option<String>, wait: &Wait, peers: &[PeerInfo]) -> Waiter {
+    fn new(stream: Option<String>, wait: &Wait, processes: &Processes<'_>) -> Waiter {
+        let known = processes.find(wait.peer.id(), Some(wait.peer.incarnation()));
+        let on = wait.on.iter();
         Waiter {
             stream,
-            who: wait.who.clone(),
+            who: known.map_or_else(|| wait.who.clone(), |(info, _)| name(info)),
             peer: wait.peer.id().0,
-            pid: find(peers, wait.peer).map(|info| info.pid),
+            pid: known.map(|(info, _)| info.pid),
+            state: known.map(|(_, state)| state),
             waits_for: wait.whom.clone(),
+            waits_on: processes.named(on.map(|peer| (peer.id(), Some(peer.incarnation())))),
             seconds: wait.ms as f64 / 1e3,
         }
+    }
+}
+
+/// Returns the name of a unit: program and rank.
+fn name(info: &PeerInfo) -> String {
+    format!("{}.{}", info.identity.program, info.identity.rank)
+}
+
+/// The processes of a sample, to be found by their numbers.
+struct Processes<'s>(&'s Sample);
+
+impl Processes<'_> {
+    fn all(&self) -> impl Iterator<Item = (&PeerInfo, &'static str)> {
+        let states = self.0.processes.iter().map(|process| process.state);
+        self.0.facts.peers.iter().zip(states)
+    }
+
+    /// Returns a process and its state; of any incarnation if it is not known which.
+    fn find(&self, peer: PeerId, incarnation: Option<u32>) -> Option<(&PeerInfo, &'static str)> {
+        let is_it = |info: &PeerInfo| {
+            info.peer == peer && incarnation.is_none_or(|life| info.incarnation == life)
+        };
+        self.all().find(|(info, _)| is_it(info))
+    }
+
+    /// Returns the names of processes, those that are stopped first.
+    fn named(&self, peers: impl Iterator<Item = (PeerId, Option<u32>)>) -> Vec<Named> {
+        let named = peers.map(|(peer, incarnation)| match self.find(peer, incarnation) {
+            Some((info, state)) => Named {
+                name: match info.pid == self.0.facts.agent_pid {
+                    true => "the agent".to_owned(),
+                    false => name(info),
+                },
+                pid: Some(info.pid),
+                state: Some(state),
+            },
+            None => Named {
+                name: peer.to_string(),
+                pid: None,
+                state: None,
+            },
+        });
+        let mut named: Vec<Named> = named.collect();
+        named.sort_by_key(|process| process.state != Some(STOPPED));
+        named
+    }
+
+    /// Returns the wait of a unit for messages or for other units; `None` if it is no unit.
+    fn of_unit(&self, wait: &PeerWait) -> Option<Waiter> {
+        let (info, state) = self.find(wait.peer, Some(wait.incarnation))?;
+        if info.pid == self.0.facts.agent_pid || info.identity.program == PROGRAM {
+            return None;
+        }
+        let waits_on = match wait.whom {
+            Whom::Peer(peer) => self.named([(peer, None)].into_iter()),
+            Whom::Agent => Vec::new(),
+            // It may wait for any unit of its job; one that is stopped is worth a look.
+            Whom::Any => {
+                let stopped = self.all().filter(|(other, state)| {
+                    *state == STOPPED
+                        && other.identity.job == info.identity.job
+                        && other.peer != info.peer
+                });
+                self.named(stopped.map(|(other, _)| (other.peer, Some(other.incarnation))))
+            }
+        };
+        Some(Waiter {
+            stream: None,
+            who: name(info),
+            peer: wait.peer.0,
+            pid: Some(info.pid),
+            state: Some(state),
+            waits_for: what(wait),
+            waits_on,
+            seconds: wait.waited.as_secs_f64(),
+        })
+    }
+}
+
+/// Returns what a unit waits for; the processes that it waits for are named after that.
+fn what(wait: &PeerWait) -> String {
+    let from = match wait.whom {
+        Whom::Any => " from any unit",
+        Whom::Peer(_) | Whom::Agent => "",
+    };
+    let others = match wait.others {
+        0 => String::new(),
+        others => format!(" of {} units, the first", u64::from(others) + 1),
+    };
+    match &wait.message {
+        Some(Late::Receive { mask: 0, .. }) => format!("a message with any tag{from}"),
+        Some(Late::Receive { tag, mask, .. }) if *mask == u64::MAX => {
+            format!("a message with tag {tag}{from}")
+        }
+        Some(Late::Receive { tag, mask, .. }) => {
+            format!("a message with tag {tag:#x} under the mask {mask:#x}{from}")
+        }
+        Some(Late::Rest { tag }) => format!("the rest of the message with tag {tag}"),
+        Some(Late::Send { tag }) => format!("its message with tag {tag} to be received"),
+        Some(Late::Signal { key }) => format!("a signal with key {key}"),
+        _ => format!("{}{others}", wait.what),
     }
 }

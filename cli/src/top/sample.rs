@@ -4,11 +4,14 @@
 use anyhow::{Context, Result};
 use samite::agent::{self, DomainFacts, ServiceFacts};
 use samite::stage::{Overview, Stage};
-use samite::{Fabric, FabricConfig, Identity};
+use samite::{Fabric, FabricConfig, Identity, PeerWait};
 use std::time::{Duration, Instant};
 
 /// How long each of them may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The state of a process that a signal or a debugger has stopped.
+pub(super) const STOPPED: &str = "stopped";
 
 /// The program name of this peer.
 pub(super) const PROGRAM: &str = "samite-top";
@@ -32,6 +35,8 @@ pub(super) struct Sample {
     /// The services that the agent hosts.
     pub(super) services: Vec<ServiceFacts>,
     pub(super) overview: Overview,
+    /// What processes of this node wait for, as they say.
+    pub(super) waits: Vec<PeerWait>,
     /// The processes of the peers in `facts`.
     pub(super) processes: Vec<Process>,
 }
@@ -77,11 +82,13 @@ impl Connected<'_> {
         let overview = self.stage.overview(TIMEOUT)?;
         let facts = agent::facts(&self.source.domain, TIMEOUT)?;
         let services = agent::services(&self.source.fabric, TIMEOUT)?;
+        let waits = self.source.fabric.waits();
         let processes = facts.peers.iter().map(|peer| process(peer.pid));
         Ok(Sample {
             at: Instant::now(),
             processes: processes.collect(),
             overview,
+            waits,
             services,
             facts,
         })
@@ -102,7 +109,7 @@ fn process(pid: i32) -> Process {
             Some('R') => "running",
             Some('S') => "asleep",
             Some('D') => "in the kernel",
-            Some('T' | 't') => "stopped",
+            Some('T' | 't') => STOPPED,
             Some('Z' | 'X') => "dead",
             Some(_) => "other",
             None => "gone",

@@ -1,47 +1,57 @@
-//! The live view: draws the tables of a report repeatedly, until a key ends it.
+//! The live view: draws the tables of a report repeatedly, until a key or a signal ends it.
 
+use super::frame::{Kind, Line, lines};
 use super::report::Report;
 use super::sample::{Connected, Sample};
-use super::tables::{Section, headline, sections};
-use anyhow::{Context, Result};
-use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::Line;
-use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+use anyhow::{Context, Result, bail};
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::style::{Color, Stylize};
+use crossterm::terminal::{
+    self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode,
+};
+use crossterm::{execute, queue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use samite_launch::Interrupts;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Draws the domain every `interval` until `q`, Escape or Ctrl-C, and then restores the terminal.
+/// Draws the domain every `interval` until `q`, Escape, Ctrl-C, or a signal that asks to end. Then
+/// the terminal is as it was before.
 ///
 /// # Errors
 /// The terminal cannot be drawn on; the domain is gone.
 pub(super) fn live(stage: &Connected<'_>, first: Sample, interval: Duration) -> Result<()> {
-    let mut terminal = ratatui::try_init()
-        .context("there is no terminal to draw on: use `samite top --once`, or --json")?;
-    let result = turn(&mut terminal, stage, first, interval);
-    ratatui::try_restore()?;
-    result
+    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+        bail!("there is no terminal to draw on: use `samite top --once`, or --json");
+    }
+    let events = Events::watch()?;
+    let screen = Screen::take().context("cannot draw on this terminal")?;
+    let ended = turn(&screen, &events, stage, first, interval);
+    drop(screen);
+    ended
 }
 
 fn turn(
-    terminal: &mut ratatui::DefaultTerminal,
+    screen: &Screen,
+    events: &Events,
     stage: &Connected<'_>,
     mut last: Sample,
     interval: Duration,
 ) -> Result<()> {
     let mut report = Report::new(&last, None);
     loop {
-        terminal.draw(|frame| draw(frame, &report))?;
-        let drawn = Instant::now();
+        screen.draw(&report)?;
+        let next = Instant::now().checked_add(interval);
         // At least one look at the keyboard, however short the interval is.
-        while event::poll(interval.saturating_sub(drawn.elapsed()))? {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press && ends(key) => return Ok(()),
-                Event::Resize(..) => {
-                    terminal.draw(|frame| draw(frame, &report))?;
-                }
-                _ => {}
+        loop {
+            let left = next.map(|next| next.saturating_duration_since(Instant::now()));
+            match events.next(left)? {
+                Event::End => return Ok(()),
+                Event::Resized => screen.draw(&report)?,
+                Event::Other => {}
+                Event::Late => break,
             }
         }
         let sample = stage.sample()?;
@@ -50,126 +60,172 @@ fn turn(
     }
 }
 
-fn ends(key: event::KeyEvent) -> bool {
-    let control = key.modifiers.contains(KeyModifiers::CONTROL);
-    match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => true,
-        KeyCode::Char('c') => control,
-        _ => false,
+/// The terminal, taken until this is dropped.
+struct Screen {
+    colours: bool,
+}
+
+impl Screen {
+    fn take() -> io::Result<Screen> {
+        // A panic prints its message on the terminal as it was before.
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            restore();
+            usual(info);
+        }));
+        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let screen = Screen { colours };
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// Draws a report, as much as fits above the last line, which names the key.
+    fn draw(&self, report: &Report) -> Result<()> {
+        let (width, height) = terminal::size().context("the size of the terminal")?;
+        let mut text = Vec::new();
+        queue!(text, MoveTo(0, 0))?;
+        let lines = lines(report, Some(width), Some(height.saturating_sub(1)));
+        for (row, line) in (0..height).zip(&lines) {
+            queue!(text, MoveTo(0, row))?;
+            text.extend(styled(line, self.colours).bytes());
+            queue!(text, Clear(ClearType::UntilNewLine))?;
+        }
+        let below = lines.len().min(height.into()) as u16;
+        queue!(text, MoveTo(0, below), Clear(ClearType::FromCursorDown))?;
+        queue!(text, MoveTo(0, height.saturating_sub(1)))?;
+        text.extend(
+            "q: quit"
+                .chars()
+                .take(width.into())
+                .collect::<String>()
+                .bytes(),
+        );
+        let mut out = io::stdout().lock();
+        out.write_all(&text)?;
+        out.flush().context("cannot draw on the terminal")
     }
 }
 
-/// Draws the domain in one line, and the tables below: each as high as its rows, the last with the
-/// remaining space.
-pub(super) fn draw(frame: &mut Frame<'_>, report: &Report) {
-    let sections = sections(report);
-    let heights = sections.iter().map(|section| {
-        let rows = section.rows.len().max(1) as u16;
-        Constraint::Max(rows.saturating_add(3))
-    });
-    let areas = [Constraint::Length(1)].into_iter().chain(heights);
-    let areas = areas.chain([Constraint::Min(0), Constraint::Length(1)]);
-    let areas = Layout::vertical(areas).split(frame.area());
-    frame.render_widget(Line::from(headline(report)).bold(), areas[0]);
-    for (section, area) in sections.into_iter().zip(&areas[1..]) {
-        draw_section(frame, section, *area);
+fn styled(line: &Line, colours: bool) -> String {
+    let text = line.text.as_str();
+    match line.kind {
+        _ if !colours => text.to_owned(),
+        Kind::Headline | Kind::Header => text.bold().to_string(),
+        Kind::Title => text.with(Color::Cyan).bold().to_string(),
+        Kind::Wait => text.with(Color::Yellow).to_string(),
+        Kind::Note => text.with(Color::DarkGrey).to_string(),
+        Kind::Row => text.to_owned(),
     }
-    let keys = Line::from("q: quit").style(Style::new().fg(Color::DarkGray));
-    frame.render_widget(keys, areas[areas.len() - 1]);
 }
 
-fn draw_section(frame: &mut Frame<'_>, section: Section, area: Rect) {
-    let block = Block::new()
-        .borders(Borders::TOP)
-        .border_style(Style::new().fg(Color::DarkGray))
-        .title(Line::from(format!(" {} ", section.title)).fg(Color::Cyan));
-    if section.rows.is_empty() {
-        let nothing = Line::from(section.nothing).fg(Color::DarkGray);
-        return frame.render_widget(Paragraph::new(nothing).block(block), area);
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
     }
-    let columns = 0..section.header.len();
-    let widths = columns.map(|column| {
-        let cells = section.rows.iter().map(|row| row[column].chars().count());
-        let widest = cells.max().unwrap_or(0).max(section.header[column].len());
-        Constraint::Max(widest as u16)
-    });
-    let header = Row::new(section.header.iter().copied()).bold();
-    let rows = section.rows.iter().map(|row| {
-        let row_style = match section.title.starts_with("who waits") {
-            true => Style::new().fg(Color::Yellow),
-            false => Style::new(),
+}
+
+/// Makes the terminal what it was before. If that fails, the terminal is gone.
+fn restore() {
+    let _ = execute!(io::stdout(), Show, LeaveAlternateScreen);
+    let _ = disable_raw_mode();
+}
+
+/// What ends or changes the view.
+struct Events {
+    signals: Interrupts,
+    /// A byte for each change of the terminal's size.
+    resized: UnixStream,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    End,
+    Resized,
+    Other,
+    /// Nothing, in the time given.
+    Late,
+}
+
+impl Events {
+    fn watch() -> Result<Events> {
+        let signals = Interrupts::install()?;
+        let (resized, hand) = UnixStream::pair()?;
+        resized.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGWINCH, hand)
+            .context("cannot learn that the terminal changes its size")?;
+        Ok(Events { signals, resized })
+    }
+
+    /// Waits for the next event; without a limit if `left` is `None`.
+    fn next(&self, left: Option<Duration>) -> Result<Event> {
+        let stdin = io::stdin();
+        let mut fds = [
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&self.resized, PollFlags::IN),
+            PollFd::new(&stdin, PollFlags::IN),
+        ];
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(0) => return Ok(Event::Late),
+            Err(rustix::io::Errno::INTR) => return Ok(Event::Other),
+            ready => {
+                ready.context("cannot wait for keys")?;
+            }
         };
-        Row::new(row.iter().map(String::as_str)).style(row_style)
-    });
-    let table = Table::new(rows, widths.collect::<Vec<_>>())
-        .header(header)
-        .column_spacing(2)
-        .block(block);
-    frame.render_widget(table, area);
+        let [signal, resized, key] = fds.map(|fd| !fd.revents().is_empty());
+        if signal && self.signals.ask_to_end() {
+            return Ok(Event::End);
+        }
+        if resized {
+            while matches!((&self.resized).read(&mut [0; 64]), Ok(64)) {}
+            return Ok(Event::Resized);
+        }
+        if !key {
+            return Ok(Event::Other);
+        }
+        let mut typed = [0; 64];
+        let count = rustix::io::read(&stdin, &mut typed).unwrap_or(0);
+        Ok(match ends(&typed[..count]) {
+            true => Event::End,
+            false => Event::Other,
+        })
+    }
+}
+
+/// Returns true if these keys end the view: `q`, Ctrl-C or Escape, or the end of the input. Escape
+/// also begins what other keys send, such as an arrow.
+fn ends(typed: &[u8]) -> bool {
+    const ESCAPE: u8 = 0x1b;
+    const CONTROL_C: u8 = 3;
+    match typed {
+        [] | [.., ESCAPE] => true,
+        [ESCAPE, ..] => false,
+        keys => keys.iter().any(|key| [b'q', CONTROL_C].contains(key)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::Waiter;
     use super::*;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
 
-    fn drawn(report: &Report, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-        let drawn = terminal.draw(|frame| draw(frame, report)).expect("drawn");
-        let cells = drawn.buffer.content();
-        let lines = cells.chunks(width.into());
-        let line = |cells: &[ratatui::buffer::Cell]| {
-            let text: String = cells.iter().map(|cell| cell.symbol()).collect();
-            text.trim_end().to_owned()
-        };
-        lines.map(line).collect()
+    #[test]
+    fn keys_that_end_the_view() {
+        for keys in [&b"q"[..], b"xxq", b"\x03", b"\x1b", b"\x1b\x1b", b""] {
+            assert!(ends(keys), "{keys:?}");
+        }
+        for keys in [&b"x"[..], b"\x1b[A", b"\x1bOP", b"\r", b"\x1bq"] {
+            assert!(!ends(keys), "{keys:?}");
+        }
     }
 
     #[test]
-    fn what_there_is_fits_on_a_screen_of_any_size() {
-        let wait = |rank| Waiter {
-            stream: Some("field".to_owned()),
-            who: format!("solver.{rank}"),
-            peer: rank,
-            pid: Some(77),
-            waits_for: "a first reader; 2 steps are unread".to_owned(),
-            seconds: 1.25,
+    fn without_colours_a_line_is_its_text() {
+        let line = Line {
+            kind: Kind::Wait,
+            text: "solver.0 waits".to_owned(),
         };
-        let report = Report {
-            services: Vec::new(),
-            more: 0,
-            domain: "test".to_owned(),
-            agent_pid: 7,
-            budget: 1 << 30,
-            granted: 1 << 20,
-            resident: 0,
-            streams: Vec::new(),
-            block_stores: Vec::new(),
-            waits: (0..3).map(wait).collect(),
-            units: Vec::new(),
-        };
-        let lines = drawn(&report, 100, 30);
-        assert_eq!(
-            lines[0],
-            "domain test: agent 7, 1.0 MiB of 1.0 GiB granted, 0 B resident"
-        );
-        let said = |text: &str| lines.iter().any(|line| line.contains(text));
-        assert!(
-            said("no stream is open") && said("there is no block store"),
-            "{lines:#?}"
-        );
-        let rows = lines.iter().filter(|line| line.contains("solver."));
-        let rows: Vec<&String> = rows.collect();
-        assert_eq!(
-            rows[2],
-            "field   solver.2  77   a first reader; 2 steps are unread  1.2 s"
-        );
-        assert_eq!(lines[29], "q: quit");
-        // A terminal that is too small is not an error.
-        for (width, height) in [(1, 1), (20, 5), (300, 2)] {
-            drawn(&report, width, height);
-        }
+        assert_eq!(styled(&line, false), line.text);
     }
 }

@@ -1,7 +1,8 @@
-//! A report as tables of text, the same for `--once` and for the live view.
+//! A report as tables of cells, the same for `--once` and for the live view.
 
-use super::report::{Readers, Report, Stream};
-use crate::screen::{size, table};
+use super::report::{Named, Readers, Report, Stream, Waiter};
+use super::sample::STOPPED;
+use crate::screen::size;
 use samite::agent::{Owned, ServiceFacts};
 
 /// A table with a title; the first row is the header.
@@ -11,6 +12,9 @@ pub(super) struct Section {
     pub(super) rows: Vec<Vec<String>>,
     /// The text for a table without rows.
     pub(super) nothing: &'static str,
+    /// What the columns mean, in lines that fit on any terminal.
+    pub(super) notes: &'static [&'static str],
+    pub(super) is_about_waits: bool,
 }
 
 /// Returns the first line: the domain and its memory.
@@ -25,31 +29,15 @@ pub(super) fn headline(report: &Report) -> String {
     )
 }
 
-/// Returns all tables.
+/// Returns all tables; `frame` knows their order.
 pub(super) fn sections(report: &Report) -> [Section; 5] {
     [
         streams(report),
         waits(report),
-        services(report),
-        block_stores(report),
         units(report),
+        block_stores(report),
+        services(report),
     ]
-}
-
-/// Returns the whole report as text, for `--once`.
-pub(super) fn text(report: &Report) -> String {
-    let mut text = headline(report) + "\n";
-    for section in sections(report) {
-        text += &format!("\n{}\n", section.title);
-        if section.rows.is_empty() {
-            text += &format!("  {}\n", section.nothing);
-            continue;
-        }
-        let mut rows = table(section.header);
-        rows.add_rows(section.rows);
-        text += &format!("{rows}\n");
-    }
-    text
 }
 
 fn rate(bytes_per_second: f64) -> String {
@@ -86,6 +74,12 @@ fn streams(report: &Report) -> Section {
         ],
         rows: report.streams.iter().flat_map(lines).collect(),
         nothing: "no stream is open",
+        notes: &[
+            "2/4: 2 of 4 ranks have it open. held: steps and bytes in memory, of a reader",
+            "those that it has taken. queue: what waits for a reader, of its limits.",
+            "rate, total: what was written; of a reader, what it has read.",
+        ],
+        is_about_waits: false,
     }
 }
 
@@ -116,13 +110,16 @@ fn readers(readers: &Readers) -> Vec<String> {
 }
 
 fn waits(report: &Report) -> Section {
-    let row = |wait: &super::report::Waiter| {
-        let pid = wait.pid.map_or(String::new(), |pid| pid.to_string());
+    let row = |wait: &Waiter| {
+        let who = Named {
+            name: wait.who.clone(),
+            pid: wait.pid,
+            state: wait.state,
+        };
         vec![
             wait.stream.clone().unwrap_or_default(),
-            wait.who.clone(),
-            pid,
-            wait.waits_for.clone(),
+            process(&who),
+            format!("{}{}", wait.waits_for, awaited(&wait.waits_on)),
             format!("{:.1} s", wait.seconds),
         ]
     };
@@ -132,10 +129,38 @@ fn waits(report: &Report) -> Section {
     };
     Section {
         title,
-        header: &["stream", "who", "pid", "waits for", "since"],
+        header: &["stream", "who", "waits for", "since"],
         rows: report.waits.iter().map(row).collect(),
-        nothing: "nobody waits",
+        nothing: "nobody",
+        notes: &[],
+        is_about_waits: true,
     }
+}
+
+/// Returns a process by its name: `solver.1 (pid 77, stopped)`.
+fn process(process: &Named) -> String {
+    let pid = process.pid.map(|pid| format!("pid {pid}"));
+    let stopped = process.state.filter(|state| *state == STOPPED);
+    let known: Vec<String> = pid.into_iter().chain(stopped.map(str::to_owned)).collect();
+    match known.is_empty() {
+        true => process.name.clone(),
+        false => format!("{} ({})", process.name, known.join(", ")),
+    }
+}
+
+/// Returns the first processes that are waited for, after a colon; those that are stopped come
+/// first.
+fn awaited(processes: &[Named]) -> String {
+    const MOST: usize = 3;
+    if processes.is_empty() {
+        return String::new();
+    }
+    let named: Vec<String> = processes.iter().take(MOST).map(process).collect();
+    let more = match processes.len().saturating_sub(MOST) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    format!(": {}{more}", named.join(", "))
 }
 
 fn services(report: &Report) -> Section {
@@ -151,7 +176,9 @@ fn services(report: &Report) -> Section {
         title: "services of the agent".to_owned(),
         header: &["service", "owns"],
         rows: report.services.iter().map(row).collect(),
-        nothing: "the agent hosts no services",
+        nothing: "it hosts none",
+        notes: &[],
+        is_about_waits: false,
     }
 }
 
@@ -185,21 +212,26 @@ fn block_stores(report: &Report) -> Section {
             "block store",
             "peer",
             "granted",
-            "taken",
-            "spare",
+            "allocated",
+            "unused",
             "buffers",
             "spilled",
         ],
         rows: report.block_stores.iter().map(row).collect(),
         nothing: "there is no block store",
+        notes: &[
+            "granted: promised to streams, of its limit. allocated: memory of the machine",
+            "that it has. unused: allocated, and no stream has it now. spilled: on disk.",
+        ],
+        is_about_waits: false,
     }
 }
 
 fn units(report: &Report) -> Section {
     let row = |unit: &super::report::Unit| {
         vec![
-            unit.program.clone(),
-            format!("{} of {}", unit.rank, unit.ranks),
+            format!("{}.{}", unit.program, unit.rank),
+            unit.ranks.to_string(),
             unit.peer.to_string(),
             unit.pid.to_string(),
             unit.state.to_owned(),
@@ -208,8 +240,10 @@ fn units(report: &Report) -> Section {
     };
     Section {
         title: "processes".to_owned(),
-        header: &["program", "rank", "peer", "pid", "state", "resident"],
+        header: &["process", "of", "peer", "pid", "state", "resident"],
         rows: report.units.iter().map(row).collect(),
         nothing: "no process is here",
+        notes: &["heat.1: rank 1 of the program heat."],
+        is_about_waits: false,
     }
 }

@@ -132,6 +132,17 @@ fn blocks_lie_where_the_method_says() {
         let state = frozen(&mut job, "reader", |state| {
             waiting(state, "who", "writer.0") == 1
         });
+        // Its wait names the process that it waits for, and says that it is stopped.
+        let waits = state["waits"].as_array().expect("a list");
+        let wait = waits.iter().find(|wait| wait["who"] == "writer.0");
+        let on = &wait.expect("it was just there")["waits_on"][0];
+        assert_eq!(
+            (&on["name"], &on["state"]),
+            (&"reader.0".into(), &"stopped".into())
+        );
+        let units = state["units"].as_array().expect("a list");
+        let reader = units.iter().find(|unit| unit["program"] == "reader");
+        assert_eq!(on["pid"], reader.expect("it is stopped")["pid"]);
         let (name, [agent, servers]) = granted(&state);
         let (here, there) = match method {
             "server" => (servers, agent),
