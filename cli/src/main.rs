@@ -9,24 +9,29 @@ mod doctor;
 mod edges;
 mod ends;
 mod info;
-mod program;
+mod outcome;
+mod process;
+mod ps;
 mod run;
 mod screen;
 mod server;
 mod settings;
+mod shell;
+mod style;
 mod top;
+mod words;
 mod zarr;
 
 use anyhow::{Context, Result};
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use samite_launch::{ExecUnit, Workflow};
 use std::ffi::OsString;
-use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::ExitCode;
+use style::StyleArgs;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use words::Words;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,13 +40,17 @@ Examples:
   samite run -n 4 ./program --its-option       four units of a program
   samite doctor                                is this machine ready?
   samite doctor workflows/laplace.toml         what will this workflow need?
-  samite top                                   what is going on?
+  samite programs                              the programs that come with samite
+  samite ps                                    which jobs are running?
+  samite top                                   what is going on in them?
   samite config show --origin                  all settings, and where each is from";
 
 /// One memory for many processes: runs programs that see each other's data.
 #[derive(Parser)]
 #[command(name = "samite", version, after_help = EXAMPLES)]
 struct Cli {
+    #[command(flatten)]
+    style: StyleArgs,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -54,6 +63,10 @@ enum Command {
     Info(info::InfoArgs),
     /// Check this machine, and what a workflow will need of it, before it runs
     Doctor(doctor::DoctorArgs),
+    /// List the programs that come with samite
+    Programs(builtin::ProgramsArgs),
+    /// List your domains and jobs that run on this machine, with their processes
+    Ps(ps::PsArgs),
     /// Watch a running domain: streams, queues, memory, who waits for whom
     Top(top::TopArgs),
     /// Show settings
@@ -61,6 +74,10 @@ enum Command {
     Config(ConfigCommand),
     /// Print the JSON schema of workflow files, for editors
     Schema,
+    /// Print what makes a shell complete the words of samite
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page of samite, or write the pages of all commands to a folder
+    Man(shell::ManArgs),
     /// Measure Samite beside its peers
     Bench(bench::BenchArgs),
     /// A rank of our contestant (started by `samite bench`)
@@ -88,27 +105,16 @@ enum Command {
     /// Run a built-in program as a unit (started by `samite run`)
     #[command(hide = true)]
     Unit {
-        /// The built-in program
-        name: String,
-        /// Its arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<OsString>,
+        /// The built-in program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
     },
 }
 
 #[derive(Subcommand)]
 enum ConfigCommand {
     /// Print all settings; what is printed can be used as a configuration file
-    Show {
-        /// Show the origin of each value
-        #[arg(long)]
-        origin: bool,
-        /// A workflow whose settings are included
-        file: Option<PathBuf>,
-        /// A setting, as `samite run` takes it
-        #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
-        config: Vec<String>,
-    },
+    Show(settings::ShowArgs),
 }
 
 #[derive(Args)]
@@ -137,16 +143,22 @@ fn main() -> ExitCode {
 
 fn start() -> Result<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    let mut command = Cli::command();
     // The options of `run` and `doctor` depend on the workflow, so the workflow is read before the
     // options are.
-    let named = run::workflow_of(&arguments);
-    let workflow = named
-        .as_ref()
-        .map(|(_, path)| Workflow::read(path))
-        .transpose()?;
-    let mut command = Cli::command();
-    if let (Some(workflow), Some((name, _))) = (&workflow, &named) {
-        command = run::with_parameters(command, name, workflow)?;
+    let words = Words::read(&command, &arguments);
+    style::choose(words.color);
+    command = command.color(words.color);
+    if let Some((program, args)) = &words.program {
+        let help = words.help.map(OsString::from).into_iter();
+        let args: Vec<OsString> = help.chain(args.iter().cloned()).collect();
+        if builtin::help(program, &args, words.color)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let workflow = words.workflow.as_deref().map(Workflow::read).transpose()?;
+    if let Some(workflow) = &workflow {
+        command = run::with_parameters(command, &words.command, workflow)?;
     }
     let matches = command.clone().get_matches_from(&arguments);
     let changes_workflows = |name: &str| ["run", "doctor"].contains(&name);
@@ -155,7 +167,8 @@ fn start() -> Result<ExitCode> {
         .filter(|(name, _)| changes_workflows(name))
         .map(|(_, matches)| run::assignments(matches, workflow.as_ref()));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    start_log()?;
+    cli.style.apply();
+    start_log(cli.style.level())?;
     let Some(chosen) = cli.command else {
         command.print_help().context("cannot print the help")?;
         return Ok(ExitCode::SUCCESS);
@@ -164,16 +177,16 @@ fn start() -> Result<ExitCode> {
         Command::Run(args) => run::run(&args, workflow, &given.unwrap_or_default()),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::doctor(&args, workflow, &given.unwrap_or_default()),
-        Command::Config(ConfigCommand::Show {
-            origin,
-            file,
-            config,
-        }) => settings::show(origin, file.as_deref(), &config),
+        Command::Programs(args) => builtin::list(&args),
+        Command::Ps(args) => ps::run(&args),
+        Command::Config(ConfigCommand::Show(args)) => settings::show(&args),
         Command::Top(args) => top::run(&args),
         Command::Schema => {
             screen::say(format_args!("{}", samite_launch::workflow_schema()))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchUnit(args) => {
             samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)
@@ -190,22 +203,20 @@ fn start() -> Result<ExitCode> {
         Command::CopyProbe { pid, address } => {
             copy_probe::read(pid, address).map(|()| ExitCode::SUCCESS)
         }
-        Command::Unit { name, args } => builtin::unit(&name, &args),
+        Command::Unit { words } => builtin::unit(words),
     }
 }
 
 /// Starts logging to standard error, controlled by `SAMITE_LOG=debug` or
-/// `SAMITE_LOG=warn,samite_launch=trace`.
-fn start_log() -> Result<()> {
+/// `SAMITE_LOG=warn,samite_launch=trace`. `level`: what is logged if the variable is not set.
+fn start_log(level: &str) -> Result<()> {
     let wanted = std::env::var_os("SAMITE_LOG").filter(|wanted| !wanted.is_empty());
-    let wanted = wanted.map_or("warn".into(), |wanted| {
-        wanted.to_string_lossy().into_owned()
-    });
+    let wanted = wanted.map_or(level.into(), |wanted| wanted.to_string_lossy().into_owned());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would print them where the log could not be written.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal());
+        .with_ansi(style::is_colored(style::Out::Stderr));
     let log = tracing_subscriber::registry().with(levels(&wanted)?);
     log.with(lines).init();
     Ok(())
@@ -249,7 +260,7 @@ fn exec_unit(args: ExecUnitArgs) -> Result<ExitCode> {
 }
 
 /// Returns 2 for a wrong command line or input, a unit's own code if a unit failed, otherwise 1.
-fn exit_code(error: &anyhow::Error) -> u8 {
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<samite_launch::Error>() {
         return error.exit_code();
     }

@@ -1,12 +1,13 @@
 //! `samite run`: makes a plan from the command line, and runs it.
 
 use crate::ends::Ends;
-use crate::program::{first_word, is_workflow};
-use crate::screen::{Screen, warn};
-use crate::{builtin, doctor, edges, settings};
+use crate::outcome::Outcome;
+use crate::screen::{Screen, note, warn};
+use crate::words::is_workflow;
+use crate::{builtin, doctor, edges, exit_code, settings};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum};
+use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum, ValueHint};
 use samite::config::Resolved;
 use samite::stage::{Configuration, Method, Stage};
 use samite::{Fabric, FabricConfig, Identity};
@@ -38,6 +39,10 @@ pub(crate) struct RunArgs {
     /// Run a job although `samite doctor` says that it cannot run
     #[arg(long)]
     force: bool,
+    /// Write the outcome to this file, as JSON: the exit code, the error, and when each unit
+    /// started and how it ended
+    #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
+    outcome: Option<PathBuf>,
     /// Show which unit printed a line
     #[arg(
         long,
@@ -50,6 +55,7 @@ pub(crate) struct RunArgs {
     #[arg(
         required = true,
         value_name = "FILE.toml | PROGRAM ARGS",
+        value_hint = ValueHint::FilePath,
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
@@ -74,17 +80,6 @@ impl std::fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Returns the command and the workflow file of `samite run FILE.toml` and `samite doctor
-/// FILE.toml`. Both take the workflow's parameters as options.
-pub(crate) fn workflow_of(arguments: &[OsString]) -> Option<(&str, PathBuf)> {
-    let (command, rest) = arguments.get(1..)?.split_first()?;
-    let command = command
-        .to_str()
-        .filter(|word| ["run", "doctor"].contains(word))?;
-    let file = first_word(rest).filter(|path| is_workflow(path.as_os_str()))?;
-    Some((command, file))
-}
-
 /// Adds the parameters of a workflow to the options of `run` or `doctor`.
 pub(crate) fn with_parameters(
     command: clap::Command,
@@ -93,6 +88,8 @@ pub(crate) fn with_parameters(
 ) -> Result<clap::Command> {
     let own = command.get_subcommands().find(|own| own.get_name() == name);
     let own = own.into_iter().flat_map(clap::Command::get_arguments);
+    let of_all = command.get_arguments().filter(|arg| arg.is_global_set());
+    let own = own.chain(of_all);
     let mut taken: Vec<&str> = own.filter_map(Arg::get_long).collect();
     taken.push("help");
     let parameters = workflow.parameters();
@@ -175,13 +172,34 @@ pub(crate) fn run(
     workflow: Option<Workflow>,
     assignments: &[String],
 ) -> Result<ExitCode> {
+    let mut outcome = Outcome::new(args.outcome.as_deref())?;
+    let result = run_all(args, workflow, assignments, &mut outcome);
+    let code = result.as_ref().map_or_else(exit_code, |()| 0);
+    if let Err(error) = outcome.write(code, result.as_ref().err()) {
+        // That of the job is more important.
+        if result.is_ok() {
+            return Err(error);
+        }
+        warn(format_args!("{error:#}"));
+    }
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs the program, or all runs of the workflow.
+fn run_all(
+    args: &RunArgs,
+    workflow: Option<Workflow>,
+    assignments: &[String],
+    outcome: &mut Outcome,
+) -> Result<()> {
     let executable = std::env::current_exe().context("cannot find the samite executable")?;
     let Some(mut workflow) = workflow else {
         let plan = plan_of_program(args, &executable)?;
         let settings = settings::resolve(None, &args.config)?;
         let plan = prepare(args, &executable, plan, &settings, None)?;
-        let streams = streams_of(&settings);
-        return run_job(args, (plan, streams), &Interrupts::install()?);
+        outcome.begin(&plan, "", None);
+        let job = (plan, streams_of(&settings));
+        return run_job(args, job, &Interrupts::install()?, outcome);
     };
     if args.units.is_some() {
         let message = format!(
@@ -204,7 +222,7 @@ pub(crate) fn run(
         };
         plans.push(about(run, plan())?);
     }
-    sweep(args, &runs, plans, &Interrupts::install()?)
+    sweep(args, &runs, plans, &Interrupts::install()?, outcome)
 }
 
 /// Says which run of a sweep an error is about.
@@ -221,18 +239,20 @@ fn sweep(
     runs: &[Run],
     plans: Vec<(Plan, Configuration)>,
     interrupts: &Interrupts,
-) -> Result<ExitCode> {
+    outcome: &mut Outcome,
+) -> Result<()> {
     let (all, mut failed) = (runs.len(), 0);
     let mut first = None;
     for (number, (run, plan)) in runs.iter().zip(plans).enumerate() {
         if let Some(folder) = &run.folder {
             let (number, label) = (number + 1, &run.label);
-            warn(format_args!(
+            note(format_args!(
                 "run {number} of {all}: {label} (in {})",
                 folder.display()
             ));
         }
-        let Err(error) = run_job(args, plan, interrupts) else {
+        outcome.begin(&plan.0, &run.label, run.folder.as_deref());
+        let Err(error) = run_job(args, plan, interrupts, outcome) else {
             continue;
         };
         if all == 1 {
@@ -249,7 +269,7 @@ fn sweep(
     }
     match first {
         Some(error) => Err(error.context(format!("{failed} of {all} runs failed; the first one"))),
-        None => Ok(ExitCode::SUCCESS),
+        None => Ok(()),
     }
 }
 
@@ -287,14 +307,14 @@ fn prepare(
     // An agent that already runs has its own budget.
     let budget = settings.config.memory.budget.set().map(|bytes| bytes.get());
     let budget = budget.filter(|_| plan.agent.is_some());
-    if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
-        return Err(UsageError(why).into());
-    }
     if !args.force {
+        if let Some(why) = crate::agent::too_small(plan.units() as u64, budget) {
+            return Err(UsageError(why).into());
+        }
         doctor::refuse(workflow, &plan.programs, settings, plan.agent.is_some())?;
     }
     // The units read the saved figures. The first run on a host measures them.
-    samite::calibration::load_or_measure(|what| warn(format_args!("{what}")));
+    samite::calibration::load_or_measure(|what| note(format_args!("{what}")));
     plan.starter = Some(executable.to_owned());
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
@@ -306,7 +326,8 @@ fn run_job(
     args: &RunArgs,
     (mut plan, streams): (Plan, Configuration),
     interrupts: &Interrupts,
-) -> Result<ExitCode> {
+    outcome: &mut Outcome,
+) -> Result<()> {
     let screen = Screen::start(args.tag_output == YesNo::Yes)?;
     plan.backlog = Some(screen.backlog());
     let mut ends = Ends::of(&plan);
@@ -321,6 +342,7 @@ fn run_job(
         {
             ends.tell(name, *exit);
         }
+        outcome.note(&event);
         screen.show(&event);
         // Others may use the domain of an agent that this job has not started.
         if let (Event::UnitsEnded, Some(_)) = (&event, &plan.agent) {
@@ -328,17 +350,23 @@ fn run_job(
         }
     });
     let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
+    let result = result.map_err(anyhow::Error::from);
     let Some(shown) = screen.close(interrupts, interrupted.then_some(plan.grace)) else {
+        let code = result.as_ref().map_or_else(exit_code, |()| STALLED);
+        let error = result.err();
+        outcome.end(error.as_ref());
         // Prints nothing more: if the output is not read, an error may not be read either.
-        let code = result.map_or_else(|error| error.exit_code(), |()| STALLED);
+        let _ = outcome.write(code, error.as_ref());
         std::process::exit(code.into());
     };
-    result?;
-    shown.context("cannot write the output of the units")?;
-    for sentence in unused {
-        warn(format_args!("{sentence}"));
+    let result = result.and_then(|()| shown.context("cannot write the output of the units"));
+    if result.is_ok() {
+        for sentence in unused {
+            warn(format_args!("{sentence}"));
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    outcome.end(result.as_ref().err());
+    result
 }
 
 /// The exit code of Ctrl-C while the output of a successful job was not read, as in a shell.
@@ -364,7 +392,7 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     for (name, settings) in all.chain(own.map(|(name, settings)| (name.as_str(), settings))) {
         if settings.method == Method::Server && servers > 0 && settings.replicas > servers {
             let dot = if name.is_empty() { "" } else { "." };
-            warn(format_args!(
+            note(format_args!(
                 "stage{dot}{name}.replicas is {}, but there are only {servers} servers: each of them keeps one copy of every block",
                 settings.replicas
             ));
@@ -411,6 +439,13 @@ fn plan_of_program(args: &RunArgs, samite: &Path) -> Result<Plan> {
     if is_workflow(command) {
         let message = format!(
             "{} is a workflow, which says how many units each of its programs has: leave out -n",
+            command.display()
+        );
+        return Err(UsageError(message).into());
+    }
+    if command.as_encoded_bytes().starts_with(b"-") {
+        let message = format!(
+            "`samite run` has no option {}; `samite run --help` lists those that it has",
             command.display()
         );
         return Err(UsageError(message).into());

@@ -1,10 +1,12 @@
 //! Output for people: sizes, tables, and for a running job the lines of its units and a bar for
 //! each program that reports progress.
 
+use crate::style::{Out, is_quiet, paint};
 use anyhow::Context;
 use bytesize::ByteSize;
+use clap::builder::styling::AnsiColor;
 use comfy_table::{Table, presets};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_launch::{Backlog, Event, Interrupts, Line, Name, Progress, Stream};
 use std::collections::BTreeMap;
@@ -37,9 +39,18 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     }
 }
 
-/// Prints a message on standard error. If it cannot be written there, no place is left for it.
+/// Prints an error on standard error. If it cannot be written there, no place is left for it.
 pub(crate) fn warn(message: std::fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "samite: {message}");
+    let name = paint(Out::Stderr, AnsiColor::Red, "samite:");
+    let _ = writeln!(io::stderr(), "{name} {message}");
+}
+
+/// Prints a note on standard error, unless the user wants none (`--quiet`).
+pub(crate) fn note(message: std::fmt::Arguments<'_>) {
+    if !is_quiet() {
+        let name = paint(Out::Stderr, AnsiColor::Yellow, "samite:");
+        let _ = writeln!(io::stderr(), "{name} {message}");
+    }
 }
 
 /// Formats a size for people.
@@ -99,7 +110,11 @@ impl Screen {
         let (done, hold) = io::pipe().context("cannot watch the output")?;
         let shown = backlog.clone();
         let show = move || {
-            let result = Terminal::default().show_all(&queue, &shown);
+            let mut terminal = Terminal::default();
+            if is_quiet() {
+                terminal.bars.set_draw_target(ProgressDrawTarget::hidden());
+            }
+            let result = terminal.show_all(&queue, &shown);
             drop(hold);
             result
         };

@@ -2,11 +2,13 @@
 
 use crate::screen::say;
 use anyhow::Result;
+use clap::ArgAction;
 use samite::config::{ConfigError, Layers, Resolved};
 use samite::stage::method::graph::Edge;
 use samite_launch::Workflow;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Resolves user file, workflow, environment (with the settings of an outer `samite run`) and
@@ -65,14 +67,50 @@ pub(crate) fn check_streams(
     Ok(())
 }
 
-pub(crate) fn show(origin: bool, file: Option<&Path>, options: &[String]) -> Result<ExitCode> {
-    let workflow = file.map(Workflow::read).transpose()?;
-    let resolved = resolve(workflow.as_ref(), options)?;
-    let text = if origin {
-        resolved.to_toml_with_origin()
-    } else {
-        resolved.config.to_toml()
+/// Options of `samite config show`.
+#[derive(clap::Args)]
+pub(crate) struct ShowArgs {
+    /// Show the origin of each value
+    #[arg(long)]
+    origin: bool,
+    /// Print them as JSON; with --origin, each as {"value": ..., "origin": ...}
+    #[arg(long)]
+    json: bool,
+    /// A workflow whose settings are included
+    file: Option<PathBuf>,
+    /// A setting, as `samite run` takes it
+    #[arg(long, value_name = "NAME=VALUE", action = ArgAction::Append)]
+    config: Vec<String>,
+}
+
+pub(crate) fn show(args: &ShowArgs) -> Result<ExitCode> {
+    let workflow = args.file.as_deref().map(Workflow::read).transpose()?;
+    let resolved = resolve(workflow.as_ref(), &args.config)?;
+    let text = match (args.json, args.origin) {
+        (false, false) => resolved.config.to_toml(),
+        (false, true) => resolved.to_toml_with_origin(),
+        (true, with_origin) => {
+            let mut settings = serde_json::to_value(&resolved.config)?;
+            if with_origin {
+                add_origins("", &mut settings, &resolved);
+            }
+            format!("{settings:#}\n")
+        }
     };
     say(format_args!("{text}"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Replaces each setting by an object of its value and its origin.
+fn add_origins(section: &str, settings: &mut Value, resolved: &Resolved) {
+    let Value::Object(table) = settings else {
+        return;
+    };
+    for (key, value) in table {
+        let name = format!("{section}{key}");
+        match resolved.origin(&name) {
+            Some(origin) => *value = json!({ "value": value.take(), "origin": origin }),
+            None => add_origins(&format!("{name}."), value, resolved),
+        }
+    }
 }

@@ -7,9 +7,10 @@ pub(crate) use store::{archive, replay};
 use clap::Parser;
 use std::path::PathBuf;
 
-/// Writes every step of a stream to a Zarr store (version 3), which Python, Julia and C++ read. One
-/// unit. The first step that it reads replaces all steps of the store from that number on; earlier
-/// ones stay.
+/// Writes every step of a stream to a Zarr store (version 3), which Python, Julia and C++ read.
+///
+/// One unit. The first step that it reads replaces all steps of the store from that number on;
+/// earlier ones stay.
 #[derive(Parser)]
 #[cfg_attr(
     not(feature = "zarr"),

@@ -16,23 +16,25 @@ mod stream;
 use crate::edges;
 use crate::run::{UsageError, about};
 use crate::screen::say;
+use crate::style::{Out, paint};
 use crate::{builtin, settings};
 use anyhow::Result;
+use clap::builder::styling::AnsiColor;
 use comfy_table::{ContentArrangement, Table, presets};
 use plan::Plan;
 pub(crate) use refusal::refuse;
 use samite::config::Resolved;
 use samite::stage::method::graph::Edge;
 use samite_launch::{Builtins, Program, Run, Workflow};
-use serde_json::json;
+use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Options of `samite doctor`; a workflow adds its own.
 #[derive(clap::Args)]
 pub(crate) struct DoctorArgs {
-    /// Print the plan of the workflow as JSON, and nothing else
-    #[arg(long, requires = "file")]
+    /// Print the findings, and the plan of the workflow, as JSON
+    #[arg(long)]
     json: bool,
     /// Change a setting, as `samite run` takes it
     #[arg(long, value_name = "NAME=VALUE", action = clap::ArgAction::Append)]
@@ -45,9 +47,11 @@ pub(crate) struct DoctorArgs {
 }
 
 /// How bad a finding is.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
 enum State {
     /// As it should be.
+    #[serde(rename = "ok")]
     Good,
     /// Samite runs, but slower, or without an optional feature.
     Note,
@@ -55,6 +59,7 @@ enum State {
     Bad,
 }
 
+#[derive(Serialize)]
 struct Finding {
     state: State,
     what: &'static str,
@@ -100,8 +105,12 @@ pub(crate) fn doctor(
         }
         let settings = settings::resolve(None, &args.config)?;
         let two = [Program::new("unit", "").units(2)];
-        let is_ready = conclude(&[machine::findings(&two, &settings.config)], None)?;
-        return Ok(code(is_ready));
+        let findings = [machine::findings(&two, &settings.config)];
+        if args.json {
+            let report = Report::new(None, &findings, None);
+            return print_json(&report, report.ready);
+        }
+        return Ok(code(conclude(&findings, None)?));
     };
     for assignment in assignments {
         workflow.set(assignment)?;
@@ -112,8 +121,7 @@ pub(crate) fn doctor(
         checked.push((about(&run, check)?, run));
     }
     if args.json {
-        print_plans(&checked)?;
-        return Ok(ExitCode::SUCCESS);
+        return print_reports(&checked);
     }
     let mut is_ready = true;
     for (check, run) in &checked {
@@ -177,17 +185,50 @@ impl Check {
     }
 }
 
-/// Prints the plan; for a sweep a list of the plans of its runs.
-fn print_plans(checked: &[(Check, Run)]) -> Result<()> {
-    let text = match checked {
-        [(check, Run { folder: None, .. })] => serde_json::to_string_pretty(&check.plan)?,
-        _ => {
-            let runs = checked.iter();
-            let runs = runs.map(|(check, run)| json!({ "run": run.label, "plan": check.plan }));
-            serde_json::to_string_pretty(&runs.collect::<Vec<_>>())?
+/// What `--json` prints; for a sweep, a list of one for each run.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// The values that a sweep gives this run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<&'a str>,
+    /// Whether no finding is bad.
+    ready: bool,
+    findings: Vec<&'a Finding>,
+    plan: Option<&'a Plan>,
+}
+
+impl<'a> Report<'a> {
+    fn new(run: Option<&'a str>, findings: &'a [Vec<Finding>], plan: Option<&'a Plan>) -> Self {
+        let findings: Vec<&Finding> = findings.iter().flatten().collect();
+        Self {
+            run,
+            ready: findings.iter().all(|finding| finding.state != State::Bad),
+            findings,
+            plan,
         }
-    };
-    say(format_args!("{text}\n"))
+    }
+}
+
+fn print_reports(checked: &[(Check, Run)]) -> Result<ExitCode> {
+    let findings: Vec<_> = checked.iter().map(|(check, _)| check.findings()).collect();
+    let reports = checked
+        .iter()
+        .zip(&findings)
+        .map(|((check, run), findings)| {
+            let label = run.folder.is_some().then_some(&*run.label);
+            Report::new(label, findings, Some(&check.plan))
+        });
+    let reports: Vec<Report<'_>> = reports.collect();
+    let is_ready = reports.iter().all(|report| report.ready);
+    match &reports[..] {
+        [report] if report.run.is_none() => print_json(report, is_ready),
+        reports => print_json(&reports, is_ready),
+    }
+}
+
+fn print_json(report: &impl Serialize, is_ready: bool) -> Result<ExitCode> {
+    say(format_args!("{}\n", serde_json::to_string_pretty(report)?))?;
+    Ok(code(is_ready))
 }
 
 /// Prints the findings and the conclusion. Returns false if one of them is bad.
@@ -221,7 +262,20 @@ fn table(findings: &[Finding]) -> String {
         table.add_row([state, finding.what, &finding.found, &finding.remedy]);
     }
     let lines = table.lines();
-    lines
-        .map(|line| line.trim_end().to_owned() + "\n")
-        .collect()
+    lines.map(|line| colored(line.trim_end()) + "\n").collect()
+}
+
+/// Colours the state at the beginning of a line.
+fn colored(line: &str) -> String {
+    let colors = [
+        ("ok", AnsiColor::Green),
+        ("note", AnsiColor::Yellow),
+        ("BAD", AnsiColor::Red),
+    ];
+    // Where a finding takes several lines, only the first one has it.
+    let has = |word: &str| line.get(1..).is_some_and(|line| line.starts_with(word));
+    match colors.iter().find(|(word, _)| has(word)) {
+        Some((word, color)) => line.replacen(word, &paint(Out::Stdout, *color, word), 1),
+        None => line.to_owned(),
+    }
 }

@@ -1,6 +1,7 @@
 //! Queries the state of a domain: from the agent, the coordinator and the block stores, and from
 //! the kernel for the processes.
 
+use crate::process::Process;
 use anyhow::{Context, Result};
 use samite::agent::{self, DomainFacts, ServiceFacts};
 use samite::stage::{Overview, Stage};
@@ -41,14 +42,6 @@ pub(super) struct Sample {
     pub(super) processes: Vec<Process>,
 }
 
-/// The kernel's information about a process.
-pub(super) struct Process {
-    /// The state as a word: running, asleep, stopped ...
-    pub(super) state: &'static str,
-    /// Bytes of resident memory, including shared memory.
-    pub(super) resident: u64,
-}
-
 impl Source {
     pub(super) fn join(domain: &str) -> Result<Source> {
         let config = FabricConfig {
@@ -83,7 +76,7 @@ impl Connected<'_> {
         let facts = agent::facts(&self.source.domain, TIMEOUT)?;
         let services = agent::services(&self.source.fabric, TIMEOUT)?;
         let waits = self.source.fabric.waits();
-        let processes = facts.peers.iter().map(|peer| process(peer.pid));
+        let processes = facts.peers.iter().map(|peer| Process::read(peer.pid));
         Ok(Sample {
             at: Instant::now(),
             processes: processes.collect(),
@@ -92,28 +85,5 @@ impl Connected<'_> {
             services,
             facts,
         })
-    }
-}
-
-fn process(pid: i32) -> Process {
-    let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    // The fields after the name, which may contain anything.
-    let stat = read("stat");
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    let pages = read("statm");
-    let pages = pages.split(' ').nth(1).and_then(|pages| pages.parse().ok());
-    Process {
-        state: match state {
-            Some('R') => "running",
-            Some('S') => "asleep",
-            Some('D') => "in the kernel",
-            Some('T' | 't') => STOPPED,
-            Some('Z' | 'X') => "dead",
-            Some(_) => "other",
-            None => "gone",
-        },
-        resident: pages.unwrap_or(0) * rustix::param::page_size() as u64,
     }
 }

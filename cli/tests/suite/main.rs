@@ -3,6 +3,7 @@
 mod agent;
 mod by_hand;
 mod cause;
+mod command;
 mod doctor;
 mod domain;
 mod edges;

@@ -397,6 +397,11 @@ impl Resolved {
         self.said.contains(setting)
     }
 
+    /// Returns the origin of a setting, like `fabric.deadline`.
+    pub fn origin(&self, setting: &str) -> Option<&str> {
+        self.origins.get(setting).map(String::as_str)
+    }
+
     /// Iterates over the origins of the settings of this stream alone.
     pub fn origins_of_stream(&self, stream: &str) -> impl Iterator<Item = &str> {
         let own = format!("stage.{stream}");
