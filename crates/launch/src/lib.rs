@@ -28,9 +28,9 @@
 //!   launcher and guard are killed at once, or the guard is stopped, nothing ends the groups
 //!   either.
 //! * Nothing is started before every program of the job is known to exist.
-//! * The first failure ends the job, unless the unit is started again or optional. The failure that
-//!   was the cause is reported, with the unit's last lines: an error that says that another unit was
-//!   lost is a consequence.
+//! * The first failure ends the job, unless the unit is started again or optional. The failure
+//!   that was the cause is reported, with the unit's last lines: an error that says that another
+//!   unit was lost is a consequence.
 //! * File descriptors: two pipes per unit, or one if the limit is low and both streams go to the
 //!   same place; one for each file that gets output; nothing else per unit.
 //! * The launcher never waits for the reader of its output, for processes that a unit left behind,

@@ -1,8 +1,8 @@
 //! Conditions of arguments: `{ when = "{plot}", args = ["--plot"] }`.
 
-/// Returns whether a condition holds: two texts around `==` or `!=`, or one text, which holds unless
-/// it is empty, `false`, `no`, `off` or `0`. `fill` fills in parameters, on each side by itself: the
-/// operators are those of the condition, and values may contain any characters.
+/// Returns whether a condition holds: two texts around `==` or `!=`, or one text, which holds
+/// unless it is empty, `false`, `no`, `off` or `0`. `fill` fills in parameters, on each side by
+/// itself: the operators are those of the condition, and values may contain any characters.
 pub(super) fn holds<E>(text: &str, fill: impl Fn(&str) -> Result<String, E>) -> Result<bool, E> {
     let is_same = |(left, right)| Ok(fill(left)?.trim() == fill(right)?.trim());
     if let Some(sides) = text.split_once("!=") {

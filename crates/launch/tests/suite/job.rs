@@ -348,7 +348,8 @@ fn a_named_pipe_stops_no_launcher() {
     refused(watch(&job, |_, _| {}).0);
 }
 
-/// A file that a unit reads from the start would be emptied before. An earlier program may write it.
+/// A file that a unit reads from the start would be emptied before. An earlier program may write
+/// it.
 #[test]
 fn standard_input_is_what_an_earlier_program_writes() {
     let folder = tempfile::tempdir().expect("a scratch folder");
