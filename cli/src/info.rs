@@ -233,7 +233,7 @@ impl Copies {
             figures,
             sizes: sizes.collect(),
             inline_max: caps.inline_max,
-            eager_max: model.eager_max,
+            eager_max: model.eager_max.min(caps.body_max),
             kernel_refused: kernel.err().map(|why| why.to_string()),
         })
     }
@@ -248,7 +248,7 @@ fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
     }
     let model = samite::calibration::load_or_measure(|what| note(format_args!("{what}")));
     let origin = if model.host.is_empty() {
-        "a guess: measuring failed"
+        "a guess: this host could not be measured, or was busy (--calibrate says why)"
     } else {
         "measured on this host"
     };

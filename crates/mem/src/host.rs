@@ -1,6 +1,7 @@
 //! Facts about this machine, for `samite info`, for reports and as the key of calibrated figures.
 
 use std::fs;
+use std::time::Duration;
 
 /// Facts about a machine.
 #[derive(Clone, Debug)]
@@ -29,6 +30,40 @@ fn read(path: &str) -> String {
     fs::read_to_string(path)
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
+}
+
+/// Returns how long these processors have worked since the machine started, together: for any
+/// process, for the kernel, or for another virtual machine. In steps of some 10 ms; `None` if the
+/// system does not say.
+pub fn busy_time(cpus: &[usize]) -> Option<Duration> {
+    let per_second = rustix::param::clock_ticks_per_second();
+    let ticks = busy_ticks(&fs::read_to_string("/proc/stat").ok()?, cpus)?;
+    Some(Duration::from_secs_f64(ticks as f64 / per_second as f64))
+}
+
+/// Returns the processor time of all threads of this process.
+pub fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        time.tv_nsec.unsigned_abs() as u32,
+    )
+}
+
+/// Sums the time of some processors in `/proc/stat` that was neither idle nor waiting for a disk.
+/// The fields: user, nice, system, idle, iowait, irq, softirq, steal; the rest is part of these.
+fn busy_ticks(stat: &str, cpus: &[usize]) -> Option<u64> {
+    let of = |cpu: &usize| -> Option<u64> {
+        let name = format!("cpu{cpu}");
+        let line = stat.lines().find_map(|line| {
+            let (first, rest) = line.split_once(' ')?;
+            (first == name).then_some(rest)
+        })?;
+        let fields = line.split_whitespace().take(8).enumerate();
+        let busy = fields.filter(|(index, _)| ![3, 4].contains(index));
+        busy.map(|(_, ticks)| ticks.parse::<u64>().ok()).sum()
+    };
+    cpus.iter().map(of).sum()
 }
 
 /// Returns the choice in brackets of a sysfs file such as `always [madvise] never`.
@@ -91,5 +126,21 @@ impl Host {
     /// Returns a line that changes when calibrated figures are no longer valid.
     pub fn key(&self) -> String {
         format!("{}, {} cores, Linux {}", self.cpu, self.cores, self.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_is_busy_unless_it_is_idle() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 100 200 4 5 6 7 8\ncpu1 10 0 0 7 7 0 0 0 3 3\nintr 5\n";
+        assert_eq!(busy_ticks(stat, &[0]), Some(21));
+        assert_eq!(busy_ticks(stat, &[0, 1]), Some(31));
+        assert_eq!(busy_ticks(stat, &[]), Some(0));
+        assert_eq!(busy_ticks(stat, &[2]), None);
+        assert_eq!(busy_ticks("cpu0 1 x", &[0]), None);
+        assert!(own_time() > Duration::ZERO);
     }
 }

@@ -58,6 +58,11 @@ pub fn measure() -> Result<Vec<Measured>, Error> {
     })
 }
 
+/// Returns the processors on which [`measure`] runs its two threads.
+pub fn cpus() -> Vec<usize> {
+    own_cpus().into_iter().take(2).collect()
+}
+
 /// Starts a thread, which the limits of the user may not allow.
 fn spawn<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
