@@ -64,7 +64,7 @@ pub(crate) fn choose(color: ColorChoice) {
     ];
     COLORED.get_or_init(|| colored);
     // `samite top` draws with it, on standard output.
-    ratatui::crossterm::style::force_color_output(colored[0]);
+    crossterm::style::force_color_output(colored[0]);
 }
 
 /// Returns true if only results and errors are shown.

@@ -7,7 +7,7 @@ use samite::stage::protocol::{
     BlockStoreFigures, EndOfStream, GroupFigures, Peer, StreamFigures, Wait,
 };
 use samite::stage::service::Usage;
-use samite::{Late, PeerId, PeerInfo, PeerWait, Whom};
+use samite::{Expected, PeerId, PeerInfo, PeerWait, Whom};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -393,16 +393,16 @@ fn what(wait: &PeerWait) -> String {
         others => format!(" of {} units, the first", u64::from(others) + 1),
     };
     match &wait.message {
-        Some(Late::Receive { mask: 0, .. }) => format!("a message with any tag{from}"),
-        Some(Late::Receive { tag, mask, .. }) if *mask == u64::MAX => {
+        Some(Expected::Message { mask: 0, .. }) => format!("a message with any tag{from}"),
+        Some(Expected::Message { tag, mask, .. }) if *mask == u64::MAX => {
             format!("a message with tag {tag}{from}")
         }
-        Some(Late::Receive { tag, mask, .. }) => {
+        Some(Expected::Message { tag, mask, .. }) => {
             format!("a message with tag {tag:#x} under the mask {mask:#x}{from}")
         }
-        Some(Late::Rest { tag }) => format!("the rest of the message with tag {tag}"),
-        Some(Late::Send { tag }) => format!("its message with tag {tag} to be received"),
-        Some(Late::Signal { key }) => format!("a signal with key {key}"),
+        Some(Expected::Rest { tag }) => format!("the rest of the message with tag {tag}"),
+        Some(Expected::Receipt { tag }) => format!("its message with tag {tag} to be received"),
+        Some(Expected::Signal { key }) => format!("a signal with key {key}"),
         _ => format!("{}{others}", wait.what),
     }
 }

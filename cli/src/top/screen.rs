@@ -194,15 +194,24 @@ impl Events {
     }
 }
 
-/// Returns true if these keys end the view: `q`, Ctrl-C or Escape, or the end of the input. Escape
-/// also begins what other keys send, such as an arrow.
+/// Returns true if one of these keys ends the view: `q`, Ctrl-C or Escape, or the end of the input.
+/// Escape also begins what other keys send, such as an arrow (`ESC [ A`, `ESC O P`).
 fn ends(typed: &[u8]) -> bool {
     const ESCAPE: u8 = 0x1b;
     const CONTROL_C: u8 = 3;
-    match typed {
-        [] | [.., ESCAPE] => true,
-        [ESCAPE, ..] => false,
-        keys => keys.iter().any(|key| [b'q', CONTROL_C].contains(key)),
+    let mut keys = typed;
+    loop {
+        keys = match keys {
+            [] => return typed.is_empty(),
+            [ESCAPE] | [b'q' | CONTROL_C, ..] => return true,
+            [ESCAPE, b'[', rest @ ..] => {
+                let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
+                &rest[end.map_or(rest.len(), |end| end + 1)..]
+            }
+            [ESCAPE, b'O', _, rest @ ..] => rest,
+            [ESCAPE, ESCAPE, ..] => return true,
+            [ESCAPE, _, rest @ ..] | [_, rest @ ..] => rest,
+        };
     }
 }
 

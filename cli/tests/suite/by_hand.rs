@@ -234,7 +234,7 @@ fn ranks_of_a_writer_start_as_the_document_says() {
         }
         std::process::exit(0);
     }
-    let test = "ranks_of_a_writer_start_as_the_document_says";
+    let test = "by_hand::ranks_of_a_writer_start_as_the_document_says";
     let agent = Agent::start("documented");
     let folder = tempfile::tempdir().expect("a scratch folder");
     std::fs::create_dir_all(folder.path().join("target/debug")).expect("it is empty");

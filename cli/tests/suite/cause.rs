@@ -264,7 +264,7 @@ fn errors_about_others_are_known_to_the_launcher() {
         what: "a receive",
         whom: samite::Whom::Any.into(),
         after: std::time::Duration::from_secs(1),
-        message: Some(Box::new(samite::Late::Receive {
+        expected: Some(Box::new(samite::Expected::Message {
             tag: 7,
             mask: u64::MAX,
             others: vec![8],

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+#[allow(clippy::duplicate_mod, reason = "the tests of examples run it, too")]
 #[path = "../../../crates/samite/examples/hello.rs"]
 mod hello;
 

@@ -132,7 +132,7 @@ fn of_several_domains_one_has_to_be_chosen() {
         job.wait(|_| true);
     }
     for how in ["--once", "--json"] {
-        let told = domain::samite(&["top", how])
+        let told = crate::domain::samite(&["top", how])
             .env_remove("SAMITE_DOMAIN")
             .output()
             .expect("samite can be started");
@@ -150,7 +150,7 @@ fn of_several_domains_one_has_to_be_chosen() {
         }
     }
     // As for programs that are started by hand.
-    let text = domain::samite(&["top", "--once"])
+    let text = crate::domain::samite(&["top", "--once"])
         .env("SAMITE_DOMAIN", &jobs[1].domain)
         .output()
         .expect("samite can be started");
@@ -295,7 +295,7 @@ fn the_live_view_ends_with_its_domain() {
     assert!(!status.success(), "{status}");
     let text = live.text();
     let leaves = text.rfind("\x1b[?1049l").expect("it leaves the screen");
-    assert!(text[leaves..].contains("samite: "), "{text:?}");
+    assert!(text[leaves..].contains("samite:"), "{text:?}");
 }
 
 /// It is drawn anew when the terminal changes its size, not only after an interval.

@@ -145,14 +145,14 @@ pub fn follows_a_loss(words: &str) -> bool {
     is_loss && !words.contains(OTHER_TAGS)
 }
 
-/// Returns true for "handler 3 of solver.1 panicked".
+/// Returns true for "handler 3 of solver.1 panicked" and "handler 3 of peer 4 panicked".
 fn blames_a_handler(words: &str) -> bool {
     words.split("handler ").skip(1).any(|rest| {
         let mut words = rest.split_whitespace();
         let number = words.next().and_then(|word| word.parse::<u16>().ok());
         let is_of = words.next() == Some("of");
-        let what = words.nth(1).unwrap_or_default();
-        number.is_some() && is_of && what.starts_with("panicked")
+        let has_panicked = words.take(3).any(|word| word.starts_with("panicked"));
+        number.is_some() && is_of && has_panicked
     })
 }
 

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -270,7 +270,9 @@ fn settle(command: &mut Command, setup: &Setup) -> io::Result<()> {
         command.stdin(file);
     }
     if let Some(folder) = &setup.cwd {
-        std::fs::create_dir_all(folder).map_err(|error| about(folder, error))?;
+        // `new/.` cannot be created: its components leave the dot out.
+        let folder: PathBuf = folder.components().collect();
+        std::fs::create_dir_all(&folder).map_err(|error| about(&folder, error))?;
         command.current_dir(folder);
     }
     Ok(())

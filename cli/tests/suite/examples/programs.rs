@@ -13,6 +13,7 @@ const EXAMPLE: &str = "EXAMPLE";
 macro_rules! examples {
     ($($path:literal $name:ident)*) => {
         $(
+            #[allow(clippy::duplicate_mod, reason = "another test has one of them, too")]
             #[path = $path]
             mod $name;
         )*

@@ -37,9 +37,9 @@ const RESPONSES_MAX: usize = 16;
 const UNASKED_MAX: usize = 1 << 12;
 /// Withdrawals sent to one peer that it has not answered: fewer than it may have queued as
 /// [unasked](UNASKED_MAX) answers, so that a process that cancels much is not taken for one that
-/// reads nothing. This is not a strict bound: an answer that crossed its withdrawal counts, too, and
-/// a receiver that had collected a part of the message answers twice (REFUSED, ATS).
-/// Later withdrawals wait aside: a message that the peer shows in a view is answered only when its
+/// reads nothing. This is not a strict bound: an answer that crossed its withdrawal counts, too,
+/// and a receiver that had collected a part of the message answers twice (REFUSED, ATS). Later
+/// withdrawals wait aside: a message that the peer shows in a view is answered only when its
 /// program drops the view, so nothing may wait behind them.
 const WITHDRAWALS_MAX: u32 = 1 << 10;
 /// Bytes of bodies that one flush sends to a peer, not counting the last one.

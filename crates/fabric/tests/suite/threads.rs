@@ -232,7 +232,7 @@ fn the_last_clone_leaves() {
 #[test]
 fn others_see_what_a_process_waits_for() {
     units(2).run(
-        &full_name("others_see_what_a_process_waits_for"),
+        &full_name(module_path!(), "others_see_what_a_process_waits_for"),
         |fabric, members| {
             let (waiter, other) = (members[1], members[0]);
             if fabric.me() == waiter {

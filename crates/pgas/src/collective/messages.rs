@@ -542,8 +542,7 @@ mod tests {
             let pgas = Pgas::new(fabric)?;
             let barrier = pgas.world().ibarrier()?;
             let mut unwanted = Unwanted::default();
-            let flight = Arc::downgrade(&pgas.job.collectives.in_flight.lock()[0]);
-            let mut dropped = unwanted.add(0, flight);
+            let mut dropped = unwanted.add(0, Arc::downgrade(&barrier.flight));
             for tag in 1..=40 {
                 dropped.extend(unwanted.add(tag, Weak::new()));
             }

@@ -125,7 +125,7 @@ impl Flight {
 pub struct Pending<R> {
     team: Team,
     call: Call,
-    flight: InFlight,
+    pub(super) flight: InFlight,
     /// The checking mode has not merged the clocks of the others yet.
     unwatched: AtomicBool,
     result: fn(&SharedBytes, u64) -> R,

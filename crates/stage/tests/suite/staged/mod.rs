@@ -3,6 +3,11 @@
 //! Unit 0 is the coordinator, and keeps blocks as the agent of a node does; the next ones may be
 //! staging servers; the others run the body of the test.
 
+#![allow(
+    clippy::result_large_err,
+    reason = "errors name boxes; they are rare, and never on the way of a byte"
+)]
+
 use ndarray::{Array2, ArrayView2};
 use samite_fabric::{Fabric, Mask};
 use samite_stage::service::{BlockStoreService, Capacity, Staging};
