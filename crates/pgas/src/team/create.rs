@@ -79,7 +79,8 @@ impl Team {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotAMember`]: a unit of `group` is not in this team. A lost member.
+    /// [`NotAMember`](crate::Error::NotAMember): a unit of `group` is not in this team. A lost
+    /// member.
     pub fn create(&self, group: &Group) -> Result<Option<Team>> {
         let (job, teams) = (&self.0.job, &self.0.teams);
         let _turn = self.0.long_turn()?;
@@ -150,8 +151,8 @@ impl Team {
 
     /// Ends the team. Collective: when it returns, no member uses the team any more. Dropping the
     /// last clone frees its local resources without synchronising with the others, and so does an
-    /// error, including [`Error::TeamInUse`]. The memory in which the members meet is reused once
-    /// all of them have dropped the team; after an error, it is not reused.
+    /// error, including [`TeamInUse`](crate::Error::TeamInUse). The memory in which the members
+    /// meet is reused once all of them have dropped the team; after an error, it is not reused.
     pub fn destroy(self) -> Result<()> {
         if let Err(error) = self.barrier() {
             // Others may come to the board later.
