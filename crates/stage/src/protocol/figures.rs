@@ -138,7 +138,7 @@ pub struct Wait {
     pub peer: Peer,
     /// What it waits for, and for which process.
     pub whom: String,
-    /// The processes that it waits for, as far as they are known; at most [`MOST_AWAITED`].
+    /// The processes that it waits for, as far as they are known; at most 16.
     pub on: Vec<Peer>,
     /// How long it has waited, in ms.
     pub ms: u64,

@@ -62,7 +62,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Stage`] if the stream or a part of it is lost, [`Error::Wrong`] (after the report was
+/// [`Error::Stage`] if the stream or a part of it is lost, [`Error::Problem`] (after the report was
 /// written) and [`Error::Figures`] if the result is not that of the sequential solver.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let units =

@@ -43,7 +43,7 @@ pub struct Args {
 ///
 /// # Errors
 ///
-/// [`Error::Wrong`] if a bit differs from the sequential run, [`Error::Figures`] if the largest
+/// [`Error::Problem`] if a bit differs from the sequential run, [`Error::Figures`] if the largest
 /// change does; [`Error::Pgas`] if a unit is lost or memory is short.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     let pgas = Pgas::new(fabric)?;
