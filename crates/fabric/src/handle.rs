@@ -112,6 +112,15 @@ impl<T, F: AsRef<Fabric>> Handle<T, F> {
         }
     }
 
+    /// Lets the operation go on without its handle. A function of its own, so that only the check
+    /// before it is inlined into callers.
+    #[inline(never)]
+    fn detach(&self) {
+        if let Some(mut core) = self.core() {
+            core.engine.ops.detach(self.key);
+        }
+    }
+
     /// Locks the core. `None` also in a fork without access to it: the operation is its parent's.
     #[inline(always)]
     fn core(&self) -> Option<Guard<'_, Core>> {
@@ -236,10 +245,11 @@ pub fn test_all<T: Outcome>(handles: &[Handle<T>]) -> bool {
 }
 
 impl<T, F: AsRef<Fabric>> Drop for Handle<T, F> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if let Some(mut core) = self.core() {
-            core.engine.ops.detach(self.key);
+        // A mapped put whose handle is dropped ends here, as in `wait`.
+        if self.fabric.is_some() {
+            self.detach();
         }
     }
 }
