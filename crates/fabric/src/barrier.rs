@@ -31,7 +31,10 @@
 //!    barrier with this list again itself, or sees a new life of that member's number.
 //! G5 The loss of a root ends the waits of its members when it happens: by the time they look, the
 //!    number of the root may have a new life.
-//! G6 All members that pass have the same value: the root takes each COME, with its value, when it
+//! G6 If the incarnations of the members are known ([`List::lives`]), a root that still waits for a
+//!    member ends the barrier with NO once any of them is lost, even one that had come: another
+//!    member, which knew of the loss, may not come for that reason.
+//! G7 All members that pass have the same value: the root takes each COME, with its value, when it
 //!    releases all. The value of an attempt that went back does not count.
 //!
 //! # Not guaranteed
@@ -47,9 +50,10 @@
 //!   root reports again in the rest of its deadline, but never in the last sixteenth.
 //! - A root that dies while a GO waits for room has released some members; the others get
 //!   [`Error::PeerLost`].
-//! - A list names peers without their incarnations. Between a loss and the moment at which the root
-//!   sees the new life of the number, a member that enters the next barrier of the list may still
-//!   get NO, and a late COME of the barrier that was lost counts for the next one.
+//! - The frames name a list without the incarnations of its members. Between a loss and the moment
+//!   at which the root sees the new life of the number, a member that enters the next barrier of
+//!   the list may still get NO, and a late COME of the barrier that was lost counts for the next
+//!   one.
 //! - Two lists with one root and one hash are one barrier.
 
 use crate::engine::Engine;
@@ -62,16 +66,27 @@ use crate::{Error, PeerId, Result, Whom};
 /// The root reports no missing member in the last part of its deadline, one of so many.
 const LAST_PART: u32 = 16;
 
-/// Returns bits that identify the list and its purpose.
-fn hash(purpose: &str, members: &[PeerId]) -> u64 {
-    let fnv = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
-    let purpose = purpose
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| fnv(hash, byte.into()));
-    let list = members
-        .iter()
-        .fold(purpose, |hash, peer| fnv(hash, peer.0.into()));
-    list >> (64 - LIST_BITS)
+/// Who meets at a barrier, and what for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct List<'a> {
+    /// Those that have come for another purpose are not taken for members.
+    pub(crate) purpose: &'a str,
+    pub(crate) members: &'a [PeerId],
+    /// The incarnations of the members, by position; empty: whoever has their numbers is a member.
+    pub(crate) lives: &'a [u32],
+}
+
+impl List<'_> {
+    /// Returns bits that identify the members and their purpose. Not their incarnations: two members
+    /// may differ in those of a third one, which has just been lost.
+    fn hash(&self) -> u64 {
+        let fnv = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
+        let purpose = self.purpose.bytes();
+        let purpose = purpose.fold(0xcbf2_9ce4_8422_2325, |hash, byte| fnv(hash, byte.into()));
+        let peers = self.members.iter();
+        let list = peers.fold(purpose, |hash, peer| fnv(hash, peer.0.into()));
+        list >> (64 - LIST_BITS)
+    }
 }
 
 /// A member at a barrier. However the wait ends, except by GO, the root is told that the member has
@@ -123,26 +138,40 @@ impl Fabric {
     /// # Ok::<(), samite_fabric::Error>(())
     /// ```
     pub fn agree_on_max(&self, members: &[PeerId], value: u64) -> Result<u64> {
-        self.agree_for("", members, value)
+        let (purpose, lives) = ("", [].as_slice());
+        self.agree_in(
+            &List {
+                purpose,
+                members,
+                lives,
+            },
+            value,
+        )
     }
 
-    /// As [`Fabric::agree_on_max`], among members that have come for the same purpose.
-    pub(crate) fn agree_for(&self, purpose: &str, members: &[PeerId], value: u64) -> Result<u64> {
-        let Some((root, others)) = members.split_first() else {
+    /// As [`Fabric::agree_on_max`], among the members of a list.
+    pub(crate) fn agree_in(&self, list: &List<'_>, value: u64) -> Result<u64> {
+        let Some((root, others)) = list.members.split_first() else {
             return Ok(value);
         };
-        let list = hash(purpose, members);
+        if let Some(life) = list.lives.first()
+            && let Some(lost) = self.lost_life(*root, *life)
+        {
+            return Err(lost); // Its number may be that of this process by now.
+        }
+        debug_assert!(list.lives.is_empty() || list.lives.len() == list.members.len());
+        let (key, lives) = (list.hash(), list.lives.get(1..).unwrap_or(&[]));
         match *root == self.me() {
-            true => self.gather(others, list, value),
-            false => self.come(*root, list, value),
+            true => self.gather(others, lives, key, value),
+            false => self.come(*root, key, value),
         }
     }
 
-    fn gather(&self, others: &[PeerId], list: u64, value: u64) -> Result<u64> {
+    fn gather(&self, others: &[PeerId], lives: &[u32], list: u64, value: u64) -> Result<u64> {
         let Some(first) = others.first() else {
             return Ok(value);
         };
-        self.0.lock()?.engine.enter_as_root(others, list);
+        self.0.lock()?.engine.enter_as_root(others, lives, list);
         let deadline = self.deadline();
         // A member that goes back makes the root wait again, but only for one more deadline in all.
         let (mut left, mut first_return) = (deadline, None);
@@ -153,7 +182,8 @@ impl Fabric {
                     if !engine.has_come(*other, list) {
                         let lost = engine.gone(*other);
                         let has_changed = changes.replace(engine.changes) != Some(engine.changes);
-                        let any_lost = || has_changed.then(|| engine.lost_at(others, list))?;
+                        let any_lost =
+                            || has_changed.then(|| engine.lost_at(others, lives, list))?;
                         return lost.or_else(any_lost).map(Err);
                     }
                     next += 1;

@@ -12,6 +12,7 @@
 //! L3 So a message of an earlier life, from a process that had begun it, has a smaller number than
 //!    any later life of which that process is a member.
 
+use crate::barrier::List;
 use crate::{Error, Fabric, PeerId, Result};
 
 /// No process comes near this number of lives.
@@ -51,14 +52,23 @@ impl Layer {
     /// member that gets an error has begun none, and may try again; others may have begun it, and
     /// find out by their deadline. Collective, as a [`Fabric::barrier`].
     ///
+    /// `lives` holds the incarnations of the members, by position. If it is empty, whoever has
+    /// their numbers is a member. Otherwise the first member finds each of these incarnations that
+    /// is lost, and tells the others; another member that knows of a loss need not call it.
+    ///
     /// # Errors
     /// As there; [`Error::NoSuchLife`].
-    pub fn begin(&self, members: &[PeerId]) -> Result<u64> {
+    pub fn begin(&self, members: &[PeerId], lives: &[u32]) -> Result<u64> {
         let last = |layers: &std::collections::HashMap<_, Taken>| {
             layers.get(self.name).map_or(0, |taken| taken.life)
         };
         let proposal = last(&self.fabric.0.layers()).saturating_add(1);
-        let life = self.fabric.agree_for(self.name, members, proposal)?;
+        let list = List {
+            purpose: self.name,
+            members,
+            lives,
+        };
+        let life = self.fabric.agree_in(&list, proposal)?;
         if life > LIVES_MAX {
             // Taken as it is, it would leave no greater numbers for L2.
             let layer = self.name;
@@ -81,6 +91,7 @@ impl Drop for Layer {
 
 #[cfg(test)]
 mod tests {
+    use crate::barrier::List;
     use crate::transport::sim::Scenario;
     use crate::{Error, Result};
     use std::time::Duration;
@@ -93,11 +104,11 @@ mod tests {
             let layer = fabric.layer("a test").expect("it has no other");
             let soon = Duration::from_millis(10);
             let early = fabric.within(soon, || match fabric.me() == members[0] {
-                true => layer.begin(&members).map(drop),
+                true => layer.begin(&members, &[]).map(drop),
                 false => fabric.barrier(&members),
             });
             assert!(matches!(early, Err(Error::Timeout { .. })), "{early:?}");
-            assert_eq!(layer.begin(&members)?, 1);
+            assert_eq!(layer.begin(&members, &[])?, 1);
             fabric.barrier(&members)
         });
         assert_eq!(ended, [Ok(()), Ok(())]);
@@ -110,15 +121,25 @@ mod tests {
             let members = fabric.job()?;
             let layer = fabric.layer("a test").expect("it has no other");
             let refused = match fabric.me() == members[1] {
-                true => fabric.agree_for("a test", &members, u64::MAX),
-                false => layer.begin(&members),
+                true => {
+                    let (purpose, members, lives) = ("a test", members.as_slice(), [].as_slice());
+                    fabric.agree_in(
+                        &List {
+                            purpose,
+                            members,
+                            lives,
+                        },
+                        u64::MAX,
+                    )
+                }
+                false => layer.begin(&members, &[]),
             };
             let is_it = match fabric.me() == members[1] {
                 true => refused == Ok(u64::MAX),
                 false => matches!(refused, Err(Error::NoSuchLife { life: u64::MAX, .. })),
             };
             assert!(is_it, "{refused:?}");
-            layer.begin(&members)
+            layer.begin(&members, &[])
         });
         assert_eq!(ended, [Ok(1), Ok(1), Ok(1)]);
     }
@@ -135,7 +156,7 @@ mod tests {
                 let members: Vec<_> = list.iter().map(|member| all[*member]).collect();
                 if members.contains(&fabric.me()) {
                     let layer = fabric.layer("a test").expect("the last one has ended");
-                    lives.push(layer.begin(&members)?);
+                    lives.push(layer.begin(&members, &[])?);
                 }
             }
             Ok(lives)

@@ -15,8 +15,8 @@
 
 use super::Slot;
 use super::table::{CPU_WORDS, Cpus, PeerTable};
+use super::wait::{TEXT_MAX, WORDS as WORDS_OF_WAIT, WaitRecord};
 use crate::Error;
-use crate::waiting::{Record, TEXT_MAX, WORDS as WORDS_OF_WAIT};
 use samite_mem::lease::{ENTRY_BYTES, Holder, OwnEntry};
 use samite_mem::sync::{Ordering, fence};
 use samite_mem::{Arena, DOORBELL_BYTES, Doorbell, PEERS_MAX, SharedBytes, Span};
@@ -129,7 +129,7 @@ impl Layout {
     }
 
     /// Owner: publishes what it waits for, under a number that is not 0.
-    pub(crate) fn show_wait(&self, me: Slot, number: u64, wait: &Record) {
+    pub(crate) fn show_wait(&self, me: Slot, number: u64, wait: &WaitRecord) {
         let at = WAITS + me.index() as u64 * WAIT_BYTES;
         self.hide_wait(me);
         // ORDERING: Release pairs with the Acquire fence in `shown_wait`: whoever reads a word of
@@ -152,7 +152,7 @@ impl Layout {
     }
 
     /// Returns what a process waits for, if it has published that.
-    pub(crate) fn shown_wait(&self, peer: Slot) -> Option<Record> {
+    pub(crate) fn shown_wait(&self, peer: Slot) -> Option<WaitRecord> {
         let at = WAITS + peer.index() as u64 * WAIT_BYTES;
         // ORDERING: Acquire pairs with the Release store in `show_wait`.
         let number = self.fixed.u64(at).load(Ordering::Acquire);
@@ -168,7 +168,7 @@ impl Layout {
         // ORDERING: Acquire pairs with the Release fence in `show_wait`.
         fence(Ordering::Acquire);
         let is_same = self.fixed.u64(at).load(Ordering::Relaxed) == number;
-        is_same.then_some(Record { words, text })
+        is_same.then_some(WaitRecord { words, text })
     }
 
     /// Owner: sets where its cookie for the probe of the kernel copy is.

@@ -7,7 +7,7 @@
 //! # Files
 //! `layout` (of shared memory) · `table` (which processes are alive, as the agent publishes it) ·
 //! `others` (the units of other nodes) · `join` (becoming a member) · `simulated` (members that are
-//! threads) · `agent/`
+//! threads) · `wait` (what is published of a wait) · `agent/`
 
 pub mod agent;
 mod join;
@@ -15,6 +15,7 @@ mod layout;
 mod others;
 mod simulated;
 mod table;
+mod wait;
 
 pub(crate) use crate::peer::Slot;
 #[cfg(test)]
@@ -26,3 +27,4 @@ pub(crate) use layout::{
 pub(crate) use others::Others;
 pub(crate) use simulated::SimulatedNode;
 pub(crate) use table::{Cpus, PeerTable, PeerTableWriter, State};
+pub(crate) use wait::{IDLE, TEXT_MAX, WaitRecord};

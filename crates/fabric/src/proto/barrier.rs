@@ -189,14 +189,21 @@ impl Engine {
 
     /// Begins a barrier as its root. The arrival of a member counts even if it is lost after it,
     /// but not in a later attempt of the root (G1).
-    pub(crate) fn enter_as_root(&mut self, others: &[PeerId], list: u64) {
+    pub(crate) fn enter_as_root(&mut self, others: &[PeerId], lives: &[u32], list: u64) {
         self.barriers.broken.retain(|(one, _)| *one != list); // G4
         if self.barriers.has_stale {
-            for other in others {
-                if self.gone(*other).is_some() {
+            for (index, other) in others.iter().enumerate() {
+                if self.lost_member(*other, lives.get(index)).is_some() {
                     self.take_come(*other, list);
                 }
             }
+        }
+    }
+
+    fn lost_member(&self, peer: PeerId, life: Option<&u32>) -> Option<Error> {
+        match life {
+            Some(life) => self.lost_life(peer, *life),
+            None => self.gone(peer),
         }
     }
 
@@ -227,10 +234,14 @@ impl Engine {
         peer.is_some_and(|peer| peer.arrivals.contains_key(&list))
     }
 
-    /// Returns why one of those that have not come never will, if so.
-    pub(crate) fn lost_at(&self, others: &[PeerId], list: u64) -> Option<Error> {
-        let mut missing = others.iter().filter(|other| !self.has_come(**other, list));
-        missing.find_map(|other| self.gone(*other))
+    /// Returns why the barrier will not end, if so: one that has not come never will, or an
+    /// incarnation that is needed is lost (G6).
+    pub(crate) fn lost_at(&self, others: &[PeerId], lives: &[u32], list: u64) -> Option<Error> {
+        let mut others = others.iter().enumerate();
+        others.find_map(|(index, other)| match lives.get(index) {
+            None if self.has_come(*other, list) => None,
+            life => self.lost_member(*other, life),
+        })
     }
 
     pub(crate) fn take_come(&mut self, from: PeerId, list: u64) -> Option<Arrival> {

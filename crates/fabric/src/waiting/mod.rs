@@ -20,9 +20,8 @@
 
 mod shown;
 
-pub(crate) use shown::IDLE;
+pub(crate) use shown::For;
 pub use shown::PeerWait;
-pub(crate) use shown::{For, Record, TEXT_MAX, WORDS};
 
 use crate::backoff::{Backoff, Rest};
 use crate::engine::Engine;

@@ -9,13 +9,10 @@
 
 use super::Waiting;
 use crate::fabric::{Core, Fabric};
-use crate::node::State;
+use crate::node::{IDLE, State, TEXT_MAX, WaitRecord};
 use crate::{Expected, PeerId, Whom};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
-
-/// The wait of a service for its next request: it is idle, and not waiting for anybody.
-pub(crate) const IDLE: &str = "work of a service";
 
 /// What a wait is for.
 #[derive(Clone, Copy, Debug)]
@@ -45,23 +42,11 @@ pub struct PeerWait {
     pub waited: Duration,
 }
 
-/// The longest text of a wait.
-pub(crate) const TEXT_MAX: usize = 192;
-/// Words before the text.
-pub(crate) const WORDS: usize = 7;
-
-/// A published wait, as words and text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) words: [u64; WORDS],
-    pub(crate) text: Vec<u8>,
-}
-
 const ANY: u64 = 1 << 32;
 const AGENT: u64 = 2 << 32;
 
-impl Record {
-    fn new(of: For, message: Option<&Expected>, since: Duration) -> Record {
+impl WaitRecord {
+    fn new(of: For, message: Option<&Expected>, since: Duration) -> WaitRecord {
         let whom = match of.whom {
             Whom::Peer(peer) => peer.0.into(),
             Whom::Any => ANY,
@@ -76,7 +61,7 @@ impl Record {
         };
         let text = &of.what[..of.what.floor_char_boundary(TEXT_MAX)];
         let (since, others) = (since.as_nanos() as u64, of.others as u64);
-        Record {
+        WaitRecord {
             words: [since, whom, others, kind, tag, mask, text.len() as u64],
             text: text.as_bytes().to_vec(),
         }
@@ -131,7 +116,7 @@ impl Waiting<'_> {
         core.shown += 1;
         self.shown = core.shown;
         let message = self.key.and_then(|key| core.engine.expected(key));
-        let record = Record::new(of, message.as_ref(), now().saturating_sub(self.waited()));
+        let record = WaitRecord::new(of, message.as_ref(), now().saturating_sub(self.waited()));
         let node = &self.fabric.node;
         node.layout.show_wait(node.me, self.shown, &record);
     }
@@ -166,7 +151,7 @@ mod tests {
     use super::*;
 
     fn told(of: For, message: Option<&Expected>) -> PeerWait {
-        let record = Record::new(of, message, Duration::from_secs(3));
+        let record = WaitRecord::new(of, message, Duration::from_secs(3));
         record.read((PeerId(4), 2), Duration::from_secs(5))
     }
 
@@ -202,8 +187,8 @@ mod tests {
     /// Any process can write anything there.
     #[test]
     fn words_of_a_hostile_process_are_some_text() {
-        let record = Record {
-            words: [u64::MAX; WORDS],
+        let record = WaitRecord {
+            words: std::array::from_fn(|_| u64::MAX),
             text: b"\x1b[2J\xff\nx".to_vec(),
         };
         let read = record.read((PeerId(0), 1), Duration::ZERO);

@@ -95,10 +95,13 @@ impl Members {
     /// # Errors
     /// [`Error::NotBegun`] names a unit that is lost, or has not come within the deadline.
     pub(super) fn agree(&self) -> Result<u64> {
-        match self.ended() {
-            Some(at) => Err(self.not_begun(at, ENDED.to_owned())),
-            None => (self.layer.begin(&self.peers)).map_err(|error| self.explain(error)),
+        let is_first = self.group.members().first() == Some(&self.me);
+        // The first member tells the others, which may be waiting for it.
+        if !is_first && let Some(at) = self.ended() {
+            return Err(self.not_begun(at, ENDED.to_owned()));
         }
+        let begun = self.layer.begin(&self.peers, &self.incarnations);
+        begun.map_err(|error| self.explain(error))
     }
 
     /// Returns the position of a member that has ended, if one has. The fabric would wait for
@@ -112,8 +115,12 @@ impl Members {
     }
 
     fn explain(&self, error: Below) -> Error {
+        let mut life = None;
         let (peer, how) = match &error {
-            Below::PeerLost { peer, .. } => (peer.id, ENDED.to_owned()),
+            Below::PeerLost { peer, incarnation } => {
+                life = Some(*incarnation);
+                (peer.id, ENDED.to_owned())
+            }
             Below::NoSuchPeer(peer) => (*peer, ENDED.to_owned()),
             Below::Timeout {
                 whom:
@@ -135,7 +142,11 @@ impl Members {
             },
             _ => return error.into(),
         };
-        match self.peers.iter().position(|member| *member == peer) {
+        let mut members = self.peers.iter().zip(&self.incarnations);
+        let is_it = |member: (&PeerId, &u32)| {
+            *member.0 == peer && life.is_none_or(|life| *member.1 == life)
+        };
+        match members.position(is_it) {
             Some(at) => self.not_begun(at, how),
             None => error.into(),
         }

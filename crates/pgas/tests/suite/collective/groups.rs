@@ -381,6 +381,36 @@ fn a_program_that_has_ended_is_named_on_several_nodes() {
     simulate_as(scenario, name, 0..4, the_analysis_ends);
 }
 
+/// Two units of the solver already wait when the analysis ends, and the first unit begins after
+/// that: it tells those that wait, whose deadline does not expire.
+#[test]
+fn those_that_wait_hear_that_a_program_has_ended() {
+    let name = "collective::groups::those_that_wait_hear_that_a_program_has_ended";
+    programs(&WORKFLOW).run(name, |fabric, members| {
+        let (first, analysis) = (members[0], &members[3..]);
+        if is_of(fabric, "analysis") {
+            fabric.recv(Match::from(first, 1), &mut [])?;
+            return Ok(());
+        }
+        if fabric.me() == first {
+            let waits = |peer: PeerId| fabric.waits().iter().any(|wait| wait.peer == peer);
+            while !(waits(members[1]) && waits(members[2])) {
+                fabric.progress();
+            }
+            for one in analysis {
+                fabric.send(*one, 1, &[])?;
+                let lost = fabric.recv(Match::from(*one, 2), &mut []);
+                check!(lost.is_err(), "nothing was sent");
+            }
+        }
+        let hour = Duration::from_secs(3600);
+        let error = fabric.within(hour, || Pgas::new(fabric)).err();
+        let error = error.map(|error| error.to_string()).unwrap_or_default();
+        check!(error.contains("(it has ended); if only"), "{error}");
+        use_all(&Pgas::of_program(fabric)?, &group(&[0, 1, 2]))
+    });
+}
+
 /// The preparation has ended before the solver starts, so a unit of the solver may have its peer
 /// number.
 #[test]

@@ -10,8 +10,8 @@
 //! of one [`Starter`] are always in one process, and may share queues.
 
 use super::AgentConfig;
+use crate::node::IDLE;
 use crate::rpc::{Inbound, Life, Server, ServiceId};
-use crate::waiting::IDLE;
 use crate::{Config, Error, Fabric, Identity, PeerInfo, Result};
 use samite_mem::Corrupt;
 use serde::{Deserialize, Serialize};
