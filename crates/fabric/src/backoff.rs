@@ -1,6 +1,7 @@
 //! How a process waits: it spins, yields, sleeps, and gives up at its deadline.
 
 use crate::transport::Transport;
+use crate::waited::{Waited, gap};
 use std::time::Duration;
 
 /// How long a wait spins on an idle machine before it yields, and later sleeps.
@@ -12,62 +13,8 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Maximum sleep while work is left whose progress rings no doorbell: a full ring that has space
 /// again, or a helper that has copied its last piece.
 const BUSY_SLEEP_MAX: Duration = Duration::from_micros(500);
-/// If the clock is read this much later than expected, the process was stopped (Ctrl-Z, a debugger)
-/// or starved, or the machine was suspended. During that time, the process did not wait for a peer.
-const GAP: Duration = Duration::from_secs(2);
-/// For a short deadline, the gap is this fraction of it: the clock is then read far more often.
-const GAP_PART: u32 = 8;
 /// Polls between two readings of the clock, unless one of them was late.
 const POLLS_PER_LOOK: u32 = 64;
-
-/// How long a process has waited, by readings of a clock. For waits that consist of several waits
-/// of the fabric and count the same way.
-///
-/// Only time counts in which this process ran: a gap between two readings counts as one reading
-/// that was slightly late. A stopped process was usually stopped together with all others of its
-/// job, and that does not delay what they owe each other. A stop counts for at most an eighth of
-/// the deadline, and at most two seconds.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Waited {
-    since: Option<Duration>,
-    /// The last reading.
-    now: Duration,
-}
-
-impl Waited {
-    /// Records a reading of the clock: the time since an origin that is the same for all readings.
-    /// Returns true if it was late.
-    #[inline]
-    pub fn look(&mut self, now: Duration, deadline: Duration) -> bool {
-        let gap = gap(deadline);
-        let passed = now.saturating_sub(self.now);
-        self.now = now;
-        match &mut self.since {
-            None => {
-                self.since = Some(now);
-                false
-            }
-            Some(since) if passed > gap => {
-                *since = now.min(*since + (passed - gap));
-                true
-            }
-            Some(_) => false,
-        }
-    }
-
-    /// Returns the time from the first reading to the last one.
-    #[inline]
-    pub fn so_far(&self) -> Duration {
-        self.since
-            .map_or(Duration::ZERO, |since| self.now.saturating_sub(since))
-    }
-
-    /// Records the end of a sleep that was due at `until`. An overrun becomes part of the gap
-    /// before the next reading.
-    fn woke(&mut self, now: Duration, until: Duration) {
-        self.now = now.min(until);
-    }
-}
 
 /// What a wait does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,11 +114,6 @@ impl Backoff {
     }
 }
 
-/// Returns how late a reading of the clock may be; never zero, however short the deadline is.
-fn gap(deadline: Duration) -> Duration {
-    GAP.min(deadline / GAP_PART).max(Duration::from_nanos(1))
-}
-
 /// Returns how long to sleep in one piece: no longer than a gap, because a stop during a sleep
 /// counts for the whole sleep.
 fn sleep(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
@@ -182,6 +124,7 @@ fn sleep(left: Duration, deadline: Duration, is_busy: bool) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waited::GAP_PART;
 
     const S: Duration = Duration::from_secs(1);
     const MS: Duration = Duration::from_millis(1);

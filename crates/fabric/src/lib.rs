@@ -15,7 +15,7 @@
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
-//! one wait loop), `backoff`, `watch` (words that others store to) · `message`, `scope`, `handle`,
+//! one wait loop), `backoff`, `waited`, `watch` (words that others store to) · `message`, `scope`, `handle`,
 //! `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how a peer is reached),
 //! `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`, `atomic` (one-sided) ·
 //! `peer`, `key`, `config`, `error`, `named` · `engine/` (receives frames, advances operations) ·
@@ -83,12 +83,12 @@ mod segment;
 pub mod testing;
 pub mod transport;
 mod view;
+mod waited;
 mod waiting;
 mod watch;
 mod wire;
 
 pub use atomic::{Atomic, Width};
-pub use backoff::Waited;
 pub use config::{Config, Mask, Ptracer};
 pub use error::{Error, Expected, Whom};
 pub use fabric::Fabric;
@@ -109,6 +109,7 @@ pub use samite_mem::ErrorCode;
 pub use scope::Scope;
 pub use segment::{Reserved, Segment};
 pub use view::View;
+pub use waited::Waited;
 pub use waiting::{Awaited, PeerWait};
 pub use watch::Bell;
 

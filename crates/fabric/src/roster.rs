@@ -12,7 +12,8 @@ use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
 use crate::node::agent::{Roster, Wanted, client};
 use crate::transport::Caps;
-use crate::{Error, Identity, PeerId, PeerInfo, Result, UnitLife, Waited};
+use crate::waited::Left;
+use crate::{Error, Identity, PeerId, PeerInfo, Result, UnitLife};
 use std::time::Duration;
 
 /// Minimum deadline for an answer of the agent, however short the deadline of the wait is. The
@@ -93,7 +94,7 @@ impl Fabric {
             return Ok(false);
         }
         Ok(matches!(
-            self.roster(&Wanted::Coming, self.deadline())?,
+            self.roster(&Wanted::Coming, &mut Left::new(self.deadline().max(ANSWER)))?,
             Roster::Missing(_)
         ))
     }
@@ -143,11 +144,10 @@ impl Fabric {
             let found = match seen {
                 Ok(Some(living)) => Some(living),
                 Ok(None) => {
-                    let mut waited = Waited::default();
-                    waited.look(self.now(), deadline);
-                    let found = self.request_roster(wanted, deadline.saturating_sub(spent))?;
-                    waited.look(self.now(), deadline);
-                    spent += waited.so_far();
+                    let rest = deadline.saturating_sub(spent);
+                    let left = &mut Left::new(rest.max(ANSWER));
+                    let found = self.request_roster(wanted, left)?;
+                    spent += left.spent();
                     found
                 }
                 Err(Error::Timeout { .. }) if self.domain().is_some() => {
@@ -162,17 +162,17 @@ impl Fabric {
     }
 
     /// Asks the agent for the units; returns them once they have all joined.
-    fn request_roster(&self, wanted: &Wanted, deadline: Duration) -> Result<Option<Vec<UnitLife>>> {
-        match self.roster(wanted, deadline)? {
+    fn request_roster(&self, wanted: &Wanted, left: &mut Left) -> Result<Option<Vec<UnitLife>>> {
+        match self.roster(wanted, left)? {
             Roster::Complete(lives) => Ok(Some(lives)),
             Roster::Missing(_) => Ok(None),
             Roster::Absent { unit, how } => Err(self.absent(unit, how)),
         }
     }
 
-    fn roster(&self, wanted: &Wanted, deadline: Duration) -> Result<Roster> {
+    fn roster(&self, wanted: &Wanted, left: &mut Left) -> Result<Roster> {
         let domain = self.domain().unwrap_or_default();
-        client::roster(domain, self.identity(), wanted, deadline.max(ANSWER))
+        client::roster(domain, self.identity(), wanted, left)
     }
 
     /// Asks the agent once more: the word of the table of peers is only a hint.
@@ -180,7 +180,7 @@ impl Fabric {
     /// # Errors
     /// [`Error::Absent`] names the units that have not joined.
     fn at_deadline(&self, wanted: &Wanted, after: Duration) -> Result<Vec<UnitLife>> {
-        match self.roster(wanted, ANSWER)? {
+        match self.roster(wanted, &mut Left::new(ANSWER))? {
             Roster::Complete(lives) => Ok(lives),
             Roster::Absent { unit, how } => Err(self.absent(unit, how)),
             Roster::Missing(names) => {

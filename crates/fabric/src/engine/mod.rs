@@ -294,13 +294,18 @@ impl Engine {
         after: Duration,
         key: Option<Key>,
     ) -> Error {
-        // A receive from any source knows its sender once a message has matched.
-        let sender = key.and_then(|key| self.ops.get(key)?.peer);
-        let mut error = Error::timeout(what, sender.map_or(whom, Whom::Peer), after);
+        let mut error = Error::timeout(what, self.whom_of(whom, key), after);
         if let Error::Timeout { expected, .. } = &mut error {
             *expected = key.and_then(|key| self.expected(key)).map(Box::new);
         }
         self.named(error)
+    }
+
+    /// Returns whom a wait for an operation waits for, if it began as one for `whom`: a receive from
+    /// any source knows its sender once a message has matched.
+    pub(crate) fn whom_of(&mut self, whom: Whom, key: Option<Key>) -> Whom {
+        let sender = key.and_then(|key| self.ops.get(key)?.peer);
+        sender.map_or(whom, Whom::Peer)
     }
 
     /// Returns the message that an operation waits for.

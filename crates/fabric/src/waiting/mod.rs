@@ -307,9 +307,8 @@ impl Fabric {
         self.wait_for(&Wait::of_engine(deadline, what, whom, None), done)
     }
 
-    /// As [`Fabric::wait_within`], for a wait of several parts: adds the time for which it waited
-    /// to
-    /// `spent`, without that for which this process was stopped.
+    /// As [`Fabric::wait_within`], for a wait of several parts: adds to `spent` the time for which
+    /// it waited, without that for which this process was stopped.
     pub(crate) fn wait_part<T>(
         &self,
         deadline: Duration,
@@ -465,7 +464,8 @@ impl Fabric {
         if let Some(members) = wait.members {
             return members.lost(core);
         }
-        let is_alone = core.engine.agent_lost && wait.whom == Whom::Any;
+        let whom = core.engine.whom_of(wait.whom, wait.key);
+        let is_alone = core.engine.agent_lost && whom == Whom::Any;
         is_alone.then(|| Error::AgentLost(self.domain().unwrap_or_default().to_owned()))
     }
 }

@@ -109,12 +109,13 @@ impl Waiting<'_> {
     /// Publishes what this thread waits for, unless that is published already.
     #[cold]
     pub(super) fn show(&mut self, core: &mut Core) {
-        let Some(of) = self.of else { return };
+        let Some(mut of) = self.of else { return };
         if self.shown != 0 && self.shown == core.shown {
             return;
         }
         core.shown += 1;
         self.shown = core.shown;
+        of.whom = core.engine.whom_of(of.whom, self.key);
         let message = self.key.and_then(|key| core.engine.expected(key));
         let record = WaitRecord::new(of, message.as_ref(), now().saturating_sub(self.waited()));
         let node = &self.fabric.node;

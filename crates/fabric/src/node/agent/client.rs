@@ -2,18 +2,21 @@
 //! process was too slow to send it. Requests for memory are in `extents`.
 
 use super::control::{
-    Answer, DomainFacts, Failure, Request, address, check_credentials, has_come, receive, send,
-    set_timeout, socket,
+    Answer, DomainFacts, Failure, Request, address, check_credentials, has_come, has_come_by,
+    receive, send, set_timeout, socket,
 };
 use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot, own_cpus};
+use crate::waited::Left;
 use crate::{Config, Error, Identity, PeerInfo};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use samite_mem::{OwnerProcess, PEERS_MAX};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+/// How long a process that leaves waits for the agent.
+const LEAVING: Duration = Duration::from_secs(5);
 /// The pause before a request is repeated.
 pub(super) const AGAIN: Duration = Duration::from_millis(1);
 
@@ -22,13 +25,11 @@ pub(super) const AGAIN: Duration = Duration::from_millis(1);
 pub(super) fn ask(
     domain: &str,
     request: &Request,
-    deadline: Duration,
+    left: &mut Left,
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
-    let start = Instant::now();
     loop {
-        let left = deadline.saturating_sub(start.elapsed());
-        match ask_once(domain, request, left.max(AGAIN))? {
-            (Answer::Again, _) if start.elapsed() < deadline => std::thread::sleep(AGAIN),
+        match ask_once(domain, request, left.at_least(AGAIN))? {
+            (Answer::Again, _) if !left.is_over() => std::thread::sleep(AGAIN),
             answer => return Ok(answer),
         }
     }
@@ -37,11 +38,9 @@ pub(super) fn ask(
 fn ask_once(
     domain: &str,
     request: &Request,
-    deadline: Duration,
+    left: &mut Left,
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
-    let start = Instant::now();
-    let socket = connect(domain, deadline)?;
-    let left = deadline.saturating_sub(start.elapsed());
+    let socket = connect(domain, left)?;
     match speak(socket.as_fd(), request, left) {
         Err(Failure::NoAnswer) => last_answer(socket.as_fd()),
         answer => answer,
@@ -59,33 +58,34 @@ fn last_answer(socket: BorrowedFd<'_>) -> Result<(Answer, Vec<OwnedFd>), Failure
     }
 }
 
-/// Sends one request on a connection, and waits for its answer, at most for the given time.
+/// Sends one request on a connection, and waits for its answer as long as time is left.
 fn speak(
     socket: BorrowedFd<'_>,
     request: &Request,
-    at_most: Duration,
+    left: &mut Left,
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     if let Err(error) = send(socket, request, &[]) {
         // The agent may have said why it refuses the connection.
         let said = has_come(socket, Duration::ZERO).then(|| receive(socket).ok());
         return said.flatten().ok_or(error);
     }
-    match has_come(socket, at_most) {
+    match has_come_by(socket, left) {
         true => receive(socket),
         false => Err(Failure::NoAnswer),
     }
 }
 
-pub(super) fn connect(domain: &str, deadline: Duration) -> Result<OwnedFd, Failure> {
-    let start = Instant::now();
+/// Connects to the agent: waits for a place in its queue of callers as long as time is left, at
+/// least [`AGAIN`].
+pub(super) fn connect(domain: &str, left: &mut Left) -> Result<OwnedFd, Failure> {
+    left.at_least(AGAIN);
     let socket = socket().map_err(|e| Failure::Other(e.to_string()))?;
     let address = address(domain).map_err(Failure::Other)?;
     loop {
-        // After a signal, also after a stop of this process, the kernel would wait as long again.
-        let left = deadline.saturating_sub(start.elapsed()).max(AGAIN);
-        set_timeout(socket.as_fd(), left).map_err(Failure::Other)?;
+        // In pieces, as in `has_come_by`. The kernel takes 0 for no end.
+        set_timeout(socket.as_fd(), left.piece().max(AGAIN)).map_err(Failure::Other)?;
         match rustix::net::connect(&socket, &address) {
-            Err(Errno::INTR) if start.elapsed() < deadline => {}
+            Err(Errno::INTR | Errno::AGAIN) if !left.is_over() => {}
             Err(Errno::INTR) => return Err(Failure::NoAnswer),
             connected => break connected.map_err(Failure::of)?,
         }
@@ -121,7 +121,7 @@ impl Drop for Seat {
             peer: self.peer,
             incarnation: self.incarnation,
         };
-        let heard = match ask(&self.domain, &request, Duration::from_secs(5)) {
+        let heard = match ask(&self.domain, &request, &mut Left::new(LEAVING)) {
             Ok((Answer::Done, _)) => return,
             Ok((answer, _)) => refused(answer),
             Err(failure) => failure,
@@ -146,17 +146,16 @@ pub(crate) fn join<T>(
             own_cpus()
         },
     };
-    let start = Instant::now();
-    let left = || config.deadline.saturating_sub(start.elapsed()).max(AGAIN);
+    let left = &mut Left::new(config.deadline);
     loop {
         let fail = |failure: Failure| failure.of_joining(domain);
-        let socket = connect(domain, left()).map_err(fail)?;
-        let joined = speak(socket.as_fd(), &request, left()).map_err(fail)?;
+        let socket = connect(domain, left).map_err(fail)?;
+        let joined = speak(socket.as_fd(), &request, left.at_least(AGAIN)).map_err(fail)?;
         let (peer, incarnation, fds) = match joined {
             (Answer::Joined { peer, incarnation }, fds) if peer.index() < PEERS_MAX => {
                 (peer, incarnation, fds)
             }
-            (Answer::Again, _) if start.elapsed() < config.deadline => {
+            (Answer::Again, _) if !left.is_over() => {
                 std::thread::sleep(AGAIN);
                 continue;
             }
@@ -177,11 +176,11 @@ pub(crate) fn join<T>(
             incarnation,
             owner: OwnerProcess::current(),
         };
-        match speak(socket.as_fd(), &Request::Confirm, left()) {
+        match speak(socket.as_fd(), &Request::Confirm, left.at_least(AGAIN)) {
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.
-            Err(_) if start.elapsed() < config.deadline => {}
+            Err(_) if !left.is_over() => {}
             Err(failure) => return Err(fail(failure)),
         }
     }
@@ -208,7 +207,7 @@ pub(crate) fn evict(
         holder: held.holder,
         claim: held.claim,
     };
-    match ask(domain, &request, deadline) {
+    match ask(domain, &request, &mut Left::new(deadline)) {
         Ok((Answer::Done, _)) => Ok(()),
         Ok((answer, _)) => Err(refused(answer).of_member(domain, deadline)),
         Err(failure) => Err(failure.of_member(domain, deadline)),
@@ -218,11 +217,13 @@ pub(crate) fn evict(
 /// Asks for the state of a domain. With many peers it comes in parts, between which peers may join
 /// or leave. `deadline` is that of all parts.
 pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
-    let start = Instant::now();
+    facts_within(domain, &mut Left::new(deadline))
+}
+
+fn facts_within(domain: &str, left: &mut Left) -> Result<DomainFacts, Error> {
     let mut peers: Vec<PeerInfo> = Vec::new();
     loop {
         let after = peers.last().map(|info| info.peer);
-        let left = deadline.saturating_sub(start.elapsed());
         let (facts, more) = match ask(domain, &Request::Facts { after }, left) {
             Ok((Answer::Facts(facts, more), _)) => (facts, more),
             Ok((answer, _)) => return Err(refused(answer).of_joining(domain)),
@@ -238,10 +239,10 @@ pub fn facts(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
 
 /// Waits until the agent of `domain` answers, at most `deadline`.
 pub fn join_retrying(domain: &str, deadline: Duration) -> Result<DomainFacts, Error> {
-    let start = Instant::now();
+    let left = &mut Left::new(deadline);
     loop {
-        match facts(domain, deadline.saturating_sub(start.elapsed())) {
-            Err(error) if start.elapsed() >= deadline => return Err(error),
+        match facts_within(domain, left) {
+            Err(error) if left.is_over() => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
             done => return done,
         }
@@ -267,7 +268,7 @@ pub fn unit_ended(
         name: name.to_owned(),
         how: how.to_owned(),
     };
-    match ask(domain, &request, deadline) {
+    match ask(domain, &request, &mut Left::new(deadline)) {
         Ok((Answer::Done, _)) => Ok(()),
         Ok((answer, _)) => Err(refused(answer).of_joining(domain)),
         Err(failure) => Err(failure.of_joining(domain)),
@@ -279,13 +280,14 @@ pub(crate) fn roster(
     domain: &str,
     asker: &Identity,
     wanted: &Wanted,
-    deadline: Duration,
+    left: &mut Left,
 ) -> Result<Roster, Error> {
+    let deadline = left.get();
     let request = Request::Roster {
         asker: asker.clone(),
         wanted: wanted.clone(),
     };
-    match ask(domain, &request, deadline) {
+    match ask(domain, &request, left) {
         Ok((Answer::Roster(roster), _)) => Ok(roster),
         Ok((answer, _)) => Err(refused(answer).of_member(domain, deadline)),
         Err(failure) => Err(failure.of_member(domain, deadline)),
@@ -311,7 +313,12 @@ mod tests {
                 send(asked.as_fd(), &answer, &[]).unwrap();
             }
         });
-        let (answer, _) = ask(&domain, &Request::Facts { after: None }, LONG).unwrap();
+        let (answer, _) = ask(
+            &domain,
+            &Request::Facts { after: None },
+            &mut Left::new(LONG),
+        )
+        .unwrap();
         assert!(matches!(answer, Answer::Done), "{answer:?}");
         agent.join().unwrap();
     }

@@ -9,6 +9,7 @@
 
 use super::jobs::{Roster, Wanted};
 use crate::node::{Cpus, Slot};
+use crate::waited::Left;
 use crate::{Error, Identity, PeerId, PeerInfo, Whom};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -21,7 +22,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Why there is no answer, or no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -256,14 +257,19 @@ pub(super) fn turn_away(socket: BorrowedFd<'_>, word: &Answer) {
 
 /// Waits until something can be [received](receive), at most for the given time.
 pub(crate) fn has_come(socket: BorrowedFd<'_>, at_most: Duration) -> bool {
-    let start = Instant::now();
+    has_come_by(socket, &mut Left::new(at_most))
+}
+
+/// As [`has_come`], as long as time is left. After a signal the kernel would wait as long again,
+/// and after a stop of this process not at all: so it waits in pieces.
+pub(super) fn has_come_by(socket: BorrowedFd<'_>, left: &mut Left) -> bool {
     loop {
         let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
-        let left = at_most.saturating_sub(start.elapsed());
-        let left = rustix::event::Timespec::try_from(left).ok();
-        match rustix::event::poll(&mut fds, left.as_ref()) {
-            // A signal. Without any time left, `poll` does not wait, and so is not interrupted.
+        let piece = left.piece();
+        let time = rustix::event::Timespec::try_from(piece).ok();
+        match rustix::event::poll(&mut fds, time.as_ref()) {
             Err(Errno::INTR) => {}
+            Ok(0) if !left.is_over() => {}
             count => return count.is_ok_and(|count| count > 0),
         }
     }

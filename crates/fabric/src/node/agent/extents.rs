@@ -2,8 +2,9 @@
 //! otherwise without blocking, since others may be waiting for this process.
 
 use super::client::{AGAIN, ask, connect};
-use super::control::{Answer, Failure, Request, has_come, receive, send};
+use super::control::{Answer, Failure, Request, has_come, has_come_by, receive, send};
 use crate::node::Slot;
+use crate::waited::Left;
 use rustix::fd::{AsFd, OwnedFd};
 use samite_mem::{ExtentSource, Span};
 use std::collections::VecDeque;
@@ -64,7 +65,7 @@ impl AgentExtents {
         {
             return Err(failure.clone());
         }
-        self.send_by(connect(&self.domain, at_most), request)
+        self.send_by(connect(&self.domain, &mut Left::new(at_most)), request)
     }
 
     /// Sends a request on a connection, if there is one. Fails even if the agent is alive, when it
@@ -90,8 +91,8 @@ impl AgentExtents {
     }
 
     /// Asks the agent to take back all extents that are to be returned.
-    fn send_returns(&mut self, at_most: &dyn Fn() -> Duration) {
-        self.collect_answers(Duration::ZERO);
+    fn send_returns(&mut self, at_most: &mut dyn FnMut() -> Duration) {
+        self.collect_answers(&mut Left::new(Duration::ZERO));
         while self.returning.len() < RETURNING_MAX
             && let Some(&span) = self.to_return.last()
         {
@@ -113,33 +114,32 @@ impl AgentExtents {
         }
     }
 
-    /// Returns all extents that are to be returned, within the time `left`: waits for a place in
+    /// Returns all extents that are to be returned, while time is left: waits for a place in
     /// the agent's queue, and repeats what the agent did not read.
-    fn return_all(&mut self, left: &dyn Fn() -> Duration) {
+    fn return_all(&mut self, left: &mut Left) {
         loop {
             let is_done = self.to_return.is_empty() && self.returning.is_empty();
-            if is_done || left().is_zero() {
+            if is_done || left.is_over() {
                 return;
             }
             self.unreached = None;
-            self.send_returns(&|| left().max(SOON));
+            self.send_returns(&mut || left.get().max(SOON));
             if self.unreached.is_some() {
                 // Memory cannot be requested either: the agent is gone, or the time is over.
                 return;
             }
-            self.collect_answers(left());
+            self.collect_answers(left);
             if !self.to_return.is_empty() {
                 std::thread::sleep(AGAIN);
             }
         }
     }
 
-    /// Waits until the agent has taken back what it was asked to, at most for the given time. What
+    /// Waits until the agent has taken back what it was asked to, while time is left. What
     /// it did not read is to be returned again.
-    fn collect_answers(&mut self, at_most: Duration) {
-        let start = Instant::now();
+    fn collect_answers(&mut self, left: &mut Left) {
         while let Some((span, answer)) = self.returning.front() {
-            if !has_come(answer.as_fd(), at_most.saturating_sub(start.elapsed())) {
+            if !has_come_by(answer.as_fd(), left) {
                 return;
             }
             match receive(answer.as_fd()) {
@@ -153,14 +153,10 @@ impl AgentExtents {
         }
     }
 
-    /// Waits for the answer to an earlier request, at most for the given time; a later call
-    /// continues the wait.
-    fn answer(
-        &mut self,
-        asked: PendingExtent,
-        at_most: Duration,
-    ) -> Result<Span, samite_mem::Error> {
-        if !has_come(asked.answer.as_fd(), at_most) {
+    /// Waits for the answer to an earlier request while time is left; a later call continues the
+    /// wait.
+    fn answer(&mut self, asked: PendingExtent, left: &mut Left) -> Result<Span, samite_mem::Error> {
+        if !has_come_by(asked.answer.as_fd(), left) {
             self.asked = Some(asked);
             let why = "the agent has not answered yet; is it stopped?";
             return Err(samite_mem::Error::NoGrant(why.into()));
@@ -203,23 +199,22 @@ fn unreached(failure: &Failure) -> samite_mem::Error {
 
 impl ExtentSource for AgentExtents {
     fn grant(&mut self, bytes: u64, deadline: Duration) -> Result<Span, samite_mem::Error> {
-        let start = Instant::now();
+        let left = &mut Left::new(deadline);
         // Extents that this process has returned count as its own until the agent has taken them.
-        self.return_all(&|| deadline.saturating_sub(start.elapsed()));
-        let left = || deadline.saturating_sub(start.elapsed()).max(SOON);
+        self.return_all(left);
         if let Some(asked) = self.asked.take_if(|asked| asked.bytes == bytes) {
-            match self.answer(asked, left()) {
+            match self.answer(asked, left.at_least(SOON)) {
                 // This process was stopped while sending the request, so it was not read: try
                 // again.
                 Err(samite_mem::Error::NoGrant(_)) if self.asked.is_none() => {}
                 answer => return answer,
             }
         }
-        granted(ask(&self.domain, &self.extent(bytes), left()))
+        granted(ask(&self.domain, &self.extent(bytes), left.at_least(SOON)))
     }
 
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.send_returns(&|| SOON);
+        self.send_returns(&mut || SOON);
         let (asked, at_most) = match self.asked.take() {
             Some(asked) => (asked, Duration::ZERO),
             None => {
@@ -233,7 +228,7 @@ impl ExtentSource for AgentExtents {
                 (asked, SOON)
             }
         };
-        let span = self.answer(asked, at_most)?;
+        let span = self.answer(asked, &mut Left::new(at_most))?;
         if span.bytes < bytes {
             self.give_back(vec![span]);
             let why = "another length was asked for before";
@@ -244,15 +239,14 @@ impl ExtentSource for AgentExtents {
 
     fn give_back(&mut self, extents: Vec<Span>) {
         self.to_return.extend(extents);
-        let start = Instant::now();
-        let left = || SOON.saturating_sub(start.elapsed());
-        self.send_returns(&|| left().max(AGAIN));
-        self.collect_answers(left());
+        let left = &mut Left::new(SOON);
+        self.send_returns(&mut || left.get().max(AGAIN));
+        self.collect_answers(left);
     }
 
     fn tend(&mut self) {
         if !self.to_return.is_empty() || !self.returning.is_empty() {
-            self.send_returns(&|| SOON);
+            self.send_returns(&mut || SOON);
         }
         let Some(mut asked) = self
             .asked
@@ -265,9 +259,9 @@ impl ExtentSource for AgentExtents {
             return;
         }
         // If the extent were still needed, it would have been requested again by now.
-        if let Ok(span) = self.answer(asked, Duration::ZERO) {
+        if let Ok(span) = self.answer(asked, &mut Left::new(Duration::ZERO)) {
             self.to_return.push(span);
-            self.send_returns(&|| SOON);
+            self.send_returns(&mut || SOON);
         }
     }
 }
@@ -448,7 +442,7 @@ mod tests {
             offset: 2 << 20,
             bytes: 2 << 20,
         };
-        let socket = connect(&extents.domain, LONG);
+        let socket = connect(&extents.domain, &mut Left::new(LONG));
         let turned_away = rustix::net::accept(&listener).unwrap();
         crate::node::agent::control::turn_away(turned_away.as_fd(), &Answer::Again);
         drop(turned_away);
@@ -478,13 +472,14 @@ mod tests {
             request
         };
         // Others take all places, so nothing of this is sent.
-        let others: Vec<_> = std::iter::from_fn(|| connect(&domain, SOON).ok()).collect();
+        let others: Vec<_> =
+            std::iter::from_fn(|| connect(&domain, &mut Left::new(SOON)).ok()).collect();
         extents.give_back(vec![span(1)]);
         assert_eq!(extents.to_return, [span(1)]);
         std::thread::scope(|threads| {
             let asks = threads.spawn(|| extents.grant(100, LONG).unwrap());
             // For much longer than a process that must answer others would wait.
-            assert!(connect(&domain, 10 * SOON).is_err());
+            assert!(connect(&domain, &mut Left::new(10 * SOON)).is_err());
             for _ in others {
                 drop(rustix::net::accept(&listener).unwrap());
             }

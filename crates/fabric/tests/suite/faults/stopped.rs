@@ -242,6 +242,33 @@ fn stopped_while_it_joins() {
     });
 }
 
+/// A process is stopped, while it waits for the agent, for longer than its deadline: it goes on
+/// waiting.
+#[test]
+fn a_stop_is_no_wait_for_the_agent() {
+    let deadline = Duration::from_secs(2);
+    let body = move |fabric: &Fabric, _: &[PeerId]| -> Outcome {
+        pause("the agent is to stop");
+        let domain = fabric.domain().unwrap_or_default();
+        let facts = samite_fabric::agent::facts(domain, deadline)?;
+        same!(facts.peers.len(), 1);
+        Ok(())
+    };
+    let name = "faults::stopped::a_stop_is_no_wait_for_the_agent";
+    units(1).orchestrate(name, body, |cluster| {
+        let who = Who::Unit(0);
+        cluster.wait_point(who, "the agent is to stop");
+        cluster.stop(Who::Agent);
+        cluster.release(who);
+        cluster.wait_asleep(who);
+        cluster.stop(who);
+        std::thread::sleep(deadline + Duration::from_secs(1));
+        cluster.go_on(who);
+        cluster.wait_asleep(who);
+        cluster.go_on(Who::Agent);
+    });
+}
+
 /// A process is stopped and continued for as long as it waits for the agent: each time, the kernel
 /// would begin the wait anew.
 #[test]

@@ -5,6 +5,7 @@ use crate::node::agent::client;
 use crate::node::agent::control::{self, Answer};
 use crate::node::agent::{AgentExtents, DomainFacts, Roster, Wanted};
 use crate::node::{EXTENTS, PeerTableWriter};
+use crate::waited::Left;
 use crate::{Config, Fabric, Identity, PeerInfo};
 use crate::{PeerId, UnitLife};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,7 +133,12 @@ fn ask(domain: &str, arena: &Arena, random: &mut Rng) {
                 true => Wanted::Job,
                 false => Wanted::Units(vec![0, small(random)]),
             };
-            drop(client::roster(domain, &identity, &wanted, BRIEF));
+            drop(client::roster(
+                domain,
+                &identity,
+                &wanted,
+                &mut Left::new(BRIEF),
+            ));
         }
         3 => {
             // Grants are arbitrary: the heap must not return a block that does not fit.
