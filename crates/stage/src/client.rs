@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// How long the coordinator may take beyond the timeout that it was given.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long to wait for room for one of several requests.
+const BRIEF: Duration = Duration::from_millis(1);
+
 /// How long a domain may exist before its coordinator, and one staging server before the others.
 const BEGINNING: Duration = Duration::from_secs(5);
 
@@ -123,7 +126,17 @@ impl Client {
         whom: Peer,
         encode: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<Call> {
-        let deadline = self.fabric.deadline();
+        self.call_within(self.fabric.deadline(), service, whom, encode)
+    }
+
+    /// As [`Client::call`], but waits only for so long for room to send.
+    fn call_within(
+        &self,
+        deadline: Duration,
+        service: ServiceId,
+        whom: Peer,
+        encode: impl FnOnce(u64) -> Vec<u8>,
+    ) -> Result<Call> {
         let call = self.fabric.call(service, life(whom), deadline, encode)?;
         self.serve();
         Ok(call)
@@ -209,7 +222,8 @@ impl Client {
         })
     }
 
-    /// Sends a request to each of these block stores, and waits for all answers together. `None`
+    /// Sends a request to each of these block stores, and waits for all answers together. One that
+    /// has no room for a request does not use up the time of the others. `None`
     /// for a block store that does not answer within `timeout`, or refuses.
     pub(crate) fn request_block_stores(
         &self,
@@ -220,7 +234,7 @@ impl Client {
         let began = Instant::now();
         let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
         let calls: Vec<Result<Call>> = block_stores
-            .map(|block_store| self.call(ServiceId::BLOCK_STORE, block_store, encode))
+            .map(|store| self.call_within(BRIEF, ServiceId::BLOCK_STORE, store, encode))
             .collect();
         let answer = |call: Result<Call>| {
             let left = timeout.saturating_sub(began.elapsed());

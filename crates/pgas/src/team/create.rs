@@ -101,9 +101,13 @@ impl Team {
         let block = Block::new(job, if is_in { &peers } else { &[] });
         let [low, high] = block.words();
         let mut all = vec![[0; 3]; self.size() as usize];
+        // Who finds the board broken sends nothing.
+        let sends = !self.0.board.get().is_some_and(|board| board.is_broken());
         if let Err(error) = self.all_gather(&[[proposal, low, high]], &mut all) {
-            // Other members may already know the block.
-            block.leave_behind();
+            if sends {
+                // Other members may already know the block.
+                block.leave_behind();
+            }
             return Err(error);
         }
         let ranks = group.into_iter().filter_map(|unit| self.rank_of(unit));

@@ -12,15 +12,20 @@ const LONGEST: usize = 200;
 /// Maximum number of names of variables that are remembered of a step.
 const VARIABLES: usize = 20;
 
+/// A step that has not a variable, and some of those that it has.
+type Without = (Step, Vec<String>);
+
 /// What was opened. Very many names, and very long ones, are not remembered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     written: BTreeSet<String>,
     /// Streams, each with a group that has opened it for reading.
     read: BTreeSet<(String, String)>,
-    /// Subscriptions to a variable that no step had: its stream and the variable, and a step with
-    /// the variables that it had.
-    missing: BTreeMap<(String, String), (Step, Vec<String>)>,
+    /// Streams to which a process has subscribed: it names no group.
+    watched: BTreeSet<String>,
+    /// Subscribed variables, each of a stream, with a step that had not the variable.
+    /// `None`: a step had it.
+    missing: BTreeMap<(String, String), Option<Without>>,
     /// Not everything was remembered.
     is_full: bool,
 }
@@ -50,21 +55,29 @@ impl History {
         };
     }
 
-    /// A step has a variable to which a process has subscribed, or has only those in `there`.
-    pub(super) fn looked(
-        &mut self,
-        stream: &str,
-        variable: &str,
-        there: Option<(Step, Vec<String>)>,
-    ) {
-        let subscribed = (stream.to_owned(), variable.to_owned());
-        let Some(there) = there else {
-            self.missing.remove(&subscribed);
+    /// A process has subscribed to a variable of a stream.
+    pub(super) fn watched(&mut self, stream: &str) {
+        if self.watched.contains(stream) {
             return;
+        }
+        match self.watched.len() < MOST && stream.len() <= LONGEST {
+            true => self.watched.insert(stream.to_owned()),
+            false => std::mem::replace(&mut self.is_full, true),
         };
+    }
+
+    /// A step has a variable to which a process has subscribed, or has only those in `there`.
+    pub(super) fn looked(&mut self, stream: &str, variable: &str, there: Option<Without>) {
+        let subscribed = (stream.to_owned(), variable.to_owned());
         let is_short = stream.len().max(variable.len()) <= LONGEST;
-        if is_short && self.missing.len() < MOST / 8 {
-            self.missing.insert(subscribed, there);
+        let has_room = is_short && self.missing.len() < MOST / 8;
+        match self.missing.get_mut(&subscribed) {
+            Some(known) if there.is_none() => *known = None,
+            Some(_) => {}
+            None if has_room => {
+                self.missing.insert(subscribed, there);
+            }
+            None => {}
         }
     }
 
@@ -80,11 +93,12 @@ impl History {
         is_known.then(|| written().filter(|name| is_it(name)).collect())
     }
 
-    /// Returns the streams that a group has opened for reading, unless one of them is `stream`, or
-    /// not all are known.
+    /// Returns the streams that a group has opened for reading, unless one of them is `stream`, a
+    /// process has subscribed to `stream`, or not all are known.
     pub(crate) fn read_instead(&self, stream: &str, group: &str) -> Option<Vec<&str>> {
         let opened = (stream.to_owned(), group.to_owned());
-        let is_known = !self.is_full && !self.read.contains(&opened);
+        let is_used = self.read.contains(&opened) || self.watched.contains(stream);
+        let is_known = !self.is_full && !is_used;
         let own = || self.read.iter().filter(|(_, reader)| reader == group);
         is_known.then(|| own().map(|(stream, _)| stream.as_str()).collect())
     }
@@ -92,9 +106,9 @@ impl History {
     /// Returns the subscriptions to variables that no step had: the stream, the variable, a step,
     /// and the variables of that step.
     pub(crate) fn missing(&self) -> impl Iterator<Item = (&str, &str, Step, &[String])> {
-        let missing = self.missing.iter();
-        missing.map(|((stream, variable), (step, there))| {
-            (stream.as_str(), variable.as_str(), *step, &there[..])
+        self.missing.iter().filter_map(|(subscribed, there)| {
+            let ((stream, variable), (step, there)) = (subscribed, there.as_ref()?);
+            Some((stream.as_str(), variable.as_str(), *step, &there[..]))
         })
     }
 }
@@ -116,6 +130,32 @@ pub(super) fn some_names<'n>(names: impl Iterator<Item = &'n str>) -> Vec<String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A later subscription begins at a step without the variable.
+    #[test]
+    fn a_variable_that_was_there_is_not_missing() {
+        let mut history = History::default();
+        let others = || Some((11, vec!["v".to_owned()]));
+        history.looked("field", "w", None);
+        history.looked("field", "w", others());
+        assert_eq!(history.missing().count(), 0);
+        history.looked("field", "u", others());
+        let missing: Vec<_> = history.missing().collect();
+        assert_eq!(missing, [("field", "u", 11, &["v".to_owned()][..])]);
+        history.looked("field", "u", None);
+        history.looked("field", "u", others());
+        assert_eq!(history.missing().count(), 0);
+    }
+
+    /// Who subscribes reads, though as no group.
+    #[test]
+    fn a_subscription_is_a_use() {
+        let mut history = History::default();
+        assert_eq!(history.read_instead("field", "viewer"), Some(Vec::new()));
+        history.watched("field");
+        assert_eq!(history.read_instead("field", "viewer"), None);
+        assert_eq!(history.read_instead("other", "viewer"), Some(Vec::new()));
+    }
 
     /// A name that was not remembered may have been opened.
     #[test]

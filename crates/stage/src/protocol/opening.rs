@@ -204,7 +204,7 @@ impl Coordinator {
                         Opening::Reader(reader, _) => {
                             self.history.read(&pending.name, &reader.group);
                         }
-                        Opening::Watch { .. } => {}
+                        Opening::Watch { .. } => self.history.watched(&pending.name),
                     }
                     answer
                 }

@@ -212,9 +212,12 @@ impl Watches {
 
     /// Removes the watch that `from` has opened by the request `ticket`, if it has: it does not
     /// know the answer.
-    pub(crate) fn forget_opening(&mut self, from: Peer, ticket: Ticket) {
+    /// Returns whether there was one.
+    pub(crate) fn forget_opening(&mut self, from: Peer, ticket: Ticket) -> bool {
+        let before = self.watches.len();
         self.watches
             .retain(|_, watch| (watch.peer, watch.ticket) != (from, ticket));
+        self.watches.len() < before
     }
 
     /// Removes all watches of a lost process.

@@ -286,8 +286,8 @@ fn edges_and_variables_that_nobody_uses_are_told() -> Result<()> {
              temperature? These were written: pressure, temperature",
             "an edge leads to the stream pressure of plotter, which nobody opened for reading as plotter: check the \
              names of the edge",
-            "a program subscribed to velocity of the stream temperature, and no step had a variable of that name: \
-             step 0 has these: u, v",
+            "a program subscribed to velocity of the stream temperature, and no step from then on had a variable of \
+             that name: step 0 has these: u, v",
         ]
     );
     Ok(())

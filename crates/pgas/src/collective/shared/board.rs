@@ -295,6 +295,11 @@ impl Board {
         self.ended.store(place + 1, Ordering::Release);
     }
 
+    /// Returns whether every call fails from now on, before it sends anything.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.get().is_some()
+    }
+
     /// Comes to the next meeting. `give` writes the payload for a rank. `touching`: after it,
     /// members touch each other's memory. Fails if the board has been given up.
     // Always inlined: a processor that reads back an exchange returned through memory may first

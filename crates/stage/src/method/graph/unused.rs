@@ -1,5 +1,5 @@
-//! What a workflow says of streams and no program does, found when a job is over: edges that nobody
-//! used, and subscriptions to variables that no step had.
+//! Finds, when a job is over, the edges that no program used, and the subscriptions to variables
+//! that no step had.
 
 use super::{Edge, group_of, stream_of};
 use crate::method::{Configuration, Method};
@@ -24,7 +24,7 @@ pub(crate) fn unused(configuration: &Configuration, history: &History) -> Vec<St
             false => instead(variable, &there, &format!("step {step} has these")),
         };
         sentences.push(format!(
-            "a program subscribed to {variable} of the stream {stream}, and no step had a variable of that name: {there}"
+            "a program subscribed to {variable} of the stream {stream}, and no step from then on had a variable of that name: {there}"
         ));
     }
     sentences
@@ -49,6 +49,10 @@ fn not_written(edge: &Edge, method: Method, history: &History) -> Option<String>
 
 fn not_read(edge: &Edge, method: Method, history: &History) -> Option<String> {
     let Edge { to, name, .. } = edge;
+    // Its program may have needed no more than the tokens.
+    if edge.tokens > 0 {
+        return None;
+    }
     let there: Vec<&str> = match method {
         // The group has the name that its program gives the stream.
         Method::Graph => history

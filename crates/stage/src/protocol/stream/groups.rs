@@ -293,11 +293,9 @@ impl Groups {
             .map(|group| group.queue.steps())
     }
 
-    /// Returns the processes whose ranks keep the first full group from its next step: see
-    /// [`Group::behind`].
-    pub(super) fn behind_of_full(&self, store: &Store, step: Step, bytes: u64) -> Vec<Peer> {
-        let first = self.full(store, step, bytes).next();
-        first.map_or(Vec::new(), |(group, _)| group.behind())
+    /// Returns the processes that the steps which readers have yet to take or release wait for.
+    pub(super) fn behind_of_unread(&self) -> Vec<Peer> {
+        self.unread().flat_map(Group::behind).collect()
     }
 
     /// Returns the groups that do not let step `step` of about `bytes` bytes begin, and how many
@@ -324,14 +322,13 @@ impl Groups {
 
     /// Returns the name of the first group that does not let step `step` of about `bytes` bytes
     /// begin, and how many steps it is behind.
-    pub(super) fn who_is_full(
-        &self,
-        store: &Store,
+    pub(super) fn who_is_full<'g>(
+        &'g self,
+        store: &'g Store,
         step: Step,
         bytes: u64,
-    ) -> Option<(Option<String>, u64)> {
-        let first = self.full(store, step, bytes).next();
-        first.map(|(group, steps)| (group.name.clone(), steps))
+    ) -> Option<(&'g Group, u64)> {
+        self.full(store, step, bytes).next()
     }
 
     /// Returns true if all ranks of these groups are alive.

@@ -30,8 +30,9 @@ struct Full {
 impl Stream {
     fn who_is_full(&self) -> Full {
         let (step, bytes) = (self.store.committed, self.store.last_bytes);
+        let first = self.groups.who_is_full(&self.store, step, bytes);
         Full {
-            first: self.groups.who_is_full(&self.store, step, bytes),
+            first: first.map(|(group, steps)| (group.name.clone(), steps)),
             are_alive: self.groups.full_are_alive(&self.store, step, bytes),
         }
     }
@@ -219,7 +220,7 @@ impl Stream {
                         None => Fault::NoStep {
                             stream,
                             committed: step,
-                            whom: self.whom_next_waits_for(),
+                            whom: self.whom_next_waits_for().text,
                         },
                     };
                 }

@@ -315,9 +315,15 @@ impl Stream {
         if let Some(rank) = opened {
             self.leave_writer(from, rank as u32);
         }
-        self.readers_leave(|rank| rank.place == ReaderState::Here(from) && rank.by == by);
-        self.watches.forget_opening(from, ticket);
-        self.settle();
+        let is_it = |rank: &groups::Rank| rank.place == ReaderState::Here(from) && rank.by == by;
+        let mut groups = self.groups.groups.values();
+        let reads = groups.any(|group| group.ranks.iter().any(is_it));
+        let watched = self.watches.forget_opening(from, ticket);
+        // Any process may say this of anything, and as often as it likes.
+        if opened.is_some() || reads || watched {
+            self.readers_leave(is_it);
+            self.settle();
+        }
     }
 
     /// Sets the processes that currently get no more steps.

@@ -287,7 +287,7 @@ impl Stream {
             let fault = Fault::NoStep {
                 stream: self.name.clone(),
                 committed: self.store.committed,
-                whom,
+                whom: whom.text,
             };
             self.late(peer, ticket, fault, is_alive, others);
         }

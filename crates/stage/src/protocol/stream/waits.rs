@@ -7,6 +7,24 @@ use crate::protocol::figures::{Lines, MOST_AWAITED};
 use crate::protocol::{EndOfStream, Failure, GroupFigures, Peer, Step, StreamFigures, Wait, unit};
 use std::collections::BTreeSet;
 
+/// What a rank waits for.
+#[derive(Debug)]
+pub(super) struct Whom {
+    pub(super) text: String,
+    /// The processes that the text names, as far as they are known.
+    pub(super) on: Vec<Peer>,
+}
+
+impl Whom {
+    fn nobody(text: impl Into<String>) -> Whom {
+        let on = Vec::new();
+        Whom {
+            text: text.into(),
+            on,
+        }
+    }
+}
+
 impl Stream {
     /// Returns the state for display, as far as it fits.
     pub(in crate::protocol) fn figures(&self, lines: &mut Lines) -> StreamFigures {
@@ -64,8 +82,7 @@ impl Stream {
         for (rank, state) in self.writers.ranks.iter().enumerate() {
             if let Some(asking) = state.asking.as_ref().filter(|_| lines.take()) {
                 let who = unit(program, rank);
-                let whom = (self.whom(asking), self.on(asking));
-                waits.push(self.wait(who, asking.peer, whom, asking.since));
+                waits.push(self.wait(who, asking.peer, self.whom(asking), asking.since));
             }
         }
         for group in self.groups.groups.values() {
@@ -79,15 +96,14 @@ impl Stream {
                 }
                 let who = unit(group.name.as_deref().unwrap_or("?"), rank);
                 let (whom, _) = self.whom_reader_waits_for(group, rank, asked.at, |_| true);
-                let on = self.reader_waits_on(group, rank, asked.at);
-                waits.push(self.wait(who, peer, (whom, on), asked.since));
+                waits.push(self.wait(who, peer, whom, asked.since));
             }
         }
-        let whom = || (self.whom_next_waits_for(), self.next_waits_on());
         for watch in self.watches.watches.values() {
             if let Some(asked) = watch.waiting.front().filter(|_| lines.take()) {
                 let who = format!("the subscriber to {}", watch.interest);
-                waits.push(self.wait(who, watch.peer, whom(), asked.since));
+                let whom = self.whom_next_waits_for();
+                waits.push(self.wait(who, watch.peer, whom, asked.since));
             }
         }
         waits
@@ -102,7 +118,7 @@ impl Stream {
         rank: usize,
         at: Option<Step>,
         spills: impl Fn(Peer) -> bool,
-    ) -> (String, bool) {
+    ) -> (Whom, bool) {
         let next_step = || (self.whom_next_waits_for(), self.next_is_alive());
         let wanted = match at {
             Some(step) => step,
@@ -120,17 +136,18 @@ impl Stream {
                     let name = group.name.as_deref().unwrap_or("?");
                     let step = group.taken.front().copied().unwrap_or(step);
                     let is_here = matches!(group.ranks[last].place, ReaderState::Here(_));
-                    let whom = unit(name, last);
-                    return (format!("{whom} to take step {step}"), is_here);
+                    let text = format!("{} to take step {step}", unit(name, last));
+                    let on = group.behind();
+                    return (Whom { text, on }, is_here);
                 }
                 step
             }
         };
         match self.store.steps.contains_key(&wanted) {
-            true if self.store.ready(wanted) && self.is_slow(group.ranks[rank].place) => (
-                "its own process to receive what it was sent before".to_owned(),
-                true,
-            ),
+            true if self.store.ready(wanted) && self.is_slow(group.ranks[rank].place) => {
+                let text = "its own process to receive what it was sent before";
+                (Whom::nobody(text), true)
+            }
             true => {
                 let block_stores = self.spilling(wanted);
                 let slow = block_stores
@@ -140,10 +157,17 @@ impl Stream {
                     .or(block_stores.first())
                     .map(|block_store| format!(" at {}", self.named(*block_store)));
                 let whom = whom.unwrap_or_default();
-                (format!("step {wanted} to be on disk{whom}"), slow.is_none())
+                let text = format!("step {wanted} to be on disk{whom}");
+                let is_alive = slow.is_none();
+                let on = block_stores.into_iter().collect();
+                (Whom { text, on }, is_alive)
             }
             false if wanted == self.store.committed => next_step(),
-            false => (format!("step {wanted}"), self.next_is_alive()),
+            false => {
+                let text = format!("step {wanted}");
+                let on = self.whom_next_waits_for().on;
+                (Whom { text, on }, self.next_is_alive())
+            }
         }
     }
 
@@ -253,111 +277,32 @@ impl Stream {
         !never && writers && !is_kept && groups.all(|group| group.moves(waiting))
     }
 
-    fn wait(
-        &self,
-        who: String,
-        peer: Peer,
-        (whom, mut on): (String, Vec<Peer>),
-        since: u64,
-    ) -> Wait {
+    fn wait(&self, who: String, peer: Peer, whom: Whom, since: u64) -> Wait {
+        let Whom { text, mut on } = whom;
         let ms = self.now - since;
         on.truncate(MOST_AWAITED);
         Wait {
             who,
             peer,
-            whom,
+            whom: text,
             on,
             ms,
         }
     }
 
-    /// Returns the processes that the request of a writer rank waits for: those that
-    /// [`whom`](Self::whom) describes.
-    fn on(&self, asking: &PendingRequest) -> Vec<Peer> {
-        match &asking.stage {
-            Stage::Queued if asking.begin > Some(self.store.committed) => self.on_to_commit(),
-            Stage::Queued => {
-                let (step, bytes) = (self.store.committed, self.store.last_bytes);
-                let readers = self.groups.behind_of_full(&self.store, step, bytes);
-                match readers.is_empty() && self.whom_to_release().is_none() {
-                    true => self.on_to_commit(),
-                    false => readers,
-                }
-            }
-            Stage::Asked(_, short) => short
-                .and_then(|short| short.block_store)
-                .into_iter()
-                .collect(),
-            Stage::Allocating(buffers, _) => {
-                let first = self.unallocated(buffers).next();
-                first.map(|buffer| buffer.block_store).into_iter().collect()
-            }
-        }
-    }
-
-    /// Returns the processes that the next step waits for.
-    fn next_waits_on(&self) -> Vec<Peer> {
-        if self.end.is_some() {
-            return Vec::new();
-        }
-        match self.first_asking() {
-            Some(asking) => {
-                // The writer that waits, and then those that it waits for itself.
-                let mut on = self.on(asking);
-                on.insert(0, asking.peer);
-                on
-            }
-            None => self.on_to_commit(),
-        }
-    }
-
-    /// Returns the processes of the writer ranks that have not committed the open step, or the
-    /// block store that has yet to seal it.
-    fn on_to_commit(&self) -> Vec<Peer> {
-        let step = self.store.committed;
-        let ranks = self.writers.ranks.iter().filter(|rank| rank.next == step);
-        let mut behind = ranks
-            .filter(|rank| rank.place != WriterState::Closed)
-            .peekable();
-        match behind.peek() {
-            None => vec![self.unsealed()],
-            Some(_) => behind
-                .filter_map(|rank| match rank.place {
-                    WriterState::Here(peer) => Some(peer),
-                    WriterState::Away(_) | WriterState::Closed => None,
-                })
-                .collect(),
-        }
-    }
-
-    /// Returns the processes that a reader rank waits for: those that
-    /// [`whom_reader_waits_for`](Self::whom_reader_waits_for) describes.
-    fn reader_waits_on(&self, group: &Group, rank: usize, at: Option<Step>) -> Vec<Peer> {
-        let wanted = group.wanted(rank, at);
-        let Some(step) = wanted.filter(|step| self.store.steps.contains_key(step)) else {
-            return self.next_waits_on();
-        };
-        if at.is_none() && group.is_drawn_out(&self.store, Some(step)) {
-            return group.behind();
-        }
-        match self.store.ready(step) {
-            true => Vec::new(),
-            false => self.spilling(step).into_iter().collect(),
-        }
-    }
-
     /// Returns what the request of a writer rank waits for.
-    fn whom(&self, asking: &PendingRequest) -> String {
+    fn whom(&self, asking: &PendingRequest) -> Whom {
         match &asking.stage {
             Stage::Queued if asking.begin > Some(self.store.committed) => self.whom_to_commit(),
-            Stage::Queued if asking.is_over && self.store.open.admitted => {
-                "readers to take steps: the stored ones use too much of the coordinator's memory"
-                    .to_owned()
-            }
+            Stage::Queued if asking.is_over && self.store.open.admitted => Whom {
+                text: "readers to take steps: the stored ones use too much of the coordinator's memory"
+                    .to_owned(),
+                on: self.groups.behind_of_unread(),
+            },
             Stage::Queued => self
                 .whom_to_release()
                 .unwrap_or_else(|| self.whom_to_commit()),
-            Stage::Asked(_, None) => "memory".to_owned(),
+            Stage::Asked(_, None) => Whom::nobody("memory"),
             Stage::Asked(_, Some(short)) => {
                 let at = match short.block_store {
                     Some(block_store) => self.named(block_store).to_string(),
@@ -368,33 +313,44 @@ impl Stream {
                     true => "buffers",
                     false => "bytes",
                 };
-                format!("{missing} {what} of {at}, which has {used} of {limit} in use")
-            }
-            Stage::Allocating(buffers, _) => match self.unallocated(buffers).next() {
-                Some(buffer) if buffer.is_full => {
-                    format!(
-                        "freed memory of {} that is in use",
-                        self.named(buffer.block_store)
-                    )
+                Whom {
+                    text: format!("{missing} {what} of {at}, which has {used} of {limit} in use"),
+                    on: short.block_store.into_iter().collect(),
                 }
-                Some(buffer) => format!("{} to allocate memory", self.named(buffer.block_store)),
-                None => "its buffers".to_owned(),
-            },
+            }
+            Stage::Allocating(buffers, _) => {
+                let Some(buffer) = self.unallocated(buffers).next() else {
+                    return Whom::nobody("its buffers");
+                };
+                let at = self.named(buffer.block_store);
+                let text = match buffer.is_full {
+                    true => format!("freed memory of {at} that is in use"),
+                    false => format!("{at} to allocate memory"),
+                };
+                let has_it = buffer.had_by.filter(|_| buffer.is_full);
+                let on = vec![has_it.unwrap_or(buffer.block_store)];
+                Whom { text, on }
+            }
         }
     }
 
     /// Returns what the next step waits for, as all its readers see it.
-    pub(super) fn whom_next_waits_for(&self) -> String {
+    pub(super) fn whom_next_waits_for(&self) -> Whom {
         match self.end {
-            Some(EndOfStream::Closed) => return "nobody: the stream is closed".to_owned(),
+            Some(EndOfStream::Closed) => return Whom::nobody("nobody: the stream is closed"),
             Some(EndOfStream::WriterFailed { rank, how }) => {
                 let whom = unit(self.writers.program(), rank);
-                return format!("no rank any more: {whom} {how}");
+                return Whom::nobody(format!("no rank any more: {whom} {how}"));
             }
             None => {}
         }
         match self.first_asking() {
-            Some(asking) => self.whom(asking),
+            Some(asking) => {
+                // The writer that waits, and then those that it waits for itself.
+                let mut whom = self.whom(asking);
+                whom.on.insert(0, asking.peer);
+                whom
+            }
             None => self.whom_to_commit(),
         }
     }
@@ -406,23 +362,35 @@ impl Stream {
         asking.find(|asking| asking.begin.is_none_or(|step| step == self.store.committed))
     }
 
-    /// Returns which ranks have not committed the open step.
-    fn whom_to_commit(&self) -> String {
+    /// Returns which ranks have not committed the open step, or the block store that has yet to
+    /// seal it.
+    fn whom_to_commit(&self) -> Whom {
         let (step, program) = (self.store.committed, self.writers.program());
-        let behind =
-            |rank: &super::writers::Rank| rank.next == step && rank.place != WriterState::Closed;
-        let Some(rank) = self.writers.ranks.iter().position(behind) else {
-            return format!("{} to seal step {step}", self.named(self.unsealed()));
+        let ranks = self.writers.ranks.iter().enumerate();
+        let mut behind =
+            ranks.filter(|(_, rank)| rank.next == step && rank.place != WriterState::Closed);
+        let Some((first, rank)) = behind.next() else {
+            let unsealed = self.unsealed();
+            return Whom {
+                text: format!("{} to seal step {step}", self.named(unsealed)),
+                on: vec![unsealed],
+            };
         };
-        let others = self.writers.ranks[rank + 1..].iter();
-        let others = match others.filter(|rank| behind(rank)).count() {
+        let others: Vec<_> = behind.map(|(_, rank)| rank.place).collect();
+        let peer = |place| match place {
+            WriterState::Here(peer) => Some(peer),
+            WriterState::Away(_) | WriterState::Closed => None,
+        };
+        let on = [rank.place].into_iter().chain(others.iter().copied());
+        let on = on.filter_map(peer).collect();
+        let others = match others.len() {
             0 => String::new(),
             others => format!(", and {others} more"),
         };
-        let whom = unit(program, rank);
-        match self.writers.ranks[rank].place {
+        let whom = unit(program, first);
+        let text = match rank.place {
             WriterState::Here(_) => {
-                let begun = match self.writers.ranks[rank].begun {
+                let begun = match rank.begun {
                     true => ", which it has begun",
                     false => "",
                 };
@@ -430,7 +398,7 @@ impl Stream {
             }
             WriterState::Away(until) => {
                 let left = until.saturating_sub(self.now);
-                let away = match self.writers.ranks[rank].failure {
+                let away = match rank.failure {
                     Failure::NeverCame => "has not come",
                     Failure::Died => "died",
                     Failure::GaveUp | Failure::ClosedEarly => "stopped without closing the stream",
@@ -438,20 +406,23 @@ impl Stream {
                 format!("{whom}, which {away}, for {left} ms more{others}")
             }
             WriterState::Closed => format!("{whom}, which has closed the stream"),
-        }
+        };
+        Whom { text, on }
     }
 
     /// Returns the readers whose limit keeps the next step from beginning.
-    fn whom_to_release(&self) -> Option<String> {
+    fn whom_to_release(&self) -> Option<Whom> {
         let step: Step = self.store.committed;
         let full = self
             .groups
-            .who_is_full(&self.store, step, self.store.last_bytes)?;
-        Some(match full {
-            (Some(group), steps) => {
-                format!("the reader group {group}, which is {steps} steps behind")
-            }
-            (None, steps) => format!("a first reader; {steps} steps are unread"),
+            .who_is_full(&self.store, step, self.store.last_bytes);
+        let (group, steps) = full?;
+        Some(Whom {
+            text: match &group.name {
+                Some(name) => format!("the reader group {name}, which is {steps} steps behind"),
+                None => format!("a first reader; {steps} steps are unread"),
+            },
+            on: group.behind(),
         })
     }
 }

@@ -128,7 +128,7 @@ impl Stream {
         // What can be answered is not late.
         self.tell_watches();
         let committed = self.store.committed;
-        let whom = self.whom_next_waits_for();
+        let whom = self.whom_next_waits_for().text;
         let most = self.answers_left();
         let next = self
             .watches

@@ -4,10 +4,12 @@
 mod circles;
 mod descriptions;
 mod ends;
+mod giving_way;
 mod keeping;
 mod lives;
 mod parts;
 mod queues;
+mod slow_block_stores;
 mod waits;
 mod watching;
 
