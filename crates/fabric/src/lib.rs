@@ -27,8 +27,9 @@
 //! Arrows of imports point from calls to the engine, from the engine to the transports, and from
 //! these to `node/`. Two sets of files import each other. The engine and its protocols: these are
 //! methods of `Engine`, which holds the state of each, and of the routes. And the handle with what
-//! every call needs: waiting (`waiting`, `watch`) and the layers. Besides, a segment is a phased
-//! one that cannot turn (`segment`, `phased`), and the files of `transport/sim` are one network.
+//! every call needs: waiting (`waiting`, `watch`) and the layers (`layer`, `barrier`). Besides, a
+//! segment is a phased one that cannot turn (`segment`, `phased`), and the files of `transport/sim`
+//! are one network.
 //!
 //! # Rules
 //! * No `unsafe`: all access to shared bytes is in `samite_mem`.
