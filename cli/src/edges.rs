@@ -13,8 +13,9 @@ use samite_launch::{Error, Workflow};
 /// [`Error::Workflow`], with the line of the invalid edge.
 pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge>, Error> {
     let streams = settings.config.stage.configuration();
-    let mut edges: Vec<Edge> = workflow.edges()?;
-    for (at, edge) in edges.iter_mut().enumerate() {
+    let mut edges: Vec<(usize, Edge)> = workflow.edges()?;
+    for (at, edge) in &mut edges {
+        let at = *at;
         check_operators(edge).map_err(|(operator, error)| {
             workflow.edge_error(at, &format!("operators.{operator}"), error)
         })?;
@@ -23,11 +24,10 @@ pub(crate) fn edges(workflow: &Workflow, settings: &Resolved) -> Result<Vec<Edge
     }
     // Other methods have no tokens, and the order of waits is up to the programs.
     let is_graph = |edge: &Edge| streams.stream(&edge.stream).method == Method::Graph;
-    let graph = edges.iter().cloned().enumerate();
-    let (numbers, graph): (Vec<usize>, Vec<Edge>) =
-        graph.filter(|(_, edge)| is_graph(edge)).unzip();
+    let graph = edges.iter().filter(|(_, edge)| is_graph(edge)).cloned();
+    let (numbers, graph): (Vec<usize>, Vec<Edge>) = graph.unzip();
     check_cycles(&graph).map_err(|(at, error)| workflow.edge_error(numbers[at], "from", error))?;
-    Ok(edges)
+    Ok(edges.into_iter().map(|(_, edge)| edge).collect())
 }
 
 /// Rejects keys of the method `graph` for a stream with another method.

@@ -48,7 +48,7 @@ pub(crate) fn fill_in(text: &str, values: &BTreeMap<String, String>) -> Result<S
             let Some(value) = values.get(name) else {
                 if OF_UNIT.contains(&name) {
                     return Err(format!(
-                        "`{{{name}}}` has a value only in args, env, cwd, stdin, stdout and stderr"
+                        "`{{{name}}}` has a value only in args, env, cwd, stdin, stdout and stderr, and `{{instance}}` in an edge of instances"
                     ));
                 }
                 let known: Vec<&str> = values.keys().map(String::as_str).collect();

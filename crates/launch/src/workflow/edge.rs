@@ -20,6 +20,10 @@
 //! array; `cut` says how the units' parts are arranged in the whole. Extents are numbers, or sums
 //! and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
 //!
+//! An edge may name a program with `instances`: it then stands for an edge of each instance. If both
+//! programs have instances, it links those with the same number. In such an edge, `{instance}` is
+//! that number: `as = "field-{instance}"` for a reader of several instances.
+//!
 //! The launcher does not interpret these words: it fills in parameters, evaluates numbers, and
 //! checks that programs and names exist. The keys and words are those of the type as which the
 //! edges are deserialised.
@@ -31,6 +35,7 @@ use crate::parameters::fill_in;
 use crate::source::suggestion;
 use figment::error::Kind;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Range;
 use toml::de::DeTable;
@@ -48,20 +53,22 @@ const SETTABLE: &[&str] = &[
 ];
 
 impl Workflow {
-    /// Returns the edges of the graph, in the file's order; none if the file has no edges. `E`
-    /// determines which keys an edge has. What it deserialises has parameters filled in, whole
+    /// Returns the edges of the graph, in the file's order, each with the number of its `[[edge]]`;
+    /// none if the file has no edges. `E` determines which keys an edge has. What it deserialises has parameters filled in, whole
     /// numbers as `tokens` and `every`, lists of them as `block` and `shape`, a table for each
     /// operator, and always `as`.
     ///
     /// # Errors
     /// [`Error::Workflow`], with the line: not a valid `E`, a program that does not exist, two
     /// edges to one name, an invalid number.
-    pub fn edges<E: DeserializeOwned>(&self) -> Result<Vec<E>, Error> {
-        let tables = (0..self.file.edge.len()).map(|at| self.filled_edge(at));
-        let tables: Vec<Table> = tables.collect::<Result<_, _>>()?;
-        let read = |(at, table)| self.read_edge(at, table);
-        let edges = tables.iter().enumerate().map(read);
-        let edges = edges.collect::<Result<_, _>>()?;
+    pub fn edges<E: DeserializeOwned>(&self) -> Result<Vec<(usize, E)>, Error> {
+        let mut tables: Vec<(usize, Table)> = Vec::new();
+        for at in 0..self.file.edge.len() {
+            let filled = self.filled_edges(at)?;
+            tables.extend(filled.into_iter().map(|table| (at, table)));
+        }
+        let read = |(at, table): &(usize, Table)| Ok((*at, self.read_edge(*at, table)?));
+        let edges = tables.iter().map(read).collect::<Result<_, _>>()?;
         self.check_ends(&tables)?;
         Ok(edges)
     }
@@ -89,10 +96,50 @@ impl Workflow {
         Some(span)
     }
 
-    fn filled_edge(&self, at: usize) -> Result<Table, Error> {
+    /// Returns the edges for which one of the file stands: one, or one for each instance.
+    fn filled_edges(&self, at: usize) -> Result<Vec<Table>, Error> {
+        // The name of a program whose instances are meant, and their number.
+        let meant = |key: &str| -> Result<Option<(String, u32)>, Error> {
+            let Some(Value::String(text)) = self.file.edge[at].get(key) else {
+                return Ok(None);
+            };
+            let name =
+                fill_in(text, &self.values).map_err(|message| self.edge_error(at, key, message))?;
+            let mut entries = self.file.program.iter();
+            let entry = entries.find(|one| one.instances.is_some() && *one.name.get_ref() == name);
+            let Some(entry) = entry else { return Ok(None) };
+            Ok(Some((name, self.instances(entry)?.end)))
+        };
+        let (from, to) = (meant("from")?, meant("to")?);
+        let instances = match (&from, &to) {
+            (None, None) => return Ok(vec![self.filled_edge(at, &self.values)?]),
+            (Some((from, some)), Some((to, others))) if some != others => {
+                let message = format!(
+                    "`{from}` has {some} instances and `{to}` {others}: give both as many, or write \
+                     an edge for each"
+                );
+                return Err(self.edge_error(at, "from", message));
+            }
+            (Some((_, instances)), _) | (None, Some((_, instances))) => *instances,
+        };
+        let edge = |instance: u32| {
+            let mut values = self.values.clone();
+            values.insert("instance".to_owned(), instance.to_string());
+            let mut filled = self.filled_edge(at, &values)?;
+            for (key, end) in [("from", &from), ("to", &to)] {
+                if let Some((name, _)) = end {
+                    filled.insert(key.to_owned(), format!("{name}-{instance}").into());
+                }
+            }
+            Ok(filled)
+        };
+        (0..instances).map(edge).collect()
+    }
+
+    fn filled_edge(&self, at: usize, values: &BTreeMap<String, String>) -> Result<Table, Error> {
         let mut filled = Table::new();
         for (key, value) in &self.file.edge[at] {
-            filled.insert(key.clone(), self.filled(at, key, value)?);
+            filled.insert(key.clone(), self.filled(at, key, value, values)?);
         }
         if let (false, Some(stream)) = (filled.contains_key("as"), filled.get("stream")) {
             filled.insert("as".to_owned(), stream.clone());
@@ -102,9 +149,16 @@ impl Workflow {
 
     /// Returns a value of an edge with parameters filled in and numbers evaluated; `key` is its
     /// path.
-    fn filled(&self, edge: usize, key: &str, value: &Value) -> Result<Value, Error> {
-        let inside = |part: &dyn Display, value| self.filled(edge, &format!("{key}.{part}"), value);
-        let fill = |text: &str| fill_in(text, &self.values);
+    fn filled(
+        &self,
+        edge: usize,
+        key: &str,
+        value: &Value,
+        values: &BTreeMap<String, String>,
+    ) -> Result<Value, Error> {
+        let inside =
+            |part: &dyn Display, value| self.filled(edge, &format!("{key}.{part}"), value, values);
+        let fill = |text: &str| fill_in(text, values);
         let text = match value {
             Value::String(text) => text.clone(),
             other => other.to_string(),
@@ -157,17 +211,19 @@ impl Workflow {
     }
 
     /// Checks that both programs of each edge exist, and that a reader has each stream name once.
-    fn check_ends(&self, edges: &[Table]) -> Result<(), Error> {
-        let ends = edges.iter().map(|edge| {
+    fn check_ends(&self, edges: &[(usize, Table)]) -> Result<(), Error> {
+        let ends = edges.iter().map(|(at, edge)| {
             let text = |key| edge.get(key).and_then(Value::as_str).unwrap_or_default();
-            ["from", "stream", "to", "as"].map(text)
+            (*at, ["from", "stream", "to", "as"].map(text))
         });
-        let ends: Vec<[&str; 4]> = ends.collect();
-        for (at, [from, stream, to, name]) in ends.iter().enumerate() {
+        let ends: Vec<(usize, [&str; 4])> = ends.collect();
+        for (before, (at, [from, stream, to, name])) in ends.iter().enumerate() {
+            let at = *at;
             self.check_program(at, "from", from)?;
             self.check_program(at, "to", to)?;
-            let same = |[_, _, other, called]: &&[&str; 4]| (other, called) == (to, name);
-            if let Some([other, others, ..]) = ends[..at].iter().find(same) {
+            let same =
+                |(_, [_, _, other, called]): &&(usize, [&str; 4])| (other, called) == (to, name);
+            if let Some((_, [other, others, ..])) = ends[..before].iter().find(same) {
                 let message = format!(
                     "{to} has two streams called `{name}`, `{others}` of {other} and `{stream}` of \
                      {from}: give one another name by `as`",
@@ -212,9 +268,12 @@ impl Workflow {
             "write it as edge.PROGRAM.STREAM.KEY=VALUE: the program that reads, and what it calls \
              the stream",
         )?;
+        // An edge of instances is changed for all of them.
+        let mut values = self.values.clone();
+        values.insert("instance".to_owned(), "{instance}".to_owned());
         let named = |edge: &Table| {
             let text = |key| edge.get(key).and_then(Value::as_str);
-            let fill = |text: Option<&str>| fill_in(text.unwrap_or_default(), &self.values);
+            let fill = |text: Option<&str>| fill_in(text.unwrap_or_default(), &values);
             let name = fill(text("as").or(text("stream")))?;
             Ok::<_, String>(format!("{}.{name}", fill(text("to"))?))
         };
@@ -276,7 +335,8 @@ command = "sh"
     }
 
     fn tables(workflow: &Workflow) -> Vec<Table> {
-        workflow.edges().expect("well-formed")
+        let edges = workflow.edges().expect("well-formed").into_iter();
+        edges.map(|(_, edge)| edge).collect()
     }
 
     /// Returns an edge between the two programs: its `from` is in line 14, `rest` begins in line
@@ -320,6 +380,53 @@ variables = [
 ]
 "#;
         assert_eq!(tables(&workflow(&edge(long))).remove(0), table(filled));
+    }
+
+    /// An edge between programs with instances stands for one of each instance.
+    #[test]
+    fn an_edge_stands_for_those_of_all_instances() {
+        let programs = |solvers: &str, readers: &str| {
+            let text = format!("{PROGRAMS}{}", edge("as = 'in-{instance}'"));
+            let text = text.replace("name = \"solver\"", &format!("name = 'solver'\n{solvers}"));
+            let text = text.replace(
+                "name = \"analysis\"",
+                &format!("name = 'analysis'\n{readers}"),
+            );
+            Workflow::parse(Path::new("graph.toml"), text).expect("well-formed")
+        };
+        let ends = |workflow: &Workflow| -> Vec<String> {
+            let edges = workflow.edges::<Table>().expect("well-formed").into_iter();
+            let ends = edges.map(|(at, edge)| {
+                let text = |key: &str| edge[key].as_str().unwrap_or_default().to_owned();
+                format!("{at} {} {} {}", text("from"), text("to"), text("as"))
+            });
+            ends.collect()
+        };
+        let two = "instances = 2";
+        assert_eq!(
+            ends(&programs(two, "")),
+            ["0 solver-0 analysis in-0", "0 solver-1 analysis in-1"]
+        );
+        assert_eq!(
+            ends(&programs("", two)),
+            ["0 solver analysis-0 in-0", "0 solver analysis-1 in-1"]
+        );
+        assert_eq!(
+            ends(&programs(two, two)),
+            ["0 solver-0 analysis-0 in-0", "0 solver-1 analysis-1 in-1"]
+        );
+        let refused = |workflow: &Workflow| {
+            let edges = workflow.edges::<Table>();
+            edges.expect_err("not well-formed").to_string()
+        };
+        let error = refused(&programs(two, "instances = 3"));
+        let said = "`solver` has 2 instances and `analysis` 3: give both as many";
+        assert!(error.contains(said), "{error}");
+        let error = refused(&programs("", ""));
+        assert!(
+            error.contains("`{instance}` has a value only in"),
+            "{error}"
+        );
     }
 
     #[test]
