@@ -285,6 +285,7 @@ fn plan_of_workflow(
         names: builtin::BUILTINS,
     })?;
     let mut settings = settings::resolve(Some(workflow), &args.config)?;
+    settings::settle_folders(workflow, &mut settings)?;
     settings.config.edge = edges::edges(workflow, &settings)?;
     settings::check_streams(workflow, &settings.config.edge, &settings)?;
     plan.timeout = workflow.timeout()?;

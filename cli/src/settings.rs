@@ -1,7 +1,7 @@
 //! The layers of settings that this command sees, and `samite config show`.
 
 use crate::screen::say;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ArgAction;
 use samite::config::{ConfigError, Layers, Resolved};
 use samite::stage::method::graph::Edge;
@@ -26,6 +26,37 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
         layers = layers.assignment(option)?;
     }
     Ok(layers.resolve()?)
+}
+
+/// Makes the folders of streams absolute, so that programs in different folders mean the same one:
+/// those of the workflow are relative to the folder of the file, others to the present one; in a
+/// sweep, all are relative to the folder of the run.
+pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Result<()> {
+    let here = std::env::current_dir().context("the present folder cannot be found")?;
+    let of_file = format!("{}:", workflow.path().display());
+    let settle = |origin: Option<&str>, folder: &mut PathBuf| {
+        let is_of_file = origin.is_some_and(|origin| origin.starts_with(&of_file));
+        let base = match workflow.run_folder() {
+            Some(run) => run.to_owned(),
+            None if is_of_file => workflow.folder(),
+            None => here.clone(),
+        };
+        *folder = here.join(base).join(&*folder);
+    };
+    let names: Vec<String> = resolved.config.stage.streams.keys().cloned().collect();
+    for name in names {
+        let setting = format!("stage.{name}.folder");
+        let origin = resolved.origin(&setting).map(str::to_owned);
+        let table = resolved.config.stage.streams.get_mut(&name);
+        if let Some(folder) = table.and_then(|table| table.folder.as_mut()) {
+            settle(origin.as_deref(), folder);
+        }
+    }
+    let origin = resolved.origin("stage.folder").map(str::to_owned);
+    if let Some(folder) = &mut resolved.config.stage.all.folder {
+        settle(origin.as_deref(), folder);
+    }
+    Ok(())
 }
 
 /// Rejects settings for a stream that no edge has: they were meant for another one. Only the user's

@@ -151,7 +151,7 @@ fn names_that_nobody_uses_are_told_when_the_job_is_over() {
         .collect();
     let expected = [
         "an edge leads from the stream temperatur of a, which nobody opened for writing: did you mean temperature? These were written: temperature",
-        "a program subscribed to uu of the stream temperature, and no step had a variable of that name: did you mean u? Step 0 has these: u",
+        "a program subscribed to uu of the stream temperature, and no step from then on had a variable of that name: did you mean u? Step 0 has these: u",
     ];
     for sentence in expected {
         assert!(said.contains(&sentence), "{sentence}? {errors}");

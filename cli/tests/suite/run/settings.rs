@@ -31,6 +31,49 @@ fn settings_are_shown_with_their_origin_and_read_back() {
     assert_eq!(values(&show(folder.path())), values(&shown));
 }
 
+/// Programs in different folders mean the same folder of streams: one of the workflow is relative
+/// to its file, another one to where the command runs, and in a sweep to the folder of the run.
+#[test]
+fn programs_in_different_folders_share_the_folder_of_streams() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().canonicalize().expect("it is there");
+    let unit = |name: &str| {
+        format!(
+            "[[program]]\nname = '{name}'\ncommand = 'sh'\ncwd = '{name}'\n\
+             args = ['-c', 'echo \"$SAMITE_CONFIG\" | grep ^folder']\n"
+        )
+    };
+    let programs = unit("a") + &unit("b") + "[config.stage.field]\nfolder = 'out'\n";
+    for (rest, of_stream) in [
+        ("", path.join("out")),
+        (
+            "[sweep]\nn = [1]\nfolder = 'runs/{n}'\n[parameters]\nn = 0\n",
+            path.join("runs/1/out"),
+        ),
+    ] {
+        let file = workflow(&path, &(programs.clone() + rest));
+        for name in ["a", "b"] {
+            let run = of_stream.parent().expect("it has one");
+            std::fs::create_dir_all(run.join(name)).expect("a scratch folder can be written");
+        }
+        let output = output(&["run", "--tag-output=no", "--config=stage.folder=all", &file]);
+        let mut shown: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
+        shown.sort();
+        shown.dedup();
+        let here = std::env::current_dir().expect("it is there");
+        let base = if rest.is_empty() {
+            here
+        } else {
+            path.join("runs/1")
+        };
+        let folders = [base.join("all"), of_stream];
+        let mut expected = folders.map(|folder| format!("folder = \"{}\"", folder.display()));
+        expected.sort();
+        let stderr = stderr(&output);
+        assert_eq!(shown, expected, "{stderr}");
+    }
+}
+
 /// A launcher that is a unit has the settings of its own launcher, where neither its workflow nor
 /// its options say more.
 #[test]

@@ -127,6 +127,11 @@ impl Workflow {
         self.source.path()
     }
 
+    /// Returns the folder of this run, if it is one of a sweep.
+    pub fn run_folder(&self) -> Option<&Path> {
+        self.run_folder.as_deref()
+    }
+
     /// Returns its text; the table `[config]` in it holds settings.
     pub fn text(&self) -> &str {
         self.source.text()

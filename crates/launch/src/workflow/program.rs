@@ -99,7 +99,7 @@ impl ProgramEntry {
 
 impl Workflow {
     /// Returns the folder of the file, to which all of its paths are relative.
-    pub(super) fn folder(&self) -> PathBuf {
+    pub fn folder(&self) -> PathBuf {
         let folder = self.path().parent().unwrap_or(Path::new(""));
         std::path::absolute(folder.join(".")).unwrap_or_else(|_| folder.to_owned())
     }
