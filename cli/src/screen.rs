@@ -163,6 +163,10 @@ impl Screen {
                     "{name} {exit}, and the job goes on, because it is optional: {said}"
                 ))
             }
+            Event::OutputLost { name, path, error } => Shown::own(format_args!(
+                "cannot write the output of {name} to {}: {error}; the job goes on, but nothing more is written to this file",
+                path.display()
+            )),
             _ => return,
         };
         let bytes = shown.bytes();

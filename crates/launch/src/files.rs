@@ -20,16 +20,18 @@ pub(crate) struct OutputFile {
 }
 
 impl OutputFile {
-    /// Appends a line, or a piece of one. If that fails, `failure` tells.
-    pub(crate) fn write(&self, text: &[u8], complete: bool) {
+    /// Appends a line, or a piece of one. Returns the error of the first write that fails.
+    pub(crate) fn write(&self, text: &[u8], complete: bool) -> Option<&io::Error> {
         if self.failed.get().is_some() {
-            return;
+            return None;
         }
         let end: &[u8] = if complete { b"\n" } else { b"" };
-        if let Err(error) = (&self.file).write_all(&[text, end].concat()) {
-            // It is set once.
-            let _ = self.failed.set(error);
-        }
+        let error = (&self.file).write_all(&[text, end].concat()).err()?;
+        Some(self.failed.get_or_init(|| error))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 }
 

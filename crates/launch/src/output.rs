@@ -9,6 +9,7 @@ use crate::plan::Name;
 use crate::words::{LastWords, plain};
 use serde::Deserialize;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::path::Path;
 use std::rc::Rc;
 
 /// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
@@ -47,6 +48,17 @@ pub enum Event<'a> {
     },
     /// All units have ended well. The agent of the job is still there.
     UnitsEnded,
+    /// A line of a unit could not be written to its file (a full disk). The job goes on, and
+    /// nothing more is written to this file. If nothing else fails, the job ends with
+    /// [`crate::Error::OutputFile`].
+    OutputLost {
+        /// The unit.
+        name: &'a Name,
+        /// The file, which units may share.
+        path: &'a Path,
+        /// The error of the system.
+        error: &'a io::Error,
+    },
     /// A unit of an optional program failed, and the job goes on without it.
     Missed {
         /// The unit.
@@ -274,7 +286,10 @@ impl Sink<'_, '_> {
         let is_sign = |sign: &str| String::from_utf8_lossy(text).contains(sign);
         *self.is_ready = *self.is_ready || self.ready.is_some_and(is_sign);
         if let Some(file) = &self.files[stream as usize] {
-            file.write(text, complete);
+            if let Some(error) = file.write(text, complete) {
+                let (name, path) = (self.name, file.path());
+                (self.on_event)(Event::OutputLost { name, path, error });
+            }
             return;
         }
         let (name, prefix) = (self.name, self.prefix);

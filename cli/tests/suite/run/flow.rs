@@ -67,6 +67,19 @@ fn failures_of_optional_units_and_restarts_are_said() {
     assert!(said.contains(solver), "{said}");
 }
 
+/// Also if the job fails because of something else.
+#[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let text = "[[program]]\nname = 'a'\ncommand = 'sh'\nstdout = '/dev/full'\n\
+                args = ['-c', 'echo lost; exit 3']\n";
+    let output = run(folder.path(), text, &[]);
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let lost = "samite: cannot write the output of a.0 to /dev/full: No space left on device";
+    assert!(said.contains(lost), "{said}");
+}
+
 #[test]
 fn a_sweep_runs_each_combination_in_its_folder() {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -304,6 +304,28 @@ fn units_have_files_and_folders_of_their_own() {
     assert_eq!(seen.pids.len(), 0);
 }
 
+/// A file that cannot be written is reported at once, and only once, also if the job fails because
+/// of something else.
+#[test]
+fn output_that_cannot_be_written_is_reported_at_once() {
+    let mut full = sh("full", "echo one; echo two; exit 3");
+    full.setup.stdout = Some("/dev/full".into());
+    let mut lost = Vec::new();
+    let (result, _) = watch(&plan([full]), |event, seen| {
+        if let Event::OutputLost { name, path, error } = event {
+            assert_eq!(seen.ends, []);
+            lost.push((name.to_string(), path.display().to_string(), error.kind()));
+        }
+    });
+    assert_eq!(result.expect_err("the unit failed").exit_code(), 3);
+    let once = (
+        "full.0".to_owned(),
+        "/dev/full".to_owned(),
+        std::io::ErrorKind::StorageFull,
+    );
+    assert_eq!(lost, [once]);
+}
+
 /// One file under two paths has the lines of both streams.
 #[test]
 fn a_file_may_have_two_paths() {
