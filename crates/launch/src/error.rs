@@ -182,7 +182,25 @@ pub enum Error {
         /// The timeout.
         after: std::time::Duration,
     },
-    /// A file for the output of units could not be created or written.
+    /// A file for the output of units could not be created.
+    #[error("cannot create {} for the output of units; nothing was started", path.display())]
+    CreateOutput {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// A program would read output that is not complete when it starts.
+    #[error("{} is the standard input of {reader}, {}; nothing was started", path.display(), clash(reader, writer))]
+    InputIsOutput {
+        /// The file.
+        path: PathBuf,
+        /// The program that has it as standard input.
+        reader: String,
+        /// A program whose output the file gets, and which does not come before the other.
+        writer: String,
+    },
+    /// A file for the output of units could not be written.
     #[error("cannot write the output of units to {}", path.display())]
     OutputFile {
         /// The file.
@@ -211,6 +229,7 @@ samite_mem::error_codes!(Error, "launch", {
     NothingToRun = 705, ProcessLimit = 706, FileLimit = 707, Spawn = 708, AgentStart = 709,
     AgentSilent = 710, AgentLost = 711, UnitFailed = 712, Interrupted = 713, System = 714,
     SettingsTooLong = 715, UnitsDisagree = 716, TimedOut = 717, OutputFile = 718,
+    CreateOutput = 719, InputIsOutput = 720,
 });
 
 impl Error {
@@ -228,6 +247,8 @@ impl Error {
             | Self::NoSuchProgram { .. }
             | Self::NotExecutable { .. }
             | Self::NothingToRun { .. }
+            | Self::CreateOutput { .. }
+            | Self::InputIsOutput { .. }
             | Self::SettingsTooLong { .. } => 2,
             _ => 1,
         }
@@ -308,6 +329,16 @@ fn ended_before(after: &[Name]) -> String {
         [] => String::new(),
         after => format!(", after {} had ended without an error", list(after, "and")),
     }
+}
+
+/// Says why a program must not read the output of another one, or of itself.
+fn clash(reader: &str, writer: &str) -> String {
+    if reader == writer {
+        return "which would read its own output from it; use another file".to_owned();
+    }
+    format!(
+        "which would find it empty or incomplete, because it gets the output of {writer}, and {reader} does not come after {writer}; write `after = [\"{writer}\"]` for {reader}, or use another file"
+    )
 }
 
 /// Says between whom a contradiction is, and how the unit ended that found it.

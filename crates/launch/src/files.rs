@@ -1,4 +1,4 @@
-//! The files that get the output of units.
+//! The files that get the output of units, and those that are their standard input.
 
 use crate::error::Error;
 use crate::plan::{Plan, Program};
@@ -45,12 +45,13 @@ impl OutputFiles {
     /// Creates the files of all units, and the folders that they lie in.
     ///
     /// # Errors
-    /// [`Error::OutputFile`] names the one that cannot be created.
+    /// [`Error::CreateOutput`] names the one that cannot be created, [`Error::InputIsOutput`] one
+    /// that a unit must not read.
     pub(crate) fn create(plan: &Plan) -> Result<Self, Error> {
+        check_inputs(plan)?;
         let mut files = BTreeMap::new();
         for path in paths(&plan.programs) {
-            let file = check_unread(plan, path).and_then(|()| create(path));
-            let file = file.map_err(|source| Error::OutputFile {
+            let file = create(path).map_err(|source| Error::CreateOutput {
                 path: path.clone(),
                 source,
             })?;
@@ -94,23 +95,81 @@ pub(crate) fn paths(programs: &[Program]) -> BTreeSet<&PathBuf> {
     paths.flatten().collect()
 }
 
-/// Refuses a file that a unit reads from the beginning of the job: it would be empty.
-fn check_unread(plan: &Plan, path: &Path) -> io::Result<()> {
-    let first = plan
-        .programs
-        .iter()
-        .filter(|program| program.after.is_empty());
-    for program in first {
-        let mut setups = (0..program.units).map(|rank| program.setup_of(rank));
-        if setups.any(|setup| setup.stdin.as_deref() == Some(path)) {
-            let message = format!(
-                "it is the standard input of {} as well, which would find it empty; use another file",
-                program.name
-            );
-            return Err(io::Error::other(message));
+/// Refuses a file that is the standard input of a program, and gets the output of one that the
+/// program does not come after. It is emptied before the job begins, and a program that reads what
+/// it writes itself may never come to the end of it.
+fn check_inputs(plan: &Plan) -> Result<(), Error> {
+    // Units mostly share their files, and each path is resolved once per program.
+    let (mut inputs, mut outputs) = (BTreeSet::new(), BTreeSet::new());
+    for program in &plan.programs {
+        let with_name = |path| (path, program.name.as_str());
+        for setup in setups(std::slice::from_ref(program)) {
+            inputs.extend(setup.stdin.iter().map(with_name));
+            let files = [&setup.stdout, &setup.stderr].into_iter().flatten();
+            outputs.extend(files.map(with_name));
+        }
+    }
+    if inputs.is_empty() {
+        return Ok(());
+    }
+    let mut writers: BTreeMap<PathBuf, Vec<&str>> = BTreeMap::new();
+    for (path, writer) in outputs {
+        writers.entry(resolve(path)).or_default().push(writer);
+    }
+    for (path, reader) in inputs {
+        let earlier = earlier(plan, reader);
+        let mut writers = writers.get(&resolve(path)).into_iter().flatten();
+        if let Some(writer) = writers.find(|writer| !earlier.contains(**writer)) {
+            return Err(Error::InputIsOutput {
+                path: path.clone(),
+                reader: reader.to_owned(),
+                writer: (*writer).to_owned(),
+            });
         }
     }
     Ok(())
+}
+
+/// Returns the names of the programs that are ready before this one starts.
+fn earlier<'p>(plan: &'p Plan, name: &'p str) -> BTreeSet<&'p str> {
+    let (mut earlier, mut next) = (BTreeSet::new(), vec![name]);
+    while let Some(name) = next.pop() {
+        // A program without units waits for no other.
+        let mut programs = plan.programs.iter().filter(|program| program.units > 0);
+        let program = programs.find(|program| program.name == name);
+        for before in program.into_iter().flat_map(|program| &program.after) {
+            if earlier.insert(before.as_str()) {
+                next.push(before);
+            }
+        }
+    }
+    earlier
+}
+
+/// Returns a path without symbolic links, as far as it exists.
+fn resolve(path: &Path) -> PathBuf {
+    path.canonicalize()
+        .unwrap_or_else(|_| match (path.parent(), path.file_name()) {
+            (Some(folder), Some(name)) => resolve(folder).join(name),
+            _ => path.to_owned(),
+        })
+}
+
+/// Opens the standard input of a unit. Opening a named pipe would wait for its writer, and the
+/// launcher would hear no signal meanwhile.
+///
+/// # Errors
+/// Those of the system; it is not a regular file.
+pub(crate) fn open_input(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        let message = "it is not a regular file, so it cannot be a standard input";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(file)
 }
 
 /// Opens a file, and empties it. Nothing here waits for the reader of a named pipe.

@@ -15,11 +15,12 @@
 //! `plan` the plan and the search for a program · `workflow` the file, its programs and edges ·
 //! `parameters` the values that a workflow leaves open · `source` lines and nearest names for
 //! messages · `setup` what a unit is started with · `spawn` one process · `units` which run ·
-//! `files` for output · `agent` the start of the agent · `output` lines from pipes · `words` the
-//! last words of a process · `backlog` lines that are not read yet · `job` the run (`judge`: what
-//! ends mean) · `reap` children that have ended · `cause` which failure was the first one ·
-//! `signals` signals as file descriptors · `limits` file descriptors · `exec` what a new unit does
-//! before it becomes its program · `guard` ends groups after the launcher was killed · `error`.
+//! `files` for input and output · `agent` the start of the agent · `output` lines from pipes ·
+//! `words` the last words of a process · `backlog` lines that are not read yet · `job` the run
+//! (`judge`: what ends mean) · `reap` children that have ended · `cause` which failure was the
+//! first one · `signals` signals as file descriptors · `limits` file descriptors · `exec` what a
+//! new unit does before it becomes its program · `guard` ends groups after the launcher was killed
+//! · `error`.
 //!
 //! # Rules
 //! * Every process leads its own group. The whole group is killed when the process ends, or when

@@ -1,7 +1,7 @@
 //! One process of a job: its start, signals to it, its end.
 
 use crate::error::{Error, Exit};
-use crate::files::OutputFiles;
+use crate::files::{OutputFiles, open_input};
 use crate::limits::{self, Pipes};
 use crate::output::{Event, Output, Stream, pipe};
 use crate::plan::{Name, Plan};
@@ -10,7 +10,6 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgid, getpid, kill_process, kill_process_group, waitid,
 };
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -266,7 +265,7 @@ fn settle(command: &mut Command, setup: &Setup) -> io::Result<()> {
         io::Error::new(error.kind(), format!("{}: {error}", path.display()))
     };
     if let Some(path) = &setup.stdin {
-        let file = File::open(path).map_err(|error| about(path, error))?;
+        let file = open_input(path).map_err(|error| about(path, error))?;
         command.stdin(file);
     }
     if let Some(folder) = &setup.cwd {

@@ -297,11 +297,9 @@ fn units_have_files_and_folders_of_their_own() {
     assert_eq!(seen.pids.len(), 1);
     full.setup.stdout = Some(file("in").join("out"));
     let (result, seen) = watch(&plan([full]), |_, _| {});
-    assert!(
-        matches!(result, Err(Error::OutputFile { .. })),
-        "{result:?}"
-    );
-    assert_eq!(seen.pids.len(), 0);
+    let error = result.expect_err("the file is no folder");
+    assert!(matches!(error, Error::CreateOutput { .. }), "{error}");
+    assert_eq!((seen.pids.len(), error.exit_code()), (0, 2));
 }
 
 /// A file that cannot be written is reported at once, and only once, also if the job fails because
@@ -355,23 +353,45 @@ fn a_named_pipe_stops_no_launcher() {
     let mut unit = sh("a", script);
     unit.setup.stdout = Some(path.clone());
     let job = plan([unit]);
-    let refused = |result: Result<(), Error>| {
-        let error = result.expect_err("nobody reads");
-        assert!(
-            matches!(&error, Error::OutputFile { path: of, .. } if *of == path),
-            "{error}"
-        );
-    };
     let (result, seen) = watch(&job, |_, _| {});
-    refused(result);
-    assert_eq!(seen.pids.len(), 0);
+    let error = result.expect_err("nobody reads");
+    let Error::CreateOutput { path: of, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((of, seen.pids.len()), (&path, 0));
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
     let _reader = rustix::fs::open(&path, flags, rustix::fs::Mode::empty()).expect("it is there");
-    refused(watch(&job, |_, _| {}).0);
+    let error = watch(&job, |_, _| {}).0.expect_err("the pipe is full");
+    let Error::OutputFile { path: of, .. } = &error else {
+        panic!("{error}")
+    };
+    assert_eq!((of, error.exit_code()), (&path, 1));
 }
 
-/// A file that a unit reads from the start would be emptied before. An earlier program may write
-/// it.
+/// A launcher that waits for the writer of a named pipe hears no signal, and ends nothing in time.
+#[test]
+fn a_standard_input_is_a_regular_file() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join("pipe");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("the folder is there");
+    let mut reader = sh("reader", "cat");
+    reader.after = vec!["mesh".to_owned()];
+    for path in [path.as_path(), folder.path()] {
+        reader.setup.stdin = Some(path.to_owned());
+        let (result, seen) = watch(&plan([sh("mesh", "true"), reader.clone()]), |_, _| {});
+        let Err(Error::Spawn { name, source }) = result else {
+            panic!("{result:?}")
+        };
+        let said = format!("{}: it is not a regular file", path.display());
+        assert!(source.to_string().starts_with(&said), "{source}");
+        assert_eq!((name.to_string(), seen.pids.len()), ("reader.0".into(), 1));
+    }
+}
+
+/// A file that gets output is emptied before the job begins, so that only programs may read it that
+/// come after those that write it. A program that reads what it writes would never end.
 #[test]
 fn standard_input_is_what_an_earlier_program_writes() {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -381,15 +401,30 @@ fn standard_input_is_what_an_earlier_program_writes() {
     mesh.setup.stdout = Some(file.clone());
     let mut solver = sh("solver", "cat");
     solver.setup.stdin = Some(file.clone());
-    let (result, _) = watch(&plan([mesh.clone(), solver.clone()]), |_, _| {});
-    let Err(Error::OutputFile { source, .. }) = result else {
-        panic!("{result:?}")
+    let refused = |programs: [&Program; 3], said: &str| {
+        let (result, seen) = watch(&plan(programs.map(Program::clone)), |_, _| {});
+        let error = result.expect_err("it is refused");
+        let name = file.display();
+        let said = format!("{name} is the standard input of solver, which would {said}");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        assert_eq!((error.exit_code(), seen.pids.len()), (2, 0));
+        assert_eq!(std::fs::read_to_string(&file).expect("kept"), "old\n");
     };
-    let said = "it is the standard input of solver as well";
-    assert!(source.to_string().starts_with(said), "{source}");
-    assert_eq!(std::fs::read_to_string(&file).expect("kept"), "old\n");
-    solver.after = vec!["mesh".to_owned()];
-    let (result, seen) = watch(&plan([mesh, solver]), |_, _| {});
+    let other = sh("other", "true");
+    refused([&mesh, &solver, &other], "find it empty or incomplete");
+    // It comes after a program that does not write the file.
+    solver.after = vec!["other".to_owned()];
+    refused([&mesh, &solver, &other], "find it empty or incomplete");
+    // It writes the file itself, which a symbolic link does not hide.
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&file, &link).expect("the folder is there");
+    let mut both = solver.clone();
+    both.setup.stderr = Some(link);
+    refused([&sh("mesh", "true"), &both, &other], "read its own output");
+    // Between the two there may be others.
+    let mut other = other;
+    other.after = vec!["mesh".to_owned()];
+    let (result, seen) = watch(&plan([mesh, solver, other]), |_, _| {});
     result.expect("all end well");
     assert_eq!(seen.lines, ["[solver.0] made\n"]);
 }
