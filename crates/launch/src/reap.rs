@@ -14,9 +14,10 @@ pub(crate) fn ended_child() -> Option<u32> {
 
 /// Reaps until no ended child is left. Returns which processes ended, and how. `ended_child` asks
 /// the kernel for children that have ended, so the cost of a wake-up depends on the number of ends,
-/// not of processes. `reap` reaps one of them.
+/// not of processes. `reap` reaps one of them. `numbers` keeps only those that are not reaped: the
+/// next process that is started may have the process id of one that is.
 pub(crate) fn reap_ended(
-    numbers: &BTreeMap<u32, usize>,
+    numbers: &mut BTreeMap<u32, usize>,
     mut ended_child: impl FnMut() -> Option<u32>,
     mut reap: impl FnMut(usize) -> Option<Exit>,
 ) -> Vec<(usize, Exit)> {
@@ -25,14 +26,18 @@ pub(crate) fn reap_ended(
         let Some(&index) = numbers.get(&pid) else {
             // A child that another part of this process has started and not reaped yet: ours may be
             // behind it.
-            let all = numbers.values();
-            ended.extend(all.filter_map(|&index| Some((index, reap(index)?))));
+            numbers.retain(|_, index| {
+                let exit = reap(*index);
+                ended.extend(exit.map(|exit| (*index, exit)));
+                exit.is_none()
+            });
             break;
         };
-        match reap(index) {
-            Some(exit) => ended.push((index, exit)),
-            None => break,
-        }
+        let Some(exit) = reap(index) else {
+            break;
+        };
+        numbers.remove(&pid);
+        ended.push((index, exit));
     }
     ended
 }
@@ -61,6 +66,7 @@ mod tests {
                 asked_for_one: Cell::new(0),
             };
             let numbers = (0..MANY).map(|number| (FIRST_PID + number, number as usize));
+            let mut numbers: BTreeMap<u32, usize> = numbers.collect();
             let any = || {
                 children.asked_for_any.update(|count| count + 1);
                 children.ended.borrow().first().copied()
@@ -74,8 +80,11 @@ mod tests {
                 ended.remove(at);
                 Some(Exit::Code(0))
             };
-            let reaped = reap_ended(&numbers.collect(), any, one);
-            let reaped = reaped.into_iter().map(|(index, _)| index).collect();
+            let reaped = reap_ended(&mut numbers, any, one);
+            let reaped: Vec<usize> = reaped.into_iter().map(|(index, _)| index).collect();
+            // Another process may have the number of one that was reaped.
+            let left = (0..MANY as usize).filter(|index| !reaped.contains(index));
+            assert!(numbers.into_values().eq(left), "{reaped:?}");
             let asked = (children.asked_for_any.get(), children.asked_for_one.get());
             (reaped, asked.0, asked.1)
         }

@@ -73,7 +73,6 @@ impl Job<'_> {
         };
         on_event(unit.started());
         unit.restarts = old.restarts + 1;
-        self.numbers.remove(&old.pid());
         self.numbers.insert(unit.pid(), index);
         self.processes[index] = unit;
     }

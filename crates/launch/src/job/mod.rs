@@ -122,7 +122,7 @@ struct Job<'a> {
     /// The agent if there is one, then the units in the order in which they were started.
     processes: Vec<Process>,
     units: Units<'a>,
-    /// The index of the process with a process id.
+    /// The index of the process with a process id, unless it is reaped.
     numbers: BTreeMap<u32, usize>,
     guard: Option<Guard>,
     children: ChildWatch,
@@ -318,8 +318,8 @@ impl Job<'_> {
         if !self.children.clear() {
             return Vec::new();
         }
-        let numbers = std::mem::take(&mut self.numbers);
-        let ended = reap_ended(&numbers, ended_child, |index| {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        let ended = reap_ended(&mut numbers, ended_child, |index| {
             self.reap_one(index, on_event)
         });
         self.numbers = numbers;
