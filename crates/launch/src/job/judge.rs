@@ -6,6 +6,14 @@ use crate::error::{Error, Exit};
 use crate::output::Event;
 use std::time::Instant;
 
+/// What keeps a job going when a unit has failed.
+enum Remedy {
+    /// The unit is started again.
+    StartAgain,
+    /// The unit is optional.
+    GoOn,
+}
+
 impl Job<'_> {
     /// Tells of the ends of processes. Starts units again that failed and may be, and drops the
     /// failures of optional programs. Returns the other ends.
@@ -14,46 +22,49 @@ impl Job<'_> {
         ended: Vec<(usize, Exit)>,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Vec<(usize, Exit)> {
-        // If another failure ends the job, nothing is started again, and each failure may be the
-        // cause of the others.
+        // If another failure ends the job, nothing is started again, and each failure, also that of
+        // an optional unit, may be the cause of the others.
         let goes_on = self.ending.is_none() && !ended.iter().any(|&end| self.ends_the_job(end));
         let mut left = Vec::new();
         for (index, exit) in ended {
             let unit = &self.processes[index];
-            let (is_restarted, is_optional) = self.chances(index, exit);
-            if is_restarted && goes_on && self.ending.is_none() {
-                self.start_again(index, exit, on_event);
-                continue;
+            // A unit that cannot be started again ends the job.
+            let remedy = self.remedy(index, exit);
+            match remedy.filter(|_| goes_on && self.ending.is_none()) {
+                Some(Remedy::StartAgain) => self.start_again(index, exit, on_event),
+                Some(Remedy::GoOn) => {
+                    on_event(unit.ended(exit, false));
+                    on_event(Event::Missed {
+                        name: &unit.name,
+                        exit,
+                        said: unit.output.last_words().shown(),
+                    });
+                }
+                None => {
+                    on_event(unit.ended(exit, false));
+                    left.push((index, exit));
+                }
             }
-            on_event(unit.ended(exit, false));
-            if is_optional && !is_restarted && self.ending.is_none() {
-                on_event(Event::Missed {
-                    name: &unit.name,
-                    exit,
-                    said: unit.output.last_words().shown(),
-                });
-                continue;
-            }
-            left.push((index, exit));
         }
         left
     }
 
-    /// Returns whether a process that ended is a unit that failed and may be started again, and
-    /// whether it is one that failed and is optional.
-    fn chances(&self, index: usize, exit: Exit) -> (bool, bool) {
+    /// Returns what keeps the job going after a process ended, if it is a unit that failed.
+    fn remedy(&self, index: usize, exit: Exit) -> Option<Remedy> {
         let process = &self.processes[index];
         if exit.is_success() || !is_unit(process) {
-            return (false, false);
+            return None;
         }
-        let is_restarted = self.units.is_restarted(process, exit);
-        (is_restarted, self.units.is_optional(process))
+        if self.units.is_restarted(process, exit) {
+            return Some(Remedy::StartAgain);
+        }
+        self.units.is_optional(process).then_some(Remedy::GoOn)
     }
 
     /// Returns true if the job cannot go on after this end.
     fn ends_the_job(&self, (index, exit): (usize, Exit)) -> bool {
         let is_failure = !exit.is_success() || !is_unit(&self.processes[index]);
-        is_failure && self.chances(index, exit) == (false, false)
+        is_failure && self.remedy(index, exit).is_none()
     }
 
     /// Starts a unit for another time. If that fails, the job ends.

@@ -526,18 +526,26 @@ fn wait_for_end(pid: u32) {
     }
 }
 
-/// A unit is killed that would be started again, but another one has failed because of that before
-/// the launcher heard of either.
+/// A unit is killed that would be started again, or is optional, but another one has failed because
+/// of that before the launcher heard of either.
 #[test]
-fn a_unit_that_is_not_started_again_may_be_the_cause() {
-    let mut writer = sh("writer", "echo up; while :; do sleep 1000; done");
-    writer.restart = 1;
+fn a_failure_that_would_be_pardoned_may_be_the_cause() {
+    for (restart, optional) in [(1, false), (0, true)] {
+        let mut writer = sh("writer", "echo up; while :; do sleep 1000; done");
+        (writer.restart, writer.optional) = (restart, optional);
+        check_cause(writer);
+    }
+}
+
+/// Kills the unit `writer.0`, and the one that waits for it, and checks that the first is reported.
+fn check_cause(writer: Program) {
     let lost = "echo Error: writer.0 was lost during a read >&2; exit 1";
     let script = format!("trap '{lost}' USR1; echo up; while :; do sleep 0.01; done");
     let mut job = plan([sh("reader", &script), writer]);
     job.grace = Duration::MAX;
     let (result, seen) = watch(&job, |event, seen| {
         assert!(!matches!(event, Event::Ended { again: true, .. }));
+        assert!(!matches!(event, Event::Missed { .. }), "the job ends");
         if matches!(event, Event::Line(line) if line.stream == Stream::Stdout)
             && seen.lines.len() == 2
         {
