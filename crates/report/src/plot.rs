@@ -15,6 +15,11 @@ const INK_SVG: &str = "#010203";
 /// per pixel of the page.
 const SIZE: (u32, u32) = (1680, 840);
 
+/// The largest number that is drawn, and the smallest one on a logarithmic scale is its inverse:
+/// the drawing library places marks up to the end of the scale, which it would not reach if a factor
+/// made that infinite.
+const MOST: f64 = 1e150;
+
 /// Points of a line: more than its width in pixels.
 const POINTS: usize = 800;
 
@@ -41,7 +46,7 @@ impl Shown {
 pub enum Scale {
     /// Equal distances are equal differences.
     Linear,
-    /// Equal distances are equal factors; values that are not above 0 are omitted.
+    /// Equal distances are equal factors; values below 1e-150 are omitted.
     Log,
 }
 
@@ -52,8 +57,8 @@ pub struct Diagram {
     pub title: String,
     /// The name of the horizontal axis.
     pub along: String,
-    /// Where a point is on the horizontal axis, and its value. Points that are not finite are
-    /// omitted, and of many points some: see [`representative`].
+    /// Where a point is on the horizontal axis, and its value. Points that are not finite, or beyond
+    /// 1e150, are omitted, and of many points some: see [`representative`].
     pub points: Vec<(f64, f64)>,
     /// The scale of the values.
     pub scale: Scale,
@@ -93,15 +98,27 @@ impl Diagram {
     }
 
     fn is_drawn(&self, &(at, value): &(f64, f64)) -> bool {
-        at.is_finite() && value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
+        let is_shown = match self.scale {
+            Scale::Linear => value.abs() <= MOST,
+            Scale::Log => (1.0 / MOST..=MOST).contains(&value),
+        };
+        at.abs() <= MOST && is_shown
     }
 
     /// Draws the diagram.
     pub(crate) fn svg(&self) -> Result<String, Error> {
-        let points = representative(self.points.len(), POINTS).into_iter();
-        let points = points.map(|at| self.points[at]);
-        let points: Vec<_> = points.filter(|point| self.is_drawn(point)).collect();
+        let drawn = self.points.iter().filter(|point| self.is_drawn(point));
+        let drawn: Vec<(f64, f64)> = drawn.copied().collect();
+        let points = representative(drawn.len(), POINTS).into_iter();
+        let mut points: Vec<_> = points.map(|at| drawn[at]).collect();
         let values = extent(&points, |point| point.1).unwrap_or(1.0..1.0);
+        // The library takes differences of less than 2e-16 for none, so what it draws is around 1.
+        let unit = match self.scale {
+            Scale::Linear => decade(values.start.abs().max(values.end.abs())),
+            Scale::Log => decade(values.start),
+        };
+        points.iter_mut().for_each(|(_, value)| *value /= unit);
+        let values = values.start / unit..values.end / unit;
         let line = Line {
             title: &self.title,
             along: &self.along,
@@ -111,14 +128,15 @@ impl Diagram {
         match self.scale {
             Scale::Linear => {
                 let values = widened(values);
-                let tick = linear_tick(&values);
-                line.draw(values, tick)
+                let tick = linear_tick(values.start * unit..values.end * unit);
+                line.draw(values, |value| tick(value * unit))
             }
             Scale::Log => {
                 // Slightly beyond the powers of ten, so that rounding removes no mark at the ends.
                 let low = 10f64.powf(values.start.log10().floor()) * (1.0 - 1e-9);
                 let high = 10f64.powf(above_decade(values.end)) * (1.0 + 1e-9);
-                line.draw((low..high).log_scale(), |value| format!("{value:.0e}"))
+                let tick = |value| format!("{:.0e}", value * unit);
+                line.draw((low..high).log_scale(), tick)
             }
         }
     }
@@ -160,6 +178,7 @@ impl Line<'_> {
     {
         let steps = extent(self.points, |point| point.0).unwrap_or(0.0..0.0);
         let steps = steps.start..steps.end.max(steps.start + 1.0);
+        let decimals = decimals(&steps);
         let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
         let mut chart = ChartBuilder::on(&root)
             .margin(18)
@@ -173,7 +192,7 @@ impl Line<'_> {
             .x_labels(6)
             .y_labels(5)
             .x_desc(self.along)
-            .x_label_formatter(&|step| format!("{step:.0}"))
+            .x_label_formatter(&|step| format!("{step:.decimals$}"))
             .y_label_formatter(&|value| tick(*value))
             .label_style(text.clone())
             .axis_desc_style(text)
@@ -223,14 +242,34 @@ fn above_decade(value: f64) -> f64 {
     exponent.ceil().max(exponent.floor() + 1.0)
 }
 
+/// Returns the power of ten at or below a value; 1 for 0.
+fn decade(value: f64) -> f64 {
+    match value == 0.0 {
+        true => 1.0,
+        false => 10f64.powf(value.log10().floor()),
+    }
+}
+
+/// Returns a distance that the marks on an axis have at least, about.
+fn between_marks(values: &Range<f64>) -> f64 {
+    (values.end - values.start) / 5.0
+}
+
+/// Returns how many digits after the point distinguish the marks on an axis.
+fn decimals(values: &Range<f64>) -> usize {
+    (-between_marks(values).log10().floor()).clamp(0.0, 9.0) as usize
+}
+
 /// Returns the text of a mark on an axis: with enough digits to distinguish the marks, and an
 /// exponent if all are long.
-fn linear_tick(values: &Range<f64>) -> impl Fn(f64) -> String + use<> {
-    let exponent = values.end.abs().max(values.start.abs()) >= 1e6;
-    let between_marks = (values.end - values.start) / 5.0;
-    let decimals = (-between_marks.log10().floor()).clamp(0.0, 9.0) as usize;
-    move |value| match exponent {
-        true if value != 0.0 => format!("{value:.1e}"),
+fn linear_tick(values: Range<f64>) -> impl Fn(f64) -> String {
+    let largest = values.end.abs().max(values.start.abs());
+    let has_exponent = !(1e-3..1e6).contains(&largest);
+    let (between, decimals) = (between_marks(&values), decimals(&values));
+    let digits = (decade(largest) / between).log10().ceil().clamp(1.0, 9.0) as usize;
+    move |value| match has_exponent {
+        // Rounded, it may be slightly beside 0.
+        true if value.abs() > 1e-3 * between => format!("{value:.digits$e}"),
         true => "0".into(),
         false => format!("{value:.decimals$}"),
     }
@@ -278,12 +317,21 @@ mod tests {
 
     #[test]
     fn odd_series_are_drawn() {
-        let odd: [&[(f64, f64)]; 5] = [
+        let (huge, tiny) = (f64::MAX, f64::MIN_POSITIVE);
+        let odd: [&[(f64, f64)]; 12] = [
             &[],
             &[(0.0, 25.0)],
             &[(0.0, 0.0), (1.0, 0.0)],
             &[(0.0, f64::NAN), (1.0, -3.0), (2.0, 1e300)],
             &[(7.0, 1e-12), (8.0, 1e-12)],
+            // As of a simulation that diverges.
+            &[(0.0, 1.0), (1.0, 1e150), (2.0, 1.7e308)],
+            &[(0.0, -huge), (1.0, huge)],
+            &[(0.0, -1e150), (1.0, 1e150)],
+            &[(0.0, 1e-150), (1.0, 1e150)],
+            &[(0.0, tiny), (1.0, 5e-324)],
+            &[(-huge, 1.0), (huge, 2.0)],
+            &[(-1e150, 1.0), (1e150, 2.0)],
         ];
         for points in odd {
             let diagram = Diagram::new("odd", "step", points.into()).of_differences();
@@ -291,5 +339,62 @@ mod tests {
                 assert!(diagram.svg().unwrap().contains("</svg>"));
             }
         }
+    }
+
+    /// Returns the texts along the vertical and the horizontal axis.
+    fn marks(diagram: &Diagram) -> (Vec<String>, Vec<String>) {
+        let svg = diagram.svg().unwrap();
+        let texts = svg.split("<text ").skip(1).map(|text| {
+            let body = text.split('>').nth(1).unwrap_or_default();
+            let body = body.split('<').next().unwrap_or_default().trim();
+            (text.contains("text-anchor=\"end\""), body.to_owned())
+        });
+        let numbers = texts.filter(|(_, text)| text.parse::<f64>().is_ok());
+        let (vertical, horizontal): (Vec<_>, Vec<_>) = numbers.partition(|(at_end, _)| *at_end);
+        let texts = |marks: Vec<(bool, String)>| marks.into_iter().map(|(_, text)| text).collect();
+        (texts(vertical), texts(horizontal))
+    }
+
+    #[test]
+    fn marks_differ() {
+        let ranges = [
+            (0.0, 3.0),
+            (0.0, 1e-12),
+            (1e-20, 3e-20),
+            (-2e-20, 3e-20),
+            (1e6, 1e6 + 5.0),
+            (-4e7, 3e7),
+            (999_999.0, 999_999.5),
+            (1e140, 2e140),
+        ];
+        for (low, high) in ranges {
+            let points = vec![(0.0, low), (0.5, high), (3.0, low)];
+            let (vertical, horizontal) = marks(&Diagram::new("marks", "step", points));
+            for marks in [vertical, horizontal] {
+                let mut numbers: Vec<f64> =
+                    marks.iter().map(|mark| mark.parse().unwrap()).collect();
+                numbers.sort_by(f64::total_cmp);
+                numbers.dedup();
+                let all = marks.len();
+                assert!(
+                    all >= 2 && numbers.len() == all,
+                    "{low} to {high}: {marks:?}"
+                );
+            }
+        }
+        let points = vec![(0.0, 1e-22), (1.0, 1e-18)];
+        let (vertical, _) = marks(&Diagram::new("marks", "step", points).logarithmic());
+        assert!(vertical.contains(&"1e-20".to_owned()), "{vertical:?}");
+    }
+
+    #[test]
+    fn what_can_be_drawn_is_drawn() {
+        // One point in a thousand is finite, and it is none of those that would represent all.
+        let shown = representative(1000, POINTS);
+        let only = (0..1000).find(|at| !shown.contains(at));
+        let value = |at| if Some(at) == only { 1.0 } else { f64::NAN };
+        let points = (0..1000).map(|at| (at as f64, value(at))).collect();
+        let diagram = Diagram::new("one", "step", points);
+        assert!(diagram.has_points() && diagram.svg().unwrap().contains("<circle"));
     }
 }
