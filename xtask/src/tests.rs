@@ -1,10 +1,10 @@
 //! `cargo xtask test` and `cargo xtask loom`.
 
 use crate::arrows;
-use crate::command::cargo_with;
+use crate::command::{cargo_with, output};
 use crate::parts::{PARTS, Part};
-use crate::stress::TOGETHER;
-use anyhow::{Result, bail};
+use crate::stress::{TOGETHER, modules};
+use anyhow::{Context, Result, bail};
 
 /// Suites of processes that are run again with units that behave as if they were on 2 and on 3
 /// nodes. Suites with such cases of their own (`everywhere!`) are not listed.
@@ -34,37 +34,76 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
         let names: Vec<_> = missing.iter().map(|part| part.name).collect();
         bail!("--require-all, and missing: {}", names.join(", "));
     }
+    let suites = check_names(&modules()?)?;
     loom(filter)?;
     let environment: &[_] = match require_all {
         true => &[("SAMITE_TEST_REQUIRE_ALL", "1")],
         false => &[],
     };
-    let run = |more: &[(&str, &str)], targets: &[&str], filters: &[&str]| {
-        let environment = [environment, more].concat();
+    let has_cc = present.iter().any(|part| part.name == "cc");
+    let line = |targets: &[&str], filters: &[&str]| {
         let mut line = vec!["test", "--workspace"];
-        if present.iter().any(|part| part.name == "cc") {
+        if has_cc {
             line.push("--features=samite-cli/zarr");
         }
-        line.extend(targets);
-        line.push("--");
-        line.extend(filters);
+        let words = [&line, targets, &["--"], filters].concat();
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let run = |more: &[(&str, &str)], targets: &[&str], filters: &[&str]| {
+        let environment = [environment, more].concat();
+        let line = line(targets, filters);
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
         cargo_with(&environment, &line)
     };
     let named: Vec<&str> = filter.into_iter().collect();
     run(&[], &["--doc"], &named)?;
-    // The test runner runs what any of its filters names, so a name has to be in one of the suites.
-    let suites = match filter {
-        Some(name) if ON_NODES.iter().any(|suite| name.contains(suite)) => vec![name],
-        Some(_) => Vec::new(),
-        None => ON_NODES.to_vec(),
+    let together = ["--test", TOGETHER];
+    // The test runner runs what any of its filters names. So with a name, it is asked for its tests
+    // first, and gets the full names of those in the suites.
+    let listed = match filter {
+        Some(name) => {
+            let line = line(&together, &[name, "--list", "--format=terse"]);
+            let line: Vec<&str> = line.iter().map(String::as_str).collect();
+            output("cargo", &line).context("the tests cannot be listed")?
+        }
+        None => String::new(),
     };
-    if !suites.is_empty() {
+    let filters = match filter {
+        Some(_) => on_nodes(&listed),
+        None => suites.to_vec(),
+    };
+    if !filters.is_empty() {
         for nodes in ["2", "3"] {
-            let nodes = [("SAMITE_TEST_NODES", nodes)];
-            run(&nodes, &["--test", TOGETHER], &suites)?;
+            run(&[("SAMITE_TEST_NODES", nodes)], &together, &filters)?;
         }
     }
     run(&[], &["--lib", "--bins", "--tests", "--examples"], &named)
+}
+
+/// Returns the suites that are run on nodes, if there is a module for each: the tests of a suite
+/// that was renamed would be left out otherwise.
+fn check_names(modules: &[String]) -> Result<&'static [&'static str]> {
+    let is_module = |suite: &&&str| modules.iter().any(|module| suite == &module);
+    match ON_NODES.iter().find(|suite| !is_module(suite)) {
+        Some(gone) => bail!(
+            "xtask/src/tests.rs runs the suite `{gone}` on nodes, but no crate has a module of this name in tests/{TOGETHER}"
+        ),
+        None => Ok(&ON_NODES),
+    }
+}
+
+/// Returns the filters for the tests in a list of the test runner that are run on nodes too; none
+/// if there are no such tests.
+fn on_nodes(listed: &str) -> Vec<&str> {
+    let tests = listed
+        .lines()
+        .filter_map(|line| line.strip_suffix(": test"));
+    let in_suite = |test: &&str| ON_NODES.iter().any(|suite| test.starts_with(suite));
+    let mut filters: Vec<&str> = tests.filter(in_suite).collect();
+    if !filters.is_empty() {
+        filters.push("--exact");
+    }
+    filters
 }
 
 /// Runs the loom models. Loom replaces the atomics of a whole build, so it has its own build
@@ -87,4 +126,35 @@ pub(crate) fn loom(filter: Option<&str>) -> Result<()> {
     ];
     line.extend(filter);
     cargo_with(&[("RUSTFLAGS", flags.trim())], &line)
+}
+
+#[cfg(test)]
+mod names {
+    use super::*;
+
+    #[test]
+    fn a_suite_that_was_renamed_is_found() {
+        let all = modules().expect("cargo knows the packages");
+        check_names(&all).expect("all suites are there");
+        let renamed = |module: &String| match module.as_str() {
+            "faults::" => "failures::".to_owned(),
+            _ => module.clone(),
+        };
+        let renamed: Vec<String> = all.iter().map(renamed).collect();
+        let error = check_names(&renamed).expect_err("there is no module");
+        assert!(error.to_string().contains("`faults::`"), "{error}");
+    }
+
+    #[test]
+    fn a_name_without_its_suite_is_run_on_nodes() {
+        let listed = "faults::lost::a_lost_reader: test\nlock::a_lost_owner: test\n\
+                      streams::a_lost_writer: test\nlost_faults::it: test\n3: benchmark\n";
+        let filters = [
+            "faults::lost::a_lost_reader",
+            "streams::a_lost_writer",
+            "--exact",
+        ];
+        assert_eq!(on_nodes(listed), filters);
+        assert!(on_nodes("lock::a_lost_owner: test\n").is_empty());
+    }
 }

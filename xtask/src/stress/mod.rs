@@ -18,7 +18,7 @@ mod stops;
 mod suites;
 
 pub(crate) use processes::{SPIN, START, spin, start};
-pub(crate) use suites::TOGETHER;
+pub(crate) use suites::{TOGETHER, modules};
 
 use crate::arrows::metadata;
 use anyhow::{Context, Result, bail};

@@ -103,6 +103,15 @@ pub(super) fn suites(wanted: Option<&str>) -> Result<Vec<Suite>> {
     Ok(found)
 }
 
+/// Returns the modules of all binaries [`TOGETHER`], as the names of their tests begin: `lock::`.
+pub(crate) fn modules() -> Result<Vec<String>> {
+    let metadata = metadata()?;
+    let packages = metadata.packages.iter();
+    let suites = packages.flat_map(|package| of_package(&metadata, package));
+    let modules = suites.map(|suite| suite.module);
+    Ok(modules.filter(|module| !module.is_empty()).collect())
+}
+
 fn of_package(metadata: &Metadata, package: &Package) -> Vec<Suite> {
     let folder = Path::new(&package.manifest_path).parent();
     let folder = folder.unwrap_or(Path::new(&metadata.workspace_root));
@@ -119,7 +128,7 @@ fn of_package(metadata: &Metadata, package: &Package) -> Vec<Suite> {
     targets
         .filter(|target| target.kind.iter().any(|kind| kind == "test"))
         .flat_map(|target| match &*target.name {
-            TOGETHER => modules(folder)
+            TOGETHER => modules_of(folder)
                 .into_iter()
                 .map(|module| suite(&module, TOGETHER, format!("{module}::")))
                 .collect(),
@@ -129,7 +138,7 @@ fn of_package(metadata: &Metadata, package: &Package) -> Vec<Suite> {
 }
 
 /// Returns the modules of a crate's `tests/suite`.
-fn modules(folder: &Path) -> Vec<String> {
+fn modules_of(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder.join("tests").join(TOGETHER));
     let entries = entries.into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.path().file_stem()?.to_str().map(str::to_owned));
