@@ -181,12 +181,17 @@ fn eager_max(rates: &[Rate]) -> Option<u64> {
     small.take_while(at_once).map(|rate| rate.bytes).last()
 }
 
-/// Loads the stored figures; if there are none, measures and stores them. On a busy machine it
-/// returns guessed rates, and the next call tries again. `said` is called with a message before it
-/// measures.
+/// Loads the stored figures; if there are none, measures and stores them. On a busy machine, and
+/// where figures cannot be stored, it returns guessed rates, and the next call tries again. `said`
+/// is called with a message before it measures.
 pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
     if let Some(model) = load() {
         return model;
+    }
+    // Only what is stored has an effect, since units load it.
+    if let Err(error) = check_place() {
+        tracing::warn!(%error, "guessed rates are used, as figures of this host could not be kept");
+        return CostModel::default();
     }
     let before = Load::read();
     std::thread::sleep(GLANCE);
@@ -214,15 +219,32 @@ pub fn load_or_measure(said: impl FnOnce(&str)) -> CostModel {
     CostModel::default()
 }
 
-/// Stores figures for later runs.
-pub fn save(model: &CostModel) -> std::io::Result<()> {
-    let Some(path) = path() else { return Ok(()) };
+/// Returns where to write figures before they replace those of [`path`].
+fn place() -> std::io::Result<(PathBuf, PathBuf)> {
+    let no_home = || std::io::Error::other("neither XDG_CACHE_HOME nor HOME is set");
+    let path = path().ok_or_else(no_home)?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
+    let fresh = path.with_extension(format!("{}", std::process::id()));
+    Ok((fresh, path))
+}
+
+/// Finds out whether figures can be stored.
+fn check_place() -> std::io::Result<()> {
+    let (fresh, _) = place()?;
+    std::fs::write(&fresh, "")?;
+    std::fs::remove_file(fresh)
+}
+
+/// Stores figures for later runs.
+///
+/// # Errors
+/// There is no home directory, or the file cannot be written.
+pub fn save(model: &CostModel) -> std::io::Result<()> {
+    let (fresh, path) = place()?;
     let text = toml::to_string(model).map_err(std::io::Error::other)?;
     // Another unit may be reading the file, so it is replaced as a whole.
-    let fresh = path.with_extension(format!("{}", std::process::id()));
     let stored = std::fs::write(&fresh, text).and_then(|()| std::fs::rename(&fresh, path));
     if stored.is_err() {
         let _ = std::fs::remove_file(fresh);
@@ -305,8 +327,19 @@ mod tests {
         }
         let own = host::own_time() - before.own;
         assert!(own >= Duration::from_millis(100), "{own:?}");
-        assert!(before.used_since() >= 0.0);
-        let load = Load::read();
-        assert!(load.busy > Duration::ZERO && !load.cpus.is_empty());
+        // A neighbour, on the processors on which is measured: the kernel ends it when it has used
+        // a second.
+        let cpus: Vec<String> = before.cpus.iter().map(usize::to_string).collect();
+        let spin = "ulimit -t 1; while :; do :; done";
+        let before = Load::read();
+        let ended = std::process::Command::new("taskset")
+            .args(["-c", &cpus.join(","), "sh", "-c", spin])
+            .status()
+            .expect("taskset, of util-linux, can be started");
+        assert_eq!(ended.code(), None, "a signal ended it");
+        let all = before.at.elapsed() * before.cpus.len() as u32;
+        // Less the time of this process, in which other tests run. The kernel counts in ticks.
+        let seen = all.mul_f64(before.used_since()) + (host::own_time() - before.own);
+        assert!(seen >= Duration::from_millis(900), "{seen:?} of a second");
     }
 }
