@@ -84,6 +84,15 @@ impl Failure {
         }
     }
 
+    /// Returns true if a unit was killed by the signal that asked the job to end.
+    pub(crate) fn has_signal_of(&self, interrupt: &Failure) -> bool {
+        let Error::Interrupted { signal } = interrupt.error else {
+            return false;
+        };
+        let killed = Exit::Signal(signal);
+        matches!(self.error, Error::UnitFailed { exit, .. } if exit == killed)
+    }
+
     pub(crate) fn other(claim: Claim, error: Error) -> Self {
         Self {
             claim,

@@ -213,9 +213,11 @@ impl Job<'_> {
         while self.units_left() {
             self.wait(on_event)?;
             let ended = self.reap(on_event);
+            // A signal to all processes (systemd, a batch system) ends units, too. It has to be
+            // heard before their ends are judged.
+            self.hear_interrupts();
             let ended = self.pardon(ended, on_event);
             self.judge(&ended);
-            self.hear_interrupts();
             self.time_out();
             self.start_units(on_event);
         }

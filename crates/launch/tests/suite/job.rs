@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use samite_launch::{Error, Event, Exit, Interrupts, Plan, Program, Stream, run};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a job did, as the caller of `run` saw it.
@@ -218,10 +219,46 @@ fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
 }
 
+/// Signals go to the whole process of the tests: one test at a time sends some.
+static SIGNALS: Mutex<()> = Mutex::new(());
+
+/// As systemd and batch systems do it, the launcher gets the signal as well: before it looks at the
+/// units that it ended, or after.
+#[test]
+fn a_signal_to_all_processes_ends_the_job() {
+    let _only = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
+    let interrupts = Interrupts::install().expect("handlers");
+    let raise = || signal_hook::low_level::raise(signal_hook::consts::SIGTERM).expect("to oneself");
+    for is_late in [false, true] {
+        let mut first = sh("first", "echo up; while :; do sleep 1000; done");
+        first.restart = u32::from(!is_late);
+        let other = sh("other", "while :; do sleep 0.01; done");
+        let mut job = plan([first, other]);
+        job.grace = Duration::MAX;
+        let (result, seen) = watch_with(&job, Some(&interrupts), |event, seen| match event {
+            Event::Line(_) => {
+                kill_process(pid_of(seen.pids[0]), Signal::TERM).expect("it is alive");
+                wait_for_end(seen.pids[0]);
+                (!is_late).then(raise);
+            }
+            Event::Ended { name, again, .. } if name.program() == "first" => {
+                assert!(!again, "the job ends");
+                is_late.then(raise);
+            }
+            _ => {}
+        });
+        let error = result.expect_err("it was ended");
+        let sentence = "the job was ended by signal 15 (SIGTERM)";
+        assert_eq!(error.to_string(), sentence);
+        assert_eq!(seen.pids.len(), 2);
+    }
+}
+
 /// Units clean up after the failure of another one: the first Ctrl-C meanwhile is no second wish.
 /// (When it is one is a question of time, which `job` answers for times that are given.)
 #[test]
 fn the_first_interrupt_after_a_failure_kills_nobody() {
+    let _only = SIGNALS.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a scratch folder");
     let file = |name| folder.path().join(name).display().to_string();
     let (up, heard, end) = (file("up"), file("heard"), file("end"));
