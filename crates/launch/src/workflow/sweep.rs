@@ -13,9 +13,12 @@ use crate::error::Error;
 use crate::parameters::fill_in;
 use crate::source::suggestion;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use toml::Spanned;
 
+/// The maximum number of runs. All are made before the first one starts.
+const MOST_RUNS: usize = 10_000;
 /// The key that is not a parameter.
 const FOLDER: &str = "folder";
 
@@ -43,8 +46,8 @@ impl Workflow {
     /// parameters that were not set. Without a sweep it is the workflow itself.
     ///
     /// # Errors
-    /// [`Error::Workflow`]: a key of the sweep is not a parameter, a value does not fit, or two
-    /// runs have the same folder.
+    /// [`Error::Workflow`]: a key of the sweep is not a parameter, a value does not fit, two runs
+    /// have the same folder, or there are too many.
     pub fn runs(&self) -> Result<Vec<Run>, Error> {
         let mut runs = vec![Run {
             label: String::new(),
@@ -69,6 +72,12 @@ impl Workflow {
                     let value = self.values.get(name).filter(|_| self.given.contains(name));
                     let one = value.map(|value| vec![Value::Text(value.clone())]);
                     let values = one.as_ref().unwrap_or(values);
+                    if runs.len().saturating_mul(values.len()) > MOST_RUNS {
+                        let message = format!(
+                            "[sweep]: with the values of `{name}` there are more than {MOST_RUNS} combinations; leave out some, or set a parameter on the command line"
+                        );
+                        return Err(self.source.error(key.span(), message));
+                    }
                     runs = runs.iter().flat_map(|run| run.with(name, values)).collect();
                 }
                 _ => {
@@ -80,7 +89,7 @@ impl Workflow {
         let own = names.iter().map(|name| format!("{{{name}}}"));
         let own = format!("sweep/{}", own.collect::<Vec<_>>().join("-"));
         let pattern = pattern.unwrap_or_else(|| Spanned::new(0..0, own));
-        let mut taken: Vec<PathBuf> = Vec::new();
+        let mut taken: BTreeSet<PathBuf> = BTreeSet::new();
         for run in &mut runs {
             let folder = fill_in(pattern.get_ref(), &run.workflow.values)
                 .map_err(|message| self.source.error(pattern.span(), message))?;
@@ -92,7 +101,7 @@ impl Workflow {
                 );
                 return Err(self.source.error(pattern.span(), message));
             }
-            taken.push(folder.clone());
+            taken.insert(folder.clone());
             run.workflow.run_folder = Some(folder.clone());
             run.folder = Some(folder);
         }

@@ -276,6 +276,16 @@ fn a_sweep_has_a_run_for_each_combination() {
     assert_eq!(program.setup.args, ["2b"]);
     assert_eq!(program.setup.stdout, Some(folder.join("out")));
     assert_eq!(program.setup.cwd, Some(folder));
+    // Too many runs are refused before they are made.
+    let many: Vec<String> = (0..101).map(|at| at.to_string()).collect();
+    let many = many.join(", ");
+    let axis = |name: char| format!("{name} = [{many}]\n");
+    let axes: String = ('c'..='l').map(axis).collect();
+    let declared: String = ('c'..='l').map(|name| format!("{name} = 1\n")).collect();
+    let text_of_many =
+        format!("[parameters]\n{declared}[sweep]\n{axes}[[program]]\nname = 'p'\ncommand = 'sh'\n");
+    let error = runs(&text_of_many).expect_err("too many").to_string();
+    assert!(error.contains("more than 10000 combinations"), "{error}");
     // What the run sets is not swept.
     let mut workflow = parse(text).expect("well-formed");
     workflow.set("n=7").expect("a number");
