@@ -1,8 +1,9 @@
 //! A program of a workflow, and its units.
 //!
 //! All paths are relative to the folder of the file. In a sweep, `cwd`, `stdout` and `stderr` are
-//! relative to the folder of the run, which is the default of `cwd`. In `args`, `env`, `cwd`,
-//! `stdin`, `stdout` and `stderr`, `{rank}` is the rank of the unit, `{instance}` the number of the
+//! relative to the folder of the run, which is the default of `cwd`; so is `stdin` of a program
+//! with `after`, because an earlier program may write it. In `args`, `env`, `cwd`, `stdin`,
+//! `stdout` and `stderr`, `{rank}` is the rank of the unit, `{instance}` the number of the
 //! instance, and `{folder}` the folder of the file.
 
 use super::condition::holds;
@@ -63,13 +64,25 @@ impl Values<'_> {
         args.iter().map(|arg| Ok(fill(arg)?.into())).collect()
     }
 
-    /// Returns the path of a file or folder that a unit writes: in the folder of the run, if there
-    /// is one.
+    /// Returns the path of a file or folder that a unit of the job writes: in the folder of the
+    /// run, if there is one.
     fn output(&self, text: Option<&Spanned<String>>) -> Result<Option<PathBuf>, Error> {
         let text = text.map(|text| self.fill(text)).transpose()?;
         let run = self.workflow.run_folder.clone();
         let folder = run.unwrap_or_else(|| self.workflow.folder());
         Ok(text.map(|text| folder.join(text)))
+    }
+
+    /// Returns the path of the standard input: an output of an earlier program if there is one, so
+    /// that a run of a sweep does not read the file of another run.
+    fn input(&self, entry: &ProgramEntry) -> Result<Option<PathBuf>, Error> {
+        if !entry.after.is_empty() {
+            return self.output(entry.stdin.as_ref());
+        }
+        let text = entry.stdin.as_ref().map(|text| self.fill(text));
+        Ok(text
+            .transpose()?
+            .map(|text| self.workflow.folder().join(text)))
     }
 }
 
@@ -201,15 +214,19 @@ impl Workflow {
         }
         let env = entry.env.iter();
         let env = env.map(|(key, value)| Ok((key.clone(), values.fill(value)?)));
-        let stdin = entry.stdin.as_ref().map(|text| values.fill(text));
-        let stdin = stdin.transpose()?.map(|text| self.folder().join(text));
-        // A program that comes before this one may still write the file.
+        let stdin = values.input(entry)?;
         if let (Some(path), Some(text)) = (&stdin, &entry.stdin)
-            && entry.after.is_empty()
             && !path.is_file()
         {
-            let message = format!("there is no file {} for the standard input", path.display());
-            return Err(self.source.error(text.span(), message));
+            let shown = path.display();
+            let message = match path.exists() {
+                true => format!("{shown} is not a regular file: it cannot be a standard input"),
+                false => format!("there is no file {shown} for the standard input"),
+            };
+            // A program that comes before this one may still write the file.
+            if path.exists() || entry.after.is_empty() {
+                return Err(self.source.error(text.span(), message));
+            }
         }
         Ok(Setup {
             args,

@@ -276,6 +276,18 @@ fn a_sweep_has_a_run_for_each_combination() {
     assert_eq!(program.setup.args, ["2b"]);
     assert_eq!(program.setup.stdout, Some(folder.join("out")));
     assert_eq!(program.setup.cwd, Some(folder));
+    // An earlier program writes the standard input into the folder of the run. Other files are
+    // those beside the workflow.
+    let later = "[[program]]\nname = 'q'\ncommand = 'sh'\nafter = ['p']\nstdin = 'out'\n\
+                 [[program]]\nname = 'r'\ncommand = 'sh'\nafter = ['p']\nstdin = '{folder}/out'\n";
+    let run = runs(&(text.to_owned() + later))
+        .expect("four runs")
+        .remove(3);
+    let inputs = programs(&run.workflow).expect("all there").into_iter();
+    let inputs: Vec<Option<PathBuf>> = inputs.map(|program| program.setup.stdin).collect();
+    let own = run.folder.expect("it has one").join("out");
+    let beside = run.workflow.folder().join("out");
+    assert_eq!(inputs, [None, Some(own), Some(beside)]);
     // Too many runs are refused before they are made.
     let many: Vec<String> = (0..101).map(|at| at.to_string()).collect();
     let many = many.join(", ");
