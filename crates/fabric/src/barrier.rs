@@ -77,8 +77,8 @@ pub(crate) struct List<'a> {
 }
 
 impl List<'_> {
-    /// Returns bits that identify the members and their purpose. Not their incarnations: two members
-    /// may differ in those of a third one, which has just been lost.
+    /// Returns bits that identify the members and their purpose. Not their incarnations: two
+    /// members may differ in those of a third one, which has just been lost.
     fn hash(&self) -> u64 {
         let fnv = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x100_0000_01b3);
         let purpose = self.purpose.bytes();

@@ -16,8 +16,8 @@ const INK_SVG: &str = "#010203";
 const SIZE: (u32, u32) = (1680, 840);
 
 /// The largest number that is drawn, and the smallest one on a logarithmic scale is its inverse:
-/// the drawing library places marks up to the end of the scale, which it would not reach if a factor
-/// made that infinite.
+/// the drawing library places marks up to the end of the scale, which it would not reach if a
+/// factor made that infinite.
 const MOST: f64 = 1e150;
 
 /// Points of a line: more than its width in pixels.
@@ -57,8 +57,8 @@ pub struct Diagram {
     pub title: String,
     /// The name of the horizontal axis.
     pub along: String,
-    /// Where a point is on the horizontal axis, and its value. Points that are not finite, or beyond
-    /// 1e150, are omitted, and of many points some: see [`representative`].
+    /// Where a point is on the horizontal axis, and its value. Points that are not finite, or
+    /// beyond 1e150, are omitted, and of many points some: see [`representative`].
     pub points: Vec<(f64, f64)>,
     /// The scale of the values.
     pub scale: Scale,

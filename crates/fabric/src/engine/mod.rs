@@ -301,8 +301,8 @@ impl Engine {
         self.named(error)
     }
 
-    /// Returns whom a wait for an operation waits for, if it began as one for `whom`: a receive from
-    /// any source knows its sender once a message has matched.
+    /// Returns whom a wait for an operation waits for, if it began as one for `whom`: a receive
+    /// from any source knows its sender once a message has matched.
     pub(crate) fn whom_of(&mut self, whom: Whom, key: Option<Key>) -> Whom {
         let sender = key.and_then(|key| self.ops.get(key)?.peer);
         sender.map_or(whom, Whom::Peer)

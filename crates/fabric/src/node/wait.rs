@@ -1,5 +1,5 @@
-//! The record of a wait: what a process publishes of it in the memory of its node. [`crate::waiting`]
-//! fills and reads it.
+//! The record of a wait: what a process publishes of it in the memory of its node.
+//! [`crate::waiting`] fills and reads it.
 
 /// The longest text of a wait.
 pub(crate) const TEXT_MAX: usize = 192;

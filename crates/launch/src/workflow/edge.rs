@@ -20,9 +20,9 @@
 //! array; `cut` says how the units' parts are arranged in the whole. Extents are numbers, or sums
 //! and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
 //!
-//! An edge may name a program with `instances`: it then stands for an edge of each instance. If both
-//! programs have instances, it links those with the same number. In such an edge, `{instance}` is
-//! that number: `as = "field-{instance}"` for a reader of several instances.
+//! An edge may name a program with `instances`: it then stands for an edge of each instance. If
+//! both programs have instances, it links those with the same number. In such an edge, `{instance}`
+//! is that number: `as = "field-{instance}"` for a reader of several instances.
 //!
 //! The launcher does not interpret these words: it fills in parameters, evaluates numbers, and
 //! checks that programs and names exist. The keys and words are those of the type as which the
@@ -54,9 +54,9 @@ const SETTABLE: &[&str] = &[
 
 impl Workflow {
     /// Returns the edges of the graph, in the file's order, each with the number of its `[[edge]]`;
-    /// none if the file has no edges. `E` determines which keys an edge has. What it deserialises has parameters filled in, whole
-    /// numbers as `tokens` and `every`, lists of them as `block` and `shape`, a table for each
-    /// operator, and always `as`.
+    /// none if the file has no edges. `E` determines which keys an edge has. What it deserialises
+    /// has parameters filled in, whole numbers as `tokens` and `every`, lists of them as `block` and
+    /// `shape`, a table for each operator, and always `as`.
     ///
     /// # Errors
     /// [`Error::Workflow`], with the line: not a valid `E`, a program that does not exist, two
