@@ -6,7 +6,7 @@ use crate::clock::millis;
 use crate::method::graph::{self, Edge, Link, Operator, Registered};
 use crate::method::{Configuration, FileReading, Method, Settings};
 use crate::protocol::{
-    Answer, Expected, Figures, Limits, Policy, Reader as Options, Request, Retain, Start,
+    Answer, Expected, Figures, History, Limits, Policy, Reader as Options, Request, Retain, Start,
     StreamConfig, Unread, decode,
 };
 use crate::reader::Reader;
@@ -15,6 +15,7 @@ use crate::watch::Watching;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use samite_fabric::Fabric;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -188,10 +189,24 @@ impl Stage {
     /// # Errors
     /// The coordinator does not answer.
     pub fn unused(&self, timeout: Duration) -> Result<Vec<String>> {
+        let history = self.history(timeout)?;
+        Ok(graph::unused(&self.configuration, &history))
+    }
+
+    /// Returns the names of the streams that programs of the domain have opened so far, except for
+    /// those of the method `file`. `None` if they were too many to remember all of them.
+    ///
+    /// # Errors
+    /// The coordinator does not answer.
+    pub fn opened(&self, timeout: Duration) -> Result<Option<BTreeSet<String>>> {
+        Ok(self.history(timeout)?.opened())
+    }
+
+    fn history(&self, timeout: Duration) -> Result<Box<History>> {
         let what = "what was opened";
         let question = |ticket| Request::History { ticket };
         match self.client.request_within(timeout, what, question)? {
-            Answer::History(history) => Ok(graph::unused(&self.configuration, &history)),
+            Answer::History(history) => Ok(history),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }

@@ -81,6 +81,13 @@ impl History {
         }
     }
 
+    /// Returns the streams that were opened, unless not all are known.
+    pub(crate) fn opened(&self) -> Option<BTreeSet<String>> {
+        let read = || self.read.iter().map(|(stream, _)| stream);
+        let opened = || self.written.iter().chain(read()).cloned().collect();
+        (!self.is_full).then(opened)
+    }
+
     /// Returns the streams that were opened for writing, of which `is_it` holds, unless one of them
     /// is `stream`, or not all are known.
     pub(crate) fn written_instead(
@@ -168,10 +175,15 @@ mod tests {
         let known = history.written_instead("other", |name| name == "7");
         assert_eq!(known, Some(vec!["7"]));
         assert_eq!(history.read_instead("other", "viewer"), Some(Vec::new()));
+        history.read("other", "viewer");
+        let opened = history.opened().expect("all are known");
+        assert!(opened.len() == MOST + 1 && opened.contains("other"));
+        history.read("other", "viewer");
         history.read(&"x".repeat(LONGEST + 1), "viewer");
         assert_eq!(history.read_instead("other", "viewer"), None);
         history.wrote("one more");
         assert_eq!(history.written_instead("other", |_| true), None);
+        assert_eq!(history.opened(), None);
         for number in 0..MOST {
             history.looked("field", &number.to_string(), Some((0, Vec::new())));
         }
