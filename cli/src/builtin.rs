@@ -1,6 +1,6 @@
 //! The programs that are part of this executable.
 
-use crate::screen::say;
+use crate::screen::{print, say};
 use crate::{server, zarr};
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
@@ -23,11 +23,11 @@ pub(crate) struct Builtin {
     /// Its command line.
     options: fn() -> Command,
     /// Parses its arguments and runs one unit of it.
-    run: fn(Words) -> Result<ExitCode>,
+    run: fn(Arguments) -> Result<ExitCode>,
 }
 
-/// The words of a command line, the name of the program first.
-type Words = Vec<OsString>;
+/// A command line, the name of the program first.
+type Arguments = Vec<OsString>;
 
 const PROGRAMS: [Builtin; 19] = [
     Builtin {
@@ -202,7 +202,7 @@ pub(crate) fn help(name: &OsStr, args: &[OsString], color: ColorChoice) -> Resul
     let options = (program.options)().color(color);
     match options.bin_name(usage).try_get_matches_from(words) {
         Err(shown) if shown.kind() == ErrorKind::DisplayHelp => {
-            shown.print().context("cannot print the help")?;
+            print(&shown)?;
             Ok(true)
         }
         // The units report mistakes in their arguments.
@@ -238,7 +238,7 @@ pub(crate) fn unit(words: Vec<OsString>) -> Result<ExitCode> {
 
 /// Parses the arguments of a program, joins and runs it.
 fn start<A: Parser, E: Error + Send + Sync + 'static>(
-    words: Words,
+    words: Arguments,
     run: impl FnOnce(&Fabric, &A, &mut dyn Write) -> Result<(), E>,
 ) -> Result<ExitCode> {
     let args = A::parse_from(words);

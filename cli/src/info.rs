@@ -1,8 +1,8 @@
 //! `samite info`: the features of the machine and the fabric, and what was chosen.
 
 use crate::agent::budget_by_rule;
-use crate::screen::{note, say, size, table};
-use anyhow::Result;
+use crate::screen::{note, printable, say, size, table};
+use anyhow::{Context, Result};
 use comfy_table::Table;
 use samite::agent::DomainFacts;
 use samite::host::Host;
@@ -243,12 +243,12 @@ impl Copies {
 fn costs(calibrate: bool) -> Result<(CostModel, &'static str)> {
     if calibrate {
         let model = samite::calibration::measure()?;
-        samite::calibration::save(&model)?;
+        samite::calibration::save(&model).context("the figures could not be kept")?;
         return Ok((model, "measured now"));
     }
     let model = samite::calibration::load_or_measure(|what| note(format_args!("{what}")));
     let origin = if model.host.is_empty() {
-        "a guess: this host could not be measured, or was busy (--calibrate says why)"
+        "a guess: this host could not be measured, was busy, or has no place for the figures (--calibrate says why)"
     } else {
         "measured on this host"
     };
@@ -355,19 +355,48 @@ impl Domain {
             rows.add_row([
                 member.peer.to_string(),
                 member.incarnation.to_string(),
-                member.job.clone(),
-                member.program.clone(),
+                printable(&member.job),
+                printable(&member.program),
                 format!("{} of {}", member.rank, member.size),
                 member.pid.to_string(),
             ]);
         }
         format!(
             "domain {}: agent {}, {} of {} granted, {} resident\n{rows}",
-            self.domain,
+            printable(&self.domain),
             self.agent_pid,
             size(self.granted),
             size(self.budget),
             size(self.resident)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_move_the_cursor() {
+        let name = || "a\x1b[2J\rb".to_owned();
+        let domain = Domain {
+            domain: name(),
+            agent_pid: 1,
+            granted: 0,
+            budget: 1,
+            resident: 0,
+            members: vec![Member {
+                peer: 0,
+                incarnation: 1,
+                job: name(),
+                program: name(),
+                rank: 0,
+                size: 1,
+                pid: 1,
+            }],
+        };
+        let text = domain.text();
+        let is_plain = |line: &str| !line.chars().any(char::is_control);
+        assert!(text.lines().all(is_plain), "{text:?}");
     }
 }

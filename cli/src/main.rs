@@ -22,12 +22,13 @@ mod top;
 mod words;
 mod zarr;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use outcome::Outcome;
 use samite_launch::{ExecUnit, Workflow};
 use std::ffi::OsString;
 use std::process::ExitCode;
-use style::StyleArgs;
+use style::{Out, StyleArgs};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -135,20 +136,31 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if error.is::<screen::NobodyReads>() => ExitCode::SUCCESS,
         Err(error) => {
-            screen::warn(format_args!("{error:#}"));
+            match error.downcast_ref::<clap::Error>() {
+                // It cannot fail, as it prints on standard error.
+                Some(error) => screen::print(error).unwrap_or_default(),
+                None => screen::warn(format_args!("{error:#}")),
+            }
             ExitCode::from(exit_code(&error))
         }
     }
 }
 
+/// What the command line asks for.
+struct Wish {
+    /// `None`: nothing, so the help is printed.
+    command: Option<Command>,
+    workflow: Option<Workflow>,
+    /// The assignments to the workflow.
+    given: Vec<String>,
+}
+
 fn start() -> Result<ExitCode> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let mut command = Cli::command();
-    // The options of `run` and `doctor` depend on the workflow, so the workflow is read before the
-    // options are.
+    let command = Cli::command();
     let words = Words::read(&command, &arguments);
     style::choose(words.color);
-    command = command.color(words.color);
+    let mut command = command.color(words.color);
     if let Some((program, args)) = &words.program {
         let help = words.help.map(OsString::from).into_iter();
         let args: Vec<OsString> = help.chain(args.iter().cloned()).collect();
@@ -156,27 +168,59 @@ fn start() -> Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
     }
+    let wish = match read(command.clone(), &words, &arguments) {
+        Ok(wish) => wish,
+        Err(error) => {
+            let parser = error.downcast_ref::<clap::Error>();
+            if let Some(help) = parser.filter(|said| !said.use_stderr()) {
+                screen::print(help)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            if let Some(path) = &words.outcome {
+                Outcome::refuse(path, &error);
+            }
+            return Err(error);
+        }
+    };
+    let Some(chosen) = wish.command else {
+        let help = command.render_help();
+        screen::say(format_args!("{}", style::text(Out::Stdout, &help)))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    carry_out(chosen, wish.workflow, &wish.given)
+}
+
+/// Reads the command line, and the workflow first: the options of `run` and `doctor` depend on it.
+/// Starts the log as the command line says.
+///
+/// # Errors
+/// [`clap::Error`], also if it asks for help; a mistake in the workflow or in `SAMITE_LOG`.
+fn read(mut command: clap::Command, words: &Words, arguments: &[OsString]) -> Result<Wish> {
     let workflow = words.workflow.as_deref().map(Workflow::read).transpose()?;
     if let Some(workflow) = &workflow {
         command = run::with_parameters(command, &words.command, workflow)?;
     }
-    let matches = command.clone().get_matches_from(&arguments);
+    let matches = command.try_get_matches_from(arguments)?;
     let changes_workflows = |name: &str| ["run", "doctor"].contains(&name);
     let given = matches
         .subcommand()
         .filter(|(name, _)| changes_workflows(name))
         .map(|(_, matches)| run::assignments(matches, workflow.as_ref()));
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&matches)?;
     cli.style.apply();
     start_log(cli.style.level())?;
-    let Some(chosen) = cli.command else {
-        command.print_help().context("cannot print the help")?;
-        return Ok(ExitCode::SUCCESS);
-    };
+    Ok(Wish {
+        command: cli.command,
+        workflow,
+        given: given.unwrap_or_default(),
+    })
+}
+
+fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> Result<ExitCode> {
     match chosen {
-        Command::Run(args) => run::run(&args, workflow, &given.unwrap_or_default()),
+        Command::Run(args) => run::run(&args, workflow, given),
         Command::Info(args) => info::run(&args),
-        Command::Doctor(args) => doctor::doctor(&args, workflow, &given.unwrap_or_default()),
+        Command::Doctor(args) => doctor::doctor(&args, workflow, given),
         Command::Programs(args) => builtin::list(&args),
         Command::Ps(args) => ps::run(&args),
         Command::Config(ConfigCommand::Show(args)) => settings::show(&args),
@@ -264,7 +308,8 @@ pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<samite_launch::Error>() {
         return error.exit_code();
     }
-    if error.is::<samite::config::ConfigError>() || error.is::<run::UsageError>() {
+    let is_usage = error.is::<run::UsageError>() || error.is::<clap::Error>();
+    if error.is::<samite::config::ConfigError>() || is_usage {
         2
     } else {
         1

@@ -3,9 +3,11 @@
 //! of the run.
 //!
 //! The file is empty while a job runs. It is written once, at the end, also if the job fails or is
-//! interrupted; a launcher that is killed leaves it empty.
+//! interrupted; a launcher that is killed leaves it empty. If the command line or the workflow is
+//! wrong, the file says that.
 
 use crate::exit_code;
+use crate::screen::warn;
 use anyhow::{Context, Result};
 use samite_launch::{Error, Event, Exit, Name, Plan};
 use serde::Serialize;
@@ -101,6 +103,16 @@ impl Outcome {
         })
     }
 
+    /// Writes the outcome of a command that is refused, so that nobody takes the outcome of an
+    /// earlier run for that of this one.
+    pub(crate) fn refuse(path: &Path, error: &anyhow::Error) {
+        let written = Outcome::new(Some(path))
+            .and_then(|mut outcome| outcome.write(exit_code(error), Some(error)));
+        if let Err(error) = written {
+            warn(format_args!("{error:#}"));
+        }
+    }
+
     /// Begins a run.
     pub(crate) fn begin(&mut self, plan: &Plan, label: &str, folder: Option<&Path>) {
         self.begin = Instant::now();
@@ -173,7 +185,7 @@ impl Outcome {
         };
         let text = serde_json::to_string_pretty(&Written {
             exit_code: code,
-            error: error.map(|error| format!("{error:#}")),
+            error: error.map(said),
             runs: &self.runs,
         })?;
         let written = file.write_all(format!("{text}\n").as_bytes());
@@ -188,9 +200,13 @@ impl Cause {
         Cause {
             error: launch.map(|error| error.code().name()),
             number: launch.map(|error| error.code().number()),
-            message: format!("{error:#}"),
+            message: said(error),
             units: match launch {
-                Some(Error::UnitFailed { unit, .. }) => vec![unit.to_string()],
+                Some(Error::UnitFailed { unit, .. } | Error::ProcessLimit { unit, .. }) => {
+                    vec![unit.to_string()]
+                }
+                // The agent is no unit.
+                Some(Error::Spawn { name, .. }) if name.rank().is_some() => vec![name.to_string()],
                 Some(Error::UnitsDisagree { culprits, .. }) => names(culprits),
                 _ => Vec::new(),
             },
@@ -210,7 +226,46 @@ impl From<Exit> for How {
     }
 }
 
+/// Returns what `samite run` says of an error.
+fn said(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<clap::Error>() {
+        // It begins with a label, and ends with the usage.
+        Some(error) => {
+            let text = error.render().to_string();
+            text.trim_start_matches("error: ").trim_end().to_owned()
+        }
+        None => format!("{error:#}"),
+    }
+}
+
 /// Returns a time in seconds, to a millisecond.
 fn seconds(time: Duration) -> f64 {
     time.as_millis() as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blamed(error: Error) -> Vec<String> {
+        Cause::of(&anyhow::Error::from(error).context("the run with n = 1")).units
+    }
+
+    #[test]
+    fn a_unit_that_could_not_be_started_is_the_cause() {
+        let spawn = |name| Error::Spawn {
+            name,
+            source: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        assert_eq!(blamed(spawn(Name::unit("a", 1))), ["a.1"]);
+        assert!(blamed(spawn(Name::agent())).is_empty());
+        let unit = Name::unit("a", 7);
+        let limit = Error::ProcessLimit {
+            unit,
+            started: 7,
+            wanted: 9,
+            limit: None,
+        };
+        assert_eq!(blamed(limit), ["a.7"]);
+    }
 }

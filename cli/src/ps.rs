@@ -1,7 +1,7 @@
 //! `samite ps`: the domains of this user on this machine, and the jobs and processes in each.
 
 use crate::process::{Process, Started, started};
-use crate::screen::{say, size, table};
+use crate::screen::{printable, say, size, table};
 use anyhow::Result;
 use samite::agent::{self, DomainFacts};
 use serde::Serialize;
@@ -177,10 +177,10 @@ impl Unit {
 
 impl Domain {
     fn text(&self) -> String {
-        let name = &self.domain;
+        let name = printable(&self.domain);
         let facts = match &self.found {
             Found::Facts(facts) => facts,
-            Found::Error { error } => return format!("domain {name}: {error}\n"),
+            Found::Error { error } => return format!("domain {name}: {}\n", printable(error)),
         };
         let Process { pid, state, .. } = facts.agent;
         let (granted, budget) = (size(facts.granted), size(facts.budget));
@@ -196,8 +196,13 @@ impl Domain {
                     let joined = if unit.joined { "" } else { ", not joined" };
                     let age = Duration::from_secs(process.age.as_secs());
                     rows.add_row([
-                        job.job.clone(),
-                        format!("{}.{} of {}", program.program, unit.rank, program.size),
+                        printable(&job.job),
+                        format!(
+                            "{}.{} of {}",
+                            printable(&program.program),
+                            unit.rank,
+                            program.size
+                        ),
                         process.pid.to_string(),
                         format!("{}{joined}", process.state),
                         humantime::format_duration(age).to_string(),
@@ -207,5 +212,35 @@ impl Domain {
             }
         }
         format!("{line}\n{rows}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_not_move_the_cursor() {
+        const NAME: &str = "a\x1b[2J\rb";
+        let unit = Unit::new(0, true, 1);
+        let programs = vec![Program {
+            program: NAME.to_owned(),
+            size: 1,
+            units: vec![unit],
+        }];
+        let job = NAME.to_owned();
+        let facts = Facts {
+            agent: Process::read(1),
+            budget: 1,
+            granted: 0,
+            jobs: vec![Job { job, programs }],
+        };
+        let error = NAME.to_owned();
+        for found in [Found::Facts(facts), Found::Error { error }] {
+            let domain = NAME.to_owned();
+            let text = Domain { domain, found }.text();
+            let is_plain = |line: &str| !line.chars().any(char::is_control);
+            assert!(text.contains("b") && text.lines().all(is_plain), "{text:?}");
+        }
     }
 }

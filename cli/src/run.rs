@@ -2,7 +2,7 @@
 
 use crate::ends::Ends;
 use crate::outcome::Outcome;
-use crate::screen::{Screen, note, warn};
+use crate::screen::{Screen, Stalled, note, printable, warn};
 use crate::words::is_workflow;
 use crate::{builtin, doctor, edges, exit_code, settings};
 use anyhow::{Context, Result};
@@ -11,7 +11,10 @@ use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum, ValueHint};
 use samite::config::Resolved;
 use samite::stage::{Configuration, Method, Stage};
 use samite::{Fabric, FabricConfig, Identity};
-use samite_launch::{Builtins, Event, Interrupts, Plan, Program, Run, Workflow, find_program};
+use samite_launch::{
+    Builtins, Error, Event, Interrupts, Plan, Program, Run, Workflow, find_program, nearest,
+};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -197,8 +200,9 @@ fn run_all(
         let plan = plan_of_program(args, &executable)?;
         let settings = settings::resolve(None, &args.config)?;
         let plan = prepare(args, &executable, plan, &settings, None)?;
+        calibrate();
         outcome.begin(&plan, "", None);
-        let job = (plan, streams_of(&settings));
+        let job = Job::new(plan, None, &settings);
         return run_job(args, job, &Interrupts::install()?, outcome);
     };
     if args.units.is_some() {
@@ -213,16 +217,22 @@ fn run_all(
     }
     // All runs of a sweep are checked before the first one starts.
     let runs = workflow.runs()?;
-    let mut plans = Vec::new();
+    let mut jobs = Vec::new();
     for run in &runs {
-        let plan = || {
+        let job = || {
             let (plan, settings) = plan_of_workflow(args, &executable, &run.workflow)?;
             let plan = prepare(args, &executable, plan, &settings, Some(&run.workflow))?;
-            Ok((plan, streams_of(&settings)))
+            Ok(Job::new(plan, Some(&run.workflow), &settings))
         };
-        plans.push(about(run, plan())?);
+        jobs.push(about(run, job())?);
     }
-    sweep(args, &runs, plans, &Interrupts::install()?, outcome)
+    calibrate();
+    sweep(args, &runs, jobs, &Interrupts::install()?, outcome)
+}
+
+/// Measures the copy engines if nobody has done so on this host: the units read the saved figures.
+fn calibrate() {
+    samite::calibration::load_or_measure(|what| note(format_args!("{what}")));
 }
 
 /// Says which run of a sweep an error is about.
@@ -233,17 +243,17 @@ pub(crate) fn about<T>(run: &Run, result: Result<T>) -> Result<T> {
     }
 }
 
-/// Runs all plans, one after the other. The first failure is reported when all have ended.
+/// Runs all jobs, one after the other. The first failure is reported when all have ended.
 fn sweep(
     args: &RunArgs,
     runs: &[Run],
-    plans: Vec<(Plan, Configuration)>,
+    jobs: Vec<Job>,
     interrupts: &Interrupts,
     outcome: &mut Outcome,
 ) -> Result<()> {
     let (all, mut failed) = (runs.len(), 0);
     let mut first = None;
-    for (number, (run, plan)) in runs.iter().zip(plans).enumerate() {
+    for (number, (run, job)) in runs.iter().zip(jobs).enumerate() {
         if let Some(folder) = &run.folder {
             let (number, label) = (number + 1, &run.label);
             note(format_args!(
@@ -251,8 +261,8 @@ fn sweep(
                 folder.display()
             ));
         }
-        outcome.begin(&plan.0, &run.label, run.folder.as_deref());
-        let Err(error) = run_job(args, plan, interrupts, outcome) else {
+        outcome.begin(&job.plan, &run.label, run.folder.as_deref());
+        let Err(error) = run_job(args, job, interrupts, outcome) else {
             continue;
         };
         if all == 1 {
@@ -314,8 +324,6 @@ fn prepare(
         }
         doctor::refuse(workflow, &plan.programs, settings, plan.agent.is_some())?;
     }
-    // The units read the saved figures. The first run on a host measures them.
-    samite::calibration::load_or_measure(|what| note(format_args!("{what}")));
     plan.starter = Some(executable.to_owned());
     plan.config = settings.to_units();
     plan.grace = settings.config.launch.grace.get();
@@ -323,9 +331,67 @@ fn prepare(
     Ok(plan)
 }
 
-fn run_job(
+/// A job to run.
+struct Job {
+    plan: Plan,
+    /// How streams are configured, with the edges.
+    streams: Configuration,
+    /// The streams that somebody is expected to open, each with the origin of its settings.
+    meant: Vec<(String, String)>,
+}
+
+impl Job {
+    fn new(plan: Plan, workflow: Option<&Workflow>, settings: &Resolved) -> Job {
+        let streams = Configuration {
+            edges: settings.config.edge.clone(),
+            ..settings.config.stage.configuration()
+        };
+        let mut meant = settings::meant_streams(workflow, settings);
+        // The names of edges were compared before. Nobody knows who opens files.
+        meant.retain(|(name, _)| {
+            streams.edges.is_empty() && streams.stream(name).method != Method::File
+        });
+        Job {
+            plan,
+            streams,
+            meant,
+        }
+    }
+}
+
+/// Runs a job, and records how it ended.
+fn run_job(args: &RunArgs, job: Job, interrupts: &Interrupts, outcome: &mut Outcome) -> Result<()> {
+    let result = run_to_end(args, job, interrupts, outcome);
+    outcome.end(result.as_ref().err());
+    let Err(error) = &result else {
+        return Ok(());
+    };
+    if error.is::<Unread>() {
+        let code = exit_code(error);
+        // Prints nothing more: if the output is not read, an error may not be read either.
+        let _ = outcome.write(code, Some(error));
+        std::process::exit(code.into());
+    }
+    result
+}
+
+/// The output of a job was not read, and a signal has ended the wait for its reader.
+#[derive(Debug)]
+struct Unread;
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("all units had ended, and not all of their output was read")
+    }
+}
+
+fn run_to_end(
     args: &RunArgs,
-    (mut plan, streams): (Plan, Configuration),
+    Job {
+        mut plan,
+        streams,
+        meant,
+    }: Job,
     interrupts: &Interrupts,
     outcome: &mut Outcome,
 ) -> Result<()> {
@@ -347,31 +413,26 @@ fn run_job(
         screen.show(&event);
         // Others may use the domain of an agent that this job has not started.
         if let (Event::UnitsEnded, Some(_)) = (&event, &plan.agent) {
-            unused = unused_of(&plan.domain, &streams);
+            unused = unused_of(&plan.domain, &streams, &meant);
         }
     });
-    let interrupted = matches!(result, Err(samite_launch::Error::Interrupted { .. }));
+    let interrupted = matches!(result, Err(Error::Interrupted { .. }));
     let result = result.map_err(anyhow::Error::from);
-    let Some(shown) = screen.close(interrupts, interrupted.then_some(plan.grace)) else {
-        let code = result.as_ref().map_or_else(exit_code, |()| STALLED);
-        let error = result.err();
-        outcome.end(error.as_ref());
-        // Prints nothing more: if the output is not read, an error may not be read either.
-        let _ = outcome.write(code, error.as_ref());
-        std::process::exit(code.into());
-    };
-    let result = result.and_then(|()| shown.context("cannot write the output of the units"));
-    if result.is_ok() {
-        for sentence in unused {
-            warn(format_args!("{sentence}"));
+    let shown = match screen.close(interrupts, interrupted.then_some(plan.grace)) {
+        Ok(shown) => shown,
+        Err(Stalled { signal }) => {
+            let interrupted = signal.map(|signal| Error::Interrupted { signal }.into());
+            // A job that had failed before reports that.
+            let ended = result.and(interrupted.map_or(Ok(()), Err));
+            return ended.context(Unread);
         }
+    };
+    result.and_then(|()| shown.context("cannot write the output of the units"))?;
+    for sentence in unused {
+        note(format_args!("{}", printable(&sentence)));
     }
-    outcome.end(result.as_ref().err());
-    result
+    Ok(())
 }
-
-/// The exit code of Ctrl-C while the output of a successful job was not read, as in a shell.
-const STALLED: u8 = 130;
 
 /// Returns a name that no other run has: process ids are reused, and containers number them
 /// separately.
@@ -401,20 +462,13 @@ fn warn_of_replicas(programs: &[Program], streams: &Configuration) {
     }
 }
 
-/// Returns how streams are configured, with the edges.
-fn streams_of(settings: &Resolved) -> Configuration {
-    Configuration {
-        edges: settings.config.edge.clone(),
-        ..settings.config.stage.configuration()
-    }
-}
-
 /// How long the agent of a job may take to say what the job has opened.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// Returns sentences about edges that no program has used, and about subscriptions to variables
-/// that no step had: their names are probably misspelt, and nobody else complains.
-fn unused_of(domain: &str, streams: &Configuration) -> Vec<String> {
+/// Returns sentences about edges that no program has used, about subscriptions to variables that no
+/// step had, and about settings of streams that nobody opened: their names are probably misspelt,
+/// and nobody else complains.
+fn unused_of(domain: &str, streams: &Configuration, meant: &[(String, String)]) -> Vec<String> {
     let config = FabricConfig {
         background: true,
         deadline: LAST_WORDS,
@@ -422,11 +476,32 @@ fn unused_of(domain: &str, streams: &Configuration) -> Vec<String> {
     };
     let unused = || -> Result<Vec<String>> {
         let fabric = Fabric::join(domain, Identity::by_hand("samite-run"), config)?;
-        Ok(Stage::join_with(&fabric, streams.clone())?.unused(LAST_WORDS)?)
+        let stage = Stage::join_with(&fabric, streams.clone())?;
+        let mut sentences = stage.unused(LAST_WORDS)?;
+        if let (false, Some(opened)) = (meant.is_empty(), stage.opened(LAST_WORDS)?) {
+            sentences.extend(unopened(meant, &opened));
+        }
+        Ok(sentences)
     };
     unused().unwrap_or_else(|error| {
         tracing::debug!(domain, "what was opened is not known: {error:#}");
         Vec::new()
+    })
+}
+
+/// Returns a sentence for each of these streams that was not opened.
+fn unopened(meant: &[(String, String)], opened: &BTreeSet<String>) -> impl Iterator<Item = String> {
+    let all: Vec<&str> = opened.iter().map(String::as_str).collect();
+    let missing = meant.iter().filter(|(name, _)| !opened.contains(name));
+    missing.map(move |(name, origin)| {
+        let instead = match (nearest(name, all.iter().copied()), all.join(", ")) {
+            _ if all.is_empty() => "no program opened any stream".to_owned(),
+            (Some(near), all) => format!("did you mean {near}? These were opened: {all}"),
+            (None, all) => format!("these were opened: {all}"),
+        };
+        format!(
+            "{origin}: there are settings for the stream {name}, which nobody opened: {instead}"
+        )
     })
 }
 

@@ -1,7 +1,7 @@
 //! Output for people: sizes, tables, and for a running job the lines of its units and a bar for
 //! each program that reports progress.
 
-use crate::style::{Out, is_quiet, paint};
+use crate::style::{Out, is_quiet, paint, text};
 use anyhow::Context;
 use bytesize::ByteSize;
 use clap::builder::styling::AnsiColor;
@@ -39,18 +39,49 @@ pub(crate) fn say(text: std::fmt::Arguments<'_>) -> anyhow::Result<()> {
     }
 }
 
+/// Prints what the parser of a command line says: help, or an error.
+///
+/// # Errors
+/// As [`say`], for help. If an error cannot be printed, no place is left for it.
+pub(crate) fn print(said: &clap::Error) -> anyhow::Result<()> {
+    let shown = said.render();
+    if !said.use_stderr() {
+        return say(format_args!("{}", text(Out::Stdout, &shown)));
+    }
+    let _ = io::stderr().write_all(text(Out::Stderr, &shown).as_bytes());
+    Ok(())
+}
+
 /// Prints an error on standard error. If it cannot be written there, no place is left for it.
 pub(crate) fn warn(message: std::fmt::Arguments<'_>) {
+    let _ = io::stderr().write_all(warned(message).as_bytes());
+}
+
+fn warned(message: std::fmt::Arguments<'_>) -> String {
     let name = paint(Out::Stderr, AnsiColor::Red, "samite:");
-    let _ = writeln!(io::stderr(), "{name} {message}");
+    format!("{name} {message}\n")
 }
 
 /// Prints a note on standard error, unless the user wants none (`--quiet`).
 pub(crate) fn note(message: std::fmt::Arguments<'_>) {
     if !is_quiet() {
-        let name = paint(Out::Stderr, AnsiColor::Yellow, "samite:");
-        let _ = writeln!(io::stderr(), "{name} {message}");
+        let _ = io::stderr().write_all(noted(message).as_bytes());
     }
+}
+
+fn noted(message: std::fmt::Arguments<'_>) -> String {
+    let name = paint(Out::Stderr, AnsiColor::Yellow, "samite:");
+    format!("{name} {message}\n")
+}
+
+/// Returns a name as it can be shown: names come from programs, and must not move the cursor.
+pub(crate) fn printable(name: &str) -> String {
+    let letters = name.chars();
+    let letter = |letter: char| match letter.is_control() {
+        true => char::REPLACEMENT_CHARACTER,
+        false => letter,
+    };
+    letters.map(letter).collect()
 }
 
 /// Formats a size for people.
@@ -71,25 +102,58 @@ pub(crate) fn table(header: &[&str]) -> Table {
 /// pause, and the launcher does not wait for it.
 pub(crate) struct Screen {
     tag_output: bool,
-    send: Sender<Shown>,
+    send: Sender<Queued>,
     backlog: Backlog,
     thread: JoinHandle<io::Result<()>>,
     /// Reaches its end when the thread has shown everything.
     done: PipeReader,
 }
 
-/// Something to show.
+/// Something to show. It counts in the backlog until it is dropped: when it is shown, or when
+/// nobody can show it any more.
+struct Queued {
+    shown: Shown,
+    bytes: usize,
+    backlog: Backlog,
+}
+
+impl Queued {
+    fn new(shown: Shown, backlog: &Backlog) -> Self {
+        let bytes = shown.bytes();
+        backlog.add(bytes);
+        Self {
+            shown,
+            bytes,
+            backlog: backlog.clone(),
+        }
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.backlog.remove(self.bytes);
+    }
+}
+
 enum Shown {
     Line { stream: Stream, text: Vec<u8> },
     Progress { name: Name, progress: Progress },
 }
 
 impl Shown {
-    /// A message of the launcher itself.
-    fn own(message: std::fmt::Arguments<'_>) -> Self {
+    /// A note of the launcher itself.
+    fn note(message: std::fmt::Arguments<'_>) -> Self {
         Shown::Line {
             stream: Stream::Stderr,
-            text: format!("samite: {message}\n").into_bytes(),
+            text: noted(message).into_bytes(),
+        }
+    }
+
+    /// An error that does not end the job.
+    fn error(message: std::fmt::Arguments<'_>) -> Self {
+        Shown::Line {
+            stream: Stream::Stderr,
+            text: warned(message).into_bytes(),
         }
     }
 
@@ -108,13 +172,12 @@ impl Screen {
         let backlog = Backlog::new()?;
         let (send, queue) = channel();
         let (done, hold) = io::pipe().context("cannot watch the output")?;
-        let shown = backlog.clone();
         let show = move || {
             let mut terminal = Terminal::default();
             if is_quiet() {
                 terminal.bars.set_draw_target(ProgressDrawTarget::hidden());
             }
-            let result = terminal.show_all(&queue, &shown);
+            let result = terminal.show_all(queue);
             drop(hold);
             result
         };
@@ -156,35 +219,34 @@ impl Screen {
                 name,
                 exit,
                 again: true,
-            } => Shown::own(format_args!("{name} {exit}, and is started again")),
-            Event::Missed { name, exit, said } => {
+            } if !is_quiet() => Shown::note(format_args!("{name} {exit}, and is started again")),
+            Event::Missed { name, exit, said } if !is_quiet() => {
                 let said = said.last().map_or("", String::as_str);
-                Shown::own(format_args!(
+                Shown::note(format_args!(
                     "{name} {exit}, and the job goes on, because it is optional: {said}"
                 ))
             }
-            Event::OutputLost { name, path, error } => Shown::own(format_args!(
+            Event::OutputLost { name, path, error } => Shown::error(format_args!(
                 "cannot write the output of {name} to {}: {error}; the job goes on, but nothing more is written to this file",
                 path.display()
             )),
             _ => return,
         };
-        let bytes = shown.bytes();
-        self.backlog.add(bytes);
         // The thread has ended only if it panicked, which `close` reports. The units go on.
-        if self.send.send(shown).is_err() {
-            self.backlog.remove(bytes);
-        }
+        let _ = self.send.send(Queued::new(shown, &self.backlog));
     }
 
     /// Waits until everything is shown, so that later output starts on a clean line. Returns the
-    /// first error of writing it, or `None` on a signal that asks to end, or if it takes longer
-    /// than `at_most` because the output is not read.
+    /// first error of writing it.
+    ///
+    /// # Errors
+    /// [`Stalled`] on a signal that asks to end, or if it takes longer than `at_most` because the
+    /// output is not read.
     pub(crate) fn close(
         self,
         interrupts: &Interrupts,
         at_most: Option<Duration>,
-    ) -> Option<io::Result<()>> {
+    ) -> Result<io::Result<()>, Stalled> {
         drop(self.send);
         let mut end = at_most.and_then(|time| Instant::now().checked_add(time));
         loop {
@@ -198,16 +260,23 @@ impl Screen {
             let _ = poll(&mut fds, timeout.as_ref());
             if !fds[0].revents().is_empty() {
                 let panicked = |_| Err(io::Error::other("the thread that shows it panicked"));
-                return Some(self.thread.join().unwrap_or_else(panicked));
+                return Ok(self.thread.join().unwrap_or_else(panicked));
             }
             let before = Instant::now();
-            if interrupts.ask_to_end() || left.is_some_and(|left| left.is_zero()) {
-                return None;
+            let signal = interrupts.ask_to_end();
+            if signal.is_some() || left.is_some_and(|left| left.is_zero()) {
+                return Err(Stalled { signal });
             }
             // The time for which this process was stopped there (Ctrl-Z) does not count.
             end = end.and_then(|end| end.checked_add(before.elapsed()));
         }
     }
+}
+
+/// Not all output is shown, because it is not read.
+pub(crate) struct Stalled {
+    /// The signal that ended the wait, if it was one.
+    pub(crate) signal: Option<i32>,
 }
 
 /// The state of the thread.
@@ -219,13 +288,12 @@ struct Terminal {
 
 impl Terminal {
     /// Shows everything. Returns the first error, after which the job continues all the same.
-    fn show_all(&mut self, queue: &Receiver<Shown>, backlog: &Backlog) -> io::Result<()> {
+    fn show_all(&mut self, queue: Receiver<Queued>) -> io::Result<()> {
         let mut result = Ok(());
-        for shown in queue {
-            let bytes = shown.bytes();
-            match &shown {
+        for queued in queue {
+            match &queued.shown {
                 Shown::Line { stream, text } => {
-                    match self.bars.suspend(|| print(*stream, text)) {
+                    match self.bars.suspend(|| write(*stream, text)) {
                         // The reader of our output may have enough of it, as `head` has.
                         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                         printed => result = result.and(printed),
@@ -233,7 +301,6 @@ impl Terminal {
                 }
                 Shown::Progress { name, progress } => self.progress(name.program(), progress),
             }
-            backlog.remove(bytes);
         }
         for bar in self.programs.values() {
             bar.finish_and_clear();
@@ -264,7 +331,7 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn print(stream: Stream, text: &[u8]) -> io::Result<()> {
+fn write(stream: Stream, text: &[u8]) -> io::Result<()> {
     match stream {
         Stream::Stdout => {
             let mut out = io::stdout().lock();
@@ -278,32 +345,84 @@ fn print(stream: Stream, text: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::sync_channel;
 
-    /// The thread has panicked: units that print much are not stopped for a reader that is gone.
-    #[test]
-    fn output_that_nobody_shows_fills_no_queue() {
-        let (send, queue) = channel();
-        drop(queue);
-        let (done, _) = io::pipe().expect("a pipe");
-        let screen = Screen {
-            tag_output: false,
-            send,
-            backlog: Backlog::new().expect("descriptors"),
-            thread: Builder::new().spawn(|| Ok(())).expect("a thread"),
-            done,
-        };
-        let long = vec![b'x'; 5 << 20];
+    /// Shows a line of this many bytes.
+    fn show(screen: &Screen, bytes: usize) {
         screen.show(&Event::Line(Line {
             name: &Name::unit("a", 0),
             stream: Stream::Stdout,
             prefix: false,
-            text: &long,
+            text: &vec![b'x'; bytes],
             complete: true,
         }));
+    }
+
+    /// Returns true if the launcher is told that there is space again.
+    fn is_told(screen: &Screen) -> bool {
         let backlog = screen.backlog();
         let mut fds = [PollFd::new(&backlog, PollFlags::IN)];
         let now = Timespec::default();
-        let told = poll(&mut fds, Some(&now)).expect("a socket");
-        assert_eq!(told, 1, "the launcher still waits until there is space");
+        poll(&mut fds, Some(&now)).expect("a socket") == 1
+    }
+
+    /// A screen whose thread does this with its queue.
+    fn screen(thread: impl FnOnce(Receiver<Queued>) + Send + 'static) -> Screen {
+        let (send, queue) = channel();
+        let (done, hold) = io::pipe().expect("a pipe");
+        let thread = move || {
+            let _hold = hold;
+            thread(queue);
+            Ok(())
+        };
+        Screen {
+            tag_output: false,
+            send,
+            backlog: Backlog::new().expect("descriptors"),
+            thread: Builder::new().spawn(thread).expect("a thread"),
+            done,
+        }
+    }
+
+    /// The thread has panicked: units that print much are not stopped for a reader that is gone.
+    #[test]
+    fn output_that_nobody_shows_fills_no_queue() {
+        let (gone, wait) = sync_channel::<()>(0);
+        let screen = screen(move |queue| {
+            drop(queue);
+            drop(gone);
+        });
+        let _ = wait.recv();
+        show(&screen, 5 << 20);
+        assert!(is_told(&screen), "the launcher still waits for space");
+    }
+
+    /// It panics while much is in the queue.
+    #[test]
+    fn a_screen_that_panics_leaves_no_full_queue() {
+        let (go_on, wait) = sync_channel::<()>(0);
+        let screen = screen(move |queue| {
+            let _ = wait.recv();
+            let _first = queue.recv();
+            panic!("as if a bar could not be drawn");
+        });
+        show(&screen, 1);
+        show(&screen, 3 << 20);
+        show(&screen, 3 << 20);
+        assert!(!is_told(&screen));
+        drop(go_on);
+        // Its end closes the pipe after the queue.
+        let mut fds = [PollFd::new(&screen.done, PollFlags::IN)];
+        poll(&mut fds, None).expect("a pipe");
+        assert!(is_told(&screen), "the launcher still waits for space");
+        let interrupts = Interrupts::install().expect("descriptors");
+        let shown = screen.close(&interrupts, None);
+        assert!(matches!(shown, Ok(Err(_))), "the panic is an error");
+    }
+
+    #[test]
+    fn names_do_not_move_the_cursor() {
+        assert_eq!(printable("a\x1b[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
+        assert_eq!(printable("Größe 3"), "Größe 3");
     }
 }

@@ -74,28 +74,35 @@ pub(crate) fn check_streams(
     }
     let streams = edges.iter().flat_map(|edge| [&edge.stream, &edge.name]);
     let streams: BTreeSet<&str> = streams.map(String::as_str).collect();
-    let own = format!("{}:", workflow.path().display());
-    for name in resolved.config.stage.streams.keys() {
+    for (name, origin) in meant_streams(Some(workflow), resolved) {
         if streams.contains(name.as_str()) {
             continue;
         }
-        // Only settings from the command line or this workflow are meant for this run.
-        let is_meant = |origin: &&str| *origin == "--config" || origin.starts_with(&own);
-        let Some(origin) = resolved.origins_of_stream(name).find(is_meant) else {
-            continue;
-        };
         let all: Vec<&str> = streams.iter().copied().collect();
-        let hint = match samite_launch::nearest(name, all.iter().copied()) {
+        let hint = match samite_launch::nearest(&name, all.iter().copied()) {
             Some(near) => format!("; did you mean `{near}`?"),
             None => format!("; its edges have {}", all.join(", ")),
         };
-        return Err(ConfigError::Stream {
-            origin: origin.to_owned(),
-            name: name.clone(),
-            hint,
-        });
+        return Err(ConfigError::Stream { origin, name, hint });
     }
     Ok(())
+}
+
+/// Returns the streams that the command line or this workflow has settings for, each with an origin
+/// of these. Those of other origins need not be meant for this run.
+pub(crate) fn meant_streams(
+    workflow: Option<&Workflow>,
+    resolved: &Resolved,
+) -> Vec<(String, String)> {
+    let own = workflow.map(|workflow| format!("{}:", workflow.path().display()));
+    let is_own = |origin: &str| own.as_ref().is_some_and(|own| origin.starts_with(own));
+    let is_meant = |origin: &&str| *origin == "--config" || is_own(origin);
+    let streams = resolved.config.stage.streams.keys();
+    let meant = |name: &String| {
+        let origin = resolved.origins_of_stream(name).find(is_meant)?;
+        Some((name.clone(), origin.to_owned()))
+    };
+    streams.filter_map(meant).collect()
 }
 
 /// Options of `samite config show`.

@@ -1,13 +1,16 @@
 //! How much the command shows, and whether in colour: `-q`, `-v`, `--color` and `NO_COLOR`.
 
+use clap::builder::StyledStr;
 use clap::builder::styling::{AnsiColor, Style};
-use clap::{ArgAction, ColorChoice};
+use clap::{Arg, ArgAction, ColorChoice};
 use std::fmt::Display;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-/// Options of every command.
+/// Options of every command. The value of `--color` is in [`crate::words::Words`], since the parser
+/// itself prints in colour.
 #[derive(Clone, Copy, clap::Args)]
+#[command(arg(color()))]
 pub(crate) struct StyleArgs {
     /// Show results, the output of units and errors, but no notes and no progress bars
     #[arg(short, long, global = true, help_heading = "Output")]
@@ -16,15 +19,19 @@ pub(crate) struct StyleArgs {
     /// precedence
     #[arg(short, long, global = true, help_heading = "Output", action = ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
-    /// Whether to use colours; auto: on a terminal, if NO_COLOR is not set
-    #[arg(
-        long,
-        global = true,
-        help_heading = "Output",
-        value_name = "WHEN",
-        default_value_t
-    )]
-    color: ColorChoice,
+}
+
+fn color() -> Arg {
+    Arg::new("color")
+        .long("color")
+        .global(true)
+        .help_heading("Output")
+        .help("Whether to use colours; auto: on a terminal, if NO_COLOR is not set")
+        .value_name("WHEN")
+        .default_value("auto")
+        .value_parser(clap::value_parser!(ColorChoice))
+        // After the others.
+        .display_order(100)
 }
 
 static QUIET: OnceLock<bool> = OnceLock::new();
@@ -82,6 +89,14 @@ pub(crate) enum Out {
 /// Returns true if a stream is in colour.
 pub(crate) fn is_colored(out: Out) -> bool {
     COLORED.get().is_some_and(|colored| colored[out as usize])
+}
+
+/// Returns a text of the parser, in colour if the stream is.
+pub(crate) fn text(out: Out, styled: &StyledStr) -> String {
+    match is_colored(out) {
+        true => styled.ansi().to_string(),
+        false => styled.to_string(),
+    }
 }
 
 /// Formats a text in bold and in a colour, if the stream is in colour.

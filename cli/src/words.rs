@@ -1,6 +1,6 @@
 //! Reads as much of the command line as has to be known before it can be parsed: `run` and `doctor`
 //! have the parameters of a workflow as options, a built-in program has a help of its own, and
-//! `--color` applies to what the parser prints.
+//! `--color` applies to what the parser prints, and `run --outcome` to what it refuses.
 
 use clap::{Arg, ColorChoice, Command, ValueEnum};
 use std::ffi::{OsStr, OsString};
@@ -18,6 +18,8 @@ pub(crate) struct Words {
     /// The option of samite itself that asks for help: `-h` or `--help`.
     pub(crate) help: Option<&'static str>,
     pub(crate) color: ColorChoice,
+    /// Where `run` writes its outcome.
+    pub(crate) outcome: Option<PathBuf>,
 }
 
 impl Words {
@@ -36,10 +38,17 @@ impl Words {
             if !reader.are_options_over && text.len() > 1 && text.starts_with('-') {
                 if let Some(value) = reader.option(&text, &mut found) {
                     let value = value.or_else(|| rest.next().cloned());
-                    let value = value.as_deref().and_then(OsStr::to_str);
-                    if text.starts_with("--color") {
-                        let color = value.and_then(|text| ColorChoice::from_str(text, false).ok());
-                        found.color = color.unwrap_or_default();
+                    let name = text.split_once('=').map_or(&*text, |(name, _)| name);
+                    match name {
+                        "--color" => {
+                            let value = value.as_deref().and_then(OsStr::to_str);
+                            let color = value.map(|text| ColorChoice::from_str(text, false));
+                            found.color = color.and_then(Result::ok).unwrap_or_default();
+                        }
+                        "--outcome" if found.command == "run" => {
+                            found.outcome = value.map(PathBuf::from);
+                        }
+                        _ => {}
                     }
                 }
             } else if reader.command.has_subcommands() {
@@ -202,5 +211,32 @@ mod tests {
             assert_eq!(read(line).color, ColorChoice::Never, "{line}");
         }
         assert_eq!(read("run --color green w.toml").color, ColorChoice::Auto);
+        // Parameters may have names that begin alike.
+        for line in [
+            "run --color never w.toml --colormap always",
+            "run --color never w.toml --colormap=always",
+            "run w.toml --colormap always --color=never",
+        ] {
+            assert_eq!(read(line).color, ColorChoice::Never, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_outcome_is_that_of_run() {
+        for line in [
+            "run --outcome o.json w.toml",
+            "run --outcome=o.json --no-such-option program",
+            "-v run w.toml --outcome o.json --size 3",
+        ] {
+            assert_eq!(read(line).outcome, Some("o.json".into()), "{line}");
+        }
+        for line in [
+            "doctor --outcome o.json w.toml",
+            "run program --outcome o.json",
+            "run w.toml --outcomes o.json",
+            "run --outcome",
+        ] {
+            assert_eq!(read(line).outcome, None, "{line}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::report::Report;
 use super::tables::{Section, headline, sections};
+use crate::screen::printable;
 use comfy_table::{ContentArrangement, LineStyle, Table, presets};
 
 /// Separates rows in what is asked of the table, so that lines are known by row.
@@ -123,16 +124,6 @@ fn rows_are(count: usize) -> String {
         1 => "1 row is".to_owned(),
         _ => format!("{count} rows are"),
     }
-}
-
-/// Names come from programs, and must not move the cursor.
-fn printable(text: &str) -> String {
-    let letters = text.chars();
-    let letter = |letter: char| match letter.is_control() {
-        true => char::REPLACEMENT_CHARACTER,
-        false => letter,
-    };
-    letters.map(letter).collect()
 }
 
 /// Returns the report as lines that are at most `width` wide; all of them if there is no `height`.

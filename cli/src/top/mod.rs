@@ -15,9 +15,10 @@ mod screen;
 mod tables;
 
 use crate::run::UsageError;
-use crate::screen::say;
+use crate::screen::{printable, say};
 use anyhow::{Result, bail};
 use report::Report;
+use samite::agent::DomainFacts;
 use sample::Source;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -95,7 +96,13 @@ fn only_domain() -> Result<String> {
 
 /// Returns a line about a domain: its name, its agent and its programs. It is not joined for that.
 fn described(domain: &str) -> String {
-    let Ok(facts) = samite::agent::facts(domain, ASKED) else {
+    let facts = samite::agent::facts(domain, ASKED).ok();
+    line_about(domain, facts.as_ref())
+}
+
+fn line_about(domain: &str, facts: Option<&DomainFacts>) -> String {
+    let domain = printable(domain);
+    let Some(facts) = facts else {
         return format!("\n  {domain} (its agent does not answer)");
     };
     let mut programs: BTreeMap<&str, u32> = BTreeMap::new();
@@ -108,11 +115,41 @@ fn described(domain: &str) -> String {
     }
     let programs: Vec<String> = programs
         .iter()
-        .map(|(program, count)| format!("{count} x {program}"))
+        .map(|(program, count)| format!("{count} x {}", printable(program)))
         .collect();
     let programs = match programs.is_empty() {
         true => "no programs".to_owned(),
         false => programs.join(", "),
     };
     format!("\n  {domain} (agent {}: {programs})", facts.agent_pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite::{Identity, PeerId, PeerInfo};
+
+    #[test]
+    fn names_do_not_move_the_cursor() {
+        const NAME: &str = "a\x1b[2J\rb";
+        let facts = DomainFacts {
+            domain: NAME.to_owned(),
+            agent_pid: 1,
+            budget: 1,
+            used: 0,
+            resident: 0,
+            reclaiming: 0,
+            peers: vec![PeerInfo {
+                peer: PeerId(0),
+                incarnation: 1,
+                identity: Identity::by_hand(NAME),
+                pid: 2,
+            }],
+        };
+        for facts in [Some(&facts), None] {
+            let text = line_about(NAME, facts);
+            let is_plain = |line: &str| !line.chars().any(char::is_control);
+            assert!(text.lines().all(is_plain), "{text:?}");
+        }
+    }
 }

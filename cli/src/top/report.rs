@@ -208,9 +208,10 @@ impl Stream {
             before.map_or((age, 0), |(time, before)| (time, before.committed_bytes));
         let readers = stream.groups.iter().map(|group| {
             let same = |before: &&GroupFigures| before.name == group.name;
-            let earlier = before.and_then(|(time, before)| {
-                let found = before.groups.iter().find(same)?;
-                Some((time, found.read_bytes))
+            let earlier = before.map(|(time, before)| {
+                // A group that was not there has read all its bytes since.
+                let found = before.groups.iter().find(same);
+                (time, found.map_or(0, |found| found.read_bytes))
             });
             Readers::new(group, earlier.unwrap_or((age, 0)))
         });
@@ -404,5 +405,64 @@ fn what(wait: &PeerWait) -> String {
         Some(Expected::Receipt { tag }) => format!("its message with tag {tag} to be received"),
         Some(Expected::Signal { key }) => format!("a signal with key {key}"),
         _ => format!("{}{others}", wait.what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite::stage::protocol::{Limits, Policy, StreamId};
+
+    fn group(name: &str, read_bytes: u64) -> GroupFigures {
+        GroupFigures {
+            name: Some(name.to_owned()),
+            policy: Policy::Block,
+            limits: Limits { steps: 2, bytes: 1 },
+            queued: 0,
+            queued_bytes: 0,
+            in_use: 0,
+            in_use_bytes: 0,
+            taken: 1,
+            read_bytes,
+            here: 1,
+            size: 1,
+        }
+    }
+
+    /// A stream that is a minute old.
+    fn stream(groups: Vec<GroupFigures>) -> StreamFigures {
+        StreamFigures {
+            id: StreamId(1),
+            name: "field".to_owned(),
+            program: "heat".to_owned(),
+            here: 1,
+            ranks: 1,
+            age: 60_000,
+            committed: 1,
+            committed_bytes: 6000,
+            stored: 1,
+            bytes: 0,
+            end: None,
+            groups,
+            watches: 0,
+            news: 0,
+            waits: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn rates_of_readers_are_those_since_the_sample_before() {
+        let before = stream(vec![group("old", 1000)]);
+        let now = stream(vec![group("old", 1500), group("new", 3000)]);
+        let rates = |before| {
+            let readers = Stream::new(&now, before).readers;
+            let rates = readers.iter().map(|readers| readers.bytes_per_second);
+            rates.collect::<Vec<_>>()
+        };
+        assert_eq!(
+            rates(Some((Duration::from_secs(1), &before))),
+            [500.0, 3000.0]
+        );
+        assert_eq!(rates(None), [25.0, 50.0]);
     }
 }

@@ -3,6 +3,7 @@
 use super::frame::{Kind, Line, lines};
 use super::report::Report;
 use super::sample::{Connected, Sample};
+use crate::style::{Out, is_colored};
 use anyhow::{Context, Result, bail};
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::style::{Color, Stylize};
@@ -73,8 +74,9 @@ impl Screen {
             restore();
             usual(info);
         }));
-        let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let screen = Screen { colours };
+        let screen = Screen {
+            colours: is_colored(Out::Stdout),
+        };
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)
@@ -175,7 +177,7 @@ impl Events {
             }
         };
         let [signal, resized, key] = fds.map(|fd| !fd.revents().is_empty());
-        if signal && self.signals.ask_to_end() {
+        if signal && self.signals.ask_to_end().is_some() {
             return Ok(Event::End);
         }
         if resized {

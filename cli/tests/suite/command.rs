@@ -2,6 +2,7 @@
 
 use crate::domain::{Job, output, samite};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -107,6 +108,18 @@ fn the_programs_are_listed_and_explain_themselves() {
         assert!(help.contains(usage) && help.contains("--class"), "{help}");
         assert!(!help.contains("[nas-is.0]"), "a unit printed it: {help}");
     }
+    // Whoever reads them may have enough.
+    for words in [&["run", "nas-is", "--help"][..], &["--help"], &[]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = samite(words).stdout(writer).output();
+        let output = output.expect("samite can be started");
+        let said = text(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{words:?}: {said}"
+        );
+    }
 }
 
 #[test]
@@ -134,6 +147,17 @@ fn more_or_less_is_shown() {
     assert!(said.contains(note) && !said.contains(logged), "{said}");
     let said = errors(&["run", "-q", &flow], Some("info"));
     assert!(!said.contains(note) && said.contains(logged), "{said}");
+    // A unit that is started again, or need not succeed, is a note.
+    let lives = "restart = 1\n[[program]]\nname = 'b'\ncommand = 'false'\noptional = true\n";
+    let again = FLOW.replace(
+        "'true'",
+        "'sh'\nargs = ['-c', '[ -e again ] || ! touch again']",
+    );
+    let flow = workflow(folder.path(), &format!("{again}cwd = '.'\n{lives}"));
+    let note = "the job goes on";
+    assert!(errors(&["run", &flow], None).contains(note));
+    std::fs::remove_file(folder.path().join("again")).expect("the first life left it");
+    assert_eq!(errors(&["run", "-q", &flow], None), "");
     // An error is shown in any case.
     let failed = run(&["run", "-q", "false"]);
     let said = text(&failed.stderr);
@@ -310,6 +334,92 @@ fn the_outcome_has_all_runs_and_all_lives() {
             "{done}"
         );
     }
+}
+
+/// The file of an earlier run does not stay as it was.
+#[test]
+fn what_is_refused_is_an_outcome_too() {
+    let folder = scratch();
+    let broken = workflow(folder.path(), "[[programm]]");
+    let refused = |words: &[&str], why: &str| {
+        let (done, code) = outcome(folder.path(), words);
+        assert_eq!((code, &done["exit_code"]), (Some(2), &2.into()));
+        assert_eq!(done["runs"], serde_json::json!([]));
+        let error = done["error"].as_str().expect("a text");
+        assert!(error.contains(why), "{words:?}: {error}");
+        assert!(!error.starts_with("error:"), "{error}");
+    };
+    refused(&[&broken], "did you mean `program`?");
+    refused(&["no-such-workflow.toml"], "cannot read the workflow");
+    refused(&["-n", "none", "true"], "invalid value 'none' for '-n <N>'");
+    let right = workflow(folder.path(), FLOW);
+    refused(&[&right, "--sizes", "3"], "unexpected argument '--sizes'");
+    let file = folder.path().join("outcome.json");
+    let path = file.display().to_string();
+    let words = ["run", "--outcome", &path, "true"];
+    let output = samite(&words).env("SAMITE_LOG", "loud").output();
+    assert_eq!(output.expect("it can be started").status.code(), Some(2));
+    let written = std::fs::read_to_string(&file).expect("it was written");
+    assert!(written.contains("SAMITE_LOG is `loud`"), "{written}");
+    // Help is no run.
+    shown(&["run", "--outcome", &path, "--help"]);
+    assert_eq!(
+        std::fs::read_to_string(&file).expect("it is there"),
+        written
+    );
+}
+
+/// The units have ended well, and a signal ends the wait for a reader of their output.
+#[test]
+fn the_outcome_of_a_run_that_is_not_read() {
+    let folder = scratch();
+    let file = folder.path().join("outcome.json");
+    let path = file.display().to_string();
+    let flood = "i=0; while [ $i -lt 20000 ]; do echo a line $i; i=$((i+1)); done";
+    let mut child = samite(&["run", "--outcome", &path, "sh", "-c", flood])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("samite can be started");
+    // The unit runs, and then no process of the job is left.
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    lines.read_line(&mut String::new()).expect("units print");
+    let launcher = rustix::process::Pid::from_child(&child);
+    let children = || {
+        let pid = launcher.as_raw_nonzero();
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default()
+    };
+    while !children().is_empty() {
+        std::thread::yield_now();
+    }
+    rustix::process::kill_process(launcher, rustix::process::Signal::TERM).expect("it runs");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(143));
+    let written = std::fs::read_to_string(&file).expect("it was written");
+    let done: Value = serde_json::from_str(&written).expect("JSON");
+    let run = &done["runs"][0];
+    assert_eq!(
+        (&done["exit_code"], &run["exit_code"]),
+        (&143.into(), &143.into())
+    );
+    assert_eq!(run["cause"]["error"], "launch.Interrupted", "{done}");
+    assert_eq!(done["error"], run["cause"]["message"]);
+    assert_eq!(run["units"][0]["exit_code"], 0, "{done}");
+}
+
+/// Where figures of the host cannot be kept, none are measured, and that is said once.
+#[test]
+fn a_sweep_looks_for_the_figures_of_the_host_once() {
+    let folder = scratch();
+    let sweep = format!("{FLOW}cwd = '.'\nargs = ['{{size}}']\n[sweep]\nsize = [1, 2, 3]\n");
+    let flow = workflow(folder.path(), &sweep);
+    let output = samite(&["run", &flow])
+        .env("XDG_CACHE_HOME", "/dev/null")
+        .output()
+        .expect("samite can be started");
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("could not be kept").count(), 1, "{said}");
+    assert!(!said.contains("measuring"), "{said}");
 }
 
 #[test]

@@ -157,3 +157,59 @@ fn names_that_nobody_uses_are_told_when_the_job_is_over() {
         assert!(said.contains(&sentence), "{sentence}? {errors}");
     }
 }
+
+const UNOPENED: &str =
+    "edges::settings_of_a_stream_that_nobody_opens_are_told_when_the_job_is_over";
+
+/// Without edges nobody knows the streams before they are opened.
+#[test]
+fn settings_of_a_stream_that_nobody_opens_are_told_when_the_job_is_over() {
+    if std::env::var("SAMITE_RANK").is_ok() {
+        return misspelt_unit().expect("a stream");
+    }
+    let this = std::env::current_exe().expect("a test binary has a path");
+    let program = |name| {
+        let this = this.display();
+        format!(
+            "[[program]]\nname = '{name}'\ncommand = '{this}'\nargs = ['--exact', '{UNOPENED}', '--nocapture']\n"
+        )
+    };
+    let config = "[config.stage.temperature]\nlimit_steps = '3 steps'\n\
+                  [config.stage.temperatur]\nlimit_steps = '3 steps'\n\
+                  [config.stage.file]\nmethod = 'file'\n";
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let file = folder.path().join("unopened.toml");
+    std::fs::write(&file, program("a") + &program("b") + config).expect("it can be written");
+    // The user's own settings are for other workflows too.
+    let of_user = folder.path().join("samite");
+    std::fs::create_dir(&of_user).expect("a scratch folder can be written");
+    let settings = "[stage.pressure]\nlimit_steps = '3 steps'\n";
+    std::fs::write(of_user.join("config.toml"), settings).expect("it can be written");
+    let run = |option: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_samite"))
+            .args([
+                "run",
+                option,
+                "--config",
+                "stage.velocity.limit_steps=3 steps",
+            ])
+            .arg(&file)
+            .env("XDG_CONFIG_HOME", folder.path())
+            .env_remove("SAMITE_LOG")
+            .output()
+            .expect("samite can be started");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{errors}");
+        let said = errors.lines().filter(|line| line.contains("nobody opened"));
+        said.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let place = file.display();
+    let expected = [
+        format!(
+            "samite: {place}:12: there are settings for the stream temperatur, which nobody opened: did you mean temperature? These were opened: temperature"
+        ),
+        "samite: --config: there are settings for the stream velocity, which nobody opened: these were opened: temperature".to_owned(),
+    ];
+    assert_eq!(run("--tag-output=no"), expected);
+    assert!(run("--quiet").is_empty());
+}

@@ -169,9 +169,9 @@ struct Live {
 }
 
 impl Live {
-    fn start(job: &Job, interval: &str, variables: &[(&str, &str)]) -> Live {
+    fn start(job: &Job, options: &str, variables: &[(&str, &str)]) -> Live {
         let live = format!(
-            "stty cols 80 rows 24; exec {} top --domain {} --interval {interval}",
+            "stty cols 80 rows 24; exec {} top --domain {} {options}",
             env!("CARGO_BIN_EXE_samite"),
             job.domain
         );
@@ -250,7 +250,7 @@ fn idle(test: &str) -> Job {
 fn the_live_view_ends_by_a_key() {
     let job = idle("live");
     for (key, interval) in [(b"q", "0s"), (b"\x1b", "0s"), (b"\x03", "1h")] {
-        let mut live = Live::start(&job, interval, &[]);
+        let mut live = Live::start(&job, &format!("--interval {interval}"), &[]);
         let mut keys = live.script.stdin.take().expect("it is a pipe");
         live.until(b"q: quit");
         // An arrow is not Escape.
@@ -270,7 +270,7 @@ fn the_live_view_ends_by_a_signal() {
     use rustix::process::{Signal, kill_process};
     let job = idle("signalled");
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let mut live = Live::start(&job, "1h", &[("NO_COLOR", "1")]);
+        let mut live = Live::start(&job, "--interval 1h", &[("NO_COLOR", "1")]);
         live.until(b"q: quit");
         kill_process(live.pid(), signal).expect("it runs");
         let text = live.end();
@@ -285,7 +285,7 @@ fn the_live_view_ends_by_a_signal() {
 #[test]
 fn the_live_view_ends_with_its_domain() {
     let job = idle("ended");
-    let mut live = Live::start(&job, "10ms", &[]);
+    let mut live = Live::start(&job, "--interval 10ms", &[]);
     live.until(b"q: quit");
     drop(job);
     live.drawn
@@ -302,7 +302,7 @@ fn the_live_view_ends_with_its_domain() {
 #[test]
 fn the_live_view_fits_after_a_resize() {
     let job = idle("resized");
-    let mut live = Live::start(&job, "1h", &[("NO_COLOR", "1")]);
+    let mut live = Live::start(&job, "--interval 1h", &[("NO_COLOR", "1")]);
     live.until(b"\x1b[24;1Hq: quit");
     let terminal = format!("/proc/{}/fd/0", live.pid().as_raw_nonzero());
     let terminal = std::fs::read_link(terminal).expect("its terminal");
@@ -314,4 +314,21 @@ fn the_live_view_fits_after_a_resize() {
     live.until(b"\x1b[10;1Hq: quit");
     rustix::process::kill_process(live.pid(), rustix::process::Signal::TERM).expect("it runs");
     live.end();
+}
+
+/// Colours are decided as for all other output.
+#[test]
+fn the_live_view_has_the_colours_that_were_asked_for() {
+    let job = idle("coloured");
+    for (options, no_color, expected) in [
+        ("--interval 1h --color always", "1", true),
+        ("--interval 1h --color never", "", false),
+    ] {
+        let mut live = Live::start(&job, options, &[("NO_COLOR", no_color)]);
+        live.until(b"q: quit");
+        rustix::process::kill_process(live.pid(), rustix::process::Signal::TERM).expect("it runs");
+        let text = live.end();
+        let is_colored = text.contains("\x1b[1m") || text.contains("\x1b[38;5;");
+        assert_eq!(is_colored, expected, "{options}: {text:?}");
+    }
 }

@@ -86,14 +86,14 @@ impl Interrupts {
         Ok(interrupts)
     }
 
-    /// For a wait outside of [`crate::run`]: returns true if a signal since the last call asks this
-    /// process to end. On Ctrl-Z, stops this process until it is continued.
-    pub fn ask_to_end(&self) -> bool {
+    /// For a wait outside of [`crate::run`]: returns the signal that has asked this process to end
+    /// since the last call. On Ctrl-Z, stops this process until it is continued.
+    pub fn ask_to_end(&self) -> Option<i32> {
         let heard = self.take();
         if heard.stop {
             stop_with(&[]);
         }
-        heard.end.is_some()
+        heard.end
     }
 
     /// Returns true if a signal has asked this process to end since the handlers were installed.
