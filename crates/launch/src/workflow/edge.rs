@@ -55,8 +55,8 @@ const SETTABLE: &[&str] = &[
 impl Workflow {
     /// Returns the edges of the graph, in the file's order, each with the number of its `[[edge]]`;
     /// none if the file has no edges. `E` determines which keys an edge has. What it deserialises
-    /// has parameters filled in, whole numbers as `tokens` and `every`, lists of them as `block` and
-    /// `shape`, a table for each operator, and always `as`.
+    /// has parameters filled in, whole numbers as `tokens` and `every`, lists of them as `block`
+    /// and `shape`, a table for each operator, and always `as`.
     ///
     /// # Errors
     /// [`Error::Workflow`], with the line: not a valid `E`, a program that does not exist, two
