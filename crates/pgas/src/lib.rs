@@ -23,11 +23,15 @@
 //! · `ending` (when units leave) · `error`
 //!
 //! # Imports
-//! One cycle remains: `job`, `team/`, `segment/`, `collective/` and `lock/table`. Every wait
-//! advances collectives, so `job` keeps those in flight; it knows nothing else about the other
-//! four. A team owns its board and the pages of its locks, and its members agree by collectives
-//! when it is created. Collectives are functions of a team, and take parts of segments as
-//! arguments.
+//! One cycle remains among the parts: `job`, `team/`, `segment/`, `collective/` and `lock/table`.
+//! Every wait advances collectives, so `job` keeps those in flight; it knows nothing else about the
+//! other four. A team owns its board and the pages of its locks, and its members agree by
+//! collectives when it is created. Collectives are functions of a team, and take parts of segments
+//! as arguments. Inside `collective/`, a call in flight is a run, and some of its messages are
+//! expected for as long as it is in flight (`pending`, `run`, `messages`).
+//!
+//! Everything returns an `error`, which holds what the checker, the collectives and the arrays
+//! found (`check/`, `collective/`, `array/`). The checker begins with the members of the job.
 //!
 //! # Threads
 //! Any thread may use everything here. Puts, gets and updates of mapped memory take no lock: a
