@@ -57,11 +57,18 @@ impl Waited {
     }
 }
 
-/// The time left of a deadline, for waits in the kernel: these read no clock of the fabric.
+/// The shortest deadline by which [`Left`] tells a stop from a wait: the kernel wakes a process
+/// some milliseconds late.
+const BRIEF: Duration = Duration::from_millis(80);
+
+/// The time left of a deadline, for waits in the kernel: these read no clock of the fabric. Whoever
+/// waits reads it again after each [`Left::piece`].
 #[derive(Debug)]
 pub(crate) struct Left {
     start: Instant,
     deadline: Duration,
+    /// A wait that has begun may take until then, even beyond the deadline.
+    at_least: Duration,
     waited: Waited,
 }
 
@@ -70,40 +77,76 @@ impl Left {
         let mut left = Left {
             start: Instant::now(),
             deadline,
+            at_least: Duration::ZERO,
             waited: Waited::default(),
         };
-        left.get();
+        left.spent();
         left
     }
 
     /// Returns how long it has waited.
     pub(crate) fn spent(&mut self) -> Duration {
-        self.waited.look(self.start.elapsed(), self.deadline);
+        let (now, deadline) = (self.start.elapsed(), self.deadline.max(BRIEF));
+        self.waited.look(now, deadline);
         self.waited.so_far()
     }
 
-    pub(crate) fn get(&mut self) -> Duration {
-        self.deadline.saturating_sub(self.spent())
-    }
-
+    /// Returns true if the deadline is over: nothing is tried again.
     pub(crate) fn is_over(&mut self) -> bool {
-        self.get().is_zero()
+        self.spent() >= self.deadline
     }
 
-    /// Extends the deadline, so that at least so much time is left.
+    /// Lets the next wait take so much time, even if less is left.
     pub(crate) fn at_least(&mut self, time: Duration) -> &mut Left {
-        self.deadline = self.deadline.max(self.spent().saturating_add(time));
+        self.at_least = self.at_least.max(self.spent().saturating_add(time));
         self
     }
 
-    /// Returns how long to wait in one piece: no longer than the gap after which the process counts
-    /// as stopped.
+    /// Returns how long the present wait may still take.
+    pub(crate) fn get(&mut self) -> Duration {
+        let spent = self.spent();
+        self.deadline.max(self.at_least).saturating_sub(spent)
+    }
+
+    /// As [`Left::get`], but in one piece: no longer than the gap after which the process counts as
+    /// stopped.
     pub(crate) fn piece(&mut self) -> Duration {
-        self.get().min(gap(self.deadline))
+        self.get().min(gap(self.deadline.max(BRIEF)))
     }
 }
 
 /// Returns how late a reading of the clock may be; never zero, however short the deadline is.
 pub(crate) fn gap(deadline: Duration) -> Duration {
     GAP.min(deadline / GAP_PART).max(Duration::from_nanos(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A wait may take longer than what is left, and the deadline is over all the same.
+    #[test]
+    fn a_brief_wait_does_not_move_the_deadline() {
+        for deadline in [Duration::ZERO, 2 * MS] {
+            let mut left = Left::new(deadline);
+            let mut tries = 0;
+            while !left.is_over() {
+                assert!(!left.at_least(MS).get().is_zero());
+                std::thread::sleep(left.piece());
+                tries += 1;
+            }
+            assert!(tries <= 2, "{tries}");
+            assert!(!left.at_least(MS).piece().is_zero());
+            assert!(left.is_over());
+        }
+    }
+
+    #[test]
+    fn no_deadline_is_too_long() {
+        let mut left = Left::new(Duration::MAX);
+        assert!(!left.at_least(Duration::MAX).is_over());
+        assert_eq!(left.piece(), GAP);
+    }
 }

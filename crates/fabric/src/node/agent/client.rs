@@ -85,7 +85,7 @@ pub(super) fn connect(domain: &str, left: &mut Left) -> Result<OwnedFd, Failure>
         // In pieces, as in `has_come_by`. The kernel takes 0 for no end.
         set_timeout(socket.as_fd(), left.piece().max(AGAIN)).map_err(Failure::Other)?;
         match rustix::net::connect(&socket, &address) {
-            Err(Errno::INTR | Errno::AGAIN) if !left.is_over() => {}
+            Err(Errno::INTR | Errno::AGAIN) if !left.get().is_zero() => {}
             Err(Errno::INTR) => return Err(Failure::NoAnswer),
             connected => break connected.map_err(Failure::of)?,
         }

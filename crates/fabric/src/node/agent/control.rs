@@ -269,7 +269,7 @@ pub(super) fn has_come_by(socket: BorrowedFd<'_>, left: &mut Left) -> bool {
         let time = rustix::event::Timespec::try_from(piece).ok();
         match rustix::event::poll(&mut fds, time.as_ref()) {
             Err(Errno::INTR) => {}
-            Ok(0) if !left.is_over() => {}
+            Ok(0) if !left.get().is_zero() => {}
             count => return count.is_ok_and(|count| count > 0),
         }
     }

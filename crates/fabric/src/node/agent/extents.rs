@@ -58,14 +58,14 @@ impl AgentExtents {
     }
 
     /// Sends a request to the agent, unless the agent was unreachable just now; returns the socket
-    /// for its answer. `at_most` is how long to wait for a place in its queue of callers.
-    fn send(&mut self, request: &Request, at_most: Duration) -> Result<OwnedFd, Failure> {
+    /// for its answer. It waits for a place in its queue of callers as long as time is left.
+    fn send(&mut self, request: &Request, left: &mut Left) -> Result<OwnedFd, Failure> {
         if let Some((at, failure)) = &self.unreached
             && at.elapsed() < PAUSE
         {
             return Err(failure.clone());
         }
-        self.send_by(connect(&self.domain, &mut Left::new(at_most)), request)
+        self.send_by(connect(&self.domain, left), request)
     }
 
     /// Sends a request on a connection, if there is one. Fails even if the agent is alive, when it
@@ -91,7 +91,7 @@ impl AgentExtents {
     }
 
     /// Asks the agent to take back all extents that are to be returned.
-    fn send_returns(&mut self, at_most: &mut dyn FnMut() -> Duration) {
+    fn send_returns(&mut self, left: &mut Left) {
         self.collect_answers(&mut Left::new(Duration::ZERO));
         while self.returning.len() < RETURNING_MAX
             && let Some(&span) = self.to_return.last()
@@ -102,7 +102,7 @@ impl AgentExtents {
                 offset: span.offset,
                 bytes: span.bytes,
             };
-            match self.send(&request, at_most()) {
+            match self.send(&request, left.at_least(SOON)) {
                 Ok(answer) => self.returning.push_back((span, answer)),
                 Err(error) => {
                     // Retried at the next opportunity. The agent takes everything back when this
@@ -123,7 +123,7 @@ impl AgentExtents {
                 return;
             }
             self.unreached = None;
-            self.send_returns(&mut || left.get().max(SOON));
+            self.send_returns(left);
             if self.unreached.is_some() {
                 // Memory cannot be requested either: the agent is gone, or the time is over.
                 return;
@@ -214,11 +214,11 @@ impl ExtentSource for AgentExtents {
     }
 
     fn grant_soon(&mut self, bytes: u64) -> Result<Span, samite_mem::Error> {
-        self.send_returns(&mut || SOON);
+        self.send_returns(&mut Left::new(SOON));
         let (asked, at_most) = match self.asked.take() {
             Some(asked) => (asked, Duration::ZERO),
             None => {
-                let answer = self.send(&self.extent(bytes), SOON);
+                let answer = self.send(&self.extent(bytes), &mut Left::new(SOON));
                 let answer = answer.map_err(|failure| unreached(&failure))?;
                 let asked = PendingExtent {
                     bytes,
@@ -240,13 +240,13 @@ impl ExtentSource for AgentExtents {
     fn give_back(&mut self, extents: Vec<Span>) {
         self.to_return.extend(extents);
         let left = &mut Left::new(SOON);
-        self.send_returns(&mut || left.get().max(AGAIN));
+        self.send_returns(left);
         self.collect_answers(left);
     }
 
     fn tend(&mut self) {
         if !self.to_return.is_empty() || !self.returning.is_empty() {
-            self.send_returns(&mut || SOON);
+            self.send_returns(&mut Left::new(SOON));
         }
         let Some(mut asked) = self
             .asked
@@ -261,7 +261,7 @@ impl ExtentSource for AgentExtents {
         // If the extent were still needed, it would have been requested again by now.
         if let Ok(span) = self.answer(asked, &mut Left::new(Duration::ZERO)) {
             self.to_return.push(span);
-            self.send_returns(&mut || SOON);
+            self.send_returns(&mut Left::new(SOON));
         }
     }
 }
@@ -324,7 +324,7 @@ mod tests {
         });
         let heard = (0..ROUNDS).map(|_| u32::from(extents.grant(100, deadline).is_ok()));
         let heard: u32 = heard.sum();
-        let end = extents.send(&Request::Facts { after: None }, LONG);
+        let end = extents.send(&Request::Facts { after: None }, &mut Left::new(LONG));
         assert_eq!(agent.join().unwrap(), heard);
         end.unwrap();
     }
