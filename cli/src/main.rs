@@ -176,7 +176,9 @@ fn start() -> Result<ExitCode> {
                 screen::print(help)?;
                 return Ok(ExitCode::SUCCESS);
             }
-            if let Some(path) = &words.outcome {
+            // Without a target, this may be the target, for which the file was forgotten.
+            let has_target = words.workflow.is_some() || words.program.is_some();
+            if let Some(path) = words.outcome.as_ref().filter(|_| has_target) {
                 Outcome::refuse(path, &error);
             }
             return Err(error);

@@ -298,6 +298,7 @@ fn plan_of_workflow(
     settings::settle_folders(workflow, &mut settings)?;
     settings.config.edge = edges::edges(workflow, &settings)?;
     settings::check_streams(workflow, &settings.config.edge, &settings)?;
+    plan.check_inputs()?;
     plan.timeout = workflow.timeout()?;
     warn_of_replicas(&plan.programs, &settings.config.stage.configuration());
     Ok((plan, settings))
@@ -478,7 +479,9 @@ fn unused_of(domain: &str, streams: &Configuration, meant: &[(String, String)]) 
         let fabric = Fabric::join(domain, Identity::by_hand("samite-run"), config)?;
         let stage = Stage::join_with(&fabric, streams.clone())?;
         let mut sentences = stage.unused(LAST_WORDS)?;
-        if let (false, Some(opened)) = (meant.is_empty(), stage.opened(LAST_WORDS)?) {
+        if !meant.is_empty()
+            && let Ok(Some(opened)) = stage.opened(LAST_WORDS)
+        {
             sentences.extend(unopened(meant, &opened));
         }
         Ok(sentences)

@@ -41,7 +41,11 @@ pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Re
             None if is_of_file => workflow.folder(),
             None => here.clone(),
         };
-        *folder = here.join(base).join(&*folder);
+        let whole = here.join(base).join(&*folder);
+        // Units get settings as text. A path that is none stays relative to each of them.
+        if whole.to_str().is_some() {
+            *folder = whole;
+        }
     };
     let names: Vec<String> = resolved.config.stage.streams.keys().cloned().collect();
     for name in names {

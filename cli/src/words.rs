@@ -46,7 +46,11 @@ impl Words {
                             found.color = color.and_then(Result::ok).unwrap_or_default();
                         }
                         "--outcome" if found.command == "run" => {
-                            found.outcome = value.map(PathBuf::from);
+                            // The parser refuses an option as its value.
+                            let is_value = |value: &OsString| {
+                                text.contains('=') || !value.as_encoded_bytes().starts_with(b"-")
+                            };
+                            found.outcome = value.filter(is_value).map(PathBuf::from);
                         }
                         _ => {}
                     }

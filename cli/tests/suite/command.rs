@@ -336,6 +336,26 @@ fn the_outcome_has_all_runs_and_all_lives() {
     }
 }
 
+/// If the file for the outcome was forgotten, what comes in its place stays as it was.
+#[test]
+fn a_workflow_is_no_outcome() {
+    let folder = scratch();
+    let file = workflow(folder.path(), "[[program]]\nname = 'a'\ncommand = 'true'\n");
+    let text = || std::fs::read_to_string(&file).expect("it is there");
+    let before = text();
+    let refused = |words: &[&str]| {
+        let mut command = samite(words);
+        let output = command.current_dir(folder.path()).output();
+        let output = output.expect("samite can be started");
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(text(), before, "{words:?}");
+    };
+    refused(&["run", "--outcome", &file]);
+    refused(&["run", "-n", "2", "--outcome", &file]);
+    refused(&["run", "--outcome", "--size", "3", &file]);
+    assert!(!folder.path().join("--size").exists());
+}
+
 /// The file of an earlier run does not stay as it was.
 #[test]
 fn what_is_refused_is_an_outcome_too() {

@@ -31,9 +31,9 @@
 //!    barrier with this list again itself, or sees a new life of that member's number.
 //! G5 The loss of a root ends the waits of its members when it happens: by the time they look, the
 //!    number of the root may have a new life.
-//! G6 If the incarnations of the members are known ([`List::lives`]), a root that still waits for a
-//!    member ends the barrier with NO once any of them is lost, even one that had come: another
-//!    member, which knew of the loss, may not come for that reason.
+//! G6 If the incarnations of the members are known ([`List::lives`]), only these count as members.
+//!    A root that still waits for one ends the barrier with NO once any of them is lost, even one
+//!    that had come: another member, which knew of the loss, may not come for that reason.
 //! G7 All members that pass have the same value: the root takes each COME, with its value, when it
 //!    releases all. The value of an attempt that went back does not count.
 //!
@@ -179,8 +179,9 @@ impl Fabric {
         let (max, mut posted) = loop {
             let mut gather = |engine: &mut Engine| {
                 while let Some(other) = others.get(next) {
-                    if !engine.has_come(*other, list) {
-                        let lost = engine.gone(*other);
+                    let life = lives.get(next);
+                    if !engine.is_there(*other, life, list) {
+                        let lost = engine.lost_member(*other, life);
                         let has_changed = changes.replace(engine.changes) != Some(engine.changes);
                         let any_lost =
                             || has_changed.then(|| engine.lost_at(others, lives, list))?;
@@ -219,10 +220,8 @@ impl Fabric {
                 Ok(()) => {}
             }
             let core = &mut *self.0.lock()?;
-            match others
-                .iter()
-                .position(|one| !core.engine.has_come(*one, list))
-            {
+            let mut awaited = others.iter().enumerate();
+            match awaited.position(|(at, one)| !core.engine.is_there(*one, lives.get(at), list)) {
                 // It went back while the others arrived (G1).
                 Some(index) => {
                     let now = core.transport.now();
@@ -313,8 +312,10 @@ impl Core {
                 self.engine.say_no(*other, key(NO, list, attempt), lost);
             }
         }
+        // A barrier with the new life of its number can succeed (G4).
+        let has_new_life = self.engine.incarnation(lost.0) > lost.1;
         let broken = &mut self.engine.barriers.broken;
-        if broken.len() < LISTS_MAX {
+        if !has_new_life && broken.len() < LISTS_MAX {
             broken.push((list, lost));
         }
         self.flush();

@@ -15,8 +15,9 @@
 use crate::barrier::List;
 use crate::{Error, Fabric, PeerId, Result};
 
-/// The most lives by which a process may be behind the others. It takes as many lives to use the
-/// numbers up.
+/// The most lives by which a process may be behind the others. So one member with a wrong number
+/// cannot use the numbers up at once. It can still keep processes out that join later, and have
+/// begun no life yet.
 const STEP_MAX: u64 = 1 << 32;
 
 /// The right to be the only layer with its name on a fabric. It ends when it is dropped.
@@ -95,7 +96,7 @@ impl Drop for Layer {
 mod tests {
     use crate::barrier::List;
     use crate::transport::sim::Scenario;
-    use crate::{Error, Result};
+    use crate::{Error, Match, Result};
     use std::time::Duration;
 
     /// A member that did not begin, and is at a barrier of the same list, is waited for.
@@ -114,6 +115,33 @@ mod tests {
             fabric.barrier(&members)
         });
         assert_eq!(ended, [Ok(()), Ok(())]);
+    }
+
+    /// Another process has the number of a member by now, and has come: it is not taken for that
+    /// member, and begins with those that mean it.
+    #[test]
+    fn a_life_is_not_taken_for_another() {
+        let ended = Scenario::new(1, 2).run(|fabric| -> Result<u64> {
+            let units = fabric.job_lives()?;
+            let members: Vec<_> = units.iter().map(|unit| unit.peer).collect();
+            let lives: Vec<_> = units.iter().map(|unit| unit.incarnation).collect();
+            let layer = fabric.layer("a test").expect("it has no other");
+            let refused = match fabric.me() == members[0] {
+                true => {
+                    let pause = Duration::from_millis(1);
+                    let nothing = fabric.within(pause, || fabric.recv(Match::any(1), &mut []));
+                    assert!(nothing.is_err(), "nothing is sent");
+                    layer.begin(&members, &[lives[0], lives[1] - 1])
+                }
+                false => layer.begin(&members, &lives),
+            };
+            assert!(
+                matches!(refused, Err(Error::PeerLost { .. })),
+                "{refused:?}"
+            );
+            layer.begin(&members, &lives)
+        });
+        assert_eq!(ended, [Ok(1), Ok(1)]);
     }
 
     /// A number that leaves few above it is refused by all, and counts for nothing.

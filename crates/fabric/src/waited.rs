@@ -84,6 +84,10 @@ impl Left {
         left
     }
 
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Returns how long it has waited.
     pub(crate) fn spent(&mut self) -> Duration {
         let (now, deadline) = (self.start.elapsed(), self.deadline.max(BRIEF));

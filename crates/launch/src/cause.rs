@@ -84,13 +84,16 @@ impl Failure {
         }
     }
 
-    /// Returns true if a unit was killed by the signal that asked the job to end.
+    /// Returns true if a unit, or the agent, was killed by the signal that asked the job to end.
     pub(crate) fn has_signal_of(&self, interrupt: &Failure) -> bool {
         let Error::Interrupted { signal } = interrupt.error else {
             return false;
         };
         let killed = Exit::Signal(signal);
-        matches!(self.error, Error::UnitFailed { exit, .. } if exit == killed)
+        match self.error {
+            Error::UnitFailed { exit, .. } | Error::AgentLost { exit, .. } => exit == killed,
+            _ => false,
+        }
     }
 
     pub(crate) fn other(claim: Claim, error: Error) -> Self {

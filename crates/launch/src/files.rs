@@ -98,7 +98,7 @@ pub(crate) fn paths(programs: &[Program]) -> BTreeSet<&PathBuf> {
 /// Refuses a file that is the standard input of a program, and gets the output of one that the
 /// program does not come after. It is emptied before the job begins, and a program that reads what
 /// it writes itself may never come to the end of it.
-fn check_inputs(plan: &Plan) -> Result<(), Error> {
+pub(crate) fn check_inputs(plan: &Plan) -> Result<(), Error> {
     // Units mostly share their files, and each path is resolved once per program.
     let (mut inputs, mut outputs) = (BTreeSet::new(), BTreeSet::new());
     for program in &plan.programs {

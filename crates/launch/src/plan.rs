@@ -43,6 +43,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Refuses a file that a program would read before it is complete.
+    ///
+    /// # Errors
+    /// [`Error::InputIsOutput`].
+    pub fn check_inputs(&self) -> Result<(), Error> {
+        crate::files::check_inputs(self)
+    }
+
     /// Creates a job without programs, in a domain of the same name.
     pub fn new(job: impl Into<String>) -> Self {
         let job = job.into();

@@ -246,7 +246,8 @@ fn above_decade(value: f64) -> f64 {
 fn decade(value: f64) -> f64 {
     match value == 0.0 {
         true => 1.0,
-        false => 10f64.powf(value.log10().floor()),
+        // Of the smallest numbers there is no power of ten below.
+        false => 10f64.powf(value.log10().floor()).max(f64::MIN_POSITIVE),
     }
 }
 
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn odd_series_are_drawn() {
         let (huge, tiny) = (f64::MAX, f64::MIN_POSITIVE);
-        let odd: [&[(f64, f64)]; 12] = [
+        let odd: [&[(f64, f64)]; 14] = [
             &[],
             &[(0.0, 25.0)],
             &[(0.0, 0.0), (1.0, 0.0)],
@@ -330,6 +331,8 @@ mod tests {
             &[(0.0, -1e150), (1.0, 1e150)],
             &[(0.0, 1e-150), (1.0, 1e150)],
             &[(0.0, tiny), (1.0, 5e-324)],
+            &[(0.0, 5e-324)],
+            &[(0.0, 0.0), (1.0, 5e-324)],
             &[(-huge, 1.0), (huge, 2.0)],
             &[(-1e150, 1.0), (1e150, 2.0)],
         ];

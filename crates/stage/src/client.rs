@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// How long the coordinator may take beyond the timeout that it was given.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long to wait for room for one of several requests.
+/// How long to wait at least for room for one of several requests.
 const BRIEF: Duration = Duration::from_millis(1);
 
 /// How long a domain may exist before its coordinator, and one staging server before the others.
@@ -233,8 +233,11 @@ impl Client {
     ) -> Vec<Option<Vec<u8>>> {
         let began = Instant::now();
         let encode = |_| protocol::encode(&ToStore::Ask(ask.clone()));
+        let block_stores: Vec<Peer> = block_stores.collect();
+        let each = (timeout / (2 * block_stores.len().max(1) as u32)).max(BRIEF);
         let calls: Vec<Result<Call>> = block_stores
-            .map(|store| self.call_within(BRIEF, ServiceId::BLOCK_STORE, store, encode))
+            .into_iter()
+            .map(|store| self.call_within(each, ServiceId::BLOCK_STORE, store, encode))
             .collect();
         let answer = |call: Result<Call>| {
             let left = timeout.saturating_sub(began.elapsed());

@@ -74,6 +74,20 @@ fn programs_in_different_folders_share_the_folder_of_streams() {
     }
 }
 
+/// The settings of a unit are text, and a folder need not be.
+#[test]
+fn a_folder_need_not_have_a_text_as_name() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let path = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
+    std::fs::create_dir(&path).expect("a scratch folder can be written");
+    workflow(&path, "[[program]]\nname = 'a'\ncommand = 'true'\n");
+    let mut command = samite();
+    command.current_dir(&path).args(["run", "flow.toml"]);
+    let output = command.output().expect("samite can be started");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 /// A launcher that is a unit has the settings of its own launcher, where neither its workflow nor
 /// its options say more.
 #[test]

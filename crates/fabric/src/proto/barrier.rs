@@ -200,7 +200,8 @@ impl Engine {
         }
     }
 
-    fn lost_member(&self, peer: PeerId, life: Option<&u32>) -> Option<Error> {
+    /// Returns why a member is lost: this incarnation of it, if it is known.
+    pub(crate) fn lost_member(&self, peer: PeerId, life: Option<&u32>) -> Option<Error> {
         match life {
             Some(life) => self.lost_life(peer, *life),
             None => self.gone(peer),
@@ -229,7 +230,13 @@ impl Engine {
         self.post(to, kind::SIGNAL, key, &lost);
     }
 
-    pub(crate) fn has_come(&self, from: PeerId, list: u64) -> bool {
+    /// Returns true if a member has come: itself, if its incarnation is known, and not another
+    /// process that has its number by now.
+    pub(crate) fn is_there(&self, peer: PeerId, life: Option<&u32>, list: u64) -> bool {
+        self.has_come(peer, list) && life.is_none_or(|life| self.incarnation(peer) == *life)
+    }
+
+    fn has_come(&self, from: PeerId, list: u64) -> bool {
         let peer = self.peers.get(from);
         peer.is_some_and(|peer| peer.arrivals.contains_key(&list))
     }

@@ -154,8 +154,8 @@ impl Job<'_> {
         };
         match (failure.claim, before.claim) {
             (_, Claim::Interrupt) => false,
-            // The signal was sent to all, and a unit ended before the launcher heard it.
-            (Claim::Interrupt, Claim::Signal) => before.has_signal_of(failure),
+            // The signal was sent to all, and another process ended before the launcher heard it.
+            (Claim::Interrupt, Claim::Signal | Claim::Agent) => before.has_signal_of(failure),
             // Units notice the loss of the agent before the launcher does.
             (Claim::Agent, before) => before > Claim::Signal,
             (claim, before) => {

@@ -99,12 +99,13 @@ impl Workflow {
     /// Returns the edges for which one of the file stands: one, or one for each instance.
     fn filled_edges(&self, at: usize) -> Result<Vec<Table>, Error> {
         // The name of a program whose instances are meant, and their number.
+        let values = self.values_of_instances();
         let meant = |key: &str| -> Result<Option<(String, u32)>, Error> {
             let Some(Value::String(text)) = self.file.edge[at].get(key) else {
                 return Ok(None);
             };
             let name =
-                fill_in(text, &self.values).map_err(|message| self.edge_error(at, key, message))?;
+                fill_in(text, &values).map_err(|message| self.edge_error(at, key, message))?;
             let mut entries = self.file.program.iter();
             let entry = entries.find(|one| one.instances.is_some() && *one.name.get_ref() == name);
             let Some(entry) = entry else { return Ok(None) };
@@ -134,6 +135,13 @@ impl Workflow {
             Ok(filled)
         };
         (0..instances).map(edge).collect()
+    }
+
+    /// Returns the values of parameters, with which `{instance}` stays as it is.
+    fn values_of_instances(&self) -> BTreeMap<String, String> {
+        let mut values = self.values.clone();
+        values.insert("instance".to_owned(), "{instance}".to_owned());
+        values
     }
 
     fn filled_edge(&self, at: usize, values: &BTreeMap<String, String>) -> Result<Table, Error> {
@@ -223,10 +231,14 @@ impl Workflow {
             self.check_program(at, "to", to)?;
             let same =
                 |(_, [_, _, other, called]): &&(usize, [&str; 4])| (other, called) == (to, name);
-            if let Some((_, [other, others, ..])) = ends[..before].iter().find(same) {
+            if let Some((first, [other, others, ..])) = ends[..before].iter().find(same) {
+                let remedy = match *first == at {
+                    true => "give each a name of its own, for example `as = \"NAME-{instance}\"`",
+                    false => "give one another name by `as`",
+                };
                 let message = format!(
                     "{to} has two streams called `{name}`, `{others}` of {other} and `{stream}` of \
-                     {from}: give one another name by `as`",
+                     {from}: {remedy}",
                 );
                 return Err(self.edge_error(at, "as", message));
             }
@@ -269,8 +281,7 @@ impl Workflow {
              the stream",
         )?;
         // An edge of instances is changed for all of them.
-        let mut values = self.values.clone();
-        values.insert("instance".to_owned(), "{instance}".to_owned());
+        let values = self.values_of_instances();
         let named = |edge: &Table| {
             let text = |key| edge.get(key).and_then(Value::as_str);
             let fill = |text: Option<&str>| fill_in(text.unwrap_or_default(), &values);
@@ -427,6 +438,15 @@ variables = [
             error.contains("`{instance}` has a value only in"),
             "{error}"
         );
+        let changed = |workflow: &Workflow, from: &str, to: &str| {
+            let text = workflow.source.text().replace(from, to);
+            Workflow::parse(Path::new("graph.toml"), text).expect("well-formed")
+        };
+        let both = programs(two, two);
+        let named = changed(&both, "from = 'solver'", "from = 'solver-{instance}'");
+        assert_eq!(ends(&named), ends(&both));
+        let error = refused(&changed(&programs(two, ""), "-{instance}", ""));
+        assert!(error.contains("`as = \"NAME-{instance}\"`"), "{error}");
     }
 
     #[test]

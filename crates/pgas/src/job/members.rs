@@ -118,7 +118,8 @@ impl Members {
         let mut life = None;
         let (peer, how) = match &error {
             Below::PeerLost { peer, incarnation } => {
-                life = Some(*incarnation);
+                // One that never was there has none.
+                life = (*incarnation != 0).then_some(*incarnation);
                 (peer.id, ENDED.to_owned())
             }
             Below::NoSuchPeer(peer) => (*peer, ENDED.to_owned()),

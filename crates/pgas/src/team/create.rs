@@ -101,7 +101,7 @@ impl Team {
         let block = Block::new(job, if is_in { &peers } else { &[] });
         let [low, high] = block.words();
         let mut all = vec![[0; 3]; self.size() as usize];
-        // Who finds the board broken sends nothing.
+        // On a board that is broken already, the call sends nothing.
         let sends = !self.0.board.get().is_some_and(|board| board.is_broken());
         if let Err(error) = self.all_gather(&[[proposal, low, high]], &mut all) {
             if sends {

@@ -12,7 +12,7 @@ const LONGEST: usize = 200;
 /// Maximum number of names of variables that are remembered of a step.
 const VARIABLES: usize = 20;
 
-/// A step that has not a variable, and some of those that it has.
+/// A step that lacks a variable, and some of those that it has.
 type Without = (Step, Vec<String>);
 
 /// What was opened. Very many names, and very long ones, are not remembered.
@@ -23,7 +23,7 @@ pub struct History {
     read: BTreeSet<(String, String)>,
     /// Streams to which a process has subscribed: it names no group.
     watched: BTreeSet<String>,
-    /// Subscribed variables, each of a stream, with a step that had not the variable.
+    /// Subscribed variables, each of a stream, with a step that lacked the variable.
     /// `None`: a step had it.
     missing: BTreeMap<(String, String), Option<Without>>,
     /// Not everything was remembered.
@@ -70,7 +70,11 @@ impl History {
     pub(super) fn looked(&mut self, stream: &str, variable: &str, there: Option<Without>) {
         let subscribed = (stream.to_owned(), variable.to_owned());
         let is_short = stream.len().max(variable.len()) <= LONGEST;
-        let has_room = is_short && self.missing.len() < MOST / 8;
+        let has_room = is_short
+            && match there {
+                None => self.missing.len() < MOST,
+                Some(_) => self.missing.values().flatten().count() < MOST / 8,
+            };
         match self.missing.get_mut(&subscribed) {
             Some(known) if there.is_none() => *known = None,
             Some(_) => {}
@@ -84,7 +88,8 @@ impl History {
     /// Returns the streams that were opened, unless not all are known.
     pub(crate) fn opened(&self) -> Option<BTreeSet<String>> {
         let read = || self.read.iter().map(|(stream, _)| stream);
-        let opened = || self.written.iter().chain(read()).cloned().collect();
+        let used = || self.written.iter().chain(&self.watched).chain(read());
+        let opened = || used().cloned().collect();
         (!self.is_full).then(opened)
     }
 

@@ -180,7 +180,7 @@ pub(crate) fn join<T>(
             Ok((Answer::Done, _)) => return Ok((seat, mapped)),
             Ok((answer, _)) => return Err(fail(refused(answer))),
             // This process was stopped or starved for so long that the agent took the seat back.
-            Err(_) if !left.is_over() => {}
+            Err(_) if !left.is_over() => std::thread::sleep(AGAIN),
             Err(failure) => return Err(fail(failure)),
         }
     }
@@ -282,7 +282,7 @@ pub(crate) fn roster(
     wanted: &Wanted,
     left: &mut Left,
 ) -> Result<Roster, Error> {
-    let deadline = left.get();
+    let deadline = left.deadline();
     let request = Request::Roster {
         asker: asker.clone(),
         wanted: wanted.clone(),

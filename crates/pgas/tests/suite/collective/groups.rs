@@ -393,7 +393,11 @@ fn those_that_wait_hear_that_a_program_has_ended() {
             return Ok(());
         }
         if fabric.me() == first {
-            let waits = |peer: PeerId| fabric.waits().iter().any(|wait| wait.peer == peer);
+            let waits = |peer: PeerId| {
+                let waits = fabric.waits();
+                let mut of_peer = waits.iter().filter(|wait| wait.peer == peer);
+                of_peer.any(|wait| wait.what == "a barrier")
+            };
             while !(waits(members[1]) && waits(members[2])) {
                 fabric.progress();
             }
