@@ -20,6 +20,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Refuses an option in place of the file, which would otherwise become its name.
+fn file_of_outcome(word: &str) -> Result<PathBuf, String> {
+    match word.starts_with('-') {
+        true => Err(format!(
+            "a file is missing before it; a file of this name is ./{word}"
+        )),
+        false => Ok(word.into()),
+    }
+}
+
 /// Options of `samite run`; a workflow adds its own.
 #[derive(Args)]
 pub(crate) struct RunArgs {
@@ -44,7 +54,12 @@ pub(crate) struct RunArgs {
     force: bool,
     /// Write the outcome to this file, as JSON: the exit code, the error, and when each unit
     /// started and how it ended
-    #[arg(long, value_name = "FILE.json", value_hint = ValueHint::FilePath)]
+    #[arg(
+        long,
+        value_name = "FILE.json",
+        value_hint = ValueHint::FilePath,
+        value_parser = file_of_outcome
+    )]
     outcome: Option<PathBuf>,
     /// Show which unit printed a line
     #[arg(

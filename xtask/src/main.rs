@@ -34,6 +34,9 @@ enum Command {
         /// Only tests whose name contains this
         filter: Option<String>,
     },
+    /// Run the tests that `test` leaves out because they take long, or need up to 10 GiB of memory;
+    /// then `stress`, with its options
+    Nightly(stress::Options),
     /// Run all checks of a change: fmt, clippy, tidy, doc, test
     Ci {
         /// As for `test`
@@ -92,6 +95,10 @@ fn run(command: Command) -> Result<()> {
             require_all,
             filter,
         } => tests::test(require_all, filter.as_deref()),
+        Command::Nightly(options) => {
+            tests::ignored()?;
+            stress::stress(&options)
+        }
         Command::Ci { require_all } => ci(require_all),
         Command::Loom { filter } => tests::loom(filter.as_deref()),
         Command::Miri { filter } => miri(filter.as_deref()),

@@ -80,6 +80,20 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     run(&[], &["--lib", "--bins", "--tests", "--examples"], &named)
 }
 
+/// Runs the tests that are ignored: one after the other, because of their memory.
+pub(crate) fn ignored() -> Result<()> {
+    let alone = "--test-threads=1";
+    crate::command::cargo(&[
+        "test",
+        "--workspace",
+        "--lib",
+        "--tests",
+        "--",
+        "--ignored",
+        alone,
+    ])
+}
+
 /// Returns the suites that are run on nodes, if there is a module for each: the tests of a suite
 /// that was renamed would be left out otherwise.
 fn check_names(modules: &[String]) -> Result<&'static [&'static str]> {
