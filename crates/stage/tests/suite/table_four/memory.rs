@@ -186,7 +186,6 @@ fn more_than_servers_have() {
         ..Play::of(1, Mask::default())
     };
     let body = |fabric: &Fabric, _: u32| {
-        fabric.set_deadline(Duration::from_millis(300));
         let stage = stage(fabric, Settings::of(Method::Server))?;
         let mut field = stage.write("field").as_rank("solver", 0, 1).open()?;
         let mut step = field.step()?;
