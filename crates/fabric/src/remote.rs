@@ -186,7 +186,6 @@ impl Remote {
 
     /// As [`Remote::put`], without waiting; the bytes are copied before it returns. Completion by
     /// the handle: remote.
-    #[inline]
     pub fn put_nb(&self, offset: u64, from: &[u8]) -> Result<Handle<u64>> {
         self.check(offset, from.len() as u64)?;
         match self.writable()? {
