@@ -54,15 +54,15 @@ impl Fabric {
     /// [`Error::Timeout`]: a message that was being copied by then is consumed, too, and its send
     /// ends with [`Error::NotReceived`], unless all of it had left.
     #[inline]
-    pub fn recv(&self, wants: Match, buffer: &mut [u8]) -> Result<Status> {
+    pub fn recv(&self, wants: Match, mut buffer: &mut [u8]) -> Result<Status> {
         let received = self.0.lock()?.recv_now(wants, buffer);
         if let Some(status) = received {
             let within = status.within(buffer.len() as u64);
             return within.map_err(|error| self.named(error));
         }
         self.lending(|lender, level| {
-            let work = Work::Receive {
-                buf: lender.write(buffer),
+            let work = || Work::Receive {
+                buf: lender.write(std::mem::take(&mut buffer)),
             };
             let key = self.start_recv(wants, work, level)?;
             match self.finish(key)? {
@@ -76,7 +76,7 @@ impl Fabric {
     /// that this receive had taken is kept for the next one, behind those that its sender sent
     /// later under other tags.
     pub fn recv_vec(&self, wants: Match) -> Result<(Status, Vec<u8>)> {
-        let key = self.start_recv(wants, Work::ReceiveAny { view: false }, NO_SCOPE)?;
+        let key = self.start_recv(wants, || Work::ReceiveAny { view: false }, NO_SCOPE)?;
         match self.finish_here(key, &wants)? {
             Ended::Viewed(status, Viewed::Copied(bytes)) => Ok((status, bytes)),
             Ended::Received(status, Some(bytes)) => Ok((status, bytes)),
@@ -105,7 +105,7 @@ impl Fabric {
     /// # Ok::<(), samite_fabric::Error>(())
     /// ```
     pub fn recv_view(&self, wants: Match) -> Result<View> {
-        let key = self.start_recv(wants, Work::ReceiveAny { view: true }, NO_SCOPE)?;
+        let key = self.start_recv(wants, || Work::ReceiveAny { view: true }, NO_SCOPE)?;
         let (status, bytes, view) = match self.finish_here(key, &wants)? {
             Ended::Viewed(status, Viewed::InPlace { bytes, view }) => (status, bytes, Some(view)),
             Ended::Viewed(status, Viewed::Copied(bytes)) | Ended::Received(status, Some(bytes)) => {
@@ -149,7 +149,7 @@ impl Fabric {
         let work = Work::Receive {
             buf: WriteBuf::owned(buffer),
         };
-        self.start_recv(wants, work, NO_SCOPE)
+        self.start_recv(wants, || work, NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
     }
 
@@ -158,7 +158,7 @@ impl Fabric {
         let work = Work::Receive {
             buf: WriteBuf::shared(buffer),
         };
-        self.start_recv(wants, work, NO_SCOPE)
+        self.start_recv(wants, || work, NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
     }
 
@@ -228,16 +228,21 @@ impl Fabric {
         Ok(key)
     }
 
-    /// Starts a receive. Inlined, so that the work is written in place instead of moved three
-    /// times.
+    /// Starts a receive. Inlined, and the work is written in place instead of moved three times: a
+    /// move of fields that were written just before stalls the processor.
     #[inline(always)]
-    pub(crate) fn start_recv(&self, wants: Match, work: Work, scope: u16) -> Result<Key> {
+    pub(crate) fn start_recv(
+        &self,
+        wants: Match,
+        work: impl FnOnce() -> Work,
+        scope: u16,
+    ) -> Result<Key> {
         let core = &mut *self.0.lock()?;
         let engine = &mut core.engine;
         if engine.is_of_parent() {
             return Err(Error::Forked);
         }
-        let key = engine.ops.add(wants.source, "receive", work);
+        let key = engine.ops.add_with(wants.source, "receive", work);
         if scope != NO_SCOPE {
             engine.ops.belong(key, scope);
         }

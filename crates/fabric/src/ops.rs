@@ -214,6 +214,17 @@ pub(crate) struct Ops {
 impl Ops {
     #[inline(always)]
     pub(crate) fn add(&mut self, peer: Option<PeerId>, what: &'static str, work: Work) -> Key {
+        self.add_with(peer, what, || work)
+    }
+
+    /// As [`Ops::add`]; `work` is written where it stays, not moved there.
+    #[inline(always)]
+    pub(crate) fn add_with(
+        &mut self,
+        peer: Option<PeerId>,
+        what: &'static str,
+        work: impl FnOnce() -> Work,
+    ) -> Key {
         // 0 is the order of a free slot.
         self.order = self.order.wrapping_add(1).max(1);
         let index = match self.free.pop() {
@@ -227,7 +238,7 @@ impl Ops {
         slot.scope = NO_SCOPE;
         slot.what = what;
         // A free slot has no work, so there is nothing to drop.
-        std::mem::forget(std::mem::replace(&mut slot.work, work));
+        std::mem::forget(std::mem::replace(&mut slot.work, work()));
         index as u64 | (self.order as u64) << 32
     }
 

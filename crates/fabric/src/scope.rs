@@ -299,8 +299,9 @@ impl<'env> Scope<'_, 'env, '_> {
     /// Starts to receive into a borrowed buffer.
     #[inline]
     pub fn irecv(&self, wants: Match, buffer: &'env mut [u8]) -> Result<Scoped<'_, Received>> {
-        let work = Work::Receive {
-            buf: self.lender.write(buffer),
+        let mut buffer = buffer;
+        let work = || Work::Receive {
+            buf: self.lender.write(std::mem::take(&mut buffer)),
         };
         let key = self.fabric.start_recv(wants, work, self.level)?;
         Ok(Handle::new(self.fabric, key))

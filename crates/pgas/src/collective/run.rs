@@ -422,9 +422,14 @@ impl Inner {
         let begin = |check: &Checker| check.begin(self.members(), call.number, |_| true);
         let news = check.map(begin).transpose();
         let news = news.map_err(|error| self.refuse(*call, error))?;
-        let ended = match self.at_once(call, &shape, ends, combiner)? {
-            Some(ended) => ended,
-            None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
+        let ended = match self.board() {
+            Some(board) if shared::fits(&shape, board) => {
+                if !board.is_free() {
+                    self.wait_free(board, call)?;
+                }
+                shared::at_once((&self.job, board), call, &shape, ends, combiner)
+            }
+            _ => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
         };
         ended.map_err(|failure| {
             self.forget_clocks(call, Weak::new());
@@ -445,30 +450,6 @@ impl Inner {
             let ends = &self.job.collectives.ends;
             messages::forget_clocks(&self.job.fabric, ends, tag, flight);
         }
-    }
-
-    /// Runs the call if it has few bytes, once the calls before it have ended.
-    #[inline(always)]
-    fn at_once<C: Combiner>(
-        &self,
-        call: &Call,
-        shape: &Shape,
-        ends: &mut Ends<'_>,
-        combiner: Option<&C>,
-    ) -> Result<Option<Ended>> {
-        let Some(board) = self.board() else {
-            return Ok(None);
-        };
-        if !board.is_free() {
-            self.wait_free(board, call)?;
-        }
-        Ok(shared::at_once(
-            (&self.job, board),
-            call,
-            shape,
-            ends,
-            combiner,
-        ))
     }
 
     #[cold]

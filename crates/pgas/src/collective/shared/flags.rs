@@ -153,7 +153,8 @@ impl Flags {
             }
             _ => self.board.post(call, touching, |_, _, _| {}),
         };
-        self.meeting = Some(posted.map_err(|failure| self.over(failure))?);
+        let sequence = posted.map_err(|failure| self.over(failure))?;
+        self.meeting = Some(Exchange::new(sequence, touching));
         Ok(())
     }
 
@@ -273,7 +274,8 @@ impl Flags {
             return Err(failure);
         }
         let posted = self.board.post(&call.refused(), false, |_, _, _| {});
-        self.meeting = Some(posted.map_err(|_| failure.clone())?);
+        let sequence = posted.map_err(|_| failure.clone())?;
+        self.meeting = Some(Exchange::new(sequence, false));
         self.phase = Phase::Refusing(failure);
         Ok(())
     }

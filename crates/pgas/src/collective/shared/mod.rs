@@ -24,16 +24,18 @@ mod flags;
 mod memory;
 
 pub(crate) use board::{Block, Board};
+pub(super) use few::fits;
 pub(crate) use flags::Flags;
 pub(crate) use memory::Pool;
 
+use self::board::Exchange;
 use super::Ends;
 use super::call::{Call, Failure};
 use super::combining::Combiner;
 use super::shape::Shape;
 use crate::job::Job;
 
-/// Runs a blocking call if it has few bytes, without allocating. No other call is queued.
+/// Runs a blocking call of few bytes, without allocating. No other call is queued.
 #[inline(always)]
 pub(super) fn at_once<C: Combiner + ?Sized>(
     (job, board): (&Job, &Board),
@@ -41,22 +43,15 @@ pub(super) fn at_once<C: Combiner + ?Sized>(
     shape: &Shape,
     ends: &mut Ends<'_>,
     combiner: Option<&C>,
-) -> Option<Result<(), Failure>> {
-    if !few::fits(shape, board) {
-        return None;
+) -> Result<(), Failure> {
+    let sequence = board.post(call, false, few::give(shape, board.rank, &ends.input))?;
+    let is_here = board.spin(sequence);
+    let mut exchange = Exchange::new(sequence, false);
+    if !is_here || !board.look(job, call, &mut exchange)? {
+        board.wait(job, call, &mut exchange)?;
     }
-    let exchange = || {
-        let give = few::give(shape, board.rank, &ends.input);
-        let mut exchange = board.post(call, false, give)?;
-        if !board.spin(&exchange) || !board.look(job, call, &mut exchange)? {
-            board.wait(job, call, &mut exchange)?;
-        }
-        Ok(exchange.sequence)
-    };
-    let ended = exchange();
+    let here = (board.rank, board.size());
     let ends = (&ends.input, &mut ends.output);
-    Some(ended.map(|sequence| {
-        let here = (board.rank, board.size());
-        few::finish(shape, here, &(board, sequence), ends, combiner);
-    }))
+    few::finish(shape, here, &(board, sequence), ends, combiner);
+    Ok(())
 }
