@@ -243,7 +243,9 @@ fn units(report: &Report) -> Section {
         header: &["process", "of", "peer", "pid", "state", "resident"],
         rows: report.units.iter().map(row).collect(),
         nothing: "no process is here",
-        notes: &["heat.1: rank 1 of the program heat."],
+        notes: &[
+            "The number after the name of a program is the rank: heat.1 would be rank 1 of heat.",
+        ],
         is_about_waits: false,
     }
 }

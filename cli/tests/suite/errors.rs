@@ -97,6 +97,7 @@ fn debug_is_a_sentence_with_the_code() {
     let text = format!("{fault:?}");
     assert_eq!(text, format!("{fault} [stream.NotOpen (425)]"));
     let unread = samite_launch::Error::ReadWorkflow {
+        near: None,
         path: "flow.toml".into(),
         source: std::io::Error::other("no such file"),
     };

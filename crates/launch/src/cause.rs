@@ -23,7 +23,7 @@ pub(crate) enum Claim {
     Own,
     /// What the unit did does not fit what others did.
     Disagreement,
-    /// The unit failed because another one had ended.
+    /// The unit failed because another one had ended, or did not do its part.
     Consequence,
     /// Somebody asked the job to end.
     Interrupt,
@@ -106,8 +106,8 @@ impl Failure {
     }
 }
 
-/// Words of errors about the end of another unit: the names of their codes, which `{error:?}`
-/// shows, and their sentences.
+/// Words of errors about the end of another unit, or about one that does not do its part: the
+/// names of their codes, which `{error:?}` shows, and their sentences.
 const LOSSES: &[&str] = &[
     "PeerLost",
     "AgentLost",
@@ -127,6 +127,8 @@ const LOSSES: &[&str] = &[
     "NoBlockStore",
     "stream.Damaged",
     "stream.RankClosed",
+    "stream.NobodyReads",
+    "no reader has opened the stream ",
     " before the operation was complete",
     " was lost during ",
     " has not joined: ",
@@ -287,6 +289,11 @@ mod tests {
         let panicked = "Error: handler 3 of writer.1 panicked";
         assert_eq!(claim(panicked), Claim::Consequence);
         assert_eq!(claim("Error: the handler of events panicked"), Claim::Own);
+        // The reader that opened another stream says so itself.
+        let unread = "Error: no reader has opened the stream wave yet, and its 2 unread steps have reached the limit";
+        assert_eq!(claim(unread), Claim::Consequence);
+        let misspelt = "Error: no program opened the stream wvae within 2s; did you mean wave?";
+        assert_eq!(claim(misspelt), Claim::Own);
         // Of a reader, which is no rank of the stream.
         let named = failure(
             Name::unit("reader", 1),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use crate::plan::Name;
@@ -13,10 +13,12 @@ use crate::plan::Name;
 #[non_exhaustive]
 pub enum Error {
     /// The workflow file cannot be read.
-    #[error("cannot read the workflow {}", path.display())]
+    #[error("cannot read the workflow {}{}", path.display(), meant(near.as_deref()))]
     ReadWorkflow {
         /// The file.
         path: PathBuf,
+        /// Which file was probably meant, if it does not exist.
+        near: Option<PathBuf>,
         /// The error of the system.
         source: io::Error,
     },
@@ -314,6 +316,12 @@ fn signal_name(signal: i32) -> String {
         Some(name) => format!("signal {signal} ({name})"),
         None => format!("signal {signal}"),
     }
+}
+
+fn meant(near: Option<&Path>) -> String {
+    near.map_or(String::new(), |near| {
+        format!(" (did you mean `{}`?)", near.display())
+    })
 }
 
 fn said_last(said: &[String]) -> String {

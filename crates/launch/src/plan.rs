@@ -1,5 +1,6 @@
 //! A fully resolved job: the executables, the numbers of units, the configuration.
 
+use crate::source::nearest_file;
 use crate::{Backlog, Error, Setup};
 use rustix::fs::Access;
 use rustix::process::Signal;
@@ -244,7 +245,11 @@ pub fn find_program(
     if command.as_encoded_bytes().contains(&b'/') {
         let path = folder.join(command);
         if !path.is_file() {
-            return Err(missing(format!("looked at {}", path.display())));
+            let looked = format!("looked at {}", path.display());
+            return Err(missing(match nearest_file(&path, is_executable) {
+                Some(near) => format!("{looked}; did you mean `{}`?", near.display()),
+                None => looked,
+            }));
         }
         if !is_executable(&path) {
             return Err(Error::NotExecutable {
@@ -283,6 +288,8 @@ mod tests {
         );
         let error = find_program("solver", "no-such-thing", here).expect_err("does not exist");
         assert!(error.to_string().contains("no-such-thing"), "{error}");
+        let error = find_program("shell", "/bin/shh", here).expect_err("does not exist");
+        assert!(error.to_string().contains("did you mean `/bin/"), "{error}");
         assert!(matches!(
             find_program("a", "/etc/passwd", here),
             Err(Error::NotExecutable { .. })

@@ -4,6 +4,9 @@ use crate::Error;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// How many files of a folder are looked at for a near name.
+const FILES_MAX: usize = 10_000;
+
 /// The text of a file, kept for messages that state a line.
 #[derive(Debug, Clone)]
 pub(crate) struct SourceText {
@@ -53,6 +56,20 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .filter(|(distance, _)| *distance <= limit)
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// Returns the file that was probably meant by a path that does not exist: one of the same folder
+/// that `fits` and has a name near to it.
+pub(crate) fn nearest_file(path: &Path, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let name = path.file_name()?.to_string_lossy();
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let files = folder.unwrap_or(Path::new(".")).read_dir().ok()?;
+    let files = files.flatten().take(FILES_MAX).map(|file| file.path());
+    let names = files.filter(|file| fits(file));
+    let names = names.filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()));
+    let names: Vec<String> = names.collect();
+    let near = nearest(&name, names.iter().map(String::as_str))?;
+    Some(path.with_file_name(near))
 }
 
 /// Returns "; did you mean `units`?", or the whole list if no name is near.

@@ -102,7 +102,8 @@ impl<'p> Units<'p> {
         let (mut started, mut ready) = (0, 0);
         for unit in own {
             started += 1;
-            ready += u32::from(unit.has_ended() || unit.output.is_ready());
+            let is_over = unit.has_ended() && unit.again_at.is_none();
+            ready += u32::from(is_over || unit.output.is_ready());
         }
         started == program.units && ready == started
     }

@@ -4,7 +4,7 @@ use super::{Ending, Job, guard_of, is_unit};
 use crate::cause::{Claim, Failure, weigh};
 use crate::error::{Error, Exit};
 use crate::output::Event;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What keeps a job going when a unit has failed.
 enum Remedy {
@@ -14,9 +14,18 @@ enum Remedy {
     GoOn,
 }
 
+/// Returns how long a unit that was started again so often waits for its next start: one that fails
+/// at once must not keep the machine busy with starts.
+fn pause_before(restarts: u32) -> Duration {
+    const MAX: Duration = Duration::from_secs(1);
+    Duration::from_millis(10)
+        .saturating_mul(1 << restarts.min(16))
+        .min(MAX)
+}
+
 impl Job<'_> {
-    /// Tells of the ends of processes. Starts units again that failed and may be, and drops the
-    /// failures of optional programs. Returns the other ends.
+    /// Tells of the ends of processes. Notes which units that failed are
+    /// started again, and drops the failures of optional programs. Returns the other ends.
     pub(super) fn pardon(
         &mut self,
         ended: Vec<(usize, Exit)>,
@@ -28,10 +37,13 @@ impl Job<'_> {
         let mut left = Vec::new();
         for (index, exit) in ended {
             let unit = &self.processes[index];
-            // A unit that cannot be started again ends the job.
             let remedy = self.remedy(index, exit);
             match remedy.filter(|_| goes_on && self.ending.is_none()) {
-                Some(Remedy::StartAgain) => self.start_again(index, exit, on_event),
+                Some(Remedy::StartAgain) => {
+                    on_event(unit.ended(exit, true));
+                    let pause = pause_before(unit.restarts);
+                    self.processes[index].again_at = Instant::now().checked_add(pause);
+                }
                 Some(Remedy::GoOn) => {
                     on_event(unit.ended(exit, false));
                     on_event(Event::Missed {
@@ -67,8 +79,19 @@ impl Job<'_> {
         is_failure && self.remedy(index, exit).is_none()
     }
 
+    /// Starts the units for another time whose pause is over.
+    pub(super) fn restart_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        for index in 0..self.processes.len() {
+            let is_due = |at: Instant| at <= Instant::now();
+            if self.ending.is_none() && self.processes[index].again_at.is_some_and(is_due) {
+                self.start_again(index, on_event);
+            }
+        }
+    }
+
     /// Starts a unit for another time. If that fails, the job ends.
-    fn start_again(&mut self, index: usize, exit: Exit, on_event: &mut dyn FnMut(Event<'_>)) {
+    fn start_again(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) {
+        self.processes[index].again_at = None;
         let old = &self.processes[index];
         let (Some((program, _)), Some(rank)) = (self.units.program_of(old), old.name.rank()) else {
             return;
@@ -77,7 +100,6 @@ impl Job<'_> {
             let mut on_start = guard_of(&mut self.guard);
             self.units.start(program, rank, &mut on_start)
         };
-        on_event(old.ended(exit, started.is_ok()));
         let mut unit = match started {
             Ok(unit) => unit,
             Err(error) => return self.fail(Failure::other(Claim::Own, error)),
@@ -184,5 +206,16 @@ impl Job<'_> {
             },
             (_, error) => error,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_before_restarts_double_up_to_a_second() {
+        let pauses = [0, 1, 6, 7, 1000].map(|restarts| pause_before(restarts).as_millis());
+        assert_eq!(pauses, [10, 20, 640, 1000, 1000]);
     }
 }

@@ -219,6 +219,7 @@ impl Job<'_> {
             let ended = self.pardon(ended, on_event);
             self.judge(&ended);
             self.time_out();
+            self.restart_units(on_event);
             self.start_units(on_event);
         }
         Ok(())
@@ -251,8 +252,9 @@ impl Job<'_> {
     }
 
     fn units_left(&self) -> bool {
-        let starts = self.ending.is_none() && self.units.are_waiting();
-        starts || self.units().any(|unit| !unit.has_ended())
+        let will_start = |unit: &Process| unit.again_at.is_some();
+        let starts = self.units.are_waiting() || self.units().any(will_start);
+        (self.ending.is_none() && starts) || self.units().any(|unit| !unit.has_ended())
     }
 
     fn units(&self) -> impl Iterator<Item = &Process> {
@@ -308,8 +310,9 @@ impl Job<'_> {
             Some(Ending::Listening { until }) => until,
             _ => None,
         };
-        let limit = self.until.filter(|_| self.ending.is_none());
-        kills.chain(listening).chain(limit).min()
+        let starts = self.processes.iter().filter_map(|process| process.again_at);
+        let others = starts.chain(self.until).filter(|_| self.ending.is_none());
+        kills.chain(listening).chain(others).min()
     }
 
     /// Reaps until no ended child is left. Returns which processes ended, and how.

@@ -17,8 +17,9 @@
 //!
 //! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of
 //! this type. Either `block` is the shape of what each unit puts, or `shape` is that of the whole
-//! array; `cut` says how the units' parts are arranged in the whole. Extents are numbers, or sums
-//! and products of parameters (`"4 * {cells}^3"`), in which `true` is 1 and `false` 0.
+//! array; `cut` says how the units' parts are arranged in the whole. They are a list, or a text
+//! with commas, of extents: numbers, or sums and products of parameters (`"4 * {cells}^3"`), in
+//! which `true` is 1 and `false` 0.
 //!
 //! An edge may name a program with `instances`: it then stands for an edge of each instance. If
 //! both programs have instances, it links those with the same number. In such an edge, `{instance}`
@@ -183,6 +184,9 @@ impl Workflow {
                 return Ok(values.collect::<Result<Vec<_>, _>>()?.into());
             }
             ("tokens" | "every", _) => fill(&text).and_then(|text| number(&text)).map(whole),
+            (_, Value::String(text)) if is_extent(key) => {
+                fill(text).and_then(|text| number(&text)).map(whole)
+            }
             ("block" | "shape", _) => fill(&text)
                 .and_then(|text| numbers(&text))
                 .map(|numbers| numbers.into_iter().map(whole).collect::<Vec<_>>().into()),
@@ -313,6 +317,12 @@ impl Workflow {
         self.file.edge[at].insert(key.to_owned(), value);
         Ok(())
     }
+}
+
+/// Returns true for an element of a list of extents: `variables.0.shape.1`.
+fn is_extent(key: &str) -> bool {
+    let list = key.rsplit('.').nth(1);
+    list.is_some_and(|list| ["block", "shape"].contains(&list))
 }
 
 /// Converts a number of the file, which has at most 63 bits.
@@ -464,6 +474,7 @@ variables = [
             ("tokens = 'x'", "`x` is not a number"),
             ("rate = 'every {unit}'", "did you mean `units`"),
             ("variables = [{ block = '{size},' }]", "not a number"),
+            ("variables = [{ block = [4, 'x'] }]", "`x` is not a number"),
             ("operators = ['{n}']", "not in [parameters]"),
             ("operators = [{ apply = '{n}' }]", "not in [parameters]"),
         ] {

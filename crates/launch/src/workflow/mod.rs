@@ -56,7 +56,7 @@ mod sweep;
 use crate::error::Error;
 use crate::parameters::Parameter;
 use crate::plan::Program;
-use crate::source::{SourceText, suggestion};
+use crate::source::{SourceText, nearest_file, suggestion};
 use file::File;
 use parameter::Declared;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,9 +94,16 @@ impl Workflow {
     /// # Errors
     /// [`Error::ReadWorkflow`], or [`Error::Workflow`] with the line that is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path).map_err(|source| Error::ReadWorkflow {
-            path: path.to_path_buf(),
-            source,
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            let is_workflow = |file: &Path| file.extension().is_some_and(|end| end == "toml");
+            let is_missing = source.kind() == std::io::ErrorKind::NotFound;
+            Error::ReadWorkflow {
+                path: path.to_path_buf(),
+                near: is_missing
+                    .then(|| nearest_file(path, is_workflow))
+                    .flatten(),
+                source,
+            }
         })?;
         Self::parse(path, text)
     }

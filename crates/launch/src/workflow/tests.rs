@@ -506,3 +506,14 @@ fn a_program_without_units_is_left_out() {
     let error = workflow.edges::<toml::Table>().unwrap_err().to_string();
     assert!(error.contains("`servers` has no units"), "{error}");
 }
+
+#[test]
+fn a_misspelt_file_finds_its_neighbour() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let there = folder.path().join("wave.toml");
+    std::fs::write(&there, "").expect("the folder is new");
+    std::fs::write(folder.path().join("wvae.txt"), "").expect("the folder is new");
+    let error = Workflow::read(&folder.path().join("wvae.toml")).expect_err("does not exist");
+    let hint = format!("(did you mean `{}`?)", there.display());
+    assert!(error.to_string().ends_with(&hint), "{error}");
+}

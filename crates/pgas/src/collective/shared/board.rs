@@ -314,10 +314,10 @@ impl Board {
     /// Comes to the next meeting, and returns its sequence. `give` writes the payload for a rank.
     /// `touching`: after it, members touch each other's memory. Fails if the board has been given
     /// up.
-    // Always inlined, and it returns a number: a processor that reads back a struct returned through
-    // memory may first have to complete the stores above it, those to the slots of the others (25
-    // of 173 ns on a Zen 4), and the compiler copies the padding behind a `bool` in a way that
-    // stalls on each copy.
+    // Always inlined, and it returns a number: a processor that reads back a struct that was
+    // returned through memory may first have to complete the stores above it, those to the slots
+    // of the others (25 of 173 ns on a Zen 4), and the compiler copies the padding behind a `bool`
+    // in a way that stalls on each copy.
     #[inline(always)]
     pub(super) fn post(
         &self,
