@@ -146,19 +146,19 @@ impl Fabric {
 
     /// Starts to receive into a buffer that the operation owns.
     pub fn irecv(&self, wants: Match, buffer: Vec<u8>) -> Result<Handle<Received>> {
-        let work = Work::Receive {
+        let work = || Work::Receive {
             buf: WriteBuf::owned(buffer),
         };
-        self.start_recv(wants, || work, NO_SCOPE)
+        self.start_recv(wants, work, NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
     }
 
     /// Starts to receive into shared memory (a segment).
     pub fn irecv_shared(&self, wants: Match, buffer: SharedBytes) -> Result<Handle<Received>> {
-        let work = Work::Receive {
+        let work = || Work::Receive {
             buf: WriteBuf::shared(buffer),
         };
-        self.start_recv(wants, || work, NO_SCOPE)
+        self.start_recv(wants, work, NO_SCOPE)
             .map(|key| Handle::new(self.clone(), key))
     }
 
@@ -228,8 +228,8 @@ impl Fabric {
         Ok(key)
     }
 
-    /// Starts a receive. Inlined, and the work is written in place instead of moved three times: a
-    /// move of fields that were written just before stalls the processor.
+    /// Starts a receive. Inlined, and the work is made in its place instead of moved there three
+    /// times: to read back, as a whole, fields that were just written stalls the processor.
     #[inline(always)]
     pub(crate) fn start_recv(
         &self,

@@ -217,7 +217,8 @@ impl Ops {
         self.add_with(peer, what, || work)
     }
 
-    /// As [`Ops::add`]; `work` is written where it stays, not moved there.
+    /// As [`Ops::add`], so that the compiler can make the work where it stays. `work` does not
+    /// panic.
     #[inline(always)]
     pub(crate) fn add_with(
         &mut self,

@@ -247,7 +247,10 @@ pub fn find_program(
         if !path.is_file() {
             let looked = format!("looked at {}", path.display());
             return Err(missing(match nearest_file(&path, is_executable) {
-                Some(near) => format!("{looked}; did you mean `{}`?", near.display()),
+                Some(near) => {
+                    let near = Path::new(command).with_file_name(near);
+                    format!("{looked}; did you mean `{}`?", near.display())
+                }
                 None => looked,
             }));
         }
@@ -289,7 +292,10 @@ mod tests {
         let error = find_program("solver", "no-such-thing", here).expect_err("does not exist");
         assert!(error.to_string().contains("no-such-thing"), "{error}");
         let error = find_program("shell", "/bin/shh", here).expect_err("does not exist");
-        assert!(error.to_string().contains("did you mean `/bin/"), "{error}");
+        assert!(
+            error.to_string().contains("did you mean `/bin/s"),
+            "{error}"
+        );
         assert!(matches!(
             find_program("a", "/etc/passwd", here),
             Err(Error::NotExecutable { .. })

@@ -53,23 +53,23 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     known
         .into_iter()
         .map(|candidate| (strsim::damerau_levenshtein(name, candidate), candidate))
-        .filter(|(distance, _)| *distance <= limit)
+        .filter(|(distance, _)| *distance <= limit && *distance < name.chars().count())
         .min()
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the file that was probably meant by a path that does not exist: one of the same folder
-/// that `fits` and has a name near to it.
-pub(crate) fn nearest_file(path: &Path, fits: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+/// Returns the name of the file that was probably meant by a path that does not exist: one of the
+/// same folder that `fits` and has a name near to it.
+pub(crate) fn nearest_file(path: &Path, fits: impl Fn(&Path) -> bool) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
-    let files = folder.unwrap_or(Path::new(".")).read_dir().ok()?;
-    let files = files.flatten().take(FILES_MAX).map(|file| file.path());
-    let names = files.filter(|file| fits(file));
-    let names = names.filter_map(|file| Some(file.file_name()?.to_str()?.to_owned()));
-    let names: Vec<String> = names.collect();
-    let near = nearest(&name, names.iter().map(String::as_str))?;
-    Some(path.with_file_name(near))
+    let folder = folder.unwrap_or(Path::new("."));
+    let files = folder.read_dir().ok()?.flatten().take(FILES_MAX);
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    // Few are near: only these are looked at.
+    let near = names.filter(|known| nearest(&name, [&**known]).is_some());
+    let near: Vec<String> = near.filter(|name| fits(&folder.join(name))).collect();
+    nearest(&name, near.iter().map(String::as_str)).map(str::to_owned)
 }
 
 /// Returns "; did you mean `units`?", or the whole list if no name is near.

@@ -39,8 +39,8 @@ pub(crate) struct Process {
     pub(crate) grace: Option<Duration>,
     /// When it is killed, after it was asked to end.
     pub(crate) kill_at: Option<Instant>,
-    /// When the unit, which failed, is started again.
-    pub(crate) again_at: Option<Instant>,
+    /// How the unit failed, and when it is started again.
+    pub(crate) again: Option<(Exit, Instant)>,
     /// How often the unit was started again.
     pub(crate) restarts: u32,
     was_killed: bool,
@@ -110,7 +110,7 @@ impl Process {
             stop: Signal::TERM,
             grace: None,
             kill_at: None,
-            again_at: None,
+            again: None,
             restarts: 0,
             was_killed: false,
             child,

@@ -102,8 +102,9 @@ impl<'p> Units<'p> {
         let (mut started, mut ready) = (0, 0);
         for unit in own {
             started += 1;
-            let is_over = unit.has_ended() && unit.again_at.is_none();
-            ready += u32::from(is_over || unit.output.is_ready());
+            // What a unit said that is started again is about its last life.
+            let is_up = unit.has_ended() || unit.output.is_ready();
+            ready += u32::from(is_up && unit.again.is_none());
         }
         started == program.units && ready == started
     }

@@ -24,8 +24,8 @@ fn pause_before(restarts: u32) -> Duration {
 }
 
 impl Job<'_> {
-    /// Tells of the ends of processes. Notes which units that failed are
-    /// started again, and drops the failures of optional programs. Returns the other ends.
+    /// Tells of the ends of processes. Notes which units that failed are started again, and drops
+    /// the failures of optional programs. Returns the other ends.
     pub(super) fn pardon(
         &mut self,
         ended: Vec<(usize, Exit)>,
@@ -40,9 +40,8 @@ impl Job<'_> {
             let remedy = self.remedy(index, exit);
             match remedy.filter(|_| goes_on && self.ending.is_none()) {
                 Some(Remedy::StartAgain) => {
-                    on_event(unit.ended(exit, true));
-                    let pause = pause_before(unit.restarts);
-                    self.processes[index].again_at = Instant::now().checked_add(pause);
+                    let at = Instant::now() + pause_before(unit.restarts);
+                    self.processes[index].again = Some((exit, at));
                 }
                 Some(Remedy::GoOn) => {
                     on_event(unit.ended(exit, false));
@@ -82,16 +81,34 @@ impl Job<'_> {
     /// Starts the units for another time whose pause is over.
     pub(super) fn restart_units(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         for index in 0..self.processes.len() {
-            let is_due = |at: Instant| at <= Instant::now();
-            if self.ending.is_none() && self.processes[index].again_at.is_some_and(is_due) {
-                self.start_again(index, on_event);
+            let is_due = |(_, at): &mut (Exit, Instant)| *at <= Instant::now();
+            let again = &mut self.processes[index].again;
+            if self.ending.is_none()
+                && let Some((exit, _)) = again.take_if(is_due)
+            {
+                self.start_again(index, exit, on_event);
             }
         }
     }
 
+    /// Once the job ends, no unit is started again. A failure that would have been pardoned may
+    /// then be the cause of the others.
+    pub(super) fn forgo_restarts(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
+        if self.ending.is_none() {
+            return;
+        }
+        let mut ended = Vec::new();
+        for (index, process) in self.processes.iter_mut().enumerate() {
+            if let Some((exit, _)) = process.again.take() {
+                on_event(process.ended(exit, false));
+                ended.push((index, exit));
+            }
+        }
+        self.judge(&ended);
+    }
+
     /// Starts a unit for another time. If that fails, the job ends.
-    fn start_again(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) {
-        self.processes[index].again_at = None;
+    fn start_again(&mut self, index: usize, exit: Exit, on_event: &mut dyn FnMut(Event<'_>)) {
         let old = &self.processes[index];
         let (Some((program, _)), Some(rank)) = (self.units.program_of(old), old.name.rank()) else {
             return;
@@ -100,6 +117,7 @@ impl Job<'_> {
             let mut on_start = guard_of(&mut self.guard);
             self.units.start(program, rank, &mut on_start)
         };
+        on_event(old.ended(exit, started.is_ok()));
         let mut unit = match started {
             Ok(unit) => unit,
             Err(error) => return self.fail(Failure::other(Claim::Own, error)),

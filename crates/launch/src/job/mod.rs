@@ -221,6 +221,7 @@ impl Job<'_> {
             self.time_out();
             self.restart_units(on_event);
             self.start_units(on_event);
+            self.forgo_restarts(on_event);
         }
         Ok(())
     }
@@ -252,7 +253,7 @@ impl Job<'_> {
     }
 
     fn units_left(&self) -> bool {
-        let will_start = |unit: &Process| unit.again_at.is_some();
+        let will_start = |unit: &Process| unit.again.is_some();
         let starts = self.units.are_waiting() || self.units().any(will_start);
         (self.ending.is_none() && starts) || self.units().any(|unit| !unit.has_ended())
     }
@@ -310,8 +311,13 @@ impl Job<'_> {
             Some(Ending::Listening { until }) => until,
             _ => None,
         };
-        let starts = self.processes.iter().filter_map(|process| process.again_at);
-        let others = starts.chain(self.until).filter(|_| self.ending.is_none());
+        let again = |process: &Process| process.again.map(|(_, at)| at);
+        let others = self
+            .processes
+            .iter()
+            .filter_map(again)
+            .chain(self.until)
+            .filter(|_| self.ending.is_none());
         kills.chain(listening).chain(others).min()
     }
 
@@ -377,6 +383,13 @@ impl Job<'_> {
         times.extend(processes.map(|process| &mut process.kill_at));
         for time in times {
             *time = time.and_then(|time| time.checked_add(stopped));
+        }
+        for (_, at) in self
+            .processes
+            .iter_mut()
+            .flat_map(|process| &mut process.again)
+        {
+            *at = at.checked_add(stopped).unwrap_or(*at);
         }
         self.wishes.leave_out(stopped);
     }

@@ -17,9 +17,9 @@
 //!
 //! `variables` is what the writer promises: in each step, or in multiples of `every`, an array of
 //! this type. Either `block` is the shape of what each unit puts, or `shape` is that of the whole
-//! array; `cut` says how the units' parts are arranged in the whole. They are a list, or a text
-//! with commas, of extents: numbers, or sums and products of parameters (`"4 * {cells}^3"`), in
-//! which `true` is 1 and `false` 0.
+//! array; `cut` says how the units' parts are arranged in the whole. `block` and `shape` are
+//! extents in a list, or in a text with commas: numbers, or sums and products of parameters (`"4 *
+//! {cells}^3"`), in which `true` is 1 and `false` 0.
 //!
 //! An edge may name a program with `instances`: it then stands for an edge of each instance. If
 //! both programs have instances, it links those with the same number. In such an edge, `{instance}`

@@ -95,13 +95,14 @@ impl Workflow {
     /// [`Error::ReadWorkflow`], or [`Error::Workflow`] with the line that is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(|source| {
-            let is_workflow = |file: &Path| file.extension().is_some_and(|end| end == "toml");
+            let is_toml = |file: &Path| file.extension().is_some_and(|end| end == "toml");
+            let is_workflow = |file: &Path| is_toml(file) && file.is_file();
             let is_missing = source.kind() == std::io::ErrorKind::NotFound;
             Error::ReadWorkflow {
                 path: path.to_path_buf(),
-                near: is_missing
-                    .then(|| nearest_file(path, is_workflow))
-                    .flatten(),
+                near: nearest_file(path, is_workflow)
+                    .filter(|_| is_missing)
+                    .map(|near| path.with_file_name(near)),
                 source,
             }
         })?;

@@ -388,7 +388,9 @@ fn with_hint(error: Error, builtins: &Builtins<'_>) -> Error {
             command,
             looked,
         } => {
-            let near = crate::nearest(&command, builtins.names.iter().copied());
+            // A hint that is already there names a file.
+            let builtins = builtins.names.iter().copied();
+            let near = crate::nearest(&command, builtins).filter(|_| !looked.contains("did you"));
             let hint = near.map_or(String::new(), |near| format!(", did you mean `{near}`?"));
             Error::NoSuchProgram {
                 program,

@@ -503,6 +503,50 @@ fn a_unit_that_fails_is_started_again() {
     assert_eq!(seen.lines.len(), 2);
 }
 
+/// Returns a unit that always fails at once, is started again each time, and counts its lives in
+/// the lines of a file.
+fn failing(lives: &Path) -> Program {
+    let mut failing = sh("flaky", &format!("echo >> {}; exit 3", lives.display()));
+    failing.restart = 100;
+    failing
+}
+
+#[test]
+fn a_unit_that_waits_for_its_restart_may_be_the_cause() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let lives = folder.path().join("lives");
+    let (file, lost) = (lives.display(), "Error: flaky.0 was lost during a read");
+    // The pause is 80 ms then.
+    let script = format!(
+        "until [ -e {file} ] && [ $(wc -l < {file}) -ge 4 ]; do sleep 0.01; done; echo {lost} >&2; \
+         exit 1"
+    );
+    let (result, seen) = watch(&plan([failing(&lives), sh("reader", &script)]), |_, _| {});
+    let error = result.expect_err("both fail").to_string();
+    assert!(
+        error.starts_with("flaky.0 ended with exit code 3"),
+        "{error}"
+    );
+    assert_eq!(seen.pids.len(), seen.ends.len(), "each end is told");
+}
+
+#[test]
+fn a_job_may_end_while_a_unit_waits_for_its_restart() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mut job = plan([failing(&folder.path().join("lives"))]);
+    job.timeout = Some(Duration::from_millis(300));
+    let mut is_last = false;
+    let (result, seen) = watch(&job, |event, _| {
+        if let Event::Ended { again, .. } = event {
+            assert!(!is_last, "an end after the last one");
+            is_last = !again;
+        }
+    });
+    assert_eq!(result.expect_err("it never ends well").exit_code(), 124);
+    assert!(is_last, "the last life has no successor");
+    assert_eq!(seen.pids.len(), seen.ends.len(), "each end is told");
+}
+
 /// Returns what a unit does that waits for a while, and says so when it is asked to end.
 fn careful(up: &Path) -> String {
     let up = up.display();
@@ -549,7 +593,9 @@ fn a_unit_that_cannot_be_started_later_ends_the_job_as_a_failure_does() {
     flaky.restart = 1;
     let mut job = plan([sh("careful", &careful(&up)), flaky]);
     job.grace = Duration::MAX;
-    let (result, seen) = watch(&job, |_, _| {});
+    let (result, seen) = watch(&job, |event, _| {
+        assert!(!matches!(event, Event::Ended { again: true, .. }));
+    });
     check_start(result, &seen, "flaky.0", &file("made"));
 }
 

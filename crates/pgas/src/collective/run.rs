@@ -424,12 +424,15 @@ impl Inner {
         let news = news.map_err(|error| self.refuse(*call, error))?;
         let ended = match self.board() {
             Some(board) if shared::fits(&shape, board) => {
-                if !board.is_free() {
-                    self.wait_free(board, call)?;
-                }
+                self.wait_free(board, call)?;
                 shared::at_once((&self.job, board), call, &shape, ends, combiner)
             }
-            _ => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
+            board => {
+                if let Some(board) = board {
+                    self.wait_free(board, call)?;
+                }
+                self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner))
+            }
         };
         ended.map_err(|failure| {
             self.forget_clocks(call, Weak::new());
@@ -452,8 +455,18 @@ impl Inner {
         }
     }
 
-    #[cold]
+    /// Waits for the calls before this one: a blocking call, which ends when it returns, is never
+    /// queued.
+    #[inline(always)]
     fn wait_free(&self, board: &Board, call: &Call) -> Result<()> {
+        match board.is_free() {
+            true => Ok(()),
+            false => self.wait_for_turn(board, call),
+        }
+    }
+
+    #[cold]
+    fn wait_for_turn(&self, board: &Board, call: &Call) -> Result<()> {
         let (job, what) = (&self.job, call.kind.name());
         let free = || board.is_free().then_some(());
         let wait = || job.wait_stepping(what, &[], free, || board.is_free());

@@ -2,7 +2,7 @@
 
 use super::ConfigError;
 use super::layers::{Layer, Source};
-use super::names::{hint, known_names};
+use super::names::{hint, is_known, known_names, like};
 use figment::value::Dict;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -52,8 +52,9 @@ impl File<'_> {
                         {
                             for key in own.keys() {
                                 let full = format!("{name}.{}", key.get_ref());
-                                let general = format!("stage.{}", key.get_ref());
-                                self.check(&general, &known, key.span().start)?;
+                                if !is_known(&full, &known) {
+                                    return Err(self.unknown(&full, &known, key.span().start));
+                                }
                                 origins.insert(full, self.at(key.span().start));
                             }
                             continue;
@@ -87,11 +88,15 @@ impl File<'_> {
         if known.iter().any(|known| known == name) {
             return Ok(());
         }
-        let hint = hint(name, known.iter().map(String::as_str));
-        Err(ConfigError::Unknown {
+        Err(self.unknown(name, known, offset))
+    }
+
+    fn unknown(&self, name: &str, known: &[String], offset: usize) -> ConfigError {
+        let hint = hint(name, like(name, known).iter().map(String::as_str));
+        ConfigError::Unknown {
             origin: self.at(offset),
             name: name.to_owned(),
             hint,
-        })
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! name a line of a file, a variable or an option. figment does the merging.
 
 use super::file::File;
-use super::names::{hint, is_known, known_names, nearest};
+use super::names::{hint, is_known, known_names, like, nearest};
 use super::{Auto, Config, ConfigError, Steps};
 use figment::error::Kind;
 use figment::value::{Dict, Map, Value};
@@ -237,19 +237,9 @@ impl Layers {
         let (name, value) = assignment
             .split_once('=')
             .ok_or_else(|| ConfigError::Assignment(assignment.to_owned()))?;
-        let mut known = known_names();
+        let known = known_names();
         if !is_known(name, &known) {
-            // For the settings of one stream, suggest keys for that stream.
-            let stream = name
-                .strip_prefix("stage.")
-                .and_then(|rest| rest.rsplit_once('.'));
-            if let Some((stream, _)) = stream {
-                let of_stream = |known: &String| {
-                    let key = known.strip_prefix("stage.")?;
-                    Some(format!("stage.{stream}.{key}"))
-                };
-                known = known.iter().filter_map(of_stream).collect();
-            }
+            let known = like(name, &known);
             return Err(ConfigError::Unknown {
                 origin: "--config".to_owned(),
                 name: name.to_owned(),

@@ -25,6 +25,19 @@ pub(super) fn is_known(name: &str, known: &[String]) -> bool {
     has(name) || of_one().is_some_and(|general| has(&general))
 }
 
+/// Returns the names that a misspelt one may mean: for a setting of one stream, those of that
+/// stream.
+pub(super) fn like(name: &str, known: &[String]) -> Vec<String> {
+    let of_one = name
+        .strip_prefix("stage.")
+        .and_then(|rest| rest.rsplit_once('.'));
+    let Some((stream, _)) = of_one else {
+        return known.to_vec();
+    };
+    let keys = known.iter().filter_map(|name| name.strip_prefix("stage."));
+    keys.map(|key| format!("stage.{stream}.{key}")).collect()
+}
+
 pub(super) fn hint<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     nearest(name, known).map_or(
         "; `samite config show` prints all settings".to_owned(),

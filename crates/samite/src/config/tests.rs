@@ -271,7 +271,7 @@ fn streams_have_tables_of_their_own_above_the_common_one() {
 fn nonsense_about_streams_is_refused() {
     assert_eq!(
         message(file("[stage.field]\nmethd = \"server\"\n")),
-        "config.toml:2: there is no setting `stage.methd`; did you mean `stage.method`?"
+        "config.toml:2: there is no setting `stage.field.methd`; did you mean `stage.field.method`?"
     );
     for (text, begin) in [
         (

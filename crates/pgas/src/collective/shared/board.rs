@@ -146,6 +146,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
+    /// Makes what is known of a meeting from the sequence that [`Board::post`] returned and the
+    /// `touching` that it was given.
     #[inline(always)]
     pub(super) fn new(sequence: u64, touching: bool) -> Exchange {
         Exchange {
@@ -729,6 +731,30 @@ mod tests {
             teams.clear();
             world.barrier()?;
             same!(block(&world.duplicate()?), first);
+            Ok(world.barrier()?)
+        });
+    }
+
+    /// The deadline ends a blocking call that waits for its turn: the others learn it in that turn,
+    /// and the team can be used after it.
+    #[test]
+    fn a_long_call_that_gives_up_before_its_turn_ends_in_it() {
+        let name = "collective::shared::board::tests::a_long_call_that_gives_up_before_its_turn_ends_in_it";
+        units(2).run(name, |fabric, _| {
+            let pgas = Pgas::new(fabric)?;
+            let world = pgas.world();
+            let (from, mut into) = (vec![1; 60_000], vec![0; 60_000]);
+            if world.rank() == 0 {
+                let first = world.ibarrier()?;
+                let call = || world.all_reduce(&from, &mut into, Sum);
+                check!(fabric.within(Duration::from_millis(5), call).is_err());
+                fabric.send(fabric.job()?[1], 1, &[])?;
+                first.wait()?;
+            } else {
+                fabric.recv(Match::any(1), &mut [])?;
+                world.barrier()?;
+                check!(world.all_reduce(&from, &mut into, Sum).is_err());
+            }
             Ok(world.barrier()?)
         });
     }
