@@ -57,7 +57,7 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
     ),
     (
         "launch/job",
-        "a_stopped_unit_is_ended_too",
+        "ends::a_stopped_unit_is_ended_too",
         "its unit stops itself, and is to stay stopped",
     ),
     (

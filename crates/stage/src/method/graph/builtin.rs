@@ -3,7 +3,7 @@
 use super::numbers::{Input, Kind, Tile};
 use super::operator::Operator;
 use crate::space::Dims;
-use crate::{Dtype, Region, for_dtype};
+use crate::{Dtype, Element, Region, for_dtype};
 use ndarray::{ArrayD, ArrayViewD, Axis, Slice, Zip};
 use num_traits::AsPrimitive;
 
@@ -61,12 +61,27 @@ impl Operator for As {
     }
 
     fn apply(&self, input: &Input<'_>, into: &mut Tile) -> Result<(), String> {
-        let converted = for_dtype!(input.dtype(), From => for_dtype!(into.dtype(), To => {
-            let both = input.view::<From>().zip(into.view_mut::<To>());
-            both.map(|(from, to)| Zip::from(to).and(&from).for_each(|to, &from| *to = from.as_()))
-        }));
+        let converted = for_dtype!(input.dtype(), From => {
+            let rows = unfit(input.view::<From>())?;
+            for_dtype!(into.dtype(), To => convert::<From, To>(&rows, into))
+        });
         unfit(converted)
     }
+}
+
+/// Converts row by row. There is one such function for each pair of types, so it is kept small: a
+/// `Zip` of two arrays of any number of dimensions is a thousand lines of code each time.
+fn convert<From: Element + AsPrimitive<To>, To: Element>(
+    from: &ArrayViewD<'_, From>,
+    into: &mut Tile,
+) -> Option<()> {
+    let row = from.shape().last().map_or(1, |&row| row.max(1));
+    let mut to = into.view_mut::<To>()?;
+    for (to, from) in to.as_slice_mut()?.chunks_exact_mut(row).zip(from.rows()) {
+        let both = to.iter_mut().zip(from.as_slice()?);
+        both.for_each(|(to, from)| *to = from.as_());
+    }
+    Some(())
 }
 
 impl Operator for Linear {
