@@ -297,6 +297,9 @@ pub use bytemuck;
 /// The array library of streams, in the version that they use.
 #[doc(no_inline)]
 pub use ndarray;
+/// Coherent chunks.
+#[doc(inline)]
+pub use samite_dsm as dsm;
 pub use samite_fabric::{
     Atomic, Config as FabricConfig, CostModel, Error, ErrorCode, Expected, Fabric, Handle,
     Identity, Mask, Match, Named, PeerId, PeerInfo, PeerWait, Ptracer, Received, Remote, Result,
@@ -314,7 +317,7 @@ pub use unit::{fabric_config, init, init_with, join, variable};
 
 /// Returns the services that an agent hosts, in the order in which it polls them.
 pub fn services() -> Vec<agent::Starter> {
-    vec![stage::service::STARTER]
+    vec![stage::service::STARTER, dsm::service::STARTER]
 }
 
 /// Returns the folder for files that Samite can recreate: `samite` in `$XDG_CACHE_HOME`, otherwise
@@ -329,8 +332,8 @@ pub fn cache_folder() -> Option<std::path::PathBuf> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_agent_serves_streams() {
+    fn the_agent_serves_streams_and_chunks() {
         let names: Vec<&str> = super::services().iter().map(|one| one.name).collect();
-        assert_eq!(names, ["staging"]);
+        assert_eq!(names, ["staging", "chunks"]);
     }
 }

@@ -77,6 +77,8 @@ impl ServiceId {
     pub const COORDINATOR: ServiceId = ServiceId(KEPT + 1);
     /// Owns the memory of streams.
     pub const BLOCK_STORE: ServiceId = ServiceId(KEPT + 2);
+    /// Owns coherent chunks.
+    pub const CHUNKS: ServiceId = ServiceId(KEPT + 3);
 
     pub(crate) fn number(self) -> u16 {
         self.0

@@ -1,0 +1,339 @@
+//! A chunk, and the ways to get at its content.
+
+use crate::client::{Client, millis};
+use crate::error::{Error, Result};
+use crate::guard::{Buffer, Content, Held, ReadGuard, Snapshot, WriteGuard};
+use crate::protocol::{self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version};
+use crate::subscription::{Policy, Subscription};
+use samite_fabric::SegmentKey;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What a chunk may consist of: plain data, the same in every process.
+pub trait Elem: bytemuck::Pod + Send + Sync {}
+
+impl<T: bytemuck::Pod + Send + Sync> Elem for T {}
+
+/// Returns the type of elements, as servers compare it.
+pub(crate) fn kind_of<T>() -> Kind {
+    Kind {
+        name: std::any::type_name::<T>().to_owned(),
+        size: size_of::<T>() as u64,
+    }
+}
+
+/// A named array of a fixed length that several processes read and write. Any clone, in any
+/// process, is the same chunk. Thread: any.
+#[derive(Debug)]
+pub struct Chunk<T> {
+    pub(crate) client: Arc<Client>,
+    pub(crate) id: ChunkId,
+    name: Arc<str>,
+    bytes: u64,
+    /// Whether the memory of the server can be mapped here, as far as is known.
+    maps: Arc<AtomicBool>,
+    elements: PhantomData<T>,
+}
+
+impl<T> Clone for Chunk<T> {
+    fn clone(&self) -> Self {
+        Chunk {
+            client: self.client.clone(),
+            id: self.id,
+            name: self.name.clone(),
+            bytes: self.bytes,
+            maps: self.maps.clone(),
+            elements: PhantomData,
+        }
+    }
+}
+
+impl<T: Elem> Chunk<T> {
+    pub(crate) fn new(client: &Arc<Client>, id: ChunkId, name: &str, bytes: u64) -> Chunk<T> {
+        Chunk {
+            client: client.clone(),
+            id,
+            name: name.into(),
+            bytes,
+            maps: Arc::new(AtomicBool::new(true)),
+            elements: PhantomData,
+        }
+    }
+
+    /// Returns its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the number of its elements.
+    pub fn len(&self) -> u64 {
+        match size_of::<T>() as u64 {
+            0 => 0,
+            size => self.bytes / size,
+        }
+    }
+
+    /// Returns true if it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits until nobody writes it, and returns a guard to read the last committed version:
+    /// nothing is committed while the guard exists. Before the first commit all bytes are zero.
+    /// Guards are given first come, first served.
+    ///
+    /// # Errors
+    /// [`Error::Late`], which names the processes that have guards.
+    pub fn read(&self) -> Result<ReadGuard<T>> {
+        let given = self.acquire(Mode::Read)?;
+        let snapshot = given.snapshot()?;
+        Ok(ReadGuard {
+            snapshot,
+            _held: given.held,
+        })
+    }
+
+    /// Waits until nobody else has a guard, and returns one to write the whole chunk. The old
+    /// content is not fetched: what the guard contains at first is unspecified.
+    ///
+    /// # Errors
+    /// [`Error::Late`], which names the processes that have guards; [`Error::NoMemory`].
+    pub fn write(&self) -> Result<WriteGuard<T>> {
+        self.acquire(Mode::Write)?.writer()
+    }
+
+    /// As [`Chunk::write`], and the guard contains the last committed version.
+    ///
+    /// # Errors
+    /// As [`Chunk::write`].
+    pub fn update(&self) -> Result<WriteGuard<T>> {
+        let given = self.acquire(Mode::Write)?;
+        let old = given.snapshot()?;
+        let mut guard = given.writer()?;
+        guard.copy_from_slice(&old);
+        Ok(guard)
+    }
+
+    /// Returns the last committed version without waiting for any guard.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub fn snapshot(&self) -> Result<Snapshot<T>> {
+        let deadline = self.client.fabric.deadline();
+        loop {
+            let request = Request::Snapshot { chunk: self.id };
+            let (version, tag, content) = match self.client.ask(deadline, "a snapshot", &request)? {
+                Answer::Version {
+                    version,
+                    tag,
+                    content,
+                } => (version, tag, content),
+                other => return Err(self.refused(other, "read", deadline)),
+            };
+            // The next version may have been committed meanwhile, and its memory be used again.
+            if let Some(content) = self.content(&content)? {
+                return Ok(Snapshot {
+                    content,
+                    version,
+                    tag,
+                });
+            }
+        }
+    }
+
+    /// Writes the whole chunk and commits it under that tag, as soon as nobody has a guard. One
+    /// request for a short chunk, two for a long one. Returns the new version.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; [`Error::Late`], which names the processes that have guards.
+    pub fn put(&self, elements: &[T], tag: u64) -> Result<Version> {
+        let has = elements.len() as u64;
+        if has != self.len() {
+            return Err(Error::Length {
+                chunk: self.name.to_string(),
+                has,
+                len: self.len(),
+            });
+        }
+        if self.bytes > INLINE {
+            let mut guard = self.write()?;
+            guard.copy_from_slice(elements);
+            return guard.commit(tag);
+        }
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Put {
+            chunk: self.id,
+            tag,
+            data: bytemuck::cast_slice(elements).to_vec(),
+            timeout: millis(deadline),
+        };
+        match self.client.ask(deadline, "a put", &request)? {
+            Answer::Committed { version } => Ok(version),
+            other => Err(self.refused(other, "write", deadline)),
+        }
+    }
+
+    /// Returns a subscription to the commits after a version: those after the present one are
+    /// missed by nobody who asks for the version first. `Version::default()` is the one before the
+    /// first commit.
+    pub fn subscribe(&self, policy: Policy, after: Version) -> Subscription<T> {
+        Subscription::new(self.clone(), policy, after)
+    }
+
+    fn acquire(&self, mode: Mode) -> Result<Given<T>> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Acquire {
+            chunk: self.id,
+            mode,
+            // ORDERING: as at the store.
+            in_place: self.maps.load(Ordering::Relaxed),
+            timeout: millis(deadline),
+        };
+        let (word, what) = match mode {
+            Mode::Read => ("read", "a guard to read a chunk"),
+            Mode::Write => ("write", "a guard to write a chunk"),
+        };
+        match self.client.ask(deadline, what, &request)? {
+            Answer::Given {
+                guard,
+                version,
+                tag,
+                content,
+                buffer,
+            } => Ok(Given {
+                version,
+                tag,
+                content,
+                buffer,
+                held: Held {
+                    chunk: self.clone(),
+                    guard,
+                    has_ended: false,
+                },
+            }),
+            other => Err(self.refused(other, word, deadline)),
+        }
+    }
+
+    /// Returns the content of a version; `None` if its memory has been given up.
+    fn content(&self, content: &protocol::Content) -> Result<Option<Content<T>>> {
+        match content {
+            protocol::Content::Zeros => Ok(Some(Content::Copied(self.zeros()?))),
+            protocol::Content::Inline(bytes) => {
+                let mut elements = self.zeros()?;
+                let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
+                if to.len() != bytes.len() {
+                    return Err(Error::Nonsense(format!("{} bytes", bytes.len())));
+                }
+                to.copy_from_slice(bytes);
+                Ok(Some(Content::Copied(elements)))
+            }
+            protocol::Content::Segment(key) if key.bytes == self.bytes => {
+                let remote = match self.client.fabric.attach(*key) {
+                    Ok(remote) => remote,
+                    Err(error) if is_given_up(&error) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                };
+                if remote.readable().is_some() {
+                    return Ok(Some(Content::Mapped(remote)));
+                }
+                let mut elements = self.zeros()?;
+                match remote.get(0, bytemuck::cast_slice_mut(&mut elements)) {
+                    Ok(()) => Ok(Some(Content::Copied(elements))),
+                    Err(error) if is_given_up(&error) => Ok(None),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            protocol::Content::Segment(key) => {
+                Err(Error::Nonsense(format!("a segment of {} bytes", key.bytes)))
+            }
+        }
+    }
+
+    fn zeros(&self) -> Result<Vec<T>> {
+        let mut elements = Vec::new();
+        let len = usize::try_from(self.len()).unwrap_or(usize::MAX);
+        let reserved = elements.try_reserve_exact(len);
+        reserved.map_err(|error| Error::NoMemory {
+            chunk: self.name.to_string(),
+            bytes: self.bytes,
+            why: error.to_string(),
+        })?;
+        elements.resize(len, T::zeroed());
+        Ok(elements)
+    }
+
+    /// Returns the error for an answer that is not the expected one.
+    pub(crate) fn refused(&self, answer: Answer, mode: &'static str, after: Duration) -> Error {
+        let chunk = self.name.to_string();
+        match answer {
+            Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
+            Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
+            Answer::Failed(Fault::Late { holders, before }) => {
+                let holders = holders.into_iter();
+                let named = |(process, mode)| (self.client.named(process), mode);
+                Error::Late {
+                    chunk,
+                    mode,
+                    after,
+                    holders: holders.map(named).collect(),
+                    before,
+                }
+            }
+            other => Error::Nonsense(format!("{other:?}")),
+        }
+    }
+}
+
+/// What comes with a guard.
+struct Given<T: Elem> {
+    version: Version,
+    tag: u64,
+    content: protocol::Content,
+    buffer: Option<SegmentKey>,
+    held: Held<T>,
+}
+
+impl<T: Elem> Given<T> {
+    /// Returns the present version.
+    fn snapshot(&self) -> Result<Snapshot<T>> {
+        let content = self.held.chunk.content(&self.content)?;
+        let given_up = || Error::Nonsense("the memory of a version that is read".to_owned());
+        Ok(Snapshot {
+            content: content.ok_or_else(given_up)?,
+            version: self.version,
+            tag: self.tag,
+        })
+    }
+
+    fn writer(self) -> Result<WriteGuard<T>> {
+        let chunk = &self.held.chunk;
+        let borrowed = match self.buffer {
+            Some(key) => chunk.client.fabric.borrow(key)?,
+            None => None,
+        };
+        let buffer = match borrowed {
+            Some(borrowed) => Buffer::Mapped(borrowed),
+            None => {
+                // ORDERING: it only saves requests for memory that cannot be mapped.
+                if self.buffer.is_some() {
+                    chunk.maps.store(false, Ordering::Relaxed);
+                }
+                Buffer::Sent(chunk.zeros()?)
+            }
+        };
+        Ok(WriteGuard {
+            buffer: Some(buffer),
+            version: self.version,
+            held: self.held,
+        })
+    }
+}
+
+/// Returns true if a segment is gone because its version is no longer the present one.
+fn is_given_up(error: &samite_fabric::Error) -> bool {
+    use samite_fabric::Error::{NoSuchSegment, WrongPhase};
+    matches!(error, NoSuchSegment { .. } | WrongPhase { .. })
+}

@@ -1,0 +1,137 @@
+//! The requests of a process, and their answers.
+
+use crate::error::{Error, Result};
+use crate::protocol::{Answer, Process, Request};
+use crate::service::ChunkService;
+use samite_fabric::agent::{self, Host};
+use samite_fabric::rpc::{Life, ServiceId};
+use samite_fabric::{Fabric, Layer, Named};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long the server may take beyond the time that it was given.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a domain may exist before its server of chunks.
+const BEGINNING: Duration = Duration::from_secs(5);
+
+/// The name of this layer of a fabric.
+const LAYER: &str = "dsm";
+
+/// What a joining process waits for, in errors.
+const SERVER: &str = "the server of chunks";
+
+/// Sends the requests of this process and waits for answers. Chunks share it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) fabric: Fabric,
+    server: Life,
+    /// In a domain of one process: the server, driven by waiting threads, and the layer that
+    /// excludes a second one.
+    own: Option<Mutex<(ChunkService, Host, Layer)>>,
+}
+
+impl Client {
+    pub(crate) fn new(fabric: &Fabric) -> Result<Client> {
+        // In a domain of one process there is no other server. A simulated domain has no name.
+        let own = match (fabric.domain(), agent::find_host(fabric)) {
+            (None, None) => {
+                let only = fabric.layer(LAYER).ok_or(Error::SecondDsm)?;
+                Some(Mutex::new((
+                    ChunkService::new(fabric),
+                    Host::default(),
+                    only,
+                )))
+            }
+            _ => None,
+        };
+        let server = match own {
+            Some(_) => Life {
+                peer: fabric.me(),
+                incarnation: fabric.incarnation(),
+            },
+            None => await_server(fabric)?,
+        };
+        Ok(Client {
+            fabric: fabric.clone(),
+            server,
+            own,
+        })
+    }
+
+    /// Sends a request and waits for its answer, for `GRACE` longer than the server may take.
+    pub(crate) fn ask(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        request: &Request,
+    ) -> Result<Answer> {
+        let encoded = encode(request);
+        let mut call = self
+            .fabric
+            .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded)?;
+        let deadline = deadline.saturating_add(GRACE);
+        let answer = match self.own {
+            Some(_) => call.wait_stepping(deadline, what, || self.serve())?,
+            None => call.wait(deadline, what)?,
+        };
+        match postcard::take_from_bytes(&answer) {
+            Ok((answer, [])) => Ok(answer),
+            _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
+        }
+    }
+
+    /// Sends a note, which has no answer.
+    pub(crate) fn tell(&self, request: &Request) -> Result<()> {
+        let deadline = self.fabric.deadline();
+        let bytes = encode(request);
+        self.fabric
+            .note(ServiceId::CHUNKS, self.server, deadline, &bytes)?;
+        self.serve();
+        Ok(())
+    }
+
+    /// Returns a process as errors name it.
+    pub(crate) fn named(&self, process: Process) -> Named<Process> {
+        let name = self.fabric.name_of(process.peer, Some(process.incarnation));
+        Named::new(process, name)
+    }
+
+    /// Gives the server of this process one turn, if there is one. Returns whether there was
+    /// anything to do.
+    fn serve(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| {
+            let (service, host, _) = &mut *own.lock().unwrap_or_else(PoisonError::into_inner);
+            self.fabric.progress();
+            host.turn(&self.fabric, &mut [service])
+        })
+    }
+}
+
+fn encode(request: &Request) -> Vec<u8> {
+    postcard::to_stdvec(request).expect("plain data are encodable")
+}
+
+/// Finds the server of a domain, which may be about to start.
+fn await_server(fabric: &Fabric) -> Result<Life> {
+    use samite_fabric::Error::{NoHandler, Timeout};
+    let deadline = fabric.deadline();
+    let find = || agent::find_host(fabric);
+    let within = deadline.min(BEGINNING);
+    let server = match fabric.wait_stepping_within(within, SERVER, &[], find, || false) {
+        Err(Timeout { .. }) => return Err(Error::NoServer),
+        found => found?,
+    };
+    // An empty request is answered as soon as there is a service.
+    let mut hello = fabric.call(ServiceId::CHUNKS, server, deadline, |_| Vec::new())?;
+    match hello.wait(deadline, SERVER) {
+        Err(NoHandler { .. }) => Err(Error::NoServer),
+        answered => Ok(answered.map(|_| server)?),
+    }
+}
+
+/// Returns a duration in whole milliseconds, at least one unless it is zero.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    let whole = u64::try_from(duration.as_nanos().div_ceil(1_000_000));
+    whole.unwrap_or(u64::MAX)
+}

@@ -1,0 +1,79 @@
+//! How a process joins the chunks of its domain.
+
+use crate::chunk::{Chunk, Elem, kind_of};
+use crate::client::{Client, millis};
+use crate::error::{Error, Result};
+use crate::protocol::{Answer, Fault, Request};
+use samite_fabric::Fabric;
+use std::sync::Arc;
+
+/// The chunks of a domain. Clones are the same. Thread: any.
+#[derive(Clone, Debug)]
+pub struct Dsm {
+    client: Arc<Client>,
+}
+
+impl Dsm {
+    /// Joins the chunks of the domain, whose agent serves them. A process that is a domain of its
+    /// own serves them itself. Local.
+    ///
+    /// # Errors
+    /// [`Error::NoServer`], [`Error::SecondDsm`].
+    pub fn join(fabric: &Fabric) -> Result<Dsm> {
+        let client = Arc::new(Client::new(fabric)?);
+        Ok(Dsm { client })
+    }
+
+    /// Returns the chunk of that name, or creates it, with `len` elements of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Differs`]: there is one with another type or length; [`Error::BadName`].
+    pub fn alloc<T: Elem>(&self, name: &str, len: u64) -> Result<Chunk<T>> {
+        let bytes = len.checked_mul(size_of::<T>() as u64);
+        let bytes = bytes.ok_or_else(|| Error::NoMemory {
+            chunk: name.to_owned(),
+            bytes: u64::MAX,
+            why: "it is more than 2^64 bytes".to_owned(),
+        })?;
+        self.open(name, Some(bytes))
+    }
+
+    /// Waits until a process has allocated a chunk of that name, and returns it.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Differs`]: it has elements of another type.
+    pub fn lookup<T: Elem>(&self, name: &str) -> Result<Chunk<T>> {
+        self.open(name, None)
+    }
+
+    fn open<T: Elem>(&self, name: &str, bytes: Option<u64>) -> Result<Chunk<T>> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Open {
+            name: name.to_owned(),
+            kind: kind_of::<T>(),
+            bytes,
+            timeout: millis(deadline),
+        };
+        match self.client.ask(deadline, "a chunk", &request)? {
+            Answer::Opened { chunk, bytes, .. } => Ok(Chunk::new(&self.client, chunk, name, bytes)),
+            Answer::Failed(Fault::NotFound) => Err(Error::NotFound {
+                chunk: name.to_owned(),
+                after: deadline,
+            }),
+            Answer::Failed(Fault::BadName) => Err(Error::BadName(name.to_owned())),
+            Answer::Failed(Fault::Differs { kind, bytes: has }) => Err(Error::Differs {
+                chunk: name.to_owned(),
+                len: has / kind.size.max(1),
+                kind: kind.name,
+                asked: match bytes {
+                    Some(bytes) => {
+                        let len = bytes / (size_of::<T>() as u64).max(1);
+                        format!("{len} of {}", std::any::type_name::<T>())
+                    }
+                    None => std::any::type_name::<T>().to_owned(),
+                },
+            }),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
+    }
+}

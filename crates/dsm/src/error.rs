@@ -1,0 +1,144 @@
+//! What can go wrong with chunks, as messages for the user.
+
+use crate::protocol::{LONGEST_NAME, Mode, Process};
+use samite_fabric::Named;
+use std::time::Duration;
+
+/// Failures of the world, and calls that do not fit the chunk they are for.
+#[derive(Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The fabric below: a lost peer, a deadline.
+    #[error(transparent)]
+    Fabric(#[from] samite_fabric::Error),
+    /// No process of the domain serves chunks.
+    #[error(
+        "this domain has no server of chunks: start its agent (`samite agent`), or the program with `samite run`"
+    )]
+    NoServer,
+    /// A second [`Dsm`](crate::Dsm) in a process that is a domain of its own.
+    #[error(
+        "this process is a domain of its own and already serves chunks: clone the `Dsm` that it has"
+    )]
+    SecondDsm,
+    /// Nobody has allocated a chunk of that name.
+    #[error(
+        "no process allocated a chunk called \"{chunk}\" within {after:?}: is the name right, and does its owner run?"
+    )]
+    NotFound {
+        /// The name.
+        chunk: String,
+        /// The time that was waited.
+        after: Duration,
+    },
+    /// A chunk of that name has another type or length.
+    #[error(
+        "the chunk \"{chunk}\" has {len} elements of type {kind}, but {asked} was asked for: use its type and length, or another name"
+    )]
+    Differs {
+        /// The name.
+        chunk: String,
+        /// The type of its elements.
+        kind: String,
+        /// The number of its elements.
+        len: u64,
+        /// What was asked for.
+        asked: String,
+    },
+    /// A name that is empty or too long.
+    #[error(
+        "\"{0}\" is no name for a chunk: use one of at least one and at most {LONGEST_NAME} bytes"
+    )]
+    BadName(String),
+    /// A guard was revoked.
+    #[error(
+        "what was written to the chunk \"{chunk}\" is not committed: the guard was revoked, because this process was taken for dead; write it again"
+    )]
+    Fenced {
+        /// The chunk.
+        chunk: String,
+    },
+    /// The deadline has passed while others had guards.
+    #[error(
+        "no guard to {mode} the chunk \"{chunk}\" within {after:?}: {}; drop guards earlier, or raise the deadline",
+        said_of(holders, *before)
+    )]
+    Late {
+        /// The chunk.
+        chunk: String,
+        /// What the guard was for.
+        mode: &'static str,
+        /// The time that was waited.
+        after: Duration,
+        /// The processes that have guards, and what for.
+        holders: Vec<(Named<Process>, Mode)>,
+        /// The number of requests that wait before this one.
+        before: u64,
+    },
+    /// Nothing was committed in time.
+    #[error("nothing was committed to the chunk \"{chunk}\" within {after:?}")]
+    NoEvent {
+        /// The chunk.
+        chunk: String,
+        /// The time that was waited.
+        after: Duration,
+    },
+    /// A subscription is further behind than its server remembers.
+    #[error(
+        "{missed} commits to the chunk \"{chunk}\" were missed: the subscription goes on with the next one; take events more often, or subscribe to the latest only"
+    )]
+    Lagged {
+        /// The chunk.
+        chunk: String,
+        /// The number of commits.
+        missed: u64,
+    },
+    /// The length of what is put.
+    #[error("{has} elements do not fill the chunk \"{chunk}\" of {len}: give as many as it has")]
+    Length {
+        /// The chunk.
+        chunk: String,
+        /// The number of elements that were given.
+        has: u64,
+        /// The number that the chunk has.
+        len: u64,
+    },
+    /// The memory of the domain.
+    #[error(
+        "there is no memory for {bytes} bytes of the chunk \"{chunk}\": {why}; drop snapshots of old versions"
+    )]
+    NoMemory {
+        /// The chunk.
+        chunk: String,
+        /// The number of bytes.
+        bytes: u64,
+        /// What the memory said.
+        why: String,
+    },
+    /// An unexpected answer.
+    #[error("an unexpected answer of the server of chunks: {0}")]
+    Nonsense(String),
+}
+
+samite_mem::error_codes!(Error, "dsm", {
+    NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
+    Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511,
+}, inner: Fabric);
+
+/// The result of an operation on chunks.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn said_of(holders: &[(Named<Process>, Mode)], before: u64) -> String {
+    let said = |(who, mode): &(Named<Process>, Mode)| match mode {
+        Mode::Read => format!("{who} reads it"),
+        Mode::Write => format!("{who} writes it"),
+    };
+    let mut all: Vec<String> = holders.iter().map(said).collect();
+    if before > 0 {
+        all.push(format!("{before} requests wait before"));
+    }
+    match all.is_empty() {
+        true => "its server did not answer".to_owned(),
+        false => all.join(", "),
+    }
+}

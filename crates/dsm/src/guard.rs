@@ -1,0 +1,205 @@
+//! Guards: access to the content of a chunk.
+
+use crate::chunk::{Chunk, Elem};
+use crate::error::Result;
+use crate::protocol::{Answer, GuardId, Request, Version};
+use samite_fabric::{Borrowed, Remote};
+use std::ops::{Deref, DerefMut};
+
+/// The content of a version: shared memory of its server, mapped here and leased, or a copy.
+#[derive(Debug)]
+pub(crate) enum Content<T> {
+    Mapped(Remote),
+    Copied(Vec<T>),
+}
+
+impl<T: Elem> Content<T> {
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Content::Mapped(remote) => match remote.readable() {
+                Some(bytes) => bytes.as_slice(),
+                None => unreachable!("only memory that is read is kept as mapped"),
+            },
+            Content::Copied(elements) => elements,
+        }
+    }
+}
+
+/// The content of one version of a chunk, which no later commit changes. Nobody waits for it.
+/// Dereferences to the elements.
+#[derive(Debug)]
+pub struct Snapshot<T> {
+    pub(crate) content: Content<T>,
+    pub(crate) version: Version,
+    pub(crate) tag: u64,
+}
+
+impl<T: Elem> Snapshot<T> {
+    /// Returns the version: the number of commits before it.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Returns the tag that the version was committed with; 0 before the first commit.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Returns true if nothing was copied: the elements are in the memory of the server, which is
+    /// mapped here.
+    pub fn in_place(&self) -> bool {
+        matches!(self.content, Content::Mapped(_))
+    }
+}
+
+impl<T: Elem> Deref for Snapshot<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.content.as_slice()
+    }
+}
+
+/// What a guard has of its server, which ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held<T: Elem> {
+    pub(crate) chunk: Chunk<T>,
+    pub(crate) guard: GuardId,
+    /// Whether the server was told that it has ended, or knows.
+    pub(crate) has_ended: bool,
+}
+
+impl<T: Elem> Drop for Held<T> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let release = Request::Release {
+            chunk: self.chunk.id,
+            guard: self.guard,
+        };
+        if let Err(error) = self.chunk.client.tell(&release) {
+            // The server ends the guard when it learns of the end of this process.
+            tracing::debug!(chunk = self.chunk.name(), %error, "a guard was not released");
+        }
+    }
+}
+
+/// A guard to read a chunk: as long as it exists, nothing is committed to the chunk. Dereferences
+/// to the elements. Thread: any.
+#[derive(Debug)]
+pub struct ReadGuard<T: Elem> {
+    pub(crate) snapshot: Snapshot<T>,
+    /// Dropped last: the content is no longer read when the server is told.
+    pub(crate) _held: Held<T>,
+}
+
+impl<T: Elem> ReadGuard<T> {
+    /// Returns the version: the number of commits before it.
+    pub fn version(&self) -> Version {
+        self.snapshot.version
+    }
+
+    /// Returns the tag that the version was committed with; 0 before the first commit.
+    pub fn tag(&self) -> u64 {
+        self.snapshot.tag
+    }
+
+    /// Returns true if nothing was copied: the elements are in the memory of the server, which is
+    /// mapped here.
+    pub fn in_place(&self) -> bool {
+        self.snapshot.in_place()
+    }
+}
+
+impl<T: Elem> Deref for ReadGuard<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.snapshot
+    }
+}
+
+/// The memory that a writer has.
+#[derive(Debug)]
+pub(crate) enum Buffer<T> {
+    /// Of the server, mapped here.
+    Mapped(Borrowed),
+    /// Sent with the commit.
+    Sent(Vec<T>),
+}
+
+/// A guard to write a chunk, alone. Readers see nothing of it before [`WriteGuard::commit`]; a
+/// guard that is dropped without a commit, also by a panic or the end of the process, changes
+/// nothing. Dereferences to the elements. Thread: any.
+#[derive(Debug)]
+pub struct WriteGuard<T: Elem> {
+    /// `None` after the commit has begun.
+    pub(crate) buffer: Option<Buffer<T>>,
+    pub(crate) version: Version,
+    /// Dropped last: the memory is given back when the server is told.
+    pub(crate) held: Held<T>,
+}
+
+impl<T: Elem> WriteGuard<T> {
+    /// Returns the version that this one follows.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Publishes what was written, under a tag of the caller's choice: readers see all of it or
+    /// nothing. Returns the new version. Completion: the version is the present one at the home of
+    /// the chunk.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`]: this process was taken for dead, and nothing is committed. After an
+    /// error of the fabric it is unknown whether it is.
+    pub fn commit(mut self, tag: u64) -> Result<Version> {
+        let data = match self.buffer.take() {
+            // The server gets its memory back before it is asked to publish it.
+            Some(Buffer::Mapped(borrowed)) => {
+                drop(borrowed);
+                None
+            }
+            Some(Buffer::Sent(elements)) => Some(bytemuck::cast_slice(&elements).to_vec()),
+            None => None,
+        };
+        let chunk = self.held.chunk.clone();
+        let request = Request::Commit {
+            chunk: chunk.id,
+            guard: self.held.guard,
+            tag,
+            data,
+        };
+        let deadline = chunk.client.fabric.deadline();
+        let answer = chunk.client.ask(deadline, "a commit", &request)?;
+        // If there is no answer, the guard is released after all: that ends what is not committed.
+        self.held.has_ended = true;
+        match answer {
+            Answer::Committed { version } => Ok(version),
+            other => Err(chunk.refused(other, "write", deadline)),
+        }
+    }
+}
+
+impl<T: Elem> Deref for WriteGuard<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        match &self.buffer {
+            Some(Buffer::Mapped(borrowed)) => borrowed.as_slice(),
+            Some(Buffer::Sent(elements)) => elements,
+            None => &[],
+        }
+    }
+}
+
+impl<T: Elem> DerefMut for WriteGuard<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        match &mut self.buffer {
+            Some(Buffer::Mapped(borrowed)) => borrowed.as_mut_slice(),
+            Some(Buffer::Sent(elements)) => elements,
+            None => &mut [],
+        }
+    }
+}

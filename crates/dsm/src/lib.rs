@@ -1,0 +1,63 @@
+//! Coherent memory: named chunks that several processes read and write.
+//!
+//! A *chunk* is an array of fixed length with a name. A process gets at it through a *guard*: many
+//! may read at the same time, one may write, alone. What a writer has written is published as a
+//! whole, as the next *version*, by its commit; a writer that panics, gives up or dies leaves
+//! the old version. *Subscribers* are told of each commit.
+//!
+//! ```
+//! use samite_dsm::{Dsm, Policy, Version};
+//! use samite_fabric::{Config, Fabric, Identity};
+//! let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+//! let dsm = Dsm::join(&fabric)?;
+//! let frame = dsm.alloc::<f64>("frame", 1_000_000)?; // in any other process: dsm.lookup("frame")
+//! let mut changes = frame.subscribe(Policy::Every, Version::default());
+//!
+//! let mut guard = frame.write()?; // shared memory: nothing is copied
+//! guard.fill(1.5);
+//! guard.commit(7)?; // under a tag of your choice
+//!
+//! let event = changes.next_event()?;
+//! assert_eq!((event.version, event.tag), (Version(1), 7));
+//! let frame = frame.read()?; // nobody writes as long as this guard exists
+//! assert_eq!(frame[999_999], 1.5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Core objects
+//! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
+//! * [`ReadGuard`], [`WriteGuard`], [`Snapshot`]: its content. Where the memory of the server is
+//!   mapped, they are views of it: nothing is copied.
+//! * [`Subscription`]: its commits.
+//! * [`protocol`]: the messages, and the pure state machines.
+//! * [`service`]: the server, which the agent of the domain hosts.
+//!
+//! # Files
+//! `dsm` (how a process joins) · `chunk` · `guard` · `subscription` · `client` (requests) ·
+//! `service/` (the server) · `protocol/{ids, message, directory, cache, server}` · `error`
+//!
+//! Files import each other only where one type spans several: a chunk makes guards and
+//! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).
+//!
+//! # Rules
+//! * Nothing in `protocol` does IO or reads a clock. The same code runs in the model checker
+//!   (`protocol/tests`) and in production.
+//! * Data from another process are checked before use; invalid data are a typed error, never a
+//!   panic.
+#![forbid(unsafe_code)]
+
+mod chunk;
+mod client;
+mod dsm;
+mod error;
+mod guard;
+pub mod protocol;
+pub mod service;
+mod subscription;
+
+pub use chunk::{Chunk, Elem};
+pub use dsm::Dsm;
+pub use error::{Error, Result};
+pub use guard::{ReadGuard, Snapshot, WriteGuard};
+pub use protocol::{Event, Process, Version};
+pub use subscription::{Policy, Subscription};

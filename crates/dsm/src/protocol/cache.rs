@@ -1,0 +1,458 @@
+//! One chunk at one server: its copy, and the guards of the server's clients.
+//!
+//! ```text
+//!   I  no copy              S  a copy, as others may have       E  the only copy
+//!                                                               M  a client has a write guard
+//!   clients      Acquire ──> queue ──> Give (a guard) ──> Release, or Commit
+//!   the home     Ask ──> Grant        Recall ──> Recalled        Commit ──> Committed
+//! ```
+//! Guards are given first come, first served: readers together, a writer alone. What is granted by
+//! the home may be used by all clients of the server, one after another, until the home recalls it;
+//! then no guard is given any more, and the copy is given up when the guards that are out have
+//! ended. A commit is written through to the home, so `M` only means "not committed yet".
+//!
+//! # Invariants
+//! C1 While a write guard is out, no other guard is, and the copy is owned.
+//! C2 While a read guard is out, the copy has the version that the guard was given, and stays.
+//! C3 A recall is acknowledged exactly once, also by a server without a copy.
+//! C4 A guard commits at most once, and only if it is out.
+
+use super::directory::Access;
+use super::{GuardId, Process, Ticket, Version};
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a guard is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Mode {
+    /// Reading, together with others.
+    Read,
+    /// Writing, alone.
+    Write,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CacheEvent {
+    /// A client asks for a guard.
+    Acquire {
+        /// The client.
+        from: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// What the guard is for.
+        mode: Mode,
+    },
+    /// A client no longer waits for a guard.
+    Cancel {
+        /// The client.
+        from: Process,
+        /// Its request.
+        ticket: Ticket,
+    },
+    /// A client ends a guard without a commit.
+    Release {
+        /// The client.
+        from: Process,
+        /// The guard.
+        guard: GuardId,
+    },
+    /// A client commits what it has written under a guard, and ends the guard.
+    Commit {
+        /// The client.
+        from: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The guard.
+        guard: GuardId,
+        /// The tag of the new version.
+        tag: u64,
+    },
+    /// A client is gone: it has died, or its lease is over. All that it had sent has arrived.
+    Gone {
+        /// The client.
+        client: Process,
+    },
+    /// The home has granted what was asked for.
+    Granted {
+        /// How the server has the chunk now.
+        access: Access,
+        /// The version that came with it.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+        /// The epoch of the grant.
+        epoch: u64,
+    },
+    /// The home recalls the copy, or leaves it for reading.
+    Recall {
+        /// What may be left.
+        keeps: Option<Access>,
+    },
+    /// The home has committed.
+    Committed {
+        /// The new version.
+        version: Version,
+    },
+    /// The home has refused a commit, because the server does not own the chunk any more.
+    Fenced,
+}
+
+/// What the server has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CacheAction {
+    /// Ask the home.
+    Ask {
+        /// For how the server wants to have the chunk.
+        access: Access,
+    },
+    /// Tell the home that its recall was carried out.
+    Recalled {
+        /// Whether a copy is kept.
+        keeps: bool,
+    },
+    /// Send the home what a client has written.
+    Commit {
+        /// The guard under which it was written.
+        guard: GuardId,
+        /// The epoch of the grant.
+        epoch: u64,
+        /// The tag of the new version.
+        tag: u64,
+        /// The client that wrote it.
+        writer: Process,
+    },
+    /// Give a client its guard.
+    Give {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The guard.
+        guard: GuardId,
+        /// What it is for.
+        mode: Mode,
+        /// The version of the copy.
+        version: Version,
+        /// The tag of that version.
+        tag: u64,
+    },
+    /// Tell a client of its commit: the version, or that its guard was revoked before.
+    Answer {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The new version; `None` if nothing was committed.
+        version: Option<Version>,
+    },
+    /// Make what was written under a guard the copy: it is committed.
+    Adopt {
+        /// The guard.
+        guard: GuardId,
+    },
+    /// Drop what a client wrote under a guard that ended without a commit.
+    Discard {
+        /// The guard.
+        guard: GuardId,
+    },
+}
+
+/// A client that waits for a guard.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiting {
+    from: Process,
+    ticket: Ticket,
+    mode: Mode,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Writer {
+    client: Process,
+    guard: GuardId,
+    commit: Option<Committing>,
+}
+
+/// A commit on its way to the home and back.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Committing {
+    /// `None` if the client is gone.
+    answer: Option<Ticket>,
+    tag: u64,
+}
+
+/// The state of a copy, for people and for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum State {
+    /// No copy, and none was asked for.
+    I,
+    /// No copy; one for reading was asked for.
+    IS,
+    /// No copy; to own the chunk was asked for.
+    IM,
+    /// A copy, as others may have it.
+    S,
+    /// A copy for reading; to own the chunk was asked for.
+    SM,
+    /// A copy for reading that was recalled while guards are out.
+    SI,
+    /// As [`State::SI`], and to own the chunk was asked for again.
+    SIM,
+    /// The only copy.
+    E,
+    /// The only copy, recalled while read guards are out.
+    EI,
+    /// The only copy; a client has a write guard.
+    M,
+    /// As [`State::M`], and the copy may be kept for reading afterwards.
+    MS,
+    /// As [`State::M`], and the copy was recalled.
+    MI,
+}
+
+/// A chunk at a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Cache {
+    held: Option<Access>,
+    asked: Option<Access>,
+    /// What the home has recalled, until it is carried out: what may be left.
+    recall: Option<Option<Access>>,
+    version: Version,
+    tag: u64,
+    epoch: u64,
+    readers: BTreeMap<GuardId, Process>,
+    writer: Option<Writer>,
+    queue: VecDeque<Waiting>,
+}
+
+impl Cache {
+    /// Returns the state of the copy.
+    ///
+    /// # Panics
+    /// An invariant is broken.
+    pub fn state(&self) -> State {
+        let is_recalled = self.recall.is_some();
+        match (self.held, self.asked) {
+            (None, None) => State::I,
+            (None, Some(Access::Shared)) => State::IS,
+            (None, Some(Access::Owned)) => State::IM,
+            (Some(Access::Shared), None) if is_recalled => State::SI,
+            (Some(Access::Shared), Some(_)) if is_recalled => State::SIM,
+            (Some(Access::Shared), None) => State::S,
+            (Some(Access::Shared), Some(_)) => State::SM,
+            (Some(Access::Owned), asked) => {
+                assert!(asked.is_none(), "there is nothing more to ask for");
+                match (&self.writer, self.recall) {
+                    (Some(_), Some(Some(_))) => State::MS,
+                    (Some(_), Some(None)) => State::MI,
+                    (Some(_), None) => State::M,
+                    (None, Some(_)) => State::EI,
+                    (None, None) => State::E,
+                }
+            }
+        }
+    }
+
+    /// Returns the clients that have a guard.
+    pub fn holders(&self) -> impl Iterator<Item = (Process, GuardId, Mode)> {
+        let readers = self.readers.iter();
+        let readers = readers.map(|(guard, client)| (*client, *guard, Mode::Read));
+        let writer = self.writer.iter();
+        readers.chain(writer.map(|writer| (writer.client, writer.guard, Mode::Write)))
+    }
+
+    /// Returns the number of clients that wait for a guard.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Returns the version of the copy, if there is one.
+    pub fn version(&self) -> Option<Version> {
+        self.held.map(|_| self.version)
+    }
+
+    /// Handles an event, and adds what has to be done. `next` numbers guards.
+    pub fn on_event(
+        &mut self,
+        event: CacheEvent,
+        next: &mut GuardId,
+        actions: &mut Vec<CacheAction>,
+    ) {
+        match event {
+            CacheEvent::Acquire { from, ticket, mode } => {
+                self.queue.push_back(Waiting { from, ticket, mode });
+            }
+            CacheEvent::Cancel { from, ticket } => {
+                let is_it = |one: &Waiting| one.from == from && one.ticket == ticket;
+                self.queue.retain(|one| !is_it(one));
+            }
+            CacheEvent::Release { from, guard } => self.release(from, guard, actions),
+            CacheEvent::Commit {
+                from,
+                ticket,
+                guard,
+                tag,
+            } => self.commit((from, ticket), guard, tag, actions),
+            CacheEvent::Gone { client } => self.gone(client, actions),
+            CacheEvent::Granted {
+                access,
+                version,
+                tag,
+                epoch,
+            } => {
+                (self.held, self.asked) = (Some(access), None);
+                (self.version, self.tag, self.epoch) = (version, tag, epoch);
+            }
+            CacheEvent::Recall { keeps } => self.recall = Some(keeps),
+            CacheEvent::Committed { version } => self.committed(Some(version), actions),
+            CacheEvent::Fenced => self.committed(None, actions),
+        }
+        self.advance(next, actions);
+    }
+
+    fn release(&mut self, from: Process, guard: GuardId, actions: &mut Vec<CacheAction>) {
+        if self.readers.get(&guard) == Some(&from) {
+            self.readers.remove(&guard);
+        }
+        self.abort(
+            |writer| (writer.client, writer.guard) == (from, guard),
+            actions,
+        );
+    }
+
+    /// Ends the write guard, unless its commit is on its way.
+    fn abort(&mut self, is_it: impl Fn(&Writer) -> bool, actions: &mut Vec<CacheAction>) {
+        let ended = self
+            .writer
+            .take_if(|writer| writer.commit.is_none() && is_it(writer));
+        if let Some(Writer { guard, .. }) = ended {
+            actions.push(CacheAction::Discard { guard });
+        }
+    }
+
+    fn commit(
+        &mut self,
+        (from, ticket): (Process, Ticket),
+        guard: GuardId,
+        tag: u64,
+        actions: &mut Vec<CacheAction>,
+    ) {
+        let is_it = |writer: &&mut Writer| {
+            (writer.client, writer.guard) == (from, guard) && writer.commit.is_none()
+        };
+        match self.writer.as_mut().filter(is_it) {
+            Some(writer) => {
+                let answer = Some(ticket);
+                writer.commit = Some(Committing { answer, tag });
+                let epoch = self.epoch;
+                actions.push(CacheAction::Commit {
+                    guard,
+                    epoch,
+                    tag,
+                    writer: from,
+                });
+            }
+            None => actions.push(CacheAction::Answer {
+                to: from,
+                ticket,
+                version: None,
+            }),
+        }
+    }
+
+    fn committed(&mut self, version: Option<Version>, actions: &mut Vec<CacheAction>) {
+        let Some(Writer {
+            client,
+            guard,
+            commit: Some(Committing { answer, tag }),
+        }) = self.writer.take_if(|writer| writer.commit.is_some())
+        else {
+            return; // Only a home that does not follow the protocol.
+        };
+        match version {
+            Some(version) => {
+                (self.version, self.tag) = (version, tag);
+                actions.push(CacheAction::Adopt { guard });
+            }
+            None => {
+                self.held = None;
+                actions.push(CacheAction::Discard { guard });
+            }
+        }
+        if let Some(ticket) = answer {
+            actions.push(CacheAction::Answer {
+                to: client,
+                ticket,
+                version,
+            });
+        }
+    }
+
+    fn gone(&mut self, client: Process, actions: &mut Vec<CacheAction>) {
+        self.queue.retain(|waiting| waiting.from != client);
+        self.readers.retain(|_, reader| *reader != client);
+        self.abort(|writer| writer.client == client, actions);
+        if let Some(Writer {
+            client: writer,
+            commit: Some(commit),
+            ..
+        }) = &mut self.writer
+            && *writer == client
+        {
+            commit.answer = None;
+        }
+    }
+
+    /// Carries out a recall, and gives guards, as far as possible.
+    fn advance(&mut self, next: &mut GuardId, actions: &mut Vec<CacheAction>) {
+        if let Some(keeps) = self.recall {
+            let is_read = keeps.is_none() && !self.readers.is_empty();
+            if self.writer.is_some() || is_read {
+                return;
+            }
+            self.held = self.held.and(keeps);
+            self.recall = None;
+            let keeps = self.held.is_some();
+            actions.push(CacheAction::Recalled { keeps });
+        }
+        while let Some(waiting) = self.queue.front() {
+            let wants = match waiting.mode {
+                Mode::Read => Access::Shared,
+                Mode::Write => Access::Owned,
+            };
+            if self.held.is_none_or(|held| held < wants) {
+                if self.asked.is_none() {
+                    self.asked = Some(wants);
+                    actions.push(CacheAction::Ask { access: wants });
+                }
+                return;
+            }
+            let is_read = wants == Access::Owned && !self.readers.is_empty();
+            if self.writer.is_some() || is_read {
+                return;
+            }
+            let Some(Waiting { from, ticket, mode }) = self.queue.pop_front() else {
+                return;
+            };
+            let guard = *next;
+            next.0 += 1;
+            match mode {
+                Mode::Read => _ = self.readers.insert(guard, from),
+                Mode::Write => {
+                    self.writer = Some(Writer {
+                        client: from,
+                        guard,
+                        commit: None,
+                    });
+                }
+            }
+            actions.push(CacheAction::Give {
+                to: from,
+                ticket,
+                guard,
+                mode,
+                version: self.version,
+                tag: self.tag,
+            });
+        }
+    }
+}

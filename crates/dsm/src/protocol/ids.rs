@@ -1,0 +1,72 @@
+//! The ids of processes, chunks, guards and requests.
+
+use samite_fabric::PeerId;
+use samite_fabric::rpc::Life;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One life of a process: a client, or a server. The next process with the same number is another
+/// one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number in the fabric.
+    pub peer: PeerId,
+    /// Its incarnation.
+    pub incarnation: u32,
+}
+
+impl From<Life> for Process {
+    fn from(life: Life) -> Process {
+        Process {
+            peer: life.peer,
+            incarnation: life.incarnation,
+        }
+    }
+}
+
+impl From<Process> for Life {
+    fn from(process: Process) -> Life {
+        Life {
+            peer: process.peer,
+            incarnation: process.incarnation,
+        }
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)
+    }
+}
+
+/// A chunk at its home; numbers are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ChunkId(pub u64);
+
+/// A guard that a server has given out; numbers are never reused. It is the fencing token of a
+/// commit: a guard that was revoked commits nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct GuardId(pub u64);
+
+/// A request of one process, which chooses a different number for each of its requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Ticket(pub u64);
+
+/// The version of a chunk: the number of commits so far.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Version(pub u64);
+
+impl Version {
+    /// Returns the version after this one.
+    pub fn next(self) -> Version {
+        Version(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "version {}", self.0)
+    }
+}

@@ -1,0 +1,202 @@
+//! The messages between clients and the server that they use.
+
+use super::{ChunkId, GuardId, Mode, Process, Version};
+use samite_fabric::SegmentKey;
+use serde::{Deserialize, Serialize};
+
+/// The longest name of a chunk, in bytes.
+pub const LONGEST_NAME: usize = 256;
+
+/// The most bytes of a chunk that travel inside a message. Longer chunks are put into segments,
+/// which processes of the same node map and others get.
+pub const INLINE: u64 = 4 << 10;
+
+/// The type of the elements of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kind {
+    /// Its name in Rust.
+    pub name: String,
+    /// Bytes of an element.
+    pub size: u64,
+}
+
+/// What a client asks of its server. Times are milliseconds from the arrival.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Find a chunk, or create it. Answer: [`Answer::Opened`].
+    Open {
+        /// Its name.
+        name: String,
+        /// The type of its elements.
+        kind: Kind,
+        /// Its length in bytes, if it is to be created when there is none; otherwise the request
+        /// waits until another process creates it.
+        bytes: Option<u64>,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Give me a guard. Answer: [`Answer::Given`].
+    Acquire {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What for.
+        mode: Mode,
+        /// Whether a writer wants memory to write in place.
+        in_place: bool,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Give me the last committed version; nobody waits for that. Answer: [`Answer::Version`].
+    Snapshot {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Publish what I have written, and end my guard. Answer: [`Answer::Committed`].
+    Commit {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// The tag of the new version.
+        tag: u64,
+        /// The content, unless it was written in place.
+        data: Option<Vec<u8>>,
+    },
+    /// Write the whole chunk as soon as nobody has a guard. Answer: [`Answer::Committed`].
+    Put {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The tag of the new version.
+        tag: u64,
+        /// The content.
+        data: Vec<u8>,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Tell me what was committed after a version, as soon as there is anything. Answer:
+    /// [`Answer::Events`].
+    Next {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The last version that is known.
+        after: Version,
+        /// Only the last event, if there are several.
+        is_latest: bool,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// A note: I end a guard without a commit.
+    Release {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+    },
+}
+
+/// What the server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// The chunk is there.
+    Opened {
+        /// Its id.
+        chunk: ChunkId,
+        /// Its length in bytes.
+        bytes: u64,
+        /// Its last committed version.
+        version: Version,
+    },
+    /// A guard.
+    Given {
+        /// Its id.
+        guard: GuardId,
+        /// The last committed version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+        /// The content of that version.
+        content: Content,
+        /// For a write guard: the memory to write in place; `None`: the content is sent with the
+        /// commit.
+        buffer: Option<SegmentKey>,
+    },
+    /// The last committed version.
+    Version {
+        /// Its number.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+        /// Its content.
+        content: Content,
+    },
+    /// The commit is the last one.
+    Committed {
+        /// Its version.
+        version: Version,
+    },
+    /// Commits, the oldest first.
+    Events {
+        /// The events.
+        events: Vec<Event>,
+        /// The number of events before them that the server no longer knows of.
+        missed: u64,
+    },
+    /// The request cannot be carried out.
+    Failed(Fault),
+}
+
+/// Where the content of a version is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Content {
+    /// Nothing was committed yet: zeros.
+    Zeros,
+    /// Here.
+    Inline(Vec<u8>),
+    /// In a segment that may be read.
+    Segment(SegmentKey),
+}
+
+/// A commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// The new version.
+    pub version: Version,
+    /// Its tag.
+    pub tag: u64,
+    /// The process that wrote it.
+    pub writer: Process,
+}
+
+/// Why a request cannot be carried out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// No process has created a chunk of that name in time.
+    NotFound,
+    /// The chunk has another type or length.
+    Differs {
+        /// The type of its elements.
+        kind: Kind,
+        /// Its length in bytes.
+        bytes: u64,
+    },
+    /// A name that is empty or too long.
+    BadName,
+    /// The guard was revoked, or is not the client's.
+    Fenced,
+    /// The deadline has passed.
+    Late {
+        /// The processes that have guards, and what for.
+        holders: Vec<(Process, Mode)>,
+        /// The number of requests that waited before.
+        before: u64,
+    },
+    /// There is no such chunk, or data of another length than the chunk.
+    Malformed,
+    /// There is no memory for the content.
+    NoMemory {
+        /// The number of bytes.
+        bytes: u64,
+        /// What the memory said.
+        why: String,
+    },
+}

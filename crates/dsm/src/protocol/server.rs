@@ -1,0 +1,666 @@
+//! All chunks of one server: their names, directories and caches, and the requests of clients.
+//!
+//! The server is the home of its chunks and caches them for its clients. What a cache and a
+//! directory of the same server say to each other is handled at once.
+
+use super::message::{Answer, Event, Fault, Kind, LONGEST_NAME, Request};
+use super::{
+    Cache, CacheAction, CacheEvent, ChunkId, Directory, DirectoryAction, DirectoryEvent, GuardId,
+    Mode, Process, Ticket, Version,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The number of past commits of a chunk that a subscriber can catch up on.
+const HISTORY: usize = 1024;
+
+/// What happened to a server.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// A client asks; `None` for a note.
+    Request {
+        /// The client.
+        from: Process,
+        /// The number of its request.
+        ticket: Option<Ticket>,
+        /// What it asks.
+        request: Request,
+    },
+    /// A process is lost. All that it had sent has arrived.
+    Lost(Process),
+    /// Memory for a write guard could not be allocated: the guard ends.
+    NoMemory {
+        /// The client that was to get the guard.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// What the memory said.
+        why: String,
+    },
+    /// Time has passed.
+    Tick,
+}
+
+/// What a server has to do, in this order.
+#[derive(Debug, PartialEq)]
+pub enum ServerAction {
+    /// Answer a request.
+    Answer {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The answer.
+        answer: Answer,
+    },
+    /// A chunk was created: its content is zeros.
+    Create {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its length in bytes.
+        bytes: u64,
+    },
+    /// Answer with a guard and the content; for a write guard, with memory to write to.
+    Give {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// Whether it comes with memory to write in place.
+        in_place: bool,
+        /// The last committed version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+    },
+    /// Answer with the last committed version.
+    Show {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+    },
+    /// What was written under a guard is the content now. It comes before the answer to the commit.
+    Adopt {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// The request that brought the content; `None` if it was written in place.
+        sent: Option<(Process, Ticket)>,
+    },
+    /// What was written under a guard is dropped.
+    Discard {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+    },
+}
+
+/// A request that waits.
+#[derive(Debug)]
+enum Waiting {
+    /// For a chunk to be created.
+    Open { name: String, kind: Kind },
+    /// For a guard.
+    Acquire { chunk: ChunkId, in_place: bool },
+    /// For a guard, to write what it brought.
+    Put { chunk: ChunkId, tag: u64 },
+    /// For a commit.
+    Next {
+        chunk: ChunkId,
+        after: Version,
+        is_latest: bool,
+    },
+}
+
+#[derive(Debug)]
+struct Chunk {
+    kind: Kind,
+    bytes: u64,
+    directory: Directory,
+    cache: Cache,
+    /// The last commits, the oldest first.
+    history: VecDeque<Event>,
+    /// Requests for the next commit.
+    watchers: BTreeSet<(Process, Ticket)>,
+    /// The commit that is being carried out, if it brought the content.
+    sent: Option<(Process, Ticket)>,
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    me: Process,
+    names: BTreeMap<String, ChunkId>,
+    chunks: BTreeMap<ChunkId, Chunk>,
+    next_chunk: ChunkId,
+    next_guard: GuardId,
+    /// All requests that wait, with their deadlines.
+    waiting: BTreeMap<(Process, Ticket), (u64, Waiting)>,
+    deadlines: BTreeSet<(u64, Process, Ticket)>,
+}
+
+impl Server {
+    /// Returns a server without chunks.
+    pub fn new(me: Process) -> Server {
+        Server {
+            me,
+            names: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            next_chunk: ChunkId(0),
+            next_guard: GuardId(1),
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+        }
+    }
+
+    /// Returns the number of chunks.
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Returns true if there are no chunks.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Returns the length of a chunk in bytes, if there is such a chunk.
+    pub fn bytes(&self, chunk: ChunkId) -> Option<u64> {
+        self.chunks.get(&chunk).map(|chunk| chunk.bytes)
+    }
+
+    /// Returns when [`ServerEvent::Tick`] is due, in milliseconds; `None` if nothing waits.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at, ..)| *at)
+    }
+
+    /// Handles an event. `now`: milliseconds of any monotonic clock.
+    pub fn on_event(&mut self, now: u64, event: ServerEvent) -> Vec<ServerAction> {
+        let mut actions = Vec::new();
+        match event {
+            ServerEvent::Request {
+                from,
+                ticket: Some(ticket),
+                request,
+            } => self.request(now, (from, ticket), request, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Release { chunk, guard },
+            } => self.release(from, chunk, guard, &mut actions),
+            ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
+            ServerEvent::Lost(process) => self.lost(process, &mut actions),
+            ServerEvent::NoMemory {
+                to,
+                ticket,
+                chunk,
+                guard,
+                why,
+            } => {
+                let bytes = self.bytes(chunk).unwrap_or(0);
+                fail((to, ticket), Fault::NoMemory { bytes, why }, &mut actions);
+                self.release(to, chunk, guard, &mut actions);
+            }
+            ServerEvent::Tick => {}
+        }
+        self.expire(now, &mut actions);
+        actions
+    }
+
+    fn request(
+        &mut self,
+        now: u64,
+        asker: (Process, Ticket),
+        request: Request,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.waiting.contains_key(&asker) {
+            return; // A client that numbers two requests alike hears of the first.
+        }
+        let by = |timeout: u64| now.saturating_add(timeout);
+        match request {
+            Request::Open {
+                name,
+                kind,
+                bytes,
+                timeout,
+            } => self.open(asker, (name, kind), bytes, by(timeout), actions),
+            Request::Acquire {
+                chunk,
+                mode,
+                in_place,
+                timeout,
+            } => {
+                let waiting = Waiting::Acquire { chunk, in_place };
+                self.acquire(asker, (chunk, mode), by(timeout), waiting, actions);
+            }
+            Request::Put {
+                chunk,
+                tag,
+                timeout,
+                ..
+            } => {
+                let waiting = Waiting::Put { chunk, tag };
+                self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
+            }
+            Request::Snapshot { chunk } => match self.chunks.get(&chunk) {
+                Some(found) => {
+                    let (version, tag) = found.directory.version();
+                    let (to, ticket) = asker;
+                    actions.push(ServerAction::Show {
+                        to,
+                        ticket,
+                        chunk,
+                        version,
+                        tag,
+                    });
+                }
+                None => fail(asker, Fault::Malformed, actions),
+            },
+            Request::Commit {
+                chunk,
+                guard,
+                tag,
+                data,
+            } => {
+                let sent = data.map(|_| asker);
+                self.commit(asker, (chunk, guard), tag, sent, actions);
+            }
+            Request::Next {
+                chunk,
+                after,
+                is_latest,
+                timeout,
+            } => match self.chunks.get_mut(&chunk) {
+                Some(found) => {
+                    found.watchers.insert(asker);
+                    let next = Waiting::Next {
+                        chunk,
+                        after,
+                        is_latest,
+                    };
+                    self.wait(asker, by(timeout), next);
+                    self.tell(chunk, actions);
+                }
+                None => fail(asker, Fault::Malformed, actions),
+            },
+            Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
+        }
+    }
+
+    fn wait(&mut self, asker: (Process, Ticket), at: u64, waiting: Waiting) {
+        self.deadlines.insert((at, asker.0, asker.1));
+        self.waiting.insert(asker, (at, waiting));
+    }
+
+    fn waits_no_more(&mut self, asker: (Process, Ticket)) -> Option<Waiting> {
+        let (at, waiting) = self.waiting.remove(&asker)?;
+        self.deadlines.remove(&(at, asker.0, asker.1));
+        Some(waiting)
+    }
+
+    fn open(
+        &mut self,
+        asker: (Process, Ticket),
+        (name, kind): (String, Kind),
+        bytes: Option<u64>,
+        at: u64,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return fail(asker, Fault::BadName, actions);
+        }
+        match (self.names.get(&name), bytes) {
+            (Some(chunk), bytes) => {
+                let answer = self.opened(*chunk, &kind, bytes);
+                answer_to(asker, answer, actions);
+            }
+            (None, None) => self.wait(asker, at, Waiting::Open { name, kind }),
+            (None, Some(bytes)) => {
+                let chunk = self.create(&name, &kind, bytes);
+                actions.push(ServerAction::Create { chunk, bytes });
+                answer_to(asker, self.opened(chunk, &kind, None), actions);
+                self.found(chunk, &name, actions);
+            }
+        }
+    }
+
+    fn create(&mut self, name: &str, kind: &Kind, bytes: u64) -> ChunkId {
+        let id = self.next_chunk;
+        self.next_chunk.0 += 1;
+        self.names.insert(name.to_owned(), id);
+        let chunk = Chunk {
+            kind: kind.clone(),
+            bytes,
+            directory: Directory::default(),
+            cache: Cache::default(),
+            history: VecDeque::new(),
+            watchers: BTreeSet::new(),
+            sent: None,
+        };
+        self.chunks.insert(id, chunk);
+        id
+    }
+
+    /// Answers those that waited for a chunk of that name.
+    fn found(&mut self, chunk: ChunkId, name: &str, actions: &mut Vec<ServerAction>) {
+        let waited = |(asker, (_, waiting)): (&(Process, Ticket), &(u64, Waiting))| match waiting {
+            Waiting::Open { name: of, kind } if of == name => Some((*asker, kind.clone())),
+            _ => None,
+        };
+        let waited: Vec<_> = self.waiting.iter().filter_map(waited).collect();
+        for (asker, kind) in waited {
+            self.waits_no_more(asker);
+            answer_to(asker, self.opened(chunk, &kind, None), actions);
+        }
+    }
+
+    fn opened(&self, id: ChunkId, kind: &Kind, bytes: Option<u64>) -> Answer {
+        let chunk = &self.chunks[&id];
+        if chunk.kind != *kind || bytes.is_some_and(|bytes| bytes != chunk.bytes) {
+            return Answer::Failed(Fault::Differs {
+                kind: chunk.kind.clone(),
+                bytes: chunk.bytes,
+            });
+        }
+        Answer::Opened {
+            chunk: id,
+            bytes: chunk.bytes,
+            version: chunk.directory.version().0,
+        }
+    }
+
+    fn acquire(
+        &mut self,
+        asker: (Process, Ticket),
+        (chunk, mode): (ChunkId, Mode),
+        at: u64,
+        waiting: Waiting,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail(asker, Fault::Malformed, actions);
+        }
+        self.wait(asker, at, waiting);
+        let (from, ticket) = asker;
+        self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+    }
+
+    fn commit(
+        &mut self,
+        (from, ticket): (Process, Ticket),
+        (chunk, guard): (ChunkId, GuardId),
+        tag: u64,
+        sent: Option<(Process, Ticket)>,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let Some(found) = self.chunks.get_mut(&chunk) else {
+            return fail((from, ticket), Fault::Malformed, actions);
+        };
+        found.sent = sent;
+        let commit = CacheEvent::Commit {
+            from,
+            ticket,
+            guard,
+            tag,
+        };
+        self.at_cache(chunk, commit, actions);
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.sent = None;
+        }
+    }
+
+    fn release(
+        &mut self,
+        from: Process,
+        chunk: ChunkId,
+        guard: GuardId,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        self.at_cache(chunk, CacheEvent::Release { from, guard }, actions);
+    }
+
+    fn lost(&mut self, process: Process, actions: &mut Vec<ServerAction>) {
+        let askers = self.waiting.keys().filter(|(asker, _)| *asker == process);
+        let askers: Vec<_> = askers.copied().collect();
+        for asker in askers {
+            self.waits_no_more(asker);
+        }
+        let all: Vec<ChunkId> = self.chunks.keys().copied().collect();
+        for chunk in all {
+            if let Some(found) = self.chunks.get_mut(&chunk) {
+                found.watchers.retain(|(watcher, _)| *watcher != process);
+            }
+            self.at_cache(chunk, CacheEvent::Gone { client: process }, actions);
+        }
+    }
+
+    /// Ends the waits whose deadlines have passed.
+    fn expire(&mut self, now: u64, actions: &mut Vec<ServerAction>) {
+        while let Some((at, process, ticket)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            let asker = (process, ticket);
+            match self.waits_no_more(asker) {
+                Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
+                Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
+                    fail(asker, self.late(chunk), actions);
+                    let (from, ticket) = asker;
+                    self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
+                }
+                Some(Waiting::Next { chunk, .. }) => {
+                    if let Some(found) = self.chunks.get_mut(&chunk) {
+                        found.watchers.remove(&asker);
+                    }
+                    let (events, missed) = (Vec::new(), 0);
+                    answer_to(asker, Answer::Events { events, missed }, actions);
+                }
+                None => unreachable!("each deadline is of a request that waits"),
+            }
+        }
+    }
+
+    fn late(&self, chunk: ChunkId) -> Fault {
+        let found = &self.chunks[&chunk];
+        let holders = found.cache.holders();
+        Fault::Late {
+            holders: holders.map(|(holder, _, mode)| (holder, mode)).collect(),
+            before: (found.cache.waiting() as u64).saturating_sub(1),
+        }
+    }
+
+    /// Answers those that wait for a commit.
+    fn tell(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        let Some(found) = self.chunks.get(&chunk) else {
+            return;
+        };
+        let askers: Vec<_> = found.watchers.iter().copied().collect();
+        for asker in askers {
+            let found = &self.chunks[&chunk];
+            let Some((
+                _,
+                Waiting::Next {
+                    after, is_latest, ..
+                },
+            )) = self.waiting.get(&asker)
+            else {
+                unreachable!("a watcher waits for a commit")
+            };
+            let (present, _) = found.directory.version();
+            if present <= *after {
+                continue;
+            }
+            let new = present.0 - after.0;
+            let take = match is_latest {
+                true => 1,
+                false => new.min(found.history.len() as u64),
+            };
+            let skip = found.history.len() - take as usize;
+            let answer = Answer::Events {
+                events: found.history.iter().skip(skip).copied().collect(),
+                missed: match is_latest {
+                    true => 0,
+                    false => new - take,
+                },
+            };
+            answer_to(asker, answer, actions);
+            self.waits_no_more(asker);
+            if let Some(found) = self.chunks.get_mut(&chunk) {
+                found.watchers.remove(&asker);
+            }
+        }
+    }
+
+    /// Lets the cache of a chunk handle an event, and its directory what the cache says, until both
+    /// have nothing to say.
+    fn at_cache(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
+        let Some(chunk) = self.chunks.get_mut(&id) else {
+            return;
+        };
+        let me = self.me;
+        let (mut events, mut did, mut decided) = (VecDeque::from([event]), Vec::new(), Vec::new());
+        // Puts whose turn has come: the guard is given and the commit follows at once.
+        let (mut puts, mut has_committed) = (Vec::new(), false);
+        while let Some(event) = events.pop_front() {
+            chunk.cache.on_event(event, &mut self.next_guard, &mut did);
+            for action in did.drain(..) {
+                let said = match action {
+                    CacheAction::Ask { access } => DirectoryEvent::Ask { from: me, access },
+                    CacheAction::Recalled { keeps } => DirectoryEvent::Recalled { from: me, keeps },
+                    CacheAction::Commit {
+                        epoch, tag, writer, ..
+                    } => DirectoryEvent::Commit {
+                        from: me,
+                        epoch,
+                        tag,
+                        writer,
+                    },
+                    CacheAction::Give {
+                        to,
+                        ticket,
+                        guard,
+                        mode,
+                        version,
+                        tag,
+                    } => {
+                        let (at, waiting) = match self.waiting.remove(&(to, ticket)) {
+                            Some(found) => found,
+                            None => unreachable!("a guard is given to a request that waits"),
+                        };
+                        self.deadlines.remove(&(at, to, ticket));
+                        match waiting {
+                            Waiting::Put { tag, .. } => {
+                                puts.push((guard, (to, ticket)));
+                                events.push_back(CacheEvent::Commit {
+                                    from: to,
+                                    ticket,
+                                    guard,
+                                    tag,
+                                });
+                            }
+                            Waiting::Acquire { in_place, .. } => actions.push(ServerAction::Give {
+                                to,
+                                ticket,
+                                chunk: id,
+                                guard,
+                                in_place: in_place && mode == Mode::Write,
+                                version,
+                                tag,
+                            }),
+                            other => unreachable!("{other:?} waits for no guard"),
+                        }
+                        continue;
+                    }
+                    CacheAction::Answer {
+                        to,
+                        ticket,
+                        version,
+                    } => {
+                        let answer = match version {
+                            Some(version) => Answer::Committed { version },
+                            None => Answer::Failed(Fault::Fenced),
+                        };
+                        answer_to((to, ticket), answer, actions);
+                        continue;
+                    }
+                    CacheAction::Adopt { guard } => {
+                        let put = puts.iter().find(|(of, _)| *of == guard);
+                        let sent = put.map(|(_, put)| *put).or(chunk.sent.take());
+                        actions.push(ServerAction::Adopt {
+                            chunk: id,
+                            guard,
+                            sent,
+                        });
+                        continue;
+                    }
+                    CacheAction::Discard { guard } => {
+                        actions.push(ServerAction::Discard { chunk: id, guard });
+                        continue;
+                    }
+                };
+                chunk.directory.on_event(said, &mut decided);
+                for action in decided.drain(..) {
+                    events.push_back(match action {
+                        DirectoryAction::Recall { keeps, .. } => CacheEvent::Recall { keeps },
+                        DirectoryAction::Grant {
+                            access,
+                            version,
+                            tag,
+                            epoch,
+                            ..
+                        } => CacheEvent::Granted {
+                            access,
+                            version,
+                            tag,
+                            epoch,
+                        },
+                        DirectoryAction::Committed {
+                            version,
+                            tag,
+                            writer,
+                            ..
+                        } => {
+                            chunk.history.push_back(Event {
+                                version,
+                                tag,
+                                writer,
+                            });
+                            if chunk.history.len() > HISTORY {
+                                chunk.history.pop_front();
+                            }
+                            has_committed = true;
+                            CacheEvent::Committed { version }
+                        }
+                        DirectoryAction::Fenced { .. } => CacheEvent::Fenced,
+                    });
+                }
+            }
+        }
+        if has_committed {
+            self.tell(id, actions);
+        }
+    }
+}
+
+fn fail(asker: (Process, Ticket), fault: Fault, actions: &mut Vec<ServerAction>) {
+    answer_to(asker, Answer::Failed(fault), actions);
+}
+
+fn answer_to((to, ticket): (Process, Ticket), answer: Answer, actions: &mut Vec<ServerAction>) {
+    actions.push(ServerAction::Answer { to, ticket, answer });
+}

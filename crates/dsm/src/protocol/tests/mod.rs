@@ -1,0 +1,4 @@
+//! The directory and the caches of a chunk together.
+
+mod exhaustive;
+mod world;

@@ -1,0 +1,221 @@
+//! The contents of chunks: short ones as they are, long ones in segments.
+//!
+//! A segment is lent to its writer, who has it as `&mut [T]`; when it is committed, everybody may
+//! read it, and processes of this node map it. The memory of old versions is used again when nobody
+//! reads it any more.
+
+use crate::protocol::{ChunkId, Content, GuardId, INLINE};
+use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// What a chunk contains.
+#[derive(Debug)]
+enum Stored {
+    Zeros,
+    Inline(Vec<u8>),
+    /// A segment that is read.
+    Segment(Phased),
+}
+
+/// The memory of a server.
+#[derive(Debug)]
+pub(super) struct Memory {
+    fabric: Fabric,
+    contents: HashMap<ChunkId, Stored>,
+    /// Segments that writers have.
+    lent: BTreeMap<GuardId, Phased>,
+    /// Segments of old versions, and of guards that ended without a commit. Kept for the next
+    /// writers, but not more of them than there are others.
+    free: VecDeque<Phased>,
+    /// Bytes of segments: of all, and of those in `free`.
+    used: u64,
+    freed: u64,
+}
+
+impl Memory {
+    pub(super) fn new(fabric: &Fabric) -> Memory {
+        Memory {
+            fabric: fabric.clone(),
+            contents: HashMap::new(),
+            lent: BTreeMap::new(),
+            free: VecDeque::new(),
+            used: 0,
+            freed: 0,
+        }
+    }
+
+    pub(super) fn create(&mut self, chunk: ChunkId) {
+        self.contents.insert(chunk, Stored::Zeros);
+    }
+
+    /// Returns the content of a chunk, or where it is.
+    pub(super) fn content(&self, chunk: ChunkId) -> Content {
+        match self.contents.get(&chunk) {
+            None | Some(Stored::Zeros) => Content::Zeros,
+            Some(Stored::Inline(bytes)) => Content::Inline(bytes.clone()),
+            Some(Stored::Segment(segment)) => Content::Segment(segment.key()),
+        }
+    }
+
+    /// Returns old memory of that length that nobody reads any more, or begins to allocate some.
+    pub(super) fn begin(&mut self, bytes: u64) -> Result<Beginning> {
+        if let Some(segment) = self.reuse(bytes) {
+            return Ok(Beginning::There(segment));
+        }
+        let grow = |memory: &Memory| memory.fabric.grow_phased(bytes);
+        let growing = match grow(self) {
+            Err(samite_fabric::Error::Budget { .. }) if self.give_back(0) => grow(self)?,
+            grown => grown?,
+        };
+        Ok(Beginning::Grows(growing))
+    }
+
+    /// Returns memory that was being allocated, once it is there.
+    pub(super) fn grown(&mut self, growing: Growing) -> Result<Phased> {
+        let segment = growing.publish(None)?;
+        self.used += segment.key().bytes;
+        Ok(segment)
+    }
+
+    /// Stores content that has arrived.
+    pub(super) fn store(&mut self, data: Vec<u8>) -> Result<Arrived> {
+        if data.len() as u64 <= INLINE {
+            return Ok(Arrived(Stored::Inline(data)));
+        }
+        let segment = match self.begin(data.len() as u64)? {
+            Beginning::There(segment) => segment,
+            Beginning::Grows(mut growing) => {
+                while !growing.step()? {}
+                self.grown(growing)?
+            }
+        };
+        segment.shut();
+        let mut own = match segment.own() {
+            Ok(own) => own,
+            Err(refused) => {
+                let (segment, error) = *refused;
+                self.set_free(segment);
+                return Err(error);
+            }
+        };
+        own.memory_mut().as_mut_slice::<u8>().copy_from_slice(&data);
+        Ok(Arrived(Stored::Segment(own.give(true)?)))
+    }
+
+    /// Lends memory to the writer that has that guard.
+    pub(super) fn lend(&mut self, guard: GuardId, mut segment: Phased) -> Result<SegmentKey> {
+        segment.lend()?;
+        let key = segment.key();
+        self.lent.insert(guard, segment);
+        Ok(key)
+    }
+
+    /// Returns true if nothing is lent under that guard, or if its writer has given it back, so
+    /// that it can be read from now on.
+    pub(super) fn take_back(&mut self, guard: GuardId) -> bool {
+        let lent = self.lent.get_mut(&guard);
+        lent.is_none_or(|segment| segment.is_reading() || segment.turn(true).is_ok())
+    }
+
+    /// Makes what was sent, or written in place under a guard, the content of a chunk.
+    pub(super) fn adopt(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<Arrived>) {
+        let lent = self.lent.remove(&guard);
+        let new = match (sent, lent) {
+            (Some(Arrived(stored)), lent) => {
+                lent.into_iter().for_each(|lent| self.set_free(lent));
+                stored
+            }
+            (None, Some(segment)) => Stored::Segment(segment),
+            (None, None) => Stored::Zeros,
+        };
+        if let Some(Stored::Segment(old)) = self.contents.insert(chunk, new) {
+            self.set_free(old);
+        }
+    }
+
+    /// Frees what was lent under a guard.
+    pub(super) fn discard(&mut self, guard: GuardId) {
+        if let Some(lent) = self.lent.remove(&guard) {
+            self.set_free(lent);
+        }
+    }
+
+    /// Frees what was sent for a commit that did not take place.
+    pub(super) fn drop_arrived(&mut self, Arrived(stored): Arrived) {
+        if let Stored::Segment(segment) = stored {
+            self.set_free(segment);
+        }
+    }
+
+    fn set_free(&mut self, segment: Phased) {
+        self.freed += segment.key().bytes;
+        self.free.push_back(segment);
+        self.give_back(self.used - self.freed);
+    }
+
+    fn reuse(&mut self, bytes: u64) -> Option<Phased> {
+        for _ in 0..self.free.len() {
+            let segment = self.free.pop_front()?;
+            if segment.key().bytes != bytes {
+                self.free.push_back(segment);
+                continue;
+            }
+            segment.shut();
+            match segment.own().map(Owned::renew) {
+                Ok(Ok(segment)) => {
+                    self.freed -= bytes;
+                    return Some(segment);
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "old memory cannot be used again");
+                    self.freed -= bytes;
+                    self.used -= bytes;
+                }
+                // Somebody still reads it.
+                Err(refused) => self.free.push_back(refused.0),
+            }
+        }
+        None
+    }
+
+    /// Gives old memory back that nobody reads any more, the oldest first, until `most` bytes of it
+    /// are left. Returns true if there was any.
+    fn give_back(&mut self, most: u64) -> bool {
+        let before = self.freed;
+        for _ in 0..self.free.len() {
+            if self.freed <= most {
+                break;
+            }
+            let Some(segment) = self.free.pop_front() else {
+                break;
+            };
+            let bytes = segment.key().bytes;
+            segment.shut();
+            match segment.own() {
+                Ok(owned) => {
+                    drop(owned);
+                    self.freed -= bytes;
+                    self.used -= bytes;
+                }
+                Err(refused) => self.free.push_back(refused.0),
+            }
+        }
+        self.freed < before
+    }
+
+    /// Returns the bytes of shared memory in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+}
+
+/// Memory for a writer.
+#[derive(Debug)]
+pub(super) enum Beginning {
+    There(Phased),
+    Grows(Growing),
+}
+
+/// Content that was sent, stored.
+#[derive(Debug)]
+pub(super) struct Arrived(Stored);

@@ -1,0 +1,425 @@
+//! The server of chunks on the fabric: a service that the agent of a domain
+//! [hosts](samite_fabric::agent::host).
+//!
+//! ```text
+//!   requests, losses, time ──> Server::on_event ──> Memory (contents, buffers) ──> answers
+//! ```
+//! A long buffer is allocated part by part, one part in each poll, so that other requests are
+//! answered meanwhile.
+//!
+//! # Files
+//! `mod` (requests and answers) · `memory` (the contents of chunks)
+
+mod memory;
+
+use self::memory::{Arrived, Beginning, Memory};
+use crate::protocol::{
+    Answer, ChunkId, Fault, GuardId, INLINE, Process, Request, Server, ServerAction, ServerEvent,
+    Ticket,
+};
+use samite_fabric::agent::{self, Lost, Owned, Starter};
+use samite_fabric::rpc::{Inbound, Life, ServiceId};
+use samite_fabric::{Fabric, Growing, Phased, rpc};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+/// Starts the server of chunks at an agent.
+pub const STARTER: Starter = Starter {
+    name: "chunks",
+    start: |fabric, _| vec![Box::new(ChunkService::new(fabric))],
+};
+
+/// Maximum bytes of requests of one process that wait to be handled, besides the first request.
+const INBOX: u64 = 16 << 20;
+
+/// Maximum bytes of answers that wait for a process that does not take them. One that takes no more
+/// is treated as lost.
+const UNSENT: usize = 16 << 20;
+
+/// How long the service sleeps while answers wait to be sent.
+const SOON: Duration = Duration::from_millis(5);
+
+/// The longest message, in bytes: a chunk of the largest active message, and what names it.
+const LONGEST: usize = 64 << 20;
+
+/// A guard that is given when its memory is there.
+#[derive(Debug)]
+struct Given {
+    to: (Process, Ticket),
+    chunk: ChunkId,
+    guard: GuardId,
+    answer: Answer,
+    growing: Growing,
+}
+
+/// The answers that a process has not taken yet.
+#[derive(Debug, Default)]
+struct Unsent {
+    answers: VecDeque<(Ticket, Vec<u8>)>,
+    bytes: usize,
+}
+
+/// The server of chunks of a domain.
+#[derive(Debug)]
+pub struct ChunkService {
+    fabric: Fabric,
+    inbox: rpc::Server,
+    server: Server,
+    memory: Memory,
+    /// The contents that requests brought, until they are committed or refused.
+    arrived: HashMap<(Process, Ticket), Arrived>,
+    /// The guards whose memory is being allocated; the first one grows.
+    growing: VecDeque<Given>,
+    unsent: BTreeMap<Process, Unsent>,
+    /// The processes that have asked for anything.
+    clients: BTreeSet<Process>,
+}
+
+impl ChunkService {
+    /// Starts to serve.
+    pub fn new(fabric: &Fabric) -> ChunkService {
+        let me = Life {
+            peer: fabric.me(),
+            incarnation: fabric.incarnation(),
+        };
+        ChunkService {
+            fabric: fabric.clone(),
+            inbox: fabric.serve(ServiceId::CHUNKS, INBOX),
+            server: Server::new(me.into()),
+            memory: Memory::new(fabric),
+            arrived: HashMap::new(),
+            growing: VecDeque::new(),
+            unsent: BTreeMap::new(),
+            clients: BTreeSet::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.fabric.now().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn hear(&mut self, heard: Inbound) {
+        let (from, ticket) = (Process::from(heard.from), heard.id.map(Ticket));
+        // Any process can send anything at any rate: logged without contents, and not as a warning.
+        let Some(mut request) = decode(&heard.bytes) else {
+            tracing::debug!(%from, "{} bytes that are no request", heard.bytes.len());
+            return;
+        };
+        self.clients.insert(from);
+        if let Some(ticket) = ticket
+            && let Err(fault) = self.receive((from, ticket), &mut request)
+        {
+            return self.answer(from, ticket, &Answer::Failed(fault));
+        }
+        self.on_event(ServerEvent::Request {
+            from,
+            ticket,
+            request,
+        });
+    }
+
+    /// Checks and stores the content that a request brings.
+    fn receive(&mut self, asker: (Process, Ticket), request: &mut Request) -> Result<(), Fault> {
+        let (chunk, data) = match request {
+            Request::Commit {
+                guard, data: None, ..
+            } => {
+                return match self.memory.take_back(*guard) {
+                    true => Ok(()),
+                    false => Err(Fault::Malformed),
+                };
+            }
+            Request::Commit {
+                chunk,
+                data: Some(data),
+                ..
+            }
+            | Request::Put { chunk, data, .. } => (*chunk, std::mem::take(data)),
+            _ => return Ok(()),
+        };
+        let bytes = data.len() as u64;
+        if self.server.bytes(chunk) != Some(bytes) {
+            return Err(Fault::Malformed);
+        }
+        let stored = self.memory.store(data);
+        let stored = stored.map_err(|error| Fault::NoMemory {
+            bytes,
+            why: error.to_string(),
+        })?;
+        self.arrived.insert(asker, stored);
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: ServerEvent) {
+        let now = self.now();
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for action in self.server.on_event(now, event) {
+                events.extend(self.act(action));
+            }
+        }
+    }
+
+    /// Carries out an action. Returns what follows from it.
+    fn act(&mut self, action: ServerAction) -> Option<ServerEvent> {
+        match action {
+            ServerAction::Answer { to, ticket, answer } => {
+                if let Some(arrived) = self.arrived.remove(&(to, ticket)) {
+                    self.memory.drop_arrived(arrived);
+                }
+                self.answer(to, ticket, &answer);
+            }
+            ServerAction::Create { chunk, .. } => self.memory.create(chunk),
+            ServerAction::Show {
+                to,
+                ticket,
+                chunk,
+                version,
+                tag,
+            } => {
+                let content = self.memory.content(chunk);
+                let answer = Answer::Version {
+                    version,
+                    tag,
+                    content,
+                };
+                self.answer(to, ticket, &answer);
+            }
+            ServerAction::Give {
+                to,
+                ticket,
+                chunk,
+                guard,
+                in_place,
+                version,
+                tag,
+            } => {
+                let answer = Answer::Given {
+                    guard,
+                    version,
+                    tag,
+                    content: self.memory.content(chunk),
+                    buffer: None,
+                };
+                let bytes = self.server.bytes(chunk).unwrap_or(0);
+                if !in_place || bytes <= INLINE {
+                    self.answer(to, ticket, &answer);
+                    return None;
+                }
+                let to = (to, ticket);
+                return match self.memory.begin(bytes) {
+                    Ok(Beginning::There(segment)) => self.give(to, (chunk, guard), answer, segment),
+                    Ok(Beginning::Grows(growing)) => {
+                        self.growing.push_back(Given {
+                            to,
+                            chunk,
+                            guard,
+                            answer,
+                            growing,
+                        });
+                        None
+                    }
+                    Err(error) => Some(no_memory(to, (chunk, guard), &error)),
+                };
+            }
+            ServerAction::Adopt { chunk, guard, sent } => {
+                let sent = sent.and_then(|asker| self.arrived.remove(&asker));
+                self.memory.adopt(chunk, guard, sent);
+            }
+            ServerAction::Discard { guard, .. } => {
+                self.growing.retain(|given| given.guard != guard);
+                self.memory.discard(guard);
+            }
+        }
+        None
+    }
+
+    /// Gives a guard with memory to write to.
+    fn give(
+        &mut self,
+        (to, ticket): (Process, Ticket),
+        (chunk, guard): (ChunkId, GuardId),
+        mut answer: Answer,
+        segment: Phased,
+    ) -> Option<ServerEvent> {
+        match self.memory.lend(guard, segment) {
+            Ok(key) => {
+                if let Answer::Given { buffer, .. } = &mut answer {
+                    *buffer = Some(key);
+                }
+                self.answer(to, ticket, &answer);
+                None
+            }
+            Err(error) => Some(no_memory((to, ticket), (chunk, guard), &error)),
+        }
+    }
+
+    /// Allocates the next part of the first buffer that grows.
+    fn grow(&mut self) {
+        let Some(first) = self.growing.front_mut() else {
+            return;
+        };
+        let grown = match first.growing.step() {
+            Ok(false) => return,
+            Ok(true) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let Some(Given {
+            to,
+            chunk,
+            guard,
+            answer,
+            growing,
+        }) = self.growing.pop_front()
+        else {
+            return;
+        };
+        let follows = match grown.and_then(|()| self.memory.grown(growing)) {
+            Ok(segment) => self.give(to, (chunk, guard), answer, segment),
+            Err(error) => Some(no_memory(to, (chunk, guard), &error)),
+        };
+        follows.into_iter().for_each(|event| self.on_event(event));
+    }
+
+    /// Sends an answer, or keeps it until the process takes it.
+    fn answer(&mut self, to: Process, ticket: Ticket, answer: &Answer) {
+        let bytes = postcard::to_stdvec(answer).expect("plain data are encodable");
+        if !self.unsent.contains_key(&to) && self.is_sent(to, ticket, &bytes) {
+            return;
+        }
+        let unsent = self.unsent.entry(to).or_default();
+        unsent.bytes += bytes.len();
+        unsent.answers.push_back((ticket, bytes));
+    }
+
+    /// Returns true if an answer is sent, or has no receiver any more.
+    fn is_sent(&self, to: Process, ticket: Ticket, bytes: &[u8]) -> bool {
+        let sent = self
+            .inbox
+            .respond(to.into(), ticket.0, bytes, Duration::ZERO);
+        !matches!(sent, Err(samite_fabric::Error::Timeout { .. }))
+    }
+
+    /// Sends the answers that were not taken before. A process that lets too many wait is treated
+    /// as lost.
+    fn send_again(&mut self) {
+        let mut unsent = std::mem::take(&mut self.unsent);
+        for (to, unsent) in &mut unsent {
+            while let Some((ticket, bytes)) = unsent.answers.front()
+                && self.is_sent(*to, *ticket, bytes)
+            {
+                unsent.bytes -= bytes.len();
+                unsent.answers.pop_front();
+            }
+        }
+        unsent.retain(|_, unsent| !unsent.answers.is_empty());
+        let deaf = unsent.iter().filter(|(_, unsent)| unsent.bytes > UNSENT);
+        let deaf: Vec<Process> = deaf.map(|(to, _)| *to).collect();
+        self.unsent = unsent;
+        for process in deaf {
+            tracing::warn!(%process, "a process that takes no answers is given up");
+            self.forget(process);
+        }
+    }
+
+    fn forget(&mut self, process: Process) {
+        self.clients.remove(&process);
+        self.unsent.remove(&process);
+        let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
+        let arrived: Vec<_> = arrived.copied().collect();
+        self.on_event(ServerEvent::Lost(process));
+        for asker in arrived {
+            if let Some(arrived) = self.arrived.remove(&asker) {
+                self.memory.drop_arrived(arrived);
+            }
+        }
+    }
+}
+
+impl agent::Service for ChunkService {
+    fn name(&self) -> &'static str {
+        "chunks"
+    }
+
+    fn owns(&self) -> Vec<Owned> {
+        vec![
+            Owned::count("chunks", self.server.len() as u64),
+            Owned::bytes("shared memory", self.memory.used()),
+        ]
+    }
+
+    fn poll(&mut self) -> bool {
+        let waiting = self.inbox.waiting();
+        for _ in 0..waiting {
+            let Some(heard) = self.inbox.take() else {
+                break;
+            };
+            let Life { peer, incarnation } = heard.from;
+            if self.fabric.lost_life(peer, incarnation).is_none() {
+                self.hear(heard);
+            }
+        }
+        self.send_again();
+        let grows = !self.growing.is_empty();
+        self.grow();
+        let is_due = self.server.wake_at().is_some_and(|at| at <= self.now());
+        if is_due {
+            self.on_event(ServerEvent::Tick);
+        }
+        waiting > 0 || grows || is_due
+    }
+
+    fn next(&mut self) -> Duration {
+        if !self.growing.is_empty() {
+            return Duration::ZERO;
+        }
+        let due = self.server.wake_at();
+        let due = due.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
+        match self.unsent.is_empty() {
+            true => due.unwrap_or(Duration::MAX),
+            false => due.unwrap_or(SOON).min(SOON),
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.inbox.waiting() > 0
+    }
+
+    fn peers_lost(&mut self, lost: Lost<'_>) {
+        let gone = self.clients.iter().copied();
+        let gone: Vec<Process> = gone.filter(|client| lost.has((*client).into())).collect();
+        for process in gone {
+            // Its last requests count: it may have committed before it died.
+            while let Some(heard) = self.inbox.take_of(process.into()) {
+                self.hear(heard);
+            }
+            self.forget(process);
+        }
+    }
+
+    fn end(&mut self) {
+        self.send_again();
+    }
+}
+
+fn no_memory(
+    (to, ticket): (Process, Ticket),
+    (chunk, guard): (ChunkId, GuardId),
+    error: &samite_fabric::Error,
+) -> ServerEvent {
+    ServerEvent::NoMemory {
+        to,
+        ticket,
+        chunk,
+        guard,
+        why: error.to_string(),
+    }
+}
+
+/// Decodes a request; `None` if it is malformed.
+fn decode(bytes: &[u8]) -> Option<Request> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((request, [])) if bytes.len() <= LONGEST => Some(request),
+        _ => None,
+    }
+}

@@ -1,0 +1,182 @@
+//! Processes that are killed while they have guards, wait for them, or have committed.
+
+use crate::served;
+use samite_dsm::{Chunk, Dsm, Version};
+use samite_fabric::{Fabric, Mask, PeerId, agent};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Cluster, Outcome, Who, check, full_name, pause, point, same};
+
+const BYTES: u64 = 200_000;
+
+fn content(life: u64) -> Vec<u8> {
+    pattern(life, BYTES as usize)
+}
+
+fn check_content(chunk: &Chunk<u8>, version: u64) -> Outcome {
+    let read = chunk.read()?;
+    same!((read.version(), read.tag()), (Version(version), version));
+    verify(version, &read)
+}
+
+/// Returns what runs unit 0, which is killed at the point "here", and unit 1, which goes on then.
+fn killed(first: fn(&Dsm) -> Outcome, second: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[PeerId]| {
+            let dsm = Dsm::join(fabric)?;
+            if fabric.identity().unit == 0 {
+                return first(&dsm);
+            }
+            pause("ready");
+            second(&dsm)
+        };
+        served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "here");
+            cluster.wait_point(Who::Unit(1), "ready");
+            cluster.kill(Who::Unit(0));
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+    }
+}
+
+fn commits_one(dsm: &Dsm) -> Outcome<Chunk<u8>> {
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    chunk.put(&content(1), 1)?;
+    Ok(chunk)
+}
+
+fn dies_writing(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    let mut guard = chunk.update()?;
+    guard[..1000].fill(99);
+    pause("here");
+    drop(guard);
+    Ok(())
+}
+
+fn sees_the_old_version(dsm: &Dsm) -> Outcome {
+    let chunk = dsm.lookup::<u8>("shared")?;
+    check_content(&chunk, 1)?;
+    same!(chunk.put(&content(2), 2)?, Version(2));
+    check_content(&chunk, 2)
+}
+
+everywhere!(
+    a_writer_that_dies_leaves_the_old_version,
+    killed(dies_writing, sees_the_old_version)
+);
+
+fn dies_after_its_commit(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    same!(chunk.put(&content(2), 2)?, Version(2));
+    pause("here");
+    Ok(())
+}
+
+everywhere!(
+    a_commit_that_was_acknowledged_stays,
+    killed(dies_after_its_commit, |dsm| check_content(
+        &dsm.lookup::<u8>("shared")?,
+        2
+    ))
+);
+
+fn dies_reading(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    let read = chunk.read()?;
+    pause("here");
+    drop(read);
+    Ok(())
+}
+
+everywhere!(
+    a_reader_that_dies_keeps_nobody_waiting,
+    killed(dies_reading, sees_the_old_version)
+);
+
+/// Unit 0 waits for a guard that unit 1 has; unit 2 comes after it.
+fn queued(fabric: &Fabric, _: &[PeerId]) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    match fabric.identity().unit {
+        0 => {
+            pause("ready");
+            let chunk = dsm.lookup::<u8>("shared")?;
+            point("asks");
+            drop(chunk.write()?);
+            check!(false, "it is killed");
+        }
+        1 => {
+            let chunk = commits_one(&dsm)?;
+            let mut guard = chunk.update()?;
+            guard.copy_from_slice(&content(2));
+            pause("has a guard");
+            same!(guard.commit(2)?, Version(2));
+        }
+        _ => {
+            pause("ready");
+            let chunk = dsm.lookup::<u8>("shared")?;
+            same!(chunk.put(&content(3), 3)?, Version(3));
+            check_content(&chunk, 3)?;
+        }
+    }
+    Ok(())
+}
+
+everywhere!(
+    a_process_that_dies_in_the_queue_is_skipped,
+    |name: &str, mask| {
+        served(3, mask).orchestrate(name, queued, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "has a guard");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "asks");
+            cluster.wait_asleep(Who::Unit(0));
+            cluster.kill(Who::Unit(0));
+            cluster.release(Who::Unit(2));
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+    }
+);
+
+/// The memory that dead writers and readers had comes back.
+#[test]
+fn what_the_dead_had_is_used_again() {
+    const LIVES: u32 = 6;
+    let name = full_name(module_path!(), "what_the_dead_had_is_used_again");
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let dsm = Dsm::join(fabric)?;
+        let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+        let unit = fabric.identity().unit;
+        if unit < LIVES {
+            pause("ready");
+            let guard = chunk.update()?;
+            pause("has a guard");
+            drop(guard);
+            return Ok(());
+        }
+        pause("ready");
+        for version in 1..=20 {
+            same!(chunk.put(&content(version), version)?, Version(version));
+            check_content(&chunk, version)?;
+        }
+        let facts = agent::services(fabric, fabric.deadline())?;
+        let owns = facts.iter().flat_map(|service| &service.owns);
+        let memory = owns
+            .filter(|owned| owned.is_memory)
+            .map(|owned| owned.amount);
+        let memory: u64 = memory.sum();
+        check!(memory <= 4 * BYTES, "{memory} bytes for a chunk of {BYTES}");
+        Ok(())
+    };
+    served(LIVES + 1, Mask::default()).orchestrate(&name, body, |cluster: &mut Cluster| {
+        for unit in 0..LIVES {
+            cluster.wait_point(Who::Unit(unit), "ready");
+            cluster.release(Who::Unit(unit));
+            cluster.wait_point(Who::Unit(unit), "has a guard");
+            cluster.kill(Who::Unit(unit));
+        }
+        cluster.wait_point(Who::Unit(LIVES), "ready");
+        cluster.release(Who::Unit(LIVES));
+        cluster.all_end();
+    });
+}

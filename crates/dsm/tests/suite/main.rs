@@ -1,0 +1,42 @@
+//! The tests of chunks between processes, in one program.
+
+/// Creates the tests `mapped`, `messages` and `two_nodes` in a module: units that map the memory of
+/// the server, none of them, or some. `run` gets the name of the test, and what the units must not
+/// use.
+macro_rules! everywhere {
+    ($name:ident, $run:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn mapped() {
+                let name = samite_testkit::full_name(module_path!(), "mapped");
+                $run(&name, samite_fabric::Mask::default());
+            }
+
+            #[test]
+            fn messages() {
+                let name = samite_testkit::full_name(module_path!(), "messages");
+                $run(&name, samite_testkit::MESSAGES_ONLY);
+            }
+
+            #[test]
+            fn two_nodes() {
+                let name = samite_testkit::full_name(module_path!(), "two_nodes");
+                $run(&name, samite_testkit::TWO_NODES);
+            }
+        }
+    };
+}
+
+mod chunks;
+mod faults;
+
+use samite_dsm::service::STARTER;
+use samite_fabric::Mask;
+use samite_testkit::{Units, units};
+
+/// Units of a domain whose agent serves chunks.
+fn served(count: u32, mask: Mask) -> Units {
+    units(count).services(vec![STARTER]).mask(mask)
+}
