@@ -1,14 +1,17 @@
 //! A chunk, and the ways to get at its content.
 
-use crate::client::{Client, millis};
+use crate::client::{Client, OwnGuards, millis};
 use crate::error::{Error, Result};
-use crate::guard::{Buffer, Content, Held, ReadGuard, Snapshot, WriteGuard};
-use crate::protocol::{self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version};
+use crate::guard::{
+    Buffer, Committed, Content, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
+};
+use crate::protocol::{
+    self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version, open_word,
+};
 use crate::subscription::{Policy, Subscription};
 use samite_fabric::SegmentKey;
-use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// What a chunk may consist of: plain data, the same in every process.
@@ -25,53 +28,78 @@ pub(crate) fn kind_of<T>() -> Kind {
 }
 
 /// A named array of a fixed length that several processes read and write. Any clone, in any
-/// process, is the same chunk. Thread: any.
+/// process, is the same chunk. A process keeps the version that it read last until it reads the
+/// chunk again, or has dropped all handles of it. Thread: any.
 #[derive(Debug)]
 pub struct Chunk<T> {
     pub(crate) client: Arc<Client>,
-    pub(crate) id: ChunkId,
-    name: Arc<str>,
+    shared: Arc<Shared<T>>,
+}
+
+/// What all handles of a chunk in this process share.
+#[derive(Debug)]
+struct Shared<T> {
+    id: ChunkId,
+    name: String,
     bytes: u64,
     /// Whether the memory of the server can be mapped here, as far as is known.
-    maps: Arc<AtomicBool>,
-    elements: PhantomData<T>,
+    maps: AtomicBool,
+    /// `None` if read guards cannot be taken without messages.
+    own: Option<OwnGuards>,
+    /// The version that was read last.
+    last: Mutex<Option<Arc<Committed<T>>>>,
 }
 
 impl<T> Clone for Chunk<T> {
     fn clone(&self) -> Self {
         Chunk {
             client: self.client.clone(),
-            id: self.id,
-            name: self.name.clone(),
-            bytes: self.bytes,
-            maps: self.maps.clone(),
-            elements: PhantomData,
+            shared: self.shared.clone(),
         }
     }
 }
 
 impl<T: Elem> Chunk<T> {
-    pub(crate) fn new(client: &Arc<Client>, id: ChunkId, name: &str, bytes: u64) -> Chunk<T> {
-        Chunk {
-            client: client.clone(),
-            id,
-            name: name.into(),
-            bytes,
-            maps: Arc::new(AtomicBool::new(true)),
-            elements: PhantomData,
+    /// Returns the handle of a chunk that the server has found.
+    pub(crate) fn open(
+        client: &Arc<Client>,
+        id: ChunkId,
+        name: &str,
+        bytes: u64,
+    ) -> Result<Chunk<T>> {
+        let known = || client.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = client.clone();
+        let found = known().get(&id).and_then(Weak::upgrade);
+        if let Some(shared) = found.and_then(|shared| shared.downcast().ok()) {
+            return Ok(Chunk { client, shared });
         }
+        let shared = Arc::new(Shared {
+            id,
+            name: name.to_owned(),
+            bytes,
+            maps: AtomicBool::new(true),
+            own: client.enroll(id)?,
+            last: Mutex::new(None),
+        });
+        let weak = Arc::downgrade(&shared);
+        known().insert(id, weak);
+        Ok(Chunk { client, shared })
+    }
+
+    pub(crate) fn id(&self) -> ChunkId {
+        self.shared.id
     }
 
     /// Returns its name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.shared.name
     }
 
     /// Returns the number of its elements.
     pub fn len(&self) -> u64 {
         match size_of::<T>() as u64 {
             0 => 0,
-            size => self.bytes / size,
+            size => self.shared.bytes / size,
         }
     }
 
@@ -87,12 +115,63 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Late`], which names the processes that have guards.
     pub fn read(&self) -> Result<ReadGuard<T>> {
+        if let Some(guard) = self.take() {
+            return Ok(guard);
+        }
         let given = self.acquire(Mode::Read)?;
         let snapshot = given.snapshot()?;
+        *self.last() = Some(snapshot.0.clone());
         Ok(ReadGuard {
             snapshot,
-            _held: given.held,
+            _reads: Reads::Given(given.held),
         })
+    }
+
+    /// Takes a read guard without a message, if the version that was read last is the present one.
+    #[inline]
+    fn take(&self) -> Option<ReadGuard<T>> {
+        let own = self.shared.own.as_ref()?;
+        let last = self.last();
+        let committed = last.as_ref()?;
+        // ORDERING: the count is written before the server's word is read; see `service/words`.
+        own.count.u64(0).fetch_add(1, Ordering::SeqCst);
+        let taken = Taken(self.clone());
+        let open = own.open.u64(0).load(Ordering::SeqCst);
+        if open != open_word(committed.version) {
+            drop(last);
+            return None;
+        }
+        Some(ReadGuard {
+            snapshot: Snapshot(committed.clone()),
+            _reads: Reads::Taken(taken),
+        })
+    }
+
+    /// Ends a read guard that was taken without a message.
+    #[inline]
+    pub(crate) fn give_up(&self) {
+        let Some(own) = &self.shared.own else {
+            return;
+        };
+        // ORDERING: as above.
+        let is_last = own.count.u64(0).fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && own.open.u64(0).load(Ordering::SeqCst) == 0 {
+            self.drained();
+        }
+    }
+
+    /// Tells the server, which waits for that, that this process has no read guard of its own.
+    #[cold]
+    fn drained(&self) {
+        if let Err(error) = self.client.tell(&Request::Drained { chunk: self.id() }) {
+            // The server learns of the end of this process.
+            tracing::debug!(chunk = self.name(), %error, "the end of a guard was not told");
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Arc<Committed<T>>>> {
+        let last = self.shared.last.lock();
+        last.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until nobody else has a guard, and returns one to write the whole chunk. The old
@@ -123,7 +202,7 @@ impl<T: Elem> Chunk<T> {
     pub fn snapshot(&self) -> Result<Snapshot<T>> {
         let deadline = self.client.fabric.deadline();
         loop {
-            let request = Request::Snapshot { chunk: self.id };
+            let request = Request::Snapshot { chunk: self.id() };
             let (version, tag, content) = match self.client.ask(deadline, "a snapshot", &request)? {
                 Answer::Version {
                     version,
@@ -134,11 +213,11 @@ impl<T: Elem> Chunk<T> {
             };
             // The next version may have been committed meanwhile, and its memory be used again.
             if let Some(content) = self.content(&content)? {
-                return Ok(Snapshot {
+                return Ok(Snapshot(Arc::new(Committed {
                     content,
                     version,
                     tag,
-                });
+                })));
             }
         }
     }
@@ -152,19 +231,19 @@ impl<T: Elem> Chunk<T> {
         let has = elements.len() as u64;
         if has != self.len() {
             return Err(Error::Length {
-                chunk: self.name.to_string(),
+                chunk: self.shared.name.clone(),
                 has,
                 len: self.len(),
             });
         }
-        if self.bytes > INLINE {
+        if self.shared.bytes > INLINE {
             let mut guard = self.write()?;
             guard.copy_from_slice(elements);
             return guard.commit(tag);
         }
         let deadline = self.client.fabric.deadline();
         let request = Request::Put {
-            chunk: self.id,
+            chunk: self.id(),
             tag,
             data: bytemuck::cast_slice(elements).to_vec(),
             timeout: millis(deadline),
@@ -185,10 +264,10 @@ impl<T: Elem> Chunk<T> {
     fn acquire(&self, mode: Mode) -> Result<Given<T>> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Acquire {
-            chunk: self.id,
+            chunk: self.id(),
             mode,
             // ORDERING: as at the store.
-            in_place: self.maps.load(Ordering::Relaxed),
+            in_place: self.shared.maps.load(Ordering::Relaxed),
             timeout: millis(deadline),
         };
         let (word, what) = match mode {
@@ -230,7 +309,7 @@ impl<T: Elem> Chunk<T> {
                 to.copy_from_slice(bytes);
                 Ok(Some(Content::Copied(elements)))
             }
-            protocol::Content::Segment(key) if key.bytes == self.bytes => {
+            protocol::Content::Segment(key) if key.bytes == self.shared.bytes => {
                 let remote = match self.client.fabric.attach(*key) {
                     Ok(remote) => remote,
                     Err(error) if is_given_up(&error) => return Ok(None),
@@ -257,8 +336,8 @@ impl<T: Elem> Chunk<T> {
         let len = usize::try_from(self.len()).unwrap_or(usize::MAX);
         let reserved = elements.try_reserve_exact(len);
         reserved.map_err(|error| Error::NoMemory {
-            chunk: self.name.to_string(),
-            bytes: self.bytes,
+            chunk: self.shared.name.clone(),
+            bytes: self.shared.bytes,
             why: error.to_string(),
         })?;
         elements.resize(len, T::zeroed());
@@ -267,7 +346,7 @@ impl<T: Elem> Chunk<T> {
 
     /// Returns the error for an answer that is not the expected one.
     pub(crate) fn refused(&self, answer: Answer, mode: &'static str, after: Duration) -> Error {
-        let chunk = self.name.to_string();
+        let chunk = self.shared.name.clone();
         match answer {
             Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
             Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
@@ -301,11 +380,11 @@ impl<T: Elem> Given<T> {
     fn snapshot(&self) -> Result<Snapshot<T>> {
         let content = self.held.chunk.content(&self.content)?;
         let given_up = || Error::Nonsense("the memory of a version that is read".to_owned());
-        Ok(Snapshot {
+        Ok(Snapshot(Arc::new(Committed {
             content: content.ok_or_else(given_up)?,
             version: self.version,
             tag: self.tag,
-        })
+        })))
     }
 
     fn writer(self) -> Result<WriteGuard<T>> {
@@ -319,7 +398,7 @@ impl<T: Elem> Given<T> {
             None => {
                 // ORDERING: it only saves requests for memory that cannot be mapped.
                 if self.buffer.is_some() {
-                    chunk.maps.store(false, Ordering::Relaxed);
+                    chunk.shared.maps.store(false, Ordering::Relaxed);
                 }
                 Buffer::Sent(chunk.zeros()?)
             }

@@ -1,12 +1,15 @@
 //! The requests of a process, and their answers.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, Process, Request};
-use crate::service::ChunkService;
+use crate::protocol::{Answer, ChunkId, Process, Request};
+use crate::service::{ChunkService, LINE, WORDS};
 use samite_fabric::agent::{self, Host};
 use samite_fabric::rpc::{Life, ServiceId};
-use samite_fabric::{Fabric, Layer, Named};
-use std::sync::{Mutex, PoisonError};
+use samite_fabric::{Fabric, Layer, Named, Segment, SegmentKey};
+use samite_mem::SharedBytes;
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long the server may take beyond the time that it was given.
@@ -29,6 +32,26 @@ pub(crate) struct Client {
     /// In a domain of one process: the server, driven by waiting threads, and the layer that
     /// excludes a second one.
     own: Option<Mutex<(ChunkService, Host, Layer)>>,
+    /// The chunks that this process has handles of.
+    pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
+    words: Mutex<Words>,
+}
+
+/// The words in which this process counts read guards that it takes itself: one for each chunk that
+/// it has ever opened.
+#[derive(Debug, Default)]
+struct Words {
+    segments: Vec<Segment>,
+    numbers: HashMap<ChunkId, u64>,
+}
+
+/// The two words by which this process takes read guards of a chunk without a message.
+#[derive(Debug)]
+pub(crate) struct OwnGuards {
+    /// The number of such guards that this process has.
+    pub(crate) count: SharedBytes,
+    /// Written by the server: whether there may be any, and of which version.
+    pub(crate) open: SharedBytes,
 }
 
 impl Client {
@@ -56,6 +79,8 @@ impl Client {
             fabric: fabric.clone(),
             server,
             own,
+            chunks: Mutex::default(),
+            words: Mutex::default(),
         })
     }
 
@@ -89,6 +114,45 @@ impl Client {
             .note(ServiceId::CHUNKS, self.server, deadline, &bytes)?;
         self.serve();
         Ok(())
+    }
+
+    /// Asks to take read guards of a chunk without messages; `None` if that is not possible.
+    pub(crate) fn enroll(&self, chunk: ChunkId) -> Result<Option<OwnGuards>> {
+        let Some((segment, offset, count)) = self.word(chunk) else {
+            return Ok(None);
+        };
+        let request = Request::Enroll {
+            chunk,
+            segment,
+            offset,
+        };
+        let answer = self.ask(self.fabric.deadline(), "a chunk", &request)?;
+        let Answer::Enrolled { word } = answer else {
+            return Err(Error::Nonsense(format!("{answer:?}")));
+        };
+        let Some((key, offset)) = word else {
+            return Ok(None);
+        };
+        let remote = self.fabric.attach(key)?;
+        let word = remote.mapped().filter(|bytes| bytes.contains(offset, 8));
+        let open = word.filter(|_| offset.is_multiple_of(8));
+        let open = open.map(|bytes| bytes.slice(offset, 8));
+        Ok(open.map(|open| OwnGuards { count, open }))
+    }
+
+    /// Returns the word in which this process counts its read guards of a chunk; `None` if there is
+    /// no memory.
+    fn word(&self, chunk: ChunkId) -> Option<(SegmentKey, u64, SharedBytes)> {
+        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let Words { segments, numbers } = &mut *words;
+        let next = numbers.len() as u64;
+        let number = *numbers.entry(chunk).or_insert(next);
+        if number / WORDS >= segments.len() as u64 {
+            segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
+        }
+        let segment = &segments[(number / WORDS) as usize];
+        let offset = number % WORDS * LINE;
+        Some((segment.key(), offset, segment.bytes().slice(offset, 8)))
     }
 
     /// Returns a process as errors name it.

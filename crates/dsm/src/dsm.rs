@@ -55,7 +55,7 @@ impl Dsm {
             timeout: millis(deadline),
         };
         match self.client.ask(deadline, "a chunk", &request)? {
-            Answer::Opened { chunk, bytes, .. } => Ok(Chunk::new(&self.client, chunk, name, bytes)),
+            Answer::Opened { chunk, bytes, .. } => Chunk::open(&self.client, chunk, name, bytes),
             Answer::Failed(Fault::NotFound) => Err(Error::NotFound {
                 chunk: name.to_owned(),
                 after: deadline,

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::protocol::{Answer, GuardId, Request, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 /// The content of a version: shared memory of its server, mapped here and leased, or a copy.
 #[derive(Debug)]
@@ -25,30 +26,34 @@ impl<T: Elem> Content<T> {
     }
 }
 
-/// The content of one version of a chunk, which no later commit changes. Nobody waits for it.
-/// Dereferences to the elements.
+/// A committed version.
 #[derive(Debug)]
-pub struct Snapshot<T> {
+pub(crate) struct Committed<T> {
     pub(crate) content: Content<T>,
     pub(crate) version: Version,
     pub(crate) tag: u64,
 }
 
+/// The content of one version of a chunk, which no later commit changes. Nobody waits for it.
+/// Dereferences to the elements. Thread: any.
+#[derive(Clone, Debug)]
+pub struct Snapshot<T>(pub(crate) Arc<Committed<T>>);
+
 impl<T: Elem> Snapshot<T> {
     /// Returns the version: the number of commits before it.
     pub fn version(&self) -> Version {
-        self.version
+        self.0.version
     }
 
     /// Returns the tag that the version was committed with; 0 before the first commit.
     pub fn tag(&self) -> u64 {
-        self.tag
+        self.0.tag
     }
 
     /// Returns true if nothing was copied: the elements are in the memory of the server, which is
     /// mapped here.
     pub fn in_place(&self) -> bool {
-        matches!(self.content, Content::Mapped(_))
+        matches!(self.0.content, Content::Mapped(_))
     }
 }
 
@@ -56,7 +61,7 @@ impl<T: Elem> Deref for Snapshot<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.content.as_slice()
+        self.0.content.as_slice()
     }
 }
 
@@ -75,7 +80,7 @@ impl<T: Elem> Drop for Held<T> {
             return;
         }
         let release = Request::Release {
-            chunk: self.chunk.id,
+            chunk: self.chunk.id(),
             guard: self.guard,
         };
         if let Err(error) = self.chunk.client.tell(&release) {
@@ -85,30 +90,51 @@ impl<T: Elem> Drop for Held<T> {
     }
 }
 
+/// A read guard that this process has taken without a message.
+#[derive(Debug)]
+pub(crate) struct Taken<T: Elem>(pub(crate) Chunk<T>);
+
+impl<T: Elem> Drop for Taken<T> {
+    fn drop(&mut self) {
+        self.0.give_up();
+    }
+}
+
+/// How a read guard ends.
+#[derive(Debug)]
+pub(crate) enum Reads<T: Elem> {
+    Given(#[allow(dead_code, reason = "it ends when dropped")] Held<T>),
+    Taken(#[allow(dead_code, reason = "it ends when dropped")] Taken<T>),
+}
+
 /// A guard to read a chunk: as long as it exists, nothing is committed to the chunk. Dereferences
 /// to the elements. Thread: any.
 #[derive(Debug)]
 pub struct ReadGuard<T: Elem> {
     pub(crate) snapshot: Snapshot<T>,
-    /// Dropped last: the content is no longer read when the server is told.
-    pub(crate) _held: Held<T>,
+    pub(crate) _reads: Reads<T>,
 }
 
 impl<T: Elem> ReadGuard<T> {
     /// Returns the version: the number of commits before it.
     pub fn version(&self) -> Version {
-        self.snapshot.version
+        self.snapshot.version()
     }
 
     /// Returns the tag that the version was committed with; 0 before the first commit.
     pub fn tag(&self) -> u64 {
-        self.snapshot.tag
+        self.snapshot.tag()
     }
 
     /// Returns true if nothing was copied: the elements are in the memory of the server, which is
     /// mapped here.
     pub fn in_place(&self) -> bool {
         self.snapshot.in_place()
+    }
+
+    /// Returns the content, and ends the guard: the content stays.
+    pub fn into_snapshot(self) -> Snapshot<T> {
+        self.snapshot
     }
 }
 
@@ -166,7 +192,7 @@ impl<T: Elem> WriteGuard<T> {
         };
         let chunk = self.held.chunk.clone();
         let request = Request::Commit {
-            chunk: chunk.id,
+            chunk: chunk.id(),
             guard: self.held.guard,
             tag,
             data,

@@ -74,7 +74,7 @@ impl<T: Elem> Subscription<T> {
 
     fn fetch(&mut self, deadline: Duration) -> Result<()> {
         let request = Request::Next {
-            chunk: self.chunk.id,
+            chunk: self.chunk.id(),
             after: self.after,
             is_latest: self.policy == Policy::Latest,
             timeout: millis(deadline),

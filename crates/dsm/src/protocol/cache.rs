@@ -11,11 +11,17 @@
 //! then no guard is given any more, and the copy is given up when the guards that are out have
 //! ended. A commit is written through to the home, so `M` only means "not committed yet".
 //!
+//! As long as nobody has to wait, the copy is *open*: clients that map the server's memory take read
+//! guards themselves, without a message, by a word of shared memory that the server reads before it
+//! lets anybody write ([`CacheAction::Close`]).
+//!
 //! # Invariants
 //! C1 While a write guard is out, no other guard is, and the copy is owned.
 //! C2 While a read guard is out, the copy has the version that the guard was given, and stays.
 //! C3 A recall is acknowledged exactly once, also by a server without a copy.
 //! C4 A guard commits at most once, and only if it is out.
+//! C5 While the copy is open, no write guard is out, here or at another server. It is closed only
+//!    when no client has a read guard that it took itself.
 
 use super::directory::Access;
 use super::{GuardId, Process, Ticket, Version};
@@ -93,6 +99,8 @@ pub enum CacheEvent {
         /// The new version.
         version: Version,
     },
+    /// The copy is closed: no client has a read guard that it took itself.
+    Closed,
     /// The home has refused a commit, because the server does not own the chunk any more.
     Fenced,
 }
@@ -145,6 +153,16 @@ pub enum CacheAction {
         /// The new version; `None` if nothing was committed.
         version: Option<Version>,
     },
+    /// Let clients take read guards of this version themselves.
+    Open {
+        /// The version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+    },
+    /// Let clients take no more read guards themselves, and report when those that they took have
+    /// ended ([`CacheEvent::Closed`]).
+    Close,
     /// Make what was written under a guard the copy: it is committed.
     Adopt {
         /// The guard.
@@ -158,7 +176,7 @@ pub enum CacheAction {
 }
 
 /// A client that waits for a guard.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Waiting {
     from: Process,
     ticket: Ticket,
@@ -222,6 +240,17 @@ pub struct Cache {
     readers: BTreeMap<GuardId, Process>,
     writer: Option<Writer>,
     queue: VecDeque<Waiting>,
+    opening: Opening,
+}
+
+/// Whether clients may take read guards themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Opening {
+    #[default]
+    Closed,
+    Open,
+    /// Some may still have such guards.
+    Closing,
 }
 
 impl Cache {
@@ -305,8 +334,29 @@ impl Cache {
             CacheEvent::Recall { keeps } => self.recall = Some(keeps),
             CacheEvent::Committed { version } => self.committed(Some(version), actions),
             CacheEvent::Fenced => self.committed(None, actions),
+            CacheEvent::Closed => self.opening = Opening::Closed,
         }
         self.advance(next, actions);
+        self.open(actions);
+    }
+
+    /// Opens the copy if nobody waits.
+    fn open(&mut self, actions: &mut Vec<CacheAction>) {
+        let is_idle = self.queue.is_empty() && self.recall.is_none() && self.writer.is_none();
+        if is_idle && self.held.is_some() && self.opening == Opening::Closed {
+            self.opening = Opening::Open;
+            let (version, tag) = (self.version, self.tag);
+            actions.push(CacheAction::Open { version, tag });
+        }
+    }
+
+    /// Returns true if the copy is closed, and closes it otherwise.
+    fn is_closed(&mut self, actions: &mut Vec<CacheAction>) -> bool {
+        if self.opening == Opening::Open {
+            self.opening = Opening::Closing;
+            actions.push(CacheAction::Close);
+        }
+        self.opening == Opening::Closed
     }
 
     fn release(&mut self, from: Process, guard: GuardId, actions: &mut Vec<CacheAction>) {
@@ -406,7 +456,8 @@ impl Cache {
     fn advance(&mut self, next: &mut GuardId, actions: &mut Vec<CacheAction>) {
         if let Some(keeps) = self.recall {
             let is_read = keeps.is_none() && !self.readers.is_empty();
-            if self.writer.is_some() || is_read {
+            let is_closed = keeps.is_some() || self.is_closed(actions);
+            if self.writer.is_some() || is_read || !is_closed {
                 return;
             }
             self.held = self.held.and(keeps);
@@ -414,7 +465,7 @@ impl Cache {
             let keeps = self.held.is_some();
             actions.push(CacheAction::Recalled { keeps });
         }
-        while let Some(waiting) = self.queue.front() {
+        while let Some(waiting) = self.queue.front().copied() {
             let wants = match waiting.mode {
                 Mode::Read => Access::Shared,
                 Mode::Write => Access::Owned,
@@ -426,13 +477,15 @@ impl Cache {
                 }
                 return;
             }
-            let is_read = wants == Access::Owned && !self.readers.is_empty();
-            if self.writer.is_some() || is_read {
+            let is_free = match waiting.mode {
+                Mode::Read => true,
+                Mode::Write => self.is_closed(actions) && self.readers.is_empty(),
+            };
+            if self.writer.is_some() || !is_free {
                 return;
             }
-            let Some(Waiting { from, ticket, mode }) = self.queue.pop_front() else {
-                return;
-            };
+            self.queue.pop_front();
+            let Waiting { from, ticket, mode } = waiting;
             let guard = *next;
             next.0 += 1;
             match mode {

@@ -20,6 +20,12 @@ pub struct Kind {
     pub size: u64,
 }
 
+/// Returns the content of a chunk's word while clients may take read guards of that version
+/// themselves. At other times the word is 0.
+pub fn open_word(version: Version) -> u64 {
+    version.0 + 1
+}
+
 /// What a client asks of its server. Times are milliseconds from the arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -34,6 +40,20 @@ pub enum Request {
         bytes: Option<u64>,
         /// How long to wait.
         timeout: u64,
+    },
+    /// Let me take read guards myself: I count them in this word. Answer: [`Answer::Enrolled`].
+    Enroll {
+        /// The chunk.
+        chunk: ChunkId,
+        /// A segment of the client.
+        segment: SegmentKey,
+        /// Where the word is in it, in bytes.
+        offset: u64,
+    },
+    /// A note: I have no read guard left that I took myself, of a chunk that is closed.
+    Drained {
+        /// The chunk.
+        chunk: ChunkId,
     },
     /// Give me a guard. Answer: [`Answer::Given`].
     Acquire {
@@ -105,6 +125,12 @@ pub enum Answer {
         bytes: u64,
         /// Its last committed version.
         version: Version,
+    },
+    /// Where the server says whether clients may take read guards themselves: a word of a segment,
+    /// with [`open_word`] while they may; `None` if they may not.
+    Enrolled {
+        /// The segment, and the offset of the word in bytes.
+        word: Option<(SegmentKey, u64)>,
     },
     /// A guard.
     Given {
@@ -187,7 +213,7 @@ pub enum Fault {
     Late {
         /// The processes that have guards, and what for.
         holders: Vec<(Process, Mode)>,
-        /// The number of requests that waited before.
+        /// The number of other requests that wait for one.
         before: u64,
     },
     /// There is no such chunk, or data of another length than the chunk.

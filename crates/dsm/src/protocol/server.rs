@@ -40,6 +40,8 @@ pub enum ServerEvent {
         /// What the memory said.
         why: String,
     },
+    /// No client has a read guard of the chunk that it took itself.
+    Closed(ChunkId),
     /// Time has passed.
     Tick,
 }
@@ -55,6 +57,19 @@ pub enum ServerAction {
         ticket: Ticket,
         /// The answer.
         answer: Answer,
+    },
+    /// Answer that there was no guard in time.
+    Late {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The processes that were given guards, and what for.
+        holders: Vec<(Process, Mode)>,
+        /// The number of other requests that wait for one.
+        before: u64,
     },
     /// A chunk was created: its content is zeros.
     Create {
@@ -101,6 +116,18 @@ pub enum ServerAction {
         guard: GuardId,
         /// The request that brought the content; `None` if it was written in place.
         sent: Option<(Process, Ticket)>,
+    },
+    /// Clients may take read guards of this version themselves.
+    Open {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: Version,
+    },
+    /// Clients may not do so any more; [`ServerEvent::Closed`] follows when they have none left.
+    Close {
+        /// The chunk.
+        chunk: ChunkId,
     },
     /// What was written under a guard is dropped.
     Discard {
@@ -216,6 +243,7 @@ impl Server {
                 fail((to, ticket), Fault::NoMemory { bytes, why }, &mut actions);
                 self.release(to, chunk, guard, &mut actions);
             }
+            ServerEvent::Closed(chunk) => self.at_cache(chunk, CacheEvent::Closed, &mut actions),
             ServerEvent::Tick => {}
         }
         self.expire(now, &mut actions);
@@ -300,6 +328,10 @@ impl Server {
                 None => fail(asker, Fault::Malformed, actions),
             },
             Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
+            // Questions about memory, which this machine does not know.
+            Request::Enroll { .. } | Request::Drained { .. } => {
+                fail(asker, Fault::Malformed, actions);
+            }
         }
     }
 
@@ -459,8 +491,8 @@ impl Server {
             match self.waits_no_more(asker) {
                 Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
                 Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
-                    fail(asker, self.late(chunk), actions);
                     let (from, ticket) = asker;
+                    actions.push(self.late(asker, chunk));
                     self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
                 }
                 Some(Waiting::Next { chunk, .. }) => {
@@ -475,12 +507,14 @@ impl Server {
         }
     }
 
-    fn late(&self, chunk: ChunkId) -> Fault {
-        let found = &self.chunks[&chunk];
-        let holders = found.cache.holders();
-        Fault::Late {
-            holders: holders.map(|(holder, _, mode)| (holder, mode)).collect(),
-            before: (found.cache.waiting() as u64).saturating_sub(1),
+    fn late(&self, (to, ticket): (Process, Ticket), chunk: ChunkId) -> ServerAction {
+        let cache = &self.chunks[&chunk].cache;
+        ServerAction::Late {
+            to,
+            ticket,
+            chunk,
+            holders: cache.holders().map(|(who, _, mode)| (who, mode)).collect(),
+            before: (cache.waiting() as u64).saturating_sub(1),
         }
     }
 
@@ -610,6 +644,14 @@ impl Server {
                     }
                     CacheAction::Discard { guard } => {
                         actions.push(ServerAction::Discard { chunk: id, guard });
+                        continue;
+                    }
+                    CacheAction::Open { version, .. } => {
+                        actions.push(ServerAction::Open { chunk: id, version });
+                        continue;
+                    }
+                    CacheAction::Close => {
+                        actions.push(ServerAction::Close { chunk: id });
                         continue;
                     }
                 };

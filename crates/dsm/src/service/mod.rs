@@ -8,14 +8,18 @@
 //! answered meanwhile.
 //!
 //! # Files
-//! `mod` (requests and answers) · `memory` (the contents of chunks)
+//! `mod` (requests and answers) · `memory` (the contents of chunks) · `words` (read guards without
+//! messages)
 
 mod memory;
+mod words;
 
 use self::memory::{Arrived, Beginning, Memory};
+use self::words::Words;
+pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, INLINE, Process, Request, Server, ServerAction, ServerEvent,
-    Ticket,
+    Answer, ChunkId, Fault, GuardId, INLINE, Mode, Process, Request, Server, ServerAction,
+    ServerEvent, Ticket,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
@@ -66,6 +70,9 @@ pub struct ChunkService {
     inbox: rpc::Server,
     server: Server,
     memory: Memory,
+    words: Words,
+    /// The chunks that are closed while clients still have read guards that they took themselves.
+    closing: BTreeSet<ChunkId>,
     /// The contents that requests brought, until they are committed or refused.
     arrived: HashMap<(Process, Ticket), Arrived>,
     /// The guards whose memory is being allocated; the first one grows.
@@ -87,6 +94,8 @@ impl ChunkService {
             inbox: fabric.serve(ServiceId::CHUNKS, INBOX),
             server: Server::new(me.into()),
             memory: Memory::new(fabric),
+            words: Words::new(fabric),
+            closing: BTreeSet::new(),
             arrived: HashMap::new(),
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
@@ -111,11 +120,40 @@ impl ChunkService {
         {
             return self.answer(from, ticket, &Answer::Failed(fault));
         }
-        self.on_event(ServerEvent::Request {
-            from,
-            ticket,
-            request,
-        });
+        match (request, ticket) {
+            (Request::Drained { chunk }, _) => {
+                let closed = self.drained(chunk);
+                closed.into_iter().for_each(|event| self.on_event(event));
+            }
+            (
+                Request::Enroll {
+                    chunk,
+                    segment,
+                    offset,
+                },
+                Some(ticket),
+            ) => {
+                let word = match self.server.bytes(chunk) {
+                    Some(_) => self.words.enroll(from, chunk, (segment, offset)),
+                    None => None,
+                };
+                self.answer(from, ticket, &Answer::Enrolled { word });
+            }
+            (request, ticket) => self.on_event(ServerEvent::Request {
+                from,
+                ticket,
+                request,
+            }),
+        }
+    }
+
+    /// Returns that a chunk is closed, if no client has a read guard of its own any more.
+    fn drained(&mut self, chunk: ChunkId) -> Option<ServerEvent> {
+        if !self.closing.contains(&chunk) || self.words.readers(chunk).next().is_some() {
+            return None;
+        }
+        self.closing.remove(&chunk);
+        Some(ServerEvent::Closed(chunk))
     }
 
     /// Checks and stores the content that a request brings.
@@ -160,7 +198,7 @@ impl ChunkService {
         }
     }
 
-    /// Carries out an action. Returns what follows from it.
+    /// Carries out an action. Returns what follows from it, to be handled after the other actions.
     fn act(&mut self, action: ServerAction) -> Option<ServerEvent> {
         match action {
             ServerAction::Answer { to, ticket, answer } => {
@@ -168,6 +206,28 @@ impl ChunkService {
                     self.memory.drop_arrived(arrived);
                 }
                 self.answer(to, ticket, &answer);
+            }
+            ServerAction::Late {
+                to,
+                ticket,
+                chunk,
+                mut holders,
+                before,
+            } => {
+                let readers = self.words.readers(chunk);
+                holders.extend(readers.map(|reader| (reader, Mode::Read)));
+                let late = Answer::Failed(Fault::Late { holders, before });
+                return self.act(ServerAction::Answer {
+                    to,
+                    ticket,
+                    answer: late,
+                });
+            }
+            ServerAction::Open { chunk, version } => self.words.open(chunk, version),
+            ServerAction::Close { chunk } => {
+                self.words.close(chunk);
+                self.closing.insert(chunk);
+                return self.drained(chunk);
             }
             ServerAction::Create { chunk, .. } => self.memory.create(chunk),
             ServerAction::Show {
@@ -327,7 +387,12 @@ impl ChunkService {
         self.unsent.remove(&process);
         let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
         let arrived: Vec<_> = arrived.copied().collect();
+        self.words.forget(process);
         self.on_event(ServerEvent::Lost(process));
+        for chunk in self.closing.clone() {
+            let closed = self.drained(chunk);
+            closed.into_iter().for_each(|event| self.on_event(event));
+        }
         for asker in arrived {
             if let Some(arrived) = self.arrived.remove(&asker) {
                 self.memory.drop_arrived(arrived);

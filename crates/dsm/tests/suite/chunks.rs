@@ -113,6 +113,43 @@ fn followed(fabric: &Fabric, unit: u32) -> Outcome {
 
 everywhere!(commits_are_told_in_order, runs(3, followed));
 
+/// Nothing is committed under a guard, also if it was taken without a message.
+fn hammered(fabric: &Fabric, unit: u32) -> Outcome {
+    const COMMITS: u64 = 300;
+    let dsm = Dsm::join(fabric)?;
+    let count = u64::from(fabric.identity().units);
+    let chunk = dsm.alloc::<u8>("hammered", 6000)?;
+    let there = dsm.alloc::<u64>("readers", 1)?;
+    if unit > 0 {
+        let mut guard = there.update()?;
+        guard[0] += 1;
+        guard.commit(0)?;
+        let mut last = Version::default();
+        while last.0 < COMMITS {
+            let read = chunk.read()?;
+            check!(read.version() >= last);
+            last = read.version();
+            if last.0 > 0 {
+                verify(seed(last, 0), &read)?;
+                std::thread::yield_now();
+                verify(seed(last, 0), &read)?;
+                same!(chunk.snapshot()?.version(), last);
+            }
+        }
+        return Ok(());
+    }
+    let mut commits = there.subscribe(Policy::Latest, Version::default());
+    while commits.after().0 < count - 1 {
+        commits.next_event()?;
+    }
+    for _ in 0..COMMITS {
+        write_next(&chunk, 0)?;
+    }
+    Ok(())
+}
+
+everywhere!(nothing_is_committed_under_a_guard, runs(3, hammered));
+
 /// A snapshot keeps its content, whatever is committed later.
 fn kept(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
@@ -147,6 +184,7 @@ fn aborted(fabric: &Fabric, unit: u32) -> Outcome {
         std::panic::resume_unwind(Box::new(()));
     }));
     check!(panics.is_err());
+    drop(chunk.read()?);
     let read = chunk.read()?;
     same!(read.version(), Version(1));
     verify(seed(Version(1), unit), &read)?;

@@ -89,9 +89,24 @@ fn dies_reading(dsm: &Dsm) -> Outcome {
     Ok(())
 }
 
+/// The second guard is taken without a message where memory is mapped.
+fn dies_reading_again(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    drop(chunk.read()?);
+    let read = chunk.read()?;
+    pause("here");
+    drop(read);
+    Ok(())
+}
+
 everywhere!(
     a_reader_that_dies_keeps_nobody_waiting,
     killed(dies_reading, sees_the_old_version)
+);
+
+everywhere!(
+    a_reader_that_dies_with_a_guard_of_its_own_keeps_nobody_waiting,
+    killed(dies_reading_again, sees_the_old_version)
 );
 
 /// Unit 0 waits for a guard that unit 1 has; unit 2 comes after it.

@@ -40,9 +40,11 @@ impl Model for Few {
                 Client::Idle if left.acquires > 0 => {
                     let modes = [Mode::Read, Mode::Write];
                     actions.extend(modes.map(|mode| Step::Acquire(at, mode)));
+                    actions.push(Step::Count(at));
                 }
+                Client::Counts => actions.push(Step::Look(at)),
                 Client::Waits(_) if left.cancels > 0 => actions.push(Step::Cancel(at)),
-                Client::Reads(..) => actions.push(Step::Release(at)),
+                Client::Reads(..) | Client::Took(_) => actions.push(Step::Release(at)),
                 Client::Writes(_) => actions.extend([Step::Release(at), Step::Commit(at)]),
                 _ => {}
             }
@@ -57,7 +59,7 @@ impl Model for Few {
     fn next_state(&self, (world, left): &Self::State, step: Step) -> Option<Self::State> {
         let (mut world, mut left) = (world.clone(), *left);
         match step {
-            Step::Acquire(..) => left.acquires -= 1,
+            Step::Acquire(..) | Step::Count(_) => left.acquires -= 1,
             Step::Cancel(_) => left.cancels -= 1,
             Step::Die(_) => left.deaths -= 1,
             Step::Lose(_) => left.losses -= 1,

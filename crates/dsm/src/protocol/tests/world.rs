@@ -25,6 +25,10 @@ pub(super) struct Server {
     pub(super) cache: Cache,
     /// The content of its copy.
     pub(super) copy: u8,
+    /// Whether clients may take read guards themselves: a word of shared memory.
+    is_open: bool,
+    /// Whether the server waits until they have none.
+    is_closing: bool,
     /// What the writer has sent, until it is committed.
     written: u8,
     pub(super) down: VecDeque<Down>,
@@ -42,6 +46,10 @@ pub(super) enum Client {
     Reads(GuardId, u8),
     Writes(GuardId),
     Commits(u8),
+    /// It has counted a read guard of its own, and not yet looked whether it may have one.
+    Counts,
+    /// It has taken a read guard, and saw this content.
+    Took(u8),
     Dead,
 }
 
@@ -65,6 +73,10 @@ pub(super) struct World {
 pub(super) enum Step {
     Acquire(usize, Mode),
     Cancel(usize),
+    /// A client counts a read guard of its own.
+    Count(usize),
+    /// It looks whether it may have one.
+    Look(usize),
     Release(usize),
     Commit(usize),
     Die(usize),
@@ -92,6 +104,8 @@ impl World {
         let server = Server {
             cache: Cache::default(),
             copy: 0,
+            is_open: false,
+            is_closing: false,
             written: 0,
             down: VecDeque::new(),
             up: VecDeque::new(),
@@ -138,6 +152,18 @@ impl World {
                 self.clients[client].1 = Client::Idle;
                 self.at_cache(self.clients[client].0, cancel, 0);
             }
+            Step::Count(client) => self.clients[client].1 = Client::Counts,
+            Step::Look(client) => {
+                let server = &self.servers[self.clients[client].0];
+                if server.is_open {
+                    self.clients[client].1 = Client::Took(server.copy);
+                } else {
+                    self.uncount(client, Client::Idle);
+                }
+            }
+            Step::Release(client) if matches!(self.clients[client].1, Client::Took(_)) => {
+                self.uncount(client, Client::Idle);
+            }
             Step::Release(client) => {
                 let (at, now) = self.clients[client];
                 let (Client::Reads(guard, _) | Client::Writes(guard)) = now else {
@@ -163,7 +189,7 @@ impl World {
                 self.at_cache(at, commit, self.written);
             }
             Step::Die(client) => {
-                self.clients[client].1 = Client::Dead;
+                self.uncount(client, Client::Dead);
                 let gone = process(CLIENTS + client);
                 self.at_cache(self.clients[client].0, CacheEvent::Gone { client: gone }, 0);
             }
@@ -190,6 +216,21 @@ impl World {
             }
         }
         self.check();
+    }
+
+    /// A client has no read guard of its own any more, and says so if its server waits for that.
+    fn uncount(&mut self, client: usize, now: Client) {
+        self.clients[client].1 = now;
+        self.drain(self.clients[client].0);
+    }
+
+    fn drain(&mut self, at: usize) {
+        let mut clients = self.clients.iter().filter(|(server, _)| *server == at);
+        let is_drained = clients.all(|(_, now)| !matches!(now, Client::Counts | Client::Took(_)));
+        if self.servers[at].is_closing && is_drained {
+            self.servers[at].is_closing = false;
+            self.at_cache(at, CacheEvent::Closed, 0);
+        }
     }
 
     fn at_home(&mut self, event: DirectoryEvent, data: u8) {
@@ -271,6 +312,15 @@ impl World {
                     self.answers(to, version);
                     continue;
                 }
+                CacheAction::Open { .. } => {
+                    server.is_open = true;
+                    continue;
+                }
+                CacheAction::Close => {
+                    (server.is_open, server.is_closing) = (false, true);
+                    self.drain(at);
+                    continue;
+                }
                 CacheAction::Adopt { .. } => {
                     server.copy = server.written;
                     continue;
@@ -326,11 +376,17 @@ impl World {
             }
         }
         for (at, client) in &self.clients {
-            if let Client::Reads(_, seen) = client
-                && !self.servers[*at].is_lost
-                && *seen != self.content
-            {
-                broken = Some("the content changed under a read guard");
+            if self.servers[*at].is_lost {
+                continue;
+            }
+            match client {
+                Client::Reads(_, seen) | Client::Took(seen) if *seen != self.content => {
+                    broken = Some("the content changed under a read guard");
+                }
+                Client::Took(_) if writes => {
+                    broken = Some("a writer is not alone: a client took a read guard itself");
+                }
+                _ => {}
             }
         }
         if self.deliveries().is_empty() {
@@ -365,7 +421,8 @@ impl World {
             }
         }
         let has_guard = live().any(|(_, server)| server.cache.holders().next().is_some());
-        if has_guard {
+        let mut clients = self.clients.iter();
+        if has_guard || clients.any(|(_, now)| matches!(now, Client::Counts | Client::Took(_))) {
             return None;
         }
         if self.directory.waiting() > 0 {
