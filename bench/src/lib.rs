@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `measure`, `case` | a command, the meaning of its answer, the bar it has to meet |
-//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging` | the cases of the benches |
+//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging`, `coherence` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
 //! | `peers/` | the peers, and how they are built and started |
@@ -53,6 +53,7 @@
 //! | `index BLOCKS SPREAD FORM` | (ours only) bytes of the index of BLOCKS blocks in three dimensions, a domain of SPREAD points for each in every dimension; FORM says whether they form a grid (`grid`, `odd`) |
 //! | `layout SHAPE WRITERS READERS SERVERS FIGURE` | (ours only) the distribution of an array over servers: SHAPE is `matched` (5 x WRITERS x 512000) or `mismatched` (5 x 512 x 1000 WRITERS); FIGURE is `balance` (bytes of the fullest server over the mean), `index` (bytes at a reader), or the most connections of a `writer`, `reader` or `server` |
 //! | `workflow FIGURE NAME WORD…` | (ours only) a figure of a whole workflow, run by `samite run`; see `unit/staging/workflow.rs` |
+//! | `chunk KIND OF BYTES ITERS WARMUP` | (ours only) what rank 0 needs for ITERS of `hit` (a read guard of a version that it knows), `miss` (of one that it does not know), `upgrade` (a write guard), `commit` (a write guard, a copy and a commit), `event` (from the beginning of a commit to its event at the other rank); OF is `seconds`, or `trips` (ITERS times the quotient of that and of ITERS round trips of eight bytes between the ranks) |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
 //! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
@@ -63,6 +64,7 @@
 #![forbid(unsafe_code)]
 
 mod case;
+mod coherence;
 mod collectives;
 mod contestant;
 mod control;
@@ -97,7 +99,7 @@ pub use unit::{Programs, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 9] = [
+pub const BENCHES: [&str; 10] = [
     "message",
     "threads",
     "oversubscribed",
@@ -107,6 +109,7 @@ pub const BENCHES: [&str; 9] = [
     "gups",
     "is",
     "staging",
+    "coherence",
 ];
 
 /// The options of a bench.
@@ -165,6 +168,7 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         "gups" => gups::cases(),
         "is" => gups::sorts(),
         "staging" => staging::cases(),
+        "coherence" => coherence::cases(),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

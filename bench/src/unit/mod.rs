@@ -6,8 +6,10 @@
 //! | `threads` | several threads |
 //! | `onesided`, `collectives`, `lock` | global memory |
 //! | `gups` | random updates of it |
+//! | `coherence` | chunks |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
+mod coherence;
 mod collectives;
 mod gups;
 mod lock;
@@ -111,6 +113,7 @@ impl Unit {
             ("step" | "slab" | "store" | "peak" | "file" | "index" | "layout" | "workflow", _) => {
                 self.staging(command)
             }
+            ("chunk", 2) => self.coherence(command),
             _ => self.message(command),
         }
     }
@@ -285,6 +288,14 @@ mod tests {
             Ok(())
         };
         units(3).orchestrate_bare(&name, unit, |_| ());
+    }
+
+    #[test]
+    fn a_pair_shares_chunks() {
+        let name = full_name(module_path!(), "a_pair_shares_chunks");
+        let lines = commands(&["coherence"], 2, 20);
+        let served = units(2).services(vec![samite::dsm::service::STARTER]);
+        served.run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 
     /// Rank 1 finds the data of the second command wrong.

@@ -1,0 +1,123 @@
+//! Guards, commits and events of chunks. Rank 0 measures; rank 1 answers its commits.
+
+use super::Unit;
+use crate::control::Command;
+use anyhow::{Result, bail, ensure};
+use samite::Match;
+use samite::dsm::{Chunk, Dsm, Policy, Version};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+/// The tag of the messages of a round trip.
+const TRIP: u64 = 13;
+
+impl Unit {
+    /// Runs `chunk KIND OF BYTES ITERS WARMUP`.
+    pub(super) fn coherence(&self, command: &Command) -> Result<Option<f64>> {
+        let (kind, of) = (command.word(1), command.word(2));
+        let bytes = command.number(3)?;
+        let (iters, warmup) = (command.number(4)?, command.number(5)?);
+        let dsm = Dsm::join(&self.fabric)?;
+        let chunk = |rank: usize| dsm.alloc::<u8>(&format!("{bytes} bytes of {rank}"), bytes);
+        let chunks = [chunk(0)?, chunk(1)?];
+        self.once(kind, &chunks, warmup)?;
+        self.fabric.barrier(&self.members)?;
+        let took = self.once(kind, &chunks, iters)?;
+        self.fabric.barrier(&self.members)?;
+        let answer = match of {
+            "seconds" => took.as_secs_f64(),
+            "trips" => took.as_secs_f64() / self.trips(iters)?.as_secs_f64() * iters as f64,
+            _ => return Ok(None),
+        };
+        let own = chunks[self.rank].snapshot()?;
+        ensure!(
+            own.iter().all(|byte| u64::from(*byte) == own.tag() % 256),
+            "the content is not that of its version"
+        );
+        Ok(Some(answer))
+    }
+
+    /// Returns how long rank 0 takes for that many operations.
+    fn once(&self, kind: &str, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
+        let chunk = &chunks[0];
+        let content = |tag: u64| vec![(tag % 256) as u8; chunk.len() as usize];
+        if kind == "event" {
+            return self.events(chunks, iters);
+        }
+        let mut took = Duration::ZERO;
+        if self.rank != 0 {
+            return Ok(took);
+        }
+        let first = content(1);
+        chunk.put(&first, 1)?;
+        drop(chunk.read()?);
+        let begin = Instant::now();
+        for _ in 0..iters {
+            match kind {
+                "hit" => _ = black_box(chunk.read()?[0]),
+                // The first read of a version.
+                "miss" => {
+                    chunk.put(&first, 1)?;
+                    let begin = Instant::now();
+                    drop(black_box(chunk.read()?));
+                    took += begin.elapsed();
+                }
+                "upgrade" => {
+                    let begin = Instant::now();
+                    let guard = chunk.write()?;
+                    took += begin.elapsed();
+                    drop(guard);
+                }
+                "commit" => {
+                    let mut guard = chunk.write()?;
+                    guard.copy_from_slice(&first);
+                    guard.commit(1)?;
+                }
+                _ => bail!("there is no guard called {kind}"),
+            }
+        }
+        Ok(match kind {
+            "hit" | "commit" => begin.elapsed(),
+            _ => took,
+        })
+    }
+
+    /// Each rank commits to its chunk when it hears of a commit to the other's. Returns the time
+    /// from a commit to its event.
+    fn events(&self, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
+        let (own, other) = (&chunks[self.rank], &chunks[1 - self.rank]);
+        let present = |chunk: &Chunk<u8>| Ok::<Version, anyhow::Error>(chunk.snapshot()?.version());
+        let mut events = other.subscribe(Policy::Every, present(other)?);
+        let content = vec![0_u8; own.len() as usize];
+        self.fabric.barrier(&self.members)?;
+        let begin = Instant::now();
+        for _ in 0..iters {
+            if self.rank == 0 {
+                own.put(&content, 0)?;
+            }
+            events.next_event()?;
+            if self.rank == 1 {
+                own.put(&content, 0)?;
+            }
+        }
+        Ok(begin.elapsed() / 2)
+    }
+
+    /// Returns the time of that many round trips of eight bytes between the ranks.
+    fn trips(&self, iters: u64) -> Result<Duration> {
+        let other = self.members[1 - self.rank];
+        let mut bytes = [0; 8];
+        self.fabric.barrier(&self.members)?;
+        let begin = Instant::now();
+        for _ in 0..iters {
+            if self.rank == 0 {
+                self.fabric.send(other, TRIP, &bytes)?;
+            }
+            self.fabric.recv(Match::from(other, TRIP), &mut bytes)?;
+            if self.rank == 1 {
+                self.fabric.send(other, TRIP, &bytes)?;
+            }
+        }
+        Ok(begin.elapsed())
+    }
+}
