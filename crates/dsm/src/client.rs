@@ -98,7 +98,7 @@ impl Client {
         let deadline = deadline.saturating_add(GRACE);
         let answer = match self.own {
             Some(_) => call.wait_stepping(deadline, what, || self.serve())?,
-            None => call.wait(deadline, what)?,
+            None => call.wait_yielding(deadline, what)?,
         };
         match postcard::take_from_bytes(&answer) {
             Ok((answer, [])) => Ok(answer),

@@ -23,9 +23,6 @@ const BEGINNING: Duration = Duration::from_secs(5);
 /// The time between two requests for servers that have not joined yet, at first and at last.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
 
-/// How long a wait yields its processor before it waits as the fabric does.
-const GIVING_WAY: Duration = Duration::from_micros(200);
-
 /// The name of stages among the layers of a fabric.
 const LAYER: &str = "stage";
 
@@ -324,23 +321,7 @@ impl Client {
         if self.service.is_some() {
             return Ok(call.wait_stepping(deadline, what, || self.serve())?);
         }
-        match self.give_way(call) {
-            Some(answer) => Ok(answer?),
-            None => Ok(call.wait(deadline, what)?),
-        }
-    }
-
-    /// Looks for an answer without spinning: the coordinator has no processor of its own, and if
-    /// the units of a job fill the machine, a spinning unit keeps it from answering.
-    fn give_way(&self, call: &mut Call) -> Option<samite_fabric::Result<Vec<u8>>> {
-        let begin = Instant::now();
-        loop {
-            self.fabric.progress();
-            match call.take() {
-                None if begin.elapsed() < GIVING_WAY => std::thread::yield_now(),
-                found => return found,
-            }
-        }
+        Ok(call.wait_yielding(deadline, what)?)
     }
 
     /// Gives the services of this process one turn, if there are any. Returns whether there was

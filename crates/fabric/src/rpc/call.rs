@@ -8,6 +8,9 @@ use crate::{Error, Result, Whom};
 use std::cell::Cell;
 use std::time::Duration;
 
+/// How long [`Call::wait_yielding`] yields its processor before it waits as usual.
+const YIELDING: Duration = Duration::from_micros(200);
+
 /// The pauses before a refused request is resent: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
@@ -101,6 +104,26 @@ impl Call {
         self.wait_by(deadline, what, |left| {
             fabric.wait_within(left, what, whom, |engine| fate(engine, key))
         })
+    }
+
+    /// As [`Call::wait`], but yields the processor at first, and does not spin: for a server that has
+    /// no processor of its own, as the services of an agent. If the units of a job fill the machine,
+    /// a unit that spins keeps it from answering.
+    ///
+    /// # Errors
+    /// As [`Call::wait`].
+    pub fn wait_yielding(&mut self, deadline: Duration, what: &'static str) -> Result<Vec<u8>> {
+        let begin = self.fabric.now();
+        loop {
+            self.fabric.progress();
+            if let Some(answer) = self.take() {
+                return answer;
+            }
+            if self.fabric.now().saturating_sub(begin) >= YIELDING.min(deadline) {
+                return self.wait(deadline, what);
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// As [`Call::wait`], for a process that has other work meanwhile: `step` is called once per
