@@ -563,140 +563,161 @@ impl Server {
     /// Lets the cache of a chunk handle an event, and its directory what the cache says, until both
     /// have nothing to say.
     fn at_cache(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
-        let Some(chunk) = self.chunks.get_mut(&id) else {
-            return;
-        };
-        let me = self.me;
-        let (mut events, mut did, mut decided) = (VecDeque::from([event]), Vec::new(), Vec::new());
-        // Puts whose turn has come: the guard is given and the commit follows at once.
-        let (mut puts, mut has_committed) = (Vec::new(), false);
-        while let Some(event) = events.pop_front() {
+        let mut talk = Talk::default();
+        talk.to_cache.push_back(event);
+        while let Some(event) = talk.to_cache.pop_front() {
+            let Some(chunk) = self.chunks.get_mut(&id) else {
+                return;
+            };
+            let mut did = Vec::new();
             chunk.cache.on_event(event, &mut self.next_guard, &mut did);
-            for action in did.drain(..) {
-                let said = match action {
-                    CacheAction::Ask { access } => DirectoryEvent::Ask { from: me, access },
-                    CacheAction::Recalled { keeps } => DirectoryEvent::Recalled { from: me, keeps },
-                    CacheAction::Commit {
-                        epoch, tag, writer, ..
-                    } => DirectoryEvent::Commit {
-                        from: me,
-                        epoch,
-                        tag,
-                        writer,
-                    },
-                    CacheAction::Give {
-                        to,
-                        ticket,
-                        guard,
-                        mode,
-                        version,
-                        tag,
-                    } => {
-                        let (at, waiting) = match self.waiting.remove(&(to, ticket)) {
-                            Some(found) => found,
-                            None => unreachable!("a guard is given to a request that waits"),
-                        };
-                        self.deadlines.remove(&(at, to, ticket));
-                        match waiting {
-                            Waiting::Put { tag, .. } => {
-                                puts.push((guard, (to, ticket)));
-                                events.push_back(CacheEvent::Commit {
-                                    from: to,
-                                    ticket,
-                                    guard,
-                                    tag,
-                                });
-                            }
-                            Waiting::Acquire { in_place, .. } => actions.push(ServerAction::Give {
-                                to,
-                                ticket,
-                                chunk: id,
-                                guard,
-                                in_place: in_place && mode == Mode::Write,
-                                version,
-                                tag,
-                            }),
-                            other => unreachable!("{other:?} waits for no guard"),
-                        }
-                        continue;
-                    }
-                    CacheAction::Answer {
-                        to,
-                        ticket,
-                        version,
-                    } => {
-                        let answer = match version {
-                            Some(version) => Answer::Committed { version },
-                            None => Answer::Failed(Fault::Fenced),
-                        };
-                        answer_to((to, ticket), answer, actions);
-                        continue;
-                    }
-                    CacheAction::Adopt { guard } => {
-                        let put = puts.iter().find(|(of, _)| *of == guard);
-                        let sent = put.map(|(_, put)| *put).or(chunk.sent.take());
-                        actions.push(ServerAction::Adopt {
-                            chunk: id,
-                            guard,
-                            sent,
-                        });
-                        continue;
-                    }
-                    CacheAction::Discard { guard } => {
-                        actions.push(ServerAction::Discard { chunk: id, guard });
-                        continue;
-                    }
-                    CacheAction::Open { version, .. } => {
-                        actions.push(ServerAction::Open { chunk: id, version });
-                        continue;
-                    }
-                    CacheAction::Close => {
-                        actions.push(ServerAction::Close { chunk: id });
-                        continue;
-                    }
-                };
-                chunk.directory.on_event(said, &mut decided);
-                for action in decided.drain(..) {
-                    events.push_back(match action {
-                        DirectoryAction::Recall { keeps, .. } => CacheEvent::Recall { keeps },
-                        DirectoryAction::Grant {
-                            access,
-                            version,
-                            tag,
-                            epoch,
-                            ..
-                        } => CacheEvent::Granted {
-                            access,
-                            version,
-                            tag,
-                            epoch,
-                        },
-                        DirectoryAction::Committed {
-                            version,
-                            tag,
-                            writer,
-                            ..
-                        } => {
-                            chunk.history.push_back(Event {
-                                version,
-                                tag,
-                                writer,
-                            });
-                            if chunk.history.len() > HISTORY {
-                                chunk.history.pop_front();
-                            }
-                            has_committed = true;
-                            CacheEvent::Committed { version }
-                        }
-                        DirectoryAction::Fenced { .. } => CacheEvent::Fenced,
-                    });
+            for action in did {
+                if let Some(said) = self.cache_did(id, action, &mut talk, actions) {
+                    self.at_directory(id, said, &mut talk);
                 }
             }
         }
-        if has_committed {
+        if talk.has_committed {
             self.tell(id, actions);
         }
     }
+
+    /// Carries out what a cache has decided. Returns what it says to the directory.
+    fn cache_did(
+        &mut self,
+        id: ChunkId,
+        action: CacheAction,
+        talk: &mut Talk,
+        actions: &mut Vec<ServerAction>,
+    ) -> Option<DirectoryEvent> {
+        let from = self.me;
+        match action {
+            CacheAction::Ask { access } => return Some(DirectoryEvent::Ask { from, access }),
+            CacheAction::Recalled { keeps } => {
+                return Some(DirectoryEvent::Recalled { from, keeps });
+            }
+            CacheAction::Commit {
+                epoch, tag, writer, ..
+            } => {
+                return Some(DirectoryEvent::Commit {
+                    from,
+                    epoch,
+                    tag,
+                    writer,
+                });
+            }
+            CacheAction::Give {
+                to,
+                ticket,
+                guard,
+                mode,
+                version,
+                tag,
+            } => match self.waits_no_more((to, ticket)) {
+                Some(Waiting::Put { tag, .. }) => {
+                    talk.puts.push((guard, (to, ticket)));
+                    talk.to_cache.push_back(CacheEvent::Commit {
+                        from: to,
+                        ticket,
+                        guard,
+                        tag,
+                    });
+                }
+                Some(Waiting::Acquire { in_place, .. }) => actions.push(ServerAction::Give {
+                    to,
+                    ticket,
+                    chunk: id,
+                    guard,
+                    in_place: in_place && mode == Mode::Write,
+                    version,
+                    tag,
+                }),
+                other => unreachable!("{other:?} waits for no guard"),
+            },
+            CacheAction::Answer {
+                to,
+                ticket,
+                version,
+            } => {
+                let answer = match version {
+                    Some(version) => Answer::Committed { version },
+                    None => Answer::Failed(Fault::Fenced),
+                };
+                answer_to((to, ticket), answer, actions);
+            }
+            CacheAction::Adopt { guard } => {
+                let put = talk.puts.iter().find(|(of, _)| *of == guard);
+                let put = put.map(|(_, put)| *put);
+                let chunk = self.chunks.get_mut(&id)?;
+                actions.push(ServerAction::Adopt {
+                    chunk: id,
+                    guard,
+                    sent: put.or(chunk.sent.take()),
+                });
+            }
+            CacheAction::Discard { guard } => {
+                actions.push(ServerAction::Discard { chunk: id, guard });
+            }
+            CacheAction::Open { version, .. } => {
+                actions.push(ServerAction::Open { chunk: id, version });
+            }
+            CacheAction::Close => actions.push(ServerAction::Close { chunk: id }),
+        }
+        None
+    }
+
+    /// Lets the directory of a chunk handle what the cache says.
+    fn at_directory(&mut self, id: ChunkId, event: DirectoryEvent, talk: &mut Talk) {
+        let Some(chunk) = self.chunks.get_mut(&id) else {
+            return;
+        };
+        let mut decided = Vec::new();
+        chunk.directory.on_event(event, &mut decided);
+        for action in decided {
+            talk.to_cache.push_back(match action {
+                DirectoryAction::Recall { keeps, .. } => CacheEvent::Recall { keeps },
+                DirectoryAction::Grant {
+                    access,
+                    version,
+                    tag,
+                    epoch,
+                    ..
+                } => CacheEvent::Granted {
+                    access,
+                    version,
+                    tag,
+                    epoch,
+                },
+                DirectoryAction::Committed {
+                    version,
+                    tag,
+                    writer,
+                    ..
+                } => {
+                    chunk.history.push_back(Event {
+                        version,
+                        tag,
+                        writer,
+                    });
+                    if chunk.history.len() > HISTORY {
+                        chunk.history.pop_front();
+                    }
+                    talk.has_committed = true;
+                    CacheEvent::Committed { version }
+                }
+                DirectoryAction::Fenced { .. } => CacheEvent::Fenced,
+            });
+        }
+    }
+}
+
+/// What a cache and a directory of the same server say to each other.
+#[derive(Default)]
+struct Talk {
+    to_cache: VecDeque<CacheEvent>,
+    /// Puts whose turn has come: their guards are given, and their commits follow at once.
+    puts: Vec<(GuardId, (Process, Ticket))>,
+    has_committed: bool,
 }
 
 fn fail(asker: (Process, Ticket), fault: Fault, actions: &mut Vec<ServerAction>) {
