@@ -5,9 +5,7 @@ use crate::error::{Error, Result};
 use crate::guard::{
     Buffer, Committed, Content, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
 };
-use crate::protocol::{
-    self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version, open_word,
-};
+use crate::protocol::{self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version};
 use crate::subscription::{Policy, Subscription};
 use samite_fabric::SegmentKey;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +135,7 @@ impl<T: Elem> Chunk<T> {
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let taken = Taken(self.clone());
         let open = own.open.u64(0).load(Ordering::SeqCst);
-        if open != open_word(committed.version) {
+        if open != committed.number || open == 0 {
             drop(last);
             return None;
         }
@@ -217,6 +215,7 @@ impl<T: Elem> Chunk<T> {
                     content,
                     version,
                     tag,
+                    number: 0,
                 })));
             }
         }
@@ -279,11 +278,13 @@ impl<T: Elem> Chunk<T> {
                 guard,
                 version,
                 tag,
+                number,
                 content,
                 buffer,
             } => Ok(Given {
                 version,
                 tag,
+                number,
                 content,
                 buffer,
                 held: Held {
@@ -349,6 +350,7 @@ impl<T: Elem> Chunk<T> {
         let chunk = self.shared.name.clone();
         match answer {
             Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
+            Answer::Failed(Fault::TooMany { most }) => Error::TooMany { most },
             Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
             Answer::Failed(Fault::Late { holders, before }) => {
                 let holders = holders.into_iter();
@@ -370,6 +372,7 @@ impl<T: Elem> Chunk<T> {
 struct Given<T: Elem> {
     version: Version,
     tag: u64,
+    number: u64,
     content: protocol::Content,
     buffer: Option<SegmentKey>,
     held: Held<T>,
@@ -384,6 +387,7 @@ impl<T: Elem> Given<T> {
             content: content.ok_or_else(given_up)?,
             version: self.version,
             tag: self.tag,
+            number: self.number,
         })))
     }
 

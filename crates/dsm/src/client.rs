@@ -1,7 +1,7 @@
 //! The requests of a process, and their answers.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, ChunkId, Process, Request};
+use crate::protocol::{Answer, ChunkId, Process, Request, Ticket};
 use crate::service::{ChunkService, LINE, WORDS};
 use samite_fabric::agent::{self, Host};
 use samite_fabric::rpc::{Life, ServiceId};
@@ -97,9 +97,16 @@ impl Client {
             .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded)?;
         let deadline = deadline.saturating_add(GRACE);
         let answer = match self.own {
-            Some(_) => call.wait_stepping(deadline, what, || self.serve())?,
-            None => call.wait_yielding(deadline, what)?,
+            Some(_) => call.wait_stepping(deadline, what, || self.serve()),
+            None => call.wait_yielding(deadline, what),
         };
+        if let Err(samite_fabric::Error::Timeout { .. }) = &answer {
+            // Otherwise the server gives a guard that nobody ends. If the note does not arrive, it
+            // learns of the end of this process.
+            let ticket = Ticket(call.id());
+            let _ = self.tell(&Request::Forget { ticket });
+        }
+        let answer = answer?;
         match postcard::take_from_bytes(&answer) {
             Ok((answer, [])) => Ok(answer),
             _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),

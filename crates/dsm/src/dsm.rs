@@ -73,6 +73,7 @@ impl Dsm {
                     None => std::any::type_name::<T>().to_owned(),
                 },
             }),
+            Answer::Failed(Fault::TooMany { most }) => Err(Error::TooMany { most }),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }

@@ -52,7 +52,7 @@ pub enum Error {
     BadName(String),
     /// A guard was revoked.
     #[error(
-        "what was written to the chunk \"{chunk}\" is not committed: the guard was revoked, because this process was taken for dead; write it again"
+        "what was written to the chunk \"{chunk}\" is not committed: the guard was revoked, because this process was stopped and kept others waiting; write it again"
     )]
     Fenced {
         /// The chunk.
@@ -115,6 +115,14 @@ pub enum Error {
         /// What the memory said.
         why: String,
     },
+    /// A limit of the server.
+    #[error(
+        "the server of chunks serves at most {most} of them, or of waiting requests of one process: use fewer, larger chunks, or fewer threads"
+    )]
+    TooMany {
+        /// The limit.
+        most: u64,
+    },
     /// An unexpected answer.
     #[error("an unexpected answer of the server of chunks: {0}")]
     Nonsense(String),
@@ -122,7 +130,7 @@ pub enum Error {
 
 samite_mem::error_codes!(Error, "dsm", {
     NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
-    Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511,
+    Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.

@@ -32,6 +32,8 @@ pub(crate) struct Committed<T> {
     pub(crate) content: Content<T>,
     pub(crate) version: Version,
     pub(crate) tag: u64,
+    /// The number by which read guards of it are taken without a message; 0 if it was not given.
+    pub(crate) number: u64,
 }
 
 /// The content of one version of a chunk, which no later commit changes. Nobody waits for it.

@@ -51,6 +51,16 @@ pub(super) const LEFT_OUT: &[(&str, &str, &str)] = &[
         "stops its coordinator itself, and relies on it that it stays stopped",
     ),
     (
+        "dsm/faults",
+        "a_writer_that_is_stopped",
+        "stops a unit itself, and relies on it that it stays stopped",
+    ),
+    (
+        "dsm/faults",
+        "a_reader_that_is_stopped",
+        "stops a unit itself, and relies on it that it stays stopped",
+    ),
+    (
         "pgas/litmus",
         "progress::",
         "stops a unit itself, and relies on it that it stays stopped",

@@ -73,8 +73,14 @@ pub enum CacheEvent {
         /// The tag of the new version.
         tag: u64,
     },
-    /// A client is gone: it has died, or its lease is over. All that it had sent has arrived.
+    /// A client is gone. All that it had sent has arrived.
     Gone {
+        /// The client.
+        client: Process,
+    },
+    /// The lease of a client is over: its guards end, except for a commit that is on its way. It may
+    /// still wait for others.
+    Fence {
         /// The client.
         client: Process,
     },
@@ -322,6 +328,7 @@ impl Cache {
                 tag,
             } => self.commit((from, ticket), guard, tag, actions),
             CacheEvent::Gone { client } => self.gone(client, actions),
+            CacheEvent::Fence { client } => self.end_guards(client, actions),
             CacheEvent::Granted {
                 access,
                 version,
@@ -439,8 +446,7 @@ impl Cache {
 
     fn gone(&mut self, client: Process, actions: &mut Vec<CacheAction>) {
         self.queue.retain(|waiting| waiting.from != client);
-        self.readers.retain(|_, reader| *reader != client);
-        self.abort(|writer| writer.client == client, actions);
+        self.end_guards(client, actions);
         if let Some(Writer {
             client: writer,
             commit: Some(commit),
@@ -450,6 +456,17 @@ impl Cache {
         {
             commit.answer = None;
         }
+    }
+
+    fn end_guards(&mut self, client: Process, actions: &mut Vec<CacheAction>) {
+        self.readers.retain(|_, reader| *reader != client);
+        self.abort(|writer| writer.client == client, actions);
+    }
+
+    /// Returns true if clients are kept waiting by guards.
+    pub fn is_blocked(&self) -> bool {
+        let waits = !self.queue.is_empty() || self.recall.is_some();
+        waits && self.asked.is_none()
     }
 
     /// Carries out a recall, and gives guards, as far as possible.

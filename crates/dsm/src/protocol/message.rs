@@ -1,6 +1,6 @@
 //! The messages between clients and the server that they use.
 
-use super::{ChunkId, GuardId, Mode, Process, Version};
+use super::{ChunkId, GuardId, Mode, Process, Ticket, Version};
 use samite_fabric::SegmentKey;
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +18,6 @@ pub struct Kind {
     pub name: String,
     /// Bytes of an element.
     pub size: u64,
-}
-
-/// Returns the content of a chunk's word while clients may take read guards of that version
-/// themselves. At other times the word is 0.
-pub fn open_word(version: Version) -> u64 {
-    version.0 + 1
 }
 
 /// What a client asks of its server. Times are milliseconds from the arrival.
@@ -105,6 +99,12 @@ pub enum Request {
         /// How long to wait.
         timeout: u64,
     },
+    /// A note: I have given up waiting for the answer to a request; a guard that was given for it
+    /// ends.
+    Forget {
+        /// The number of the request.
+        ticket: Ticket,
+    },
     /// A note: I end a guard without a commit.
     Release {
         /// The chunk.
@@ -126,10 +126,11 @@ pub enum Answer {
         /// Its last committed version.
         version: Version,
     },
-    /// Where the server says whether clients may take read guards themselves: a word of a segment,
-    /// with [`open_word`] while they may; `None` if they may not.
+    /// Where the server says whether clients may take read guards themselves, and of which version;
+    /// `None` if they may not.
     Enrolled {
-        /// The segment, and the offset of the word in bytes.
+        /// The segment, and the offset of the word in bytes. While clients may, it has the number
+        /// that came with their guards ([`Answer::Given`]); otherwise it is 0.
         word: Option<(SegmentKey, u64)>,
     },
     /// A guard.
@@ -140,6 +141,8 @@ pub enum Answer {
         version: Version,
         /// Its tag.
         tag: u64,
+        /// The number of that version by which clients take read guards themselves. It is not 0.
+        number: u64,
         /// The content of that version.
         content: Content,
         /// For a write guard: the memory to write in place; `None`: the content is sent with the
@@ -218,6 +221,11 @@ pub enum Fault {
     },
     /// There is no such chunk, or data of another length than the chunk.
     Malformed,
+    /// The server has as many chunks as it can have, or the process has as many requests that wait.
+    TooMany {
+        /// The number.
+        most: u64,
+    },
     /// There is no memory for the content.
     NoMemory {
         /// The number of bytes.

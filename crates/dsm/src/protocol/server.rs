@@ -13,6 +13,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The number of past commits of a chunk that a subscriber can catch up on.
 const HISTORY: usize = 1024;
 
+/// The most chunks of a server.
+const MOST_CHUNKS: u64 = 1 << 20;
+
+/// The most requests of a process that may wait.
+const MOST_WAITING: usize = 4096;
+
 /// What happened to a server.
 #[derive(Debug)]
 pub enum ServerEvent {
@@ -27,6 +33,8 @@ pub enum ServerEvent {
     },
     /// A process is lost. All that it had sent has arrived.
     Lost(Process),
+    /// The lease of a process is over: it is stopped, and keeps others waiting.
+    Fence(Process),
     /// Memory for a write guard could not be allocated: the guard ends.
     NoMemory {
         /// The client that was to get the guard.
@@ -180,6 +188,12 @@ pub struct Server {
     /// All requests that wait, with their deadlines.
     waiting: BTreeMap<(Process, Ticket), (u64, Waiting)>,
     deadlines: BTreeSet<(u64, Process, Ticket)>,
+    /// The guards that are out.
+    given: BTreeMap<GuardId, (Process, Ticket, ChunkId)>,
+    /// The chunks that each process has ever asked for a guard or an event of.
+    used: BTreeMap<Process, BTreeSet<ChunkId>>,
+    /// The chunks whose clients are kept waiting by guards.
+    blocked: BTreeSet<ChunkId>,
 }
 
 impl Server {
@@ -193,6 +207,9 @@ impl Server {
             next_guard: GuardId(1),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            given: BTreeMap::new(),
+            used: BTreeMap::new(),
+            blocked: BTreeSet::new(),
         }
     }
 
@@ -230,8 +247,19 @@ impl Server {
                 ticket: None,
                 request: Request::Release { chunk, guard },
             } => self.release(from, chunk, guard, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Forget { ticket },
+            } => self.forget((from, ticket), &mut actions),
             ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
             ServerEvent::Lost(process) => self.lost(process, &mut actions),
+            ServerEvent::Fence(client) => {
+                for chunk in self.used.get(&client).cloned().unwrap_or_default() {
+                    self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
+                }
+                self.given.retain(|_, (holder, ..)| *holder != client);
+            }
             ServerEvent::NoMemory {
                 to,
                 ticket,
@@ -259,6 +287,12 @@ impl Server {
     ) {
         if self.waiting.contains_key(&asker) {
             return; // A client that numbers two requests alike hears of the first.
+        }
+        let first = (asker.0, Ticket(0));
+        let waiting = self.waiting.range(first..=(asker.0, Ticket(u64::MAX)));
+        if waiting.take(MOST_WAITING).count() == MOST_WAITING {
+            let most = MOST_WAITING as u64;
+            return fail(asker, Fault::TooMany { most }, actions);
         }
         let by = |timeout: u64| now.saturating_add(timeout);
         match request {
@@ -317,6 +351,7 @@ impl Server {
             } => match self.chunks.get_mut(&chunk) {
                 Some(found) => {
                     found.watchers.insert(asker);
+                    self.used.entry(asker.0).or_default().insert(chunk);
                     let next = Waiting::Next {
                         chunk,
                         after,
@@ -328,8 +363,8 @@ impl Server {
                 None => fail(asker, Fault::Malformed, actions),
             },
             Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
-            // Questions about memory, which this machine does not know.
-            Request::Enroll { .. } | Request::Drained { .. } => {
+            // About memory, which this machine does not know, and notes.
+            Request::Enroll { .. } | Request::Drained { .. } | Request::Forget { .. } => {
                 fail(asker, Fault::Malformed, actions);
             }
         }
@@ -363,6 +398,9 @@ impl Server {
                 answer_to(asker, answer, actions);
             }
             (None, None) => self.wait(asker, at, Waiting::Open { name, kind }),
+            (None, Some(_)) if self.chunks.len() as u64 >= MOST_CHUNKS => {
+                fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
+            }
             (None, Some(bytes)) => {
                 let chunk = self.create(&name, &kind, bytes);
                 actions.push(ServerAction::Create { chunk, bytes });
@@ -430,6 +468,7 @@ impl Server {
         }
         self.wait(asker, at, waiting);
         let (from, ticket) = asker;
+        self.used.entry(from).or_default().insert(chunk);
         self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
     }
 
@@ -452,6 +491,7 @@ impl Server {
             tag,
         };
         self.at_cache(chunk, commit, actions);
+        self.ended(from, guard);
         if let Some(found) = self.chunks.get_mut(&chunk) {
             found.sent = None;
         }
@@ -465,6 +505,48 @@ impl Server {
         actions: &mut Vec<ServerAction>,
     ) {
         self.at_cache(chunk, CacheEvent::Release { from, guard }, actions);
+        self.ended(from, guard);
+    }
+
+    /// A guard has ended, if it was the client's.
+    fn ended(&mut self, client: Process, guard: GuardId) {
+        if self.given.get(&guard).is_some_and(|(of, ..)| *of == client) {
+            self.given.remove(&guard);
+        }
+    }
+
+    /// A client no longer waits for an answer.
+    fn forget(&mut self, (from, ticket): (Process, Ticket), actions: &mut Vec<ServerAction>) {
+        match self.waits_no_more((from, ticket)) {
+            Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
+                self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
+            }
+            Some(Waiting::Next { chunk, .. }) => {
+                if let Some(found) = self.chunks.get_mut(&chunk) {
+                    found.watchers.remove(&(from, ticket));
+                }
+            }
+            Some(Waiting::Open { .. }) => {}
+            None => {
+                let mut given = self.given.iter();
+                let found = given.find(|(_, (of, by, _))| (*of, *by) == (from, ticket));
+                if let Some((guard, (.., chunk))) = found {
+                    let (guard, chunk) = (*guard, *chunk);
+                    self.release(from, chunk, guard, actions);
+                }
+            }
+        }
+    }
+
+    /// Returns the processes whose guards keep others waiting, and the chunks where some do that
+    /// may be guards which clients took themselves.
+    pub fn blockers(&self) -> impl Iterator<Item = (ChunkId, Option<Process>)> {
+        self.blocked.iter().flat_map(|id| {
+            let cache = self.chunks.get(id).map(|chunk| &chunk.cache);
+            let holders = cache.into_iter().flat_map(Cache::holders);
+            let holders = holders.map(|(holder, ..)| (*id, Some(holder)));
+            holders.chain([(*id, None)])
+        })
     }
 
     fn lost(&mut self, process: Process, actions: &mut Vec<ServerAction>) {
@@ -473,8 +555,8 @@ impl Server {
         for asker in askers {
             self.waits_no_more(asker);
         }
-        let all: Vec<ChunkId> = self.chunks.keys().copied().collect();
-        for chunk in all {
+        self.given.retain(|_, (holder, ..)| *holder != process);
+        for chunk in self.used.remove(&process).unwrap_or_default() {
             if let Some(found) = self.chunks.get_mut(&chunk) {
                 found.watchers.retain(|(watcher, _)| *watcher != process);
             }
@@ -580,6 +662,11 @@ impl Server {
         if talk.has_committed {
             self.tell(id, actions);
         }
+        let cache = self.chunks.get(&id).map(|chunk| &chunk.cache);
+        match cache.is_some_and(Cache::is_blocked) {
+            true => _ = self.blocked.insert(id),
+            false => _ = self.blocked.remove(&id),
+        }
     }
 
     /// Carries out what a cache has decided. Returns what it says to the directory.
@@ -623,15 +710,18 @@ impl Server {
                         tag,
                     });
                 }
-                Some(Waiting::Acquire { in_place, .. }) => actions.push(ServerAction::Give {
-                    to,
-                    ticket,
-                    chunk: id,
-                    guard,
-                    in_place: in_place && mode == Mode::Write,
-                    version,
-                    tag,
-                }),
+                Some(Waiting::Acquire { in_place, .. }) => {
+                    self.given.insert(guard, (to, ticket, id));
+                    actions.push(ServerAction::Give {
+                        to,
+                        ticket,
+                        chunk: id,
+                        guard,
+                        in_place: in_place && mode == Mode::Write,
+                        version,
+                        tag,
+                    });
+                }
                 other => unreachable!("{other:?} waits for no guard"),
             },
             CacheAction::Answer {

@@ -4,7 +4,7 @@
 //! read it, and processes of this node map it. The memory of old versions is used again when nobody
 //! reads it any more.
 
-use crate::protocol::{ChunkId, Content, GuardId, INLINE};
+use crate::protocol::{ChunkId, Content, GuardId, INLINE, Process};
 use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -23,7 +23,7 @@ pub(super) struct Memory {
     fabric: Fabric,
     contents: HashMap<ChunkId, Stored>,
     /// Segments that writers have.
-    lent: BTreeMap<GuardId, Phased>,
+    lent: BTreeMap<GuardId, (Process, Phased)>,
     /// Segments of old versions, and of guards that ended without a commit. Kept for the next
     /// writers, but not more of them than there are others.
     free: VecDeque<Phased>,
@@ -103,23 +103,35 @@ impl Memory {
     }
 
     /// Lends memory to the writer that has that guard.
-    pub(super) fn lend(&mut self, guard: GuardId, mut segment: Phased) -> Result<SegmentKey> {
-        segment.lend()?;
+    pub(super) fn lend(
+        &mut self,
+        to: Process,
+        guard: GuardId,
+        mut segment: Phased,
+    ) -> Result<SegmentKey> {
+        if let Err(error) = segment.lend() {
+            self.set_free(segment);
+            return Err(error);
+        }
         let key = segment.key();
-        self.lent.insert(guard, segment);
+        self.lent.insert(guard, (to, segment));
         Ok(key)
     }
 
-    /// Returns true if nothing is lent under that guard, or if its writer has given it back, so
-    /// that it can be read from now on.
-    pub(super) fn take_back(&mut self, guard: GuardId) -> bool {
-        let lent = self.lent.get_mut(&guard);
-        lent.is_none_or(|segment| segment.is_reading() || segment.turn(true).is_ok())
+    /// Takes back what was lent to a process under that guard, to be read from now on. Returns false
+    /// if the process still has it, or if it was lent to another one.
+    pub(super) fn take_back(&mut self, from: Process, guard: GuardId) -> bool {
+        match self.lent.get_mut(&guard) {
+            None => true,
+            Some((to, segment)) => {
+                *to == from && (segment.is_reading() || segment.turn(true).is_ok())
+            }
+        }
     }
 
     /// Makes what was sent, or written in place under a guard, the content of a chunk.
     pub(super) fn adopt(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<Arrived>) {
-        let lent = self.lent.remove(&guard);
+        let lent = self.lent.remove(&guard).map(|(_, lent)| lent);
         let new = match (sent, lent) {
             (Some(Arrived(stored)), lent) => {
                 lent.into_iter().for_each(|lent| self.set_free(lent));
@@ -135,7 +147,7 @@ impl Memory {
 
     /// Frees what was lent under a guard.
     pub(super) fn discard(&mut self, guard: GuardId) {
-        if let Some(lent) = self.lent.remove(&guard) {
+        if let Some((_, lent)) = self.lent.remove(&guard) {
             self.set_free(lent);
         }
     }
@@ -150,7 +162,7 @@ impl Memory {
     fn set_free(&mut self, segment: Phased) {
         self.freed += segment.key().bytes;
         self.free.push_back(segment);
-        self.give_back(self.used - self.freed);
+        self.give_back(self.used.saturating_sub(self.freed));
     }
 
     fn reuse(&mut self, bytes: u64) -> Option<Phased> {

@@ -9,12 +9,14 @@
 //!
 //! # Files
 //! `mod` (requests and answers) · `memory` (the contents of chunks) · `words` (read guards without
-//! messages)
+//! messages) · `stopped` (leases)
 
 mod memory;
+mod stopped;
 mod words;
 
 use self::memory::{Arrived, Beginning, Memory};
+use self::stopped::{LOOK, Stopped};
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
@@ -71,6 +73,7 @@ pub struct ChunkService {
     server: Server,
     memory: Memory,
     words: Words,
+    stopped: Stopped,
     /// The chunks that are closed while clients still have read guards that they took themselves.
     closing: BTreeSet<ChunkId>,
     /// The contents that requests brought, until they are committed or refused.
@@ -95,6 +98,7 @@ impl ChunkService {
             server: Server::new(me.into()),
             memory: Memory::new(fabric),
             words: Words::new(fabric),
+            stopped: Stopped::default(),
             closing: BTreeSet::new(),
             arrived: HashMap::new(),
             growing: VecDeque::new(),
@@ -119,6 +123,9 @@ impl ChunkService {
             && let Err(fault) = self.receive((from, ticket), &mut request)
         {
             return self.answer(from, ticket, &Answer::Failed(fault));
+        }
+        if let Request::Acquire { chunk, .. } = request {
+            self.words.asks(from, chunk);
         }
         match (request, ticket) {
             (Request::Drained { chunk }, _) => {
@@ -162,7 +169,7 @@ impl ChunkService {
             Request::Commit {
                 guard, data: None, ..
             } => {
-                return match self.memory.take_back(*guard) {
+                return match self.memory.take_back(asker.0, *guard) {
                     true => Ok(()),
                     false => Err(Fault::Malformed),
                 };
@@ -184,7 +191,9 @@ impl ChunkService {
             bytes,
             why: error.to_string(),
         })?;
-        self.arrived.insert(asker, stored);
+        if let Some(other) = self.arrived.insert(asker, stored) {
+            self.memory.drop_arrived(other);
+        }
         Ok(())
     }
 
@@ -258,6 +267,7 @@ impl ChunkService {
                     guard,
                     version,
                     tag,
+                    number: self.words.number(chunk, version),
                     content: self.memory.content(chunk),
                     buffer: None,
                 };
@@ -302,7 +312,7 @@ impl ChunkService {
         mut answer: Answer,
         segment: Phased,
     ) -> Option<ServerEvent> {
-        match self.memory.lend(guard, segment) {
+        match self.memory.lend(to, guard, segment) {
             Ok(key) => {
                 if let Answer::Given { buffer, .. } = &mut answer {
                     *buffer = Some(key);
@@ -382,6 +392,28 @@ impl ChunkService {
         }
     }
 
+    /// Ends the guards of processes that are stopped and keep others waiting.
+    fn fence(&mut self) {
+        let (server, words) = (&self.server, &self.words);
+        let blockers = || {
+            let blockers = server.blockers();
+            let all = blockers.flat_map(|(chunk, holder)| {
+                let readers = holder.is_none().then(|| words.readers(chunk));
+                holder.into_iter().chain(readers.into_iter().flatten())
+            });
+            all.collect()
+        };
+        for process in self.stopped.look(&self.fabric, blockers) {
+            tracing::warn!(%process, "a process that is stopped loses its guards");
+            self.on_event(ServerEvent::Fence(process));
+            for chunk in self.closing.clone() {
+                self.words.fence(process, chunk);
+                let closed = self.drained(chunk);
+                closed.into_iter().for_each(|event| self.on_event(event));
+            }
+        }
+    }
+
     fn forget(&mut self, process: Process) {
         self.clients.remove(&process);
         self.unsent.remove(&process);
@@ -427,6 +459,7 @@ impl agent::Service for ChunkService {
         self.send_again();
         let grows = !self.growing.is_empty();
         self.grow();
+        self.fence();
         let is_due = self.server.wake_at().is_some_and(|at| at <= self.now());
         if is_due {
             self.on_event(ServerEvent::Tick);
@@ -440,9 +473,12 @@ impl agent::Service for ChunkService {
         }
         let due = self.server.wake_at();
         let due = due.map(|at| Duration::from_millis(at.saturating_sub(self.now())));
+        let due = due.unwrap_or(Duration::MAX);
+        let is_blocked = self.server.blockers().next().is_some();
+        let due = if is_blocked { due.min(LOOK) } else { due };
         match self.unsent.is_empty() {
-            true => due.unwrap_or(Duration::MAX),
-            false => due.unwrap_or(SOON).min(SOON),
+            true => due,
+            false => due.min(SOON),
         }
     }
 

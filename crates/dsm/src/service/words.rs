@@ -3,17 +3,18 @@
 //! ```text
 //!   client                                      server
 //!   own word += 1                               chunk's word = 0           (it closes the chunk)
-//!   chunk's word == version + 1 ?               own words of the clients all 0 ?
+//!   chunk's word == number of its version ?     own words of the clients all 0 ?
 //!     yes: it has a read guard                    yes: somebody may write
 //!     no:  own word -= 1, a note                  no:  it waits for notes
 //! ```
 //! Each side first writes its word and then reads the other's, with sequential consistency, so at
 //! least one of them sees the other. A client writes to no memory but its own: the words of a client
-//! that has died are forgotten.
+//! that has died are forgotten. Those of a client that is stopped for too long are not waited for
+//! (`fence`); its version gets another number, so that it has to ask again when it goes on.
 
-use crate::protocol::{ChunkId, Process, Version, open_word};
+use crate::protocol::{ChunkId, Process, Version};
 use samite_fabric::{Fabric, Remote, Segment, SegmentKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// Bytes from one word to the next: the words of two chunks share no cache line.
@@ -45,6 +46,8 @@ struct Word {
     /// The number of its word.
     number: u64,
     clients: Vec<Enrolled>,
+    /// The clients whose words count for nothing, until they ask again.
+    fenced: BTreeSet<Process>,
 }
 
 /// The words of a server.
@@ -53,8 +56,12 @@ pub(super) struct Words {
     fabric: Fabric,
     segments: Vec<Segment>,
     words: BTreeMap<ChunkId, Word>,
-    /// What the words contain, or would contain.
-    open: BTreeMap<ChunkId, u64>,
+    /// The chunks that are open.
+    open: BTreeSet<ChunkId>,
+    /// The numbers of the versions that are in use.
+    numbers: BTreeMap<ChunkId, (Version, u64)>,
+    /// Each version of a chunk has another number.
+    last: u64,
 }
 
 impl Words {
@@ -63,24 +70,55 @@ impl Words {
             fabric: fabric.clone(),
             segments: Vec::new(),
             words: BTreeMap::new(),
-            open: BTreeMap::new(),
+            open: BTreeSet::new(),
+            numbers: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Returns the number of the present version of a chunk.
+    pub(super) fn number(&mut self, chunk: ChunkId, version: Version) -> u64 {
+        match self.numbers.get(&chunk) {
+            Some((of, number)) if *of == version => *number,
+            _ => {
+                self.last += 1;
+                self.numbers.insert(chunk, (version, self.last));
+                self.last
+            }
         }
     }
 
     pub(super) fn open(&mut self, chunk: ChunkId, version: Version) {
-        self.set(chunk, open_word(version));
+        let number = self.number(chunk, version);
+        self.open.insert(chunk);
+        self.set(chunk, number);
     }
 
     pub(super) fn close(&mut self, chunk: ChunkId) {
+        self.open.remove(&chunk);
         self.set(chunk, 0);
     }
 
     fn set(&mut self, chunk: ChunkId, value: u64) {
-        self.open.insert(chunk, value);
         if let Some(word) = self.words.get(&chunk) {
             let (segment, offset) = self.place(word.number);
             // ORDERING: what follows reads the words of clients; see the module.
             segment.bytes().u64(offset).store(value, Ordering::SeqCst);
+        }
+    }
+
+    /// No longer waits for the read guards of a client of a chunk that is closed.
+    pub(super) fn fence(&mut self, client: Process, chunk: ChunkId) {
+        self.numbers.remove(&chunk);
+        if let Some(word) = self.words.get_mut(&chunk) {
+            word.fenced.insert(client);
+        }
+    }
+
+    /// A client asks for a guard again: from now on it knows the number.
+    pub(super) fn asks(&mut self, client: Process, chunk: ChunkId) {
+        if let Some(word) = self.words.get_mut(&chunk) {
+            word.fenced.remove(&client);
         }
     }
 
@@ -109,10 +147,16 @@ impl Words {
             if number / WORDS >= self.segments.len() as u64 {
                 self.segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
             }
-            let clients = Vec::new();
-            self.words.insert(chunk, Word { number, clients });
-            let value = self.open.get(&chunk).copied().unwrap_or(0);
-            self.set(chunk, value);
+            let word = Word {
+                number,
+                clients: Vec::new(),
+                fenced: BTreeSet::new(),
+            };
+            self.words.insert(chunk, word);
+            if self.open.contains(&chunk) {
+                let number = self.numbers.get(&chunk).map_or(0, |(_, number)| *number);
+                self.set(chunk, number);
+            }
         }
         let word = self.words.get_mut(&chunk)?;
         word.clients.retain(|enrolled| enrolled.client != client);
@@ -128,14 +172,18 @@ impl Words {
 
     /// Returns the clients that have read guards of a chunk which they took themselves.
     pub(super) fn readers(&self, chunk: ChunkId) -> impl Iterator<Item = Process> {
-        let clients = self.words.get(&chunk).into_iter();
-        let clients = clients.flat_map(|word| &word.clients);
-        clients.filter(|one| one.reads()).map(|one| one.client)
+        let words = self.words.get(&chunk).into_iter();
+        words.flat_map(|word| {
+            let clients = word.clients.iter().filter(|one| one.reads());
+            let clients = clients.map(|one| one.client);
+            clients.filter(|client| !word.fenced.contains(client))
+        })
     }
 
     pub(super) fn forget(&mut self, client: Process) {
         for word in self.words.values_mut() {
             word.clients.retain(|enrolled| enrolled.client != client);
+            word.fenced.remove(&client);
         }
     }
 }

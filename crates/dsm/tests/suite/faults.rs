@@ -1,10 +1,12 @@
 //! Processes that are killed while they have guards, wait for them, or have committed.
 
 use crate::served;
-use samite_dsm::{Chunk, Dsm, Version};
+use samite_dsm::{Chunk, Dsm, Error, Version};
 use samite_fabric::{Fabric, Mask, PeerId, agent};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Cluster, Outcome, Who, check, full_name, pause, point, same};
+use samite_testkit::{
+    Cluster, Outcome, Who, check, full_name, matches_or_fail, pause, point, same,
+};
 
 const BYTES: u64 = 200_000;
 
@@ -107,6 +109,76 @@ everywhere!(
 everywhere!(
     a_reader_that_dies_with_a_guard_of_its_own_keeps_nobody_waiting,
     killed(dies_reading_again, sees_the_old_version)
+);
+
+/// Runs unit 0, which is stopped at the point "here" and goes on when unit 1 is done.
+fn stopped(first: fn(&Dsm) -> Outcome, second: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[PeerId]| {
+            let dsm = Dsm::join(fabric)?;
+            if fabric.identity().unit == 0 {
+                return first(&dsm);
+            }
+            pause("ready");
+            second(&dsm)?;
+            pause("done");
+            Ok(())
+        };
+        served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "here");
+            cluster.wait_point(Who::Unit(1), "ready");
+            cluster.stop(Who::Unit(0));
+            cluster.release(Who::Unit(1));
+            cluster.wait_point(Who::Unit(1), "done");
+            cluster.go_on(Who::Unit(0));
+            cluster.release(Who::Unit(0));
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+    }
+}
+
+/// What a writer commits after its lease is refused; it can write again.
+fn stops_writing(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    let mut guard = chunk.update()?;
+    guard.fill(99);
+    pause("here");
+    matches_or_fail!(guard.commit(9), Err(Error::Fenced { .. }));
+    check_content(&chunk, 2)?;
+    same!(chunk.put(&content(3), 3)?, Version(3));
+    check_content(&chunk, 3)
+}
+
+everywhere!(
+    a_writer_that_is_stopped_is_fenced,
+    stopped(stops_writing, sees_the_old_version)
+);
+
+/// A reader keeps the version that it has, and asks for the next one.
+fn stops_reading(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    drop(chunk.read()?);
+    let read = chunk.read()?;
+    pause("here");
+    verify(1, &read)?;
+    drop(read);
+    for _ in 0..3 {
+        check_content(&chunk, 2)?;
+    }
+    same!(chunk.put(&content(3), 3)?, Version(3));
+    check_content(&chunk, 3)
+}
+
+fn writes_the_next(dsm: &Dsm) -> Outcome {
+    let chunk = dsm.lookup::<u8>("shared")?;
+    same!(chunk.put(&content(2), 2)?, Version(2));
+    check_content(&chunk, 2)
+}
+
+everywhere!(
+    a_reader_that_is_stopped_is_not_waited_for,
+    stopped(stops_reading, writes_the_next)
 );
 
 /// Unit 0 waits for a guard that unit 1 has; unit 2 comes after it.

@@ -11,6 +11,7 @@ struct Left {
     cancels: u8,
     deaths: u8,
     losses: u8,
+    fences: u8,
 }
 
 struct Few {
@@ -35,6 +36,13 @@ impl Model for Few {
             }
             if left.deaths > 0 && !matches!(client, Client::Idle | Client::Dead) {
                 actions.push(Step::Die(at));
+            }
+            let has_guard = matches!(
+                client,
+                Client::Reads(..) | Client::Writes(_) | Client::Counts | Client::Took(_)
+            );
+            if left.fences > 0 && has_guard {
+                actions.push(Step::Fence(at));
             }
             match client {
                 Client::Idle if left.acquires > 0 => {
@@ -63,6 +71,7 @@ impl Model for Few {
             Step::Cancel(_) => left.cancels -= 1,
             Step::Die(_) => left.deaths -= 1,
             Step::Lose(_) => left.losses -= 1,
+            Step::Fence(_) => left.fences -= 1,
             _ => {}
         }
         world.step(step);
@@ -130,6 +139,7 @@ fn two_servers_with_three_clients() {
         cancels: 0,
         deaths: 0,
         losses: 0,
+        fences: 0,
     };
     explore_all(2, &[0, 0, 1], left);
 }
@@ -141,6 +151,7 @@ fn clients_die_and_give_up() {
         cancels: 1,
         deaths: 1,
         losses: 0,
+        fences: 0,
     };
     let count = explore(2, &[0, 1, 1], left);
     assert!(count > 10_000, "{count}");
@@ -153,7 +164,21 @@ fn servers_are_lost() {
         cancels: 0,
         deaths: 0,
         losses: 1,
+        fences: 0,
     };
     let count = explore(3, &[0, 1, 2], left);
+    assert!(count > 10_000, "{count}");
+}
+
+#[test]
+fn leases_end() {
+    let left = Left {
+        acquires: 5,
+        cancels: 0,
+        deaths: 0,
+        losses: 0,
+        fences: 1,
+    };
+    let count = explore(2, &[0, 0, 1], left);
     assert!(count > 10_000, "{count}");
 }

@@ -29,6 +29,8 @@ pub(super) struct Server {
     is_open: bool,
     /// Whether the server waits until they have none.
     is_closing: bool,
+    /// The number of times that it has not waited for a client which had taken a guard itself.
+    fences: u8,
     /// What the writer has sent, until it is committed.
     written: u8,
     pub(super) down: VecDeque<Down>,
@@ -53,6 +55,17 @@ pub(super) enum Client {
     Dead,
 }
 
+/// What a client knows of its server, and the server of its lease.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Lease {
+    /// The version that it was given last, and the fences of the server then.
+    known: Option<(Version, u8)>,
+    /// Its lease was over while it had a guard, or counted one.
+    is_stale: bool,
+    /// The server does not wait for the guards that it takes itself.
+    is_fenced: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct World {
     pub(super) directory: Directory,
@@ -61,6 +74,7 @@ pub(super) struct World {
     pub(super) servers: Vec<Server>,
     /// The clients, and their servers.
     pub(super) clients: Vec<(usize, Client)>,
+    leases: Vec<Lease>,
     /// Each commit has other data.
     written: u8,
     next: GuardId,
@@ -80,6 +94,8 @@ pub(super) enum Step {
     Release(usize),
     Commit(usize),
     Die(usize),
+    /// The lease of a client is over.
+    Fence(usize),
     /// The next message from a server arrives at the home.
     Up(usize),
     /// The next message from the home arrives at a server.
@@ -106,6 +122,7 @@ impl World {
             copy: 0,
             is_open: false,
             is_closing: false,
+            fences: 0,
             written: 0,
             down: VecDeque::new(),
             up: VecDeque::new(),
@@ -116,6 +133,7 @@ impl World {
             content: 0,
             servers: vec![server; servers],
             clients: clients.iter().map(|at| (*at, Client::Idle)).collect(),
+            leases: vec![Lease::default(); clients.len()],
             written: 0,
             next: GuardId(1),
             broken: None,
@@ -142,6 +160,7 @@ impl World {
                     mode,
                 };
                 self.clients[client].1 = Client::Waits(mode);
+                self.leases[client].is_fenced = false;
                 self.at_cache(self.clients[client].0, acquire, 0);
             }
             Step::Cancel(client) => {
@@ -155,7 +174,11 @@ impl World {
             Step::Count(client) => self.clients[client].1 = Client::Counts,
             Step::Look(client) => {
                 let server = &self.servers[self.clients[client].0];
-                if server.is_open {
+                let now = server
+                    .cache
+                    .version()
+                    .map(|version| (version, server.fences));
+                if server.is_open && self.leases[client].known == now {
                     self.clients[client].1 = Client::Took(server.copy);
                 } else {
                     self.uncount(client, Client::Idle);
@@ -170,6 +193,7 @@ impl World {
                     unreachable!("{now:?}")
                 };
                 self.clients[client].1 = Client::Idle;
+                self.leases[client].is_stale = false;
                 let from = process(CLIENTS + client);
                 self.at_cache(at, CacheEvent::Release { from, guard }, 0);
             }
@@ -192,6 +216,17 @@ impl World {
                 self.uncount(client, Client::Dead);
                 let gone = process(CLIENTS + client);
                 self.at_cache(self.clients[client].0, CacheEvent::Gone { client: gone }, 0);
+            }
+            Step::Fence(client) => {
+                let at = self.clients[client].0;
+                self.leases[client].is_stale = true;
+                let fenced = process(CLIENTS + client);
+                self.at_cache(at, CacheEvent::Fence { client: fenced }, 0);
+                if self.servers[at].is_closing {
+                    self.leases[client].is_fenced = true;
+                    self.servers[at].fences += 1;
+                    self.drain(at);
+                }
             }
             Step::Up(server) => match self.servers[server].up.pop_front() {
                 Some(Up::Commit(event, data)) => self.at_home(event, data),
@@ -221,12 +256,15 @@ impl World {
     /// A client has no read guard of its own any more, and says so if its server waits for that.
     fn uncount(&mut self, client: usize, now: Client) {
         self.clients[client].1 = now;
+        self.leases[client].is_stale = false;
         self.drain(self.clients[client].0);
     }
 
     fn drain(&mut self, at: usize) {
-        let mut clients = self.clients.iter().filter(|(server, _)| *server == at);
-        let is_drained = clients.all(|(_, now)| !matches!(now, Client::Counts | Client::Took(_)));
+        let clients = self.clients.iter().zip(&self.leases);
+        let mut clients = clients.filter(|((server, _), lease)| *server == at && !lease.is_fenced);
+        let has_guard = |now: &Client| matches!(now, Client::Counts | Client::Took(_));
+        let is_drained = clients.all(|((_, now), _)| !has_guard(now));
         if self.servers[at].is_closing && is_drained {
             self.servers[at].is_closing = false;
             self.at_cache(at, CacheEvent::Closed, 0);
@@ -302,9 +340,14 @@ impl World {
                     Up::Commit(commit, data)
                 }
                 CacheAction::Give {
-                    to, guard, mode, ..
+                    to,
+                    guard,
+                    mode,
+                    version,
+                    ..
                 } => {
-                    let copy = server.copy;
+                    let (copy, fences) = (server.copy, server.fences);
+                    self.leases[to.peer.0 as usize - CLIENTS].known = Some((version, fences));
                     self.gives(to, guard, mode, copy);
                     continue;
                 }
@@ -350,8 +393,10 @@ impl World {
             return self.breaks(&format!("an answer for a client that is {now:?}"));
         }
         *client = Client::Idle;
-        if version.is_none() {
-            self.breaks("a commit was refused by a server that is not lost");
+        let lease = &mut self.leases[to.peer.0 as usize - CLIENTS];
+        let was_stale = std::mem::take(&mut lease.is_stale);
+        if version.is_none() != was_stale {
+            self.breaks("a commit was refused under a lease, or went on without one");
         }
     }
 
@@ -375,8 +420,8 @@ impl World {
                 broken = Some("a read guard sees another content than the committed one");
             }
         }
-        for (at, client) in &self.clients {
-            if self.servers[*at].is_lost {
+        for ((at, client), lease) in self.clients.iter().zip(&self.leases) {
+            if self.servers[*at].is_lost || lease.is_stale {
                 continue;
             }
             match client {
