@@ -11,9 +11,9 @@
 //! then no guard is given any more, and the copy is given up when the guards that are out have
 //! ended. A commit is written through to the home, so `M` only means "not committed yet".
 //!
-//! As long as nobody has to wait, the copy is *open*: clients that map the server's memory take read
-//! guards themselves, without a message, by a word of shared memory that the server reads before it
-//! lets anybody write ([`CacheAction::Close`]).
+//! As long as nobody has to wait, the copy is *open*: clients that map the server's memory take
+//! read guards themselves, without a message, by a word of shared memory that the server reads
+//! before it lets anybody write ([`CacheAction::Close`]).
 //!
 //! # Invariants
 //! C1 While a write guard is out, no other guard is, and the copy is owned.
@@ -78,8 +78,8 @@ pub enum CacheEvent {
         /// The client.
         client: Process,
     },
-    /// The lease of a client is over: its guards end, except for a commit that is on its way. It may
-    /// still wait for others.
+    /// The lease of a client is over: its guards end, except for a commit that is on its way. It
+    /// may still wait for others.
     Fence {
         /// The client.
         client: Process,

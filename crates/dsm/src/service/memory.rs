@@ -118,8 +118,8 @@ impl Memory {
         Ok(key)
     }
 
-    /// Takes back what was lent to a process under that guard, to be read from now on. Returns false
-    /// if the process still has it, or if it was lent to another one.
+    /// Takes back what was lent to a process under that guard, to be read from now on. Returns
+    /// false if the process still has it, or if it was lent to another one.
     pub(super) fn take_back(&mut self, from: Process, guard: GuardId) -> bool {
         match self.lent.get_mut(&guard) {
             None => true,

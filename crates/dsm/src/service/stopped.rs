@@ -1,8 +1,8 @@
 //! Leases: a process that is stopped while its guards keep others waiting loses them after a while.
 //!
 //! A process that computes under a guard keeps it, however long that takes: it is alive, and those
-//! that wait have deadlines of their own. One that is stopped (`SIGSTOP`, a debugger) cannot end its
-//! guard, and may never go on. What it commits afterwards is refused.
+//! that wait have deadlines of their own. One that is stopped (`SIGSTOP`, a debugger) cannot end
+//! its guard, and may never go on. What it commits afterwards is refused.
 
 use crate::protocol::Process;
 use samite_fabric::Fabric;

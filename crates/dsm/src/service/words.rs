@@ -8,9 +8,10 @@
 //!     no:  own word -= 1, a note                  no:  it waits for notes
 //! ```
 //! Each side first writes its word and then reads the other's, with sequential consistency, so at
-//! least one of them sees the other. A client writes to no memory but its own: the words of a client
-//! that has died are forgotten. Those of a client that is stopped for too long are not waited for
-//! (`fence`); its version gets another number, so that it has to ask again when it goes on.
+//! least one of them sees the other. A client writes to no memory but its own: the words of a
+//! client that has died are forgotten. Those of a client that is stopped for too long are not
+//! waited for (`fence`); its version gets another number, so that it has to ask again when it goes
+//! on.
 
 use crate::protocol::{ChunkId, Process, Version};
 use samite_fabric::{Fabric, Remote, Segment, SegmentKey};

@@ -106,9 +106,9 @@ impl Call {
         })
     }
 
-    /// As [`Call::wait`], but yields the processor at first, and does not spin: for a server that has
-    /// no processor of its own, as the services of an agent. If the units of a job fill the machine,
-    /// a unit that spins keeps it from answering.
+    /// As [`Call::wait`], but yields the processor at first, and does not spin: for a server that
+    /// has no processor of its own, as the services of an agent. If the units of a job fill the
+    /// machine, a unit that spins keeps it from answering.
     ///
     /// # Errors
     /// As [`Call::wait`].
