@@ -23,10 +23,12 @@
 //!   whose own arguments are inconsistent gets that error, the others [`Error::Refused`].
 //! * If a member dies during a call, the call returns [`Error::UnitLost`] at all members that
 //!   depend on it.
-//! * Where members share memory, a call that ends at the deadline ends the collectives of its team:
-//!   members that enter it, or a later one, get [`Error::Refused`] and access no memory. Create
-//!   another team of the members that respond. A member that is stopped while it moves bytes
-//!   writes, when it continues, only to parts of the targets of that call.
+//! * Where members share memory, a call that has begun and ends at the deadline ends the
+//!   collectives of its team: members that enter it, or a later one, get [`Error::Refused`] and
+//!   access no memory. Create another team of the members that respond. A member that is stopped
+//!   while it moves bytes writes, when it continues, only to parts of the targets of that call. A
+//!   call that gives up while it waits for earlier calls is only refused itself, when its turn
+//!   comes.
 //! * A collective ends at a member when its result is complete and its buffers are free for reuse.
 //!   Only a barrier, and a call that needs data from all members, implies that the others have
 //!   called it. A call may wait for other members even if its result does not depend on them.

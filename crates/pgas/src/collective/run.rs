@@ -85,7 +85,7 @@ impl<'b> Run<'b> {
             is_new: false,
         };
         match (team.board(), shape) {
-            // run.link => On flags, a call begins when it has its turn. On messages, it begins at
+            // On flags, a call begins when it has its turn. On messages, it begins at
             // once.
             (Some(board), shape) => run.link = Link::Flags(Box::new(Flags::new(board, shape))),
             (None, shape) => {
@@ -422,17 +422,13 @@ impl Inner {
         let begin = |check: &Checker| check.begin(self.members(), call.number, |_| true);
         let news = check.map(begin).transpose();
         let news = news.map_err(|error| self.refuse(*call, error))?;
-        let ended = match self.board() {
-            Some(board) if shared::fits(&shape, board) => {
-                self.wait_free(board, call)?;
-                shared::at_once((&self.job, board), call, &shape, ends, combiner)
-            }
-            board => {
-                if let Some(board) = board {
-                    self.wait_free(board, call)?;
-                }
-                self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner))
-            }
+        let board = self.board();
+        if let Some(board) = board {
+            self.wait_for_turn(board, call)?;
+        }
+        let ended = match board.filter(|board| shared::few::fits(&shape, board)) {
+            Some(board) => shared::at_once((&self.job, board), call, &shape, ends, combiner),
+            None => self.in_steps(call, shape, ends, combiner.map(|c| c as &dyn Combiner)),
         };
         ended.map_err(|failure| {
             self.forget_clocks(call, Weak::new());
@@ -458,20 +454,27 @@ impl Inner {
     /// Waits for the calls before this one: a blocking call, which ends when it returns, is never
     /// queued.
     #[inline(always)]
-    fn wait_free(&self, board: &Board, call: &Call) -> Result<()> {
+    fn wait_for_turn(&self, board: &Board, call: &Call) -> Result<()> {
         match board.is_free() {
             true => Ok(()),
-            false => self.wait_for_turn(board, call),
+            false => self.wait_for_earlier_calls(board, call),
         }
     }
 
     #[cold]
-    fn wait_for_turn(&self, board: &Board, call: &Call) -> Result<()> {
-        let (job, what) = (&self.job, call.kind.name());
+    fn wait_for_earlier_calls(&self, board: &Board, call: &Call) -> Result<()> {
+        let (job, what) = (&self.job, "the end of an earlier collective of the team");
         let free = || board.is_free().then_some(());
         let wait = || job.wait_stepping(what, &[], free, || board.is_free());
-        let waited = board.unless_it_panics(wait);
-        waited.map_err(|error| self.refuse(*call, error.into()))
+        match catch_unwind(AssertUnwindSafe(wait)) {
+            Ok(waited) => waited.map_err(|error| self.refuse(*call, error.into())),
+            Err(panic) => {
+                // The operator of an earlier call panicked, or a handler. This call has a number
+                // already, so the others wait for it.
+                self.refuse_as(*call, Failure::Refused(self.rank));
+                resume_unwind(panic)
+            }
+        }
     }
 
     #[inline(never)]
@@ -486,7 +489,8 @@ impl Inner {
         let run = RefCell::new(Run::new(self, *call, Ok(shape), ends));
         let drive = || self.drive(&run, combiner);
         catch_unwind(AssertUnwindSafe(drive)).unwrap_or_else(|panic| {
-            // The user's operator panicked: end the call, so that the others do not wait in vain.
+            // An operator panicked, of this call or of another one, or a handler: this call still
+            // ends, so that the others do not wait in vain.
             let _ = drive();
             resume_unwind(panic)
         })
@@ -522,13 +526,17 @@ impl Inner {
     /// Ends a call with inconsistent arguments at all members. Returns the error for the caller.
     #[cold]
     pub(super) fn refuse(&self, call: Call, error: Error) -> Error {
+        self.refuse_as(call, Failure::Own(error.clone()));
+        error
+    }
+
+    /// Ends a call at all other members, in its turn.
+    fn refuse_as(&self, call: Call, failure: Failure) {
         if self.size() > 1 {
-            let failure = Err(Failure::Own(error.clone()));
-            let run = Run::new(self, call, failure, Ends::nothing());
+            let run = Run::new(self, call, Err(failure), Ends::nothing());
             let flying = Flying::new(run, None);
             let flight = self.job.collectives.fly(&self.job, flying);
             self.forget_clocks(&call, Arc::downgrade(&flight));
         }
-        error
     }
 }

@@ -8,7 +8,7 @@ use samite_mem::SharedBytes;
 
 /// Returns true if a collective is one of these. All members decide alike.
 #[inline]
-pub(in super::super) fn fits(shape: &Shape, board: &Board) -> bool {
+pub(crate) fn fits(shape: &Shape, board: &Board) -> bool {
     shape
         .known_longest()
         .is_some_and(|longest| longest <= board.payload())

@@ -24,7 +24,6 @@ mod flags;
 mod memory;
 
 pub(crate) use board::{Block, Board};
-pub(super) use few::fits;
 pub(crate) use flags::Flags;
 pub(crate) use memory::Pool;
 
@@ -37,7 +36,7 @@ use crate::job::Job;
 
 /// Runs a blocking call of few bytes, without allocating. No other call is queued.
 #[inline(always)]
-pub(super) fn at_once<C: Combiner + ?Sized>(
+pub(super) fn at_once<C: Combiner>(
     (job, board): (&Job, &Board),
     call: &Call,
     shape: &Shape,

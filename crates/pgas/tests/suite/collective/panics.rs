@@ -74,3 +74,32 @@ everywhere!(in_a_pending_one, 3, |fabric, _| {
     same!(world.iall_reduce(vec![2_u64], Sum)?.wait()?, [6]);
     Ok(())
 });
+
+// The operator of a pending call panics while unit 1 is in the next call, a blocking one.
+everywhere!(while_the_next_one_waits, 3, |fabric, _| {
+    let pgas = &Pgas::new(fabric)?;
+    let world = pgas.world();
+    for count in [1, COUNT] {
+        let team = world.duplicate()?;
+        let mut pending = team.iall_reduce(vec![1_u64; COUNT], panics(pgas))?;
+        let (given, mut sum) = (vec![2_u64; count], vec![0; count]);
+        match catch_unwind(AssertUnwindSafe(|| team.all_reduce(&given, &mut sum, Sum))) {
+            // Over messages, the calls of a team do not wait for each other.
+            Ok(Ok(())) if !maps_all(fabric) => check!(sum.iter().all(|sum| *sum == 6)),
+            Ok(answer) => told(pgas.me(), answer)?,
+            Err(_) => same!(pgas.me(), Unit(1)),
+        }
+        let answer = loop {
+            match catch_unwind(AssertUnwindSafe(|| pending.test())) {
+                Ok(None) => {}
+                Ok(Some(answer)) => break answer,
+                Err(_) => same!(pgas.me(), Unit(1)),
+            }
+        };
+        told(pgas.me(), answer.map(drop))?;
+        let mut sum = [0];
+        team.all_reduce(&[3_u64], &mut sum, Sum)?;
+        same!(sum, [9]);
+    }
+    Ok(())
+});
