@@ -41,7 +41,8 @@ impl Claim {
 pub(crate) struct Failure {
     pub(crate) claim: Claim,
     pub(crate) error: Error,
-    /// The units that the words name, for [`Claim::Disagreement`].
+    /// The other units that the words name, for [`Claim::Consequence`]; those that do not fit
+    /// together, for [`Claim::Disagreement`].
     pub(crate) named: Vec<Name>,
     /// Whether the unit cannot have ended so because it was asked to.
     pub(crate) is_unasked: bool,
@@ -57,7 +58,7 @@ impl Failure {
         units: &[Name],
     ) -> Self {
         let error = words.error();
-        let named = parties(&error, unit, units);
+        let mut named = parties(&error, unit, units);
         let claim = match exit {
             // A program may abort because of an error, which its words state.
             Exit::Signal(signal) if signal != Signal::ABORT.as_raw() => Claim::Signal,
@@ -66,6 +67,10 @@ impl Failure {
             Exit::Signal(_) => Claim::Signal,
             _ => Claim::Own,
         };
+        if claim == Claim::Consequence {
+            named = names_in(&split(&error), units);
+            named.retain(|name| name != unit);
+        }
         let asked = [stop, Signal::KILL];
         let is_unasked = match exit {
             Exit::Signal(signal) => asked.iter().all(|asked| asked.as_raw() != signal),
@@ -176,39 +181,55 @@ const DIFFERENT_COLLECTIVES: [&str; 2] = [
     ": all members must call the same collectives in the same order",
 ];
 
+/// What stage says if blocks of a step, or of an array, do not fit together.
+const MISFITS: [&str; 3] = [" has the shape ", " at rank ", " overlap: "];
+
+/// Splits a text into words, numbers, and names of units.
+fn split(text: &str) -> Vec<&str> {
+    text.split(|letter: char| !letter.is_alphanumeric() && !"._-".contains(letter))
+        .map(|word| word.trim_matches('.'))
+        .collect()
+}
+
+/// Returns the numbers that follow a word.
+fn numbers<'a>(words: &'a [&'a str], before: &'a [&'a str]) -> impl Iterator<Item = u32> + 'a {
+    let pairs = words
+        .windows(2)
+        .filter(move |pair| before.contains(&pair[0]));
+    pairs.filter_map(|pair| pair[1].parse().ok())
+}
+
+/// Returns the units that words name: `solver.1`, `unit 3`, and `Unit(3)`.
+fn names_in(words: &[&str], units: &[Name]) -> Vec<Name> {
+    let by_number = numbers(words, &["unit", "Unit"]);
+    let by_number = by_number.filter_map(|unit| units.get(unit as usize).cloned());
+    let by_name = words.iter().filter_map(|word| {
+        let (program, rank) = word.rsplit_once('.')?;
+        let name = Name::unit(program, rank.parse().ok()?);
+        units.contains(&name).then_some(name)
+    });
+    let mut named: Vec<Name> = by_number.chain(by_name).collect();
+    named.sort();
+    named.dedup();
+    named
+}
+
 /// Returns the units between which an error finds a contradiction: two ranks of the program of
 /// `speaker`, or the unit whose collective differs and the speaker. Returns nothing for other
 /// errors.
 fn parties(error: &str, speaker: &Name, units: &[Name]) -> Vec<Name> {
-    let words: Vec<&str> = error
-        .split(|letter: char| !letter.is_alphanumeric() && !"._-".contains(letter))
-        .map(|word| word.trim_matches('.'))
-        .collect();
-    let is_different = |error: &str| {
-        DIFFERENT_COLLECTIVES
-            .iter()
-            .any(|says| error.contains(says))
-    };
-    let numbers = |before: &'static str| {
-        let pairs = words.windows(2).filter(move |pair| pair[0] == before);
-        pairs.filter_map(|pair| pair[1].parse::<u32>().ok())
-    };
-    let mut named: Vec<Name> = if is_different(error) {
-        let by_number = numbers("unit").filter_map(|unit| units.get(unit as usize).cloned());
-        let is_named = |unit: &&Name| words.contains(&unit.to_string().as_str());
-        let by_name = units.iter().filter(is_named).cloned();
-        by_number.chain(by_name).chain([speaker.clone()]).collect()
+    let words = split(error);
+    let says = |sentences: &[&str]| sentences.iter().any(|says| error.contains(says));
+    let mut named = names_in(&words, units);
+    if says(&DIFFERENT_COLLECTIVES) {
+        named.push(speaker.clone());
+    } else if says(&MISFITS) {
+        named.retain(|name| name.program() == speaker.program());
+        let ranks = numbers(&words, &["rank"]).map(|rank| Name::unit(speaker.program(), rank));
+        named.extend(ranks.filter(|name| units.contains(name)));
     } else {
-        let ranks = numbers("rank").map(|rank| Name::unit(speaker.program(), rank));
-        let is_named = |unit: &&Name| {
-            unit.program() == speaker.program() && words.contains(&unit.to_string().as_str())
-        };
-        let by_name = units.iter().filter(is_named).cloned();
-        ranks
-            .filter(|name| units.contains(name))
-            .chain(by_name)
-            .collect()
-    };
+        named.clear();
+    }
     named.sort();
     named.dedup();
     match named.len() {
@@ -298,14 +319,20 @@ mod tests {
         let named = failure(
             Name::unit("reader", 1),
             Exit::Code(1),
-            "Error: rank 0 and rank 2 differ",
+            "Error: u is f64 at rank 0 and f32 at rank 2",
         );
         assert_eq!((named.claim, named.named.len()), (Claim::Own, 0));
         assert_eq!(
             claim("Error: u has the shape [8] at rank 1 and [9] at rank 0"),
             Claim::Disagreement
         );
-        assert_eq!(claim("Error: rank 7 and rank 9 differ"), Claim::Own);
+        assert_eq!(
+            claim("Error: u is f64 at rank 7 and f32 at rank 9"),
+            Claim::Own
+        );
+        // Two ranks in an error are no contradiction between them.
+        let full = "Error: cannot write the rows of rank 0 and rank 1: the disk is full";
+        assert_eq!(claim(full), Claim::Own);
         let killed = failure(
             writer(0),
             Exit::Signal(11),

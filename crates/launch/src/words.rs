@@ -3,29 +3,34 @@
 use crate::output::Stream;
 use std::collections::VecDeque;
 
-/// How many lines are kept: a panic of a thread, that of the thread that joins it, and the error of
-/// the program.
+/// How many lines of each stream are kept: a panic of a thread, that of the thread that joins it,
+/// and the error of the program.
 const KEPT: usize = 10;
 /// How many of these are shown if none of them is a panic.
 const SHOWN: usize = 4;
 /// The maximum length of a kept line, so that a unit cannot exhaust the launcher's memory.
 const LONGEST: usize = 16 << 10;
 
-/// The last lines of a process. Those of a backtrace are left out: a backtrace follows the message
-/// that matters, and is longer than all that is kept.
+/// The last lines of each stream of a process, in order of arrival. Those of a backtrace are left
+/// out: a backtrace follows the message that matters, and is longer than all that is kept.
 #[derive(Debug, Default)]
 pub(crate) struct LastWords {
     lines: VecDeque<(Stream, String)>,
-    in_backtrace: bool,
+    /// Whether a backtrace has begun on standard output, and on standard error.
+    in_backtrace: [bool; 2],
 }
 
 impl LastWords {
     pub(crate) fn hear(&mut self, stream: Stream, text: &[u8]) {
-        if text.trim_ascii().is_empty() || self.is_of_backtrace(text) {
+        if text.trim_ascii().is_empty() || self.is_of_backtrace(stream, text) {
             return;
         }
-        if self.lines.len() == KEPT {
-            self.lines.pop_front();
+        // A program may write its output when it ends, after its error.
+        let of_stream = |(of, _): &(Stream, String)| *of == stream;
+        if self.lines.iter().filter(|line| of_stream(line)).count() == KEPT
+            && let Some(oldest) = self.lines.iter().position(of_stream)
+        {
+            self.lines.remove(oldest);
         }
         let mut line = plain(&String::from_utf8_lossy(&text[..text.len().min(LONGEST)]));
         if let Some(more) = text.len().checked_sub(LONGEST).filter(|more| *more > 0) {
@@ -34,22 +39,25 @@ impl LastWords {
         self.lines.push_back((stream, line));
     }
 
-    /// Returns true for the lines from `stack backtrace:` to the end of the frames, and for the
-    /// hint to ask for one.
-    fn is_of_backtrace(&mut self, text: &[u8]) -> bool {
+    /// Returns true for `stack backtrace:`, for the frames after it, and for the hint to ask for
+    /// one. Lines of other threads may come between the frames.
+    fn is_of_backtrace(&mut self, stream: Stream, text: &[u8]) -> bool {
         let line = text.trim_ascii();
+        let in_backtrace = &mut self.in_backtrace[stream as usize];
         if line.eq_ignore_ascii_case(b"stack backtrace:") {
-            self.in_backtrace = true;
+            *in_backtrace = true;
             return true;
+        }
+        if begins_error(&String::from_utf8_lossy(line)) {
+            *in_backtrace = false;
         }
         // Frames are `   3: function` and `          at file:line:column`.
         let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let is_frame = text.starts_with(b" ")
             && (line.starts_with(b"at ") || (digits > 0 && line[digits..].starts_with(b":")));
-        self.in_backtrace &= is_frame;
         let is_hint = line.starts_with(b"note: run with `RUST_BACKTRACE=")
             || line.starts_with(b"note: Some details are omitted, run with `RUST_BACKTRACE=");
-        self.in_backtrace || is_hint
+        (*in_backtrace && is_frame) || is_hint
     }
 
     /// Returns the lines to show, oldest first: from the first panic on, or else the last four.
@@ -61,23 +69,25 @@ impl LastWords {
     }
 
     /// Returns the error that ended the process, as far as its words say: from the last line that
-    /// begins one, or else the last line on standard error, or else the last line.
+    /// begins one, on the same stream, or else the last line on standard error, or else the last
+    /// line.
     pub(crate) fn error(&self) -> String {
-        let begins = |line: &str| {
-            is_panic(line)
-                || ["Error: ", "samite: "]
-                    .iter()
-                    .any(|word| line.starts_with(word))
-        };
         let lines = || self.lines.iter();
-        if let Some(first) = lines().rposition(|(_, line)| begins(line)) {
-            let error: Vec<&str> = lines().skip(first).map(|(_, line)| &**line).collect();
+        if let Some(first) = lines().rposition(|(_, line)| begins_error(line)) {
+            let stream = self.lines[first].0;
+            let error = lines().skip(first).filter(|(of, _)| *of == stream);
+            let error: Vec<&str> = error.map(|(_, line)| &**line).collect();
             return error.join("\n");
         }
         let stderr = lines().rfind(|(stream, _)| *stream == Stream::Stderr);
         let last = stderr.or(self.lines.back());
         last.map_or(String::new(), |(_, line)| line.clone())
     }
+}
+
+/// Returns true for the line with which the error of a program begins.
+fn begins_error(line: &str) -> bool {
+    is_panic(line) || line.starts_with("Error: ") || line.starts_with("samite: ")
 }
 
 /// Removes what would act on a terminal: colours and other control sequences. Other control
@@ -169,5 +179,36 @@ mod tests {
         let mut words = words("broken");
         words.hear(Stream::Stdout, b"flushed at the end");
         assert_eq!(words.error(), "broken");
+    }
+
+    #[test]
+    fn output_that_is_flushed_at_the_end_does_not_hide_the_error() {
+        for error in ["broken", "Error: solver.1 was lost during a barrier"] {
+            let mut words = words(error);
+            for line in 0..2 * KEPT {
+                words.hear(Stream::Stdout, format!("rank {line}").as_bytes());
+            }
+            assert_eq!(words.error(), error);
+        }
+    }
+
+    #[test]
+    fn a_line_of_another_thread_does_not_end_a_backtrace() {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let mut words = words("thread 'w' panicked at a.rs:1:2:\nPeerLost\nstack backtrace:");
+            for frame in 0..40 {
+                words.hear(Stream::Stderr, format!("  {frame:2}: f").as_bytes());
+                words.hear(Stream::Stderr, b"          at b.rs:1:2");
+                if frame == 20 {
+                    words.hear(stream, b"step 17");
+                }
+            }
+            assert!(words.error().contains("PeerLost"), "{words:?}");
+            assert_eq!(words.shown().len(), 3, "{words:?}");
+            // The causes of an error, which come after it, look like frames.
+            words.hear(Stream::Stderr, b"Error: no");
+            words.hear(Stream::Stderr, b"   0: disk full");
+            assert_eq!(words.error(), "Error: no\n   0: disk full");
+        }
     }
 }

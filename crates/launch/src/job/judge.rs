@@ -4,7 +4,12 @@ use super::{Ending, Job, guard_of, is_unit};
 use crate::cause::{Claim, Failure, weigh};
 use crate::error::{Error, Exit};
 use crate::output::Event;
+use crate::plan::Name;
 use std::time::{Duration, Instant};
+
+/// How long after the end of a unit, which was started again or is optional, the others may notice
+/// it: twice the default deadline of the fabric.
+const NOTICED_WITHIN: Duration = Duration::from_secs(60);
 
 /// What keeps a job going when a unit has failed.
 enum Remedy {
@@ -14,8 +19,8 @@ enum Remedy {
     GoOn,
 }
 
-/// Returns how long a unit that was started again so often waits for its next start: one that fails
-/// at once must not keep the machine busy with starts.
+/// Returns the pause before the next start of a unit that has been restarted `restarts` times: one
+/// that fails at once must not keep the machine busy with starts.
 fn pause_before(restarts: u32) -> Duration {
     const MAX: Duration = Duration::from_secs(1);
     Duration::from_millis(10)
@@ -24,7 +29,7 @@ fn pause_before(restarts: u32) -> Duration {
 }
 
 impl Job<'_> {
-    /// Tells of the ends of processes. Notes which units that failed are started again, and drops
+    /// Reports the ends of processes. Notes which units that failed are started again, and drops
     /// the failures of optional programs. Returns the other ends.
     pub(super) fn pardon(
         &mut self,
@@ -36,9 +41,14 @@ impl Job<'_> {
         let goes_on = self.ending.is_none() && !ended.iter().any(|&end| self.ends_the_job(end));
         let mut left = Vec::new();
         for (index, exit) in ended {
+            let remedy = self.remedy(index, exit).filter(|_| goes_on);
+            if remedy.is_some() {
+                let failure = self.failure_of(index, exit, &self.units.plan.names());
+                let name = self.processes[index].name.clone();
+                self.pardoned.insert(name, (Instant::now(), failure));
+            }
             let unit = &self.processes[index];
-            let remedy = self.remedy(index, exit);
-            match remedy.filter(|_| goes_on && self.ending.is_none()) {
+            match remedy {
                 Some(Remedy::StartAgain) => {
                     let at = Instant::now() + pause_before(unit.restarts);
                     self.processes[index].again = Some((exit, at));
@@ -91,20 +101,16 @@ impl Job<'_> {
         }
     }
 
-    /// Once the job ends, no unit is started again. A failure that would have been pardoned may
-    /// then be the cause of the others.
+    /// Once the job ends, no unit is started again.
     pub(super) fn forgo_restarts(&mut self, on_event: &mut dyn FnMut(Event<'_>)) {
         if self.ending.is_none() {
             return;
         }
-        let mut ended = Vec::new();
-        for (index, process) in self.processes.iter_mut().enumerate() {
+        for process in &mut self.processes {
             if let Some((exit, _)) = process.again.take() {
                 on_event(process.ended(exit, false));
-                ended.push((index, exit));
             }
         }
-        self.judge(&ended);
     }
 
     /// Starts a unit for another time. If that fails, the job ends.
@@ -139,20 +145,16 @@ impl Job<'_> {
         let mut failures = Vec::new();
         for &(index, exit) in ended {
             let process = &self.processes[index];
-            let words = process.output.last_words();
             match is_unit(process) {
                 true if exit.is_success() => {
                     if self.failure.is_none() {
                         self.ended_well.push(process.name.clone());
                     }
                 }
-                true => {
-                    let unit = (&process.name, process.stop);
-                    failures.push(Failure::of_unit(unit, exit, words, &units));
-                }
+                true => failures.push(self.failure_of(index, exit, &units)),
                 false if process.was_killed() || (exit.is_success() && !units_left) => {}
                 false => {
-                    let said = words.shown();
+                    let said = process.output.last_words().shown();
                     failures.push(Failure::other(
                         Claim::Agent,
                         Error::AgentLost { exit, said },
@@ -164,8 +166,30 @@ impl Job<'_> {
         failures.into_iter().for_each(|failure| self.fail(failure));
     }
 
+    /// Returns the failure of a unit that ended so. `units`: the names of all units of the job.
+    fn failure_of(&self, index: usize, exit: Exit, units: &[Name]) -> Failure {
+        let unit = &self.processes[index];
+        let words = unit.output.last_words();
+        Failure::of_unit((&unit.name, unit.stop), exit, words, units)
+    }
+
+    /// Returns the failure of which this one is a consequence, if it names a unit whose failure
+    /// was pardoned a short time ago, and otherwise this one.
+    fn traced(&mut self, mut failure: Failure) -> Failure {
+        self.pardoned
+            .retain(|_, (at, _)| at.elapsed() < NOTICED_WITHIN);
+        while failure.claim == Claim::Consequence
+            && let Some((_, before)) =
+                (failure.named.iter()).find_map(|name| self.pardoned.remove(name))
+        {
+            failure = before;
+        }
+        failure
+    }
+
     /// Records a failure, and asks the others to end as soon as the cause is known.
     pub(super) fn fail(&mut self, failure: Failure) {
+        let failure = self.traced(failure);
         let is_certain = failure.claim.is_certain();
         let was_asked = matches!(self.ending, Some(Ending::Asked | Ending::Killed));
         if let (Error::UnitFailed { unit, .. }, Claim::Disagreement, false) =
@@ -209,6 +233,10 @@ impl Job<'_> {
         let Some(failure) = self.failure else {
             return self.units.files.failure().map_or(Ok(()), Err);
         };
+        let mut after = self.ended_well;
+        if !failure.named.is_empty() {
+            after.retain(|name| failure.named.contains(name));
+        }
         Err(match (failure.claim, failure.error) {
             (Claim::Disagreement, error) => weigh(error, &self.disagreements),
             (
@@ -220,7 +248,7 @@ impl Job<'_> {
                 unit,
                 exit,
                 said,
-                after: self.ended_well,
+                after,
             },
             (_, error) => error,
         })

@@ -95,6 +95,7 @@ pub fn run(
         failure: None,
         disagreements: Vec::new(),
         ended_well: Vec::new(),
+        pardoned: BTreeMap::new(),
     };
     job.add(agent.into_iter().collect());
     job.start_units(on_event);
@@ -140,6 +141,8 @@ struct Job<'a> {
     disagreements: Vec<Disagreement>,
     /// The units that ended without an error before the first failure.
     ended_well: Vec<Name>,
+    /// The last failure of each unit that was started again, or is optional, and when it was seen.
+    pardoned: BTreeMap<Name, (Instant, Failure)>,
 }
 
 /// The progress of ending the job.

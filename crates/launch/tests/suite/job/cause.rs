@@ -99,6 +99,55 @@ fn a_unit_that_waits_for_its_restart_may_be_the_cause() {
     assert_eq!(seen.pids.len(), seen.ends.len(), "each end is told");
 }
 
+/// A unit that is started again, or is optional, fails. Another one that failed because of it ends
+/// the job when the launcher has forgiven the first.
+#[test]
+fn a_failure_that_was_pardoned_may_be_the_cause() {
+    for (restart, optional) in [(1, false), (0, true)] {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let gone = folder.path().join("gone");
+        let file = gone.display();
+        let script = format!("[ -e {file} ] || exit 3; sleep 1000");
+        let mut first = sh("first", &script);
+        (first.restart, first.optional) = (restart, optional);
+        let lost = "echo Error: first.0 was lost during a read >&2; exit 1";
+        let script = format!("until [ -e {file} ]; do sleep 0.01; done; {lost}");
+        let mut job = plan([first, sh("reader", &script)]);
+        job.grace = Duration::MAX;
+        let (result, _) = watch(&job, |event, seen| {
+            let is_second_life = matches!(event, Event::Started { .. }) && seen.pids.len() == 3;
+            if is_second_life || matches!(event, Event::Missed { .. }) {
+                std::fs::write(&gone, "").expect("the folder is there");
+            }
+        });
+        let error = result.expect_err("the reader fails").to_string();
+        let sentence = "first.0 ended with exit code 3";
+        assert!(error.starts_with(sentence), "{error}");
+    }
+}
+
+/// A service that fails again and again is not the cause of a failure that names another unit.
+#[test]
+fn a_unit_in_its_pause_is_not_the_cause_of_all() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let lives = folder.path().join("lives");
+    let (file, lost) = (lives.display(), "Error: no answer from other.0");
+    let script = format!(
+        "until [ -e {file} ] && [ $(wc -l < {file}) -ge 4 ]; do sleep 0.01; done; echo {lost} >&2; \
+         exit 1"
+    );
+    let mut job = plan([
+        failing(&lives),
+        sh("other", "sleep 1000 & wait"),
+        sh("reader", &script),
+    ]);
+    job.listen = Duration::ZERO;
+    let (result, _) = watch(&job, |_, _| {});
+    let error = result.expect_err("the reader fails").to_string();
+    let sentence = "reader.0 ended with exit code 1; the last";
+    assert!(error.starts_with(sentence), "{error}");
+}
+
 /// A unit is killed that would be started again, or is optional, but another one has failed because
 /// of that before the launcher heard of either.
 #[test]

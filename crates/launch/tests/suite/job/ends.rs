@@ -1,6 +1,7 @@
 //! How a job is ended: signals, time limits, and processes that do not want to.
 
 use super::*;
+use std::time::Instant;
 
 #[test]
 fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
@@ -10,8 +11,12 @@ fn a_unit_that_ignores_the_request_is_killed_after_the_grace() {
     let bad = format!("while [ ! -e {up} ]; do sleep 0.01; done; exit 1");
     let mut job = plan([sh("stubborn", &stubborn), sh("bad", &bad)]);
     job.grace = Duration::from_millis(100);
-    let (result, _) = watch(&job, |_, _| {});
+    let started = Instant::now();
+    let (result, seen) = watch(&job, |_, _| {});
     assert_eq!(result.expect_err("one failed").exit_code(), 1);
+    assert!(started.elapsed() >= job.grace, "it had its grace");
+    let killed = ("stubborn.0".to_owned(), Exit::Signal(9));
+    assert!(seen.ends.contains(&killed), "{:?}", seen.ends);
 }
 
 /// Signals go to the whole process of the tests: one test at a time sends some.
