@@ -17,6 +17,12 @@ pub trait Elem: bytemuck::Pod + Send + Sync {}
 
 impl<T: bytemuck::Pod + Send + Sync> Elem for T {}
 
+/// How often the memory of a version may be given up while a snapshot fetches it.
+const FETCHES: usize = 4;
+
+/// The most bytes that a commit brings: a message has at most 64 MiB.
+const MOST_SENT: u64 = (64 << 20) - (4 << 10);
+
 /// Returns the type of elements, as servers compare it.
 pub(crate) fn kind_of<T>() -> Kind {
     Kind {
@@ -121,7 +127,7 @@ impl<T: Elem> Chunk<T> {
         *self.last() = Some(snapshot.0.clone());
         Ok(ReadGuard {
             snapshot,
-            _reads: Reads::Given(given.held),
+            reads: Reads::Given(given.held),
         })
     }
 
@@ -131,6 +137,11 @@ impl<T: Elem> Chunk<T> {
         let own = self.shared.own.as_ref()?;
         let last = self.last();
         let committed = last.as_ref()?;
+        // A chunk that is closed is not counted: the end of that would have to be told.
+        // ORDERING: only a hint.
+        if own.open.u64(0).load(Ordering::Relaxed) != committed.number {
+            return None;
+        }
         // ORDERING: the count is written before the server's word is read; see `service/words`.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let taken = Taken(self.clone());
@@ -141,7 +152,7 @@ impl<T: Elem> Chunk<T> {
         }
         Some(ReadGuard {
             snapshot: Snapshot(committed.clone()),
-            _reads: Reads::Taken(taken),
+            reads: Reads::Taken(taken),
         })
     }
 
@@ -193,13 +204,15 @@ impl<T: Elem> Chunk<T> {
         Ok(guard)
     }
 
-    /// Returns the last committed version without waiting for any guard.
+    /// Returns the last committed version without waiting for any guard. Only if others commit so
+    /// often that the memory of each version is used again before it was fetched, this waits for a
+    /// read guard.
     ///
     /// # Errors
-    /// Those of the fabric.
+    /// Those of the fabric, and then those of [`Chunk::read`].
     pub fn snapshot(&self) -> Result<Snapshot<T>> {
         let deadline = self.client.fabric.deadline();
-        loop {
+        for _ in 0..FETCHES {
             let request = Request::Snapshot { chunk: self.id() };
             let (version, tag, content) = match self.client.ask(deadline, "a snapshot", &request)? {
                 Answer::Version {
@@ -219,6 +232,7 @@ impl<T: Elem> Chunk<T> {
                 })));
             }
         }
+        Ok(self.read()?.into_snapshot())
     }
 
     /// Writes the whole chunk and commits it under that tag, as soon as nobody has a guard. One
@@ -400,6 +414,17 @@ impl<T: Elem> Given<T> {
         let buffer = match borrowed {
             Some(borrowed) => Buffer::Mapped(borrowed),
             None => {
+                let bytes = chunk.shared.bytes;
+                if bytes > MOST_SENT {
+                    return Err(Error::NoMemory {
+                        chunk: chunk.shared.name.clone(),
+                        bytes,
+                        why: format!(
+                            "this process does not map the memory of the server, and sends at most \
+                             {MOST_SENT} bytes with a commit: use shorter chunks"
+                        ),
+                    });
+                }
                 // ORDERING: it only saves requests for memory that cannot be mapped.
                 if self.buffer.is_some() {
                     chunk.shared.maps.store(false, Ordering::Relaxed);

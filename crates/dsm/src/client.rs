@@ -8,8 +8,8 @@ use samite_fabric::rpc::{Life, ServiceId};
 use samite_fabric::{Fabric, Layer, Named, Segment, SegmentKey};
 use samite_mem::SharedBytes;
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long the server may take beyond the time that it was given.
@@ -35,6 +35,8 @@ pub(crate) struct Client {
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
+    /// Notes that could not be sent in time. They are sent before the next request.
+    unsent: Mutex<VecDeque<Vec<u8>>>,
 }
 
 /// The words in which this process counts read guards that it takes itself: one for each chunk that
@@ -52,6 +54,28 @@ pub(crate) struct OwnGuards {
     pub(crate) count: SharedBytes,
     /// Written by the server: whether there may be any, and of which version.
     pub(crate) open: SharedBytes,
+}
+
+/// A request without an answer so far. Dropped, it tells the server to forget the request:
+/// otherwise the server gives a guard that nobody ends.
+struct Asked<'a> {
+    client: &'a Client,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket else {
+            return;
+        };
+        let forget = Request::Forget { ticket };
+        if std::thread::panicking() {
+            // To send may run handlers, which must not panic now.
+            self.client.unsent().push_back(encode(&forget));
+        } else if let Err(error) = self.client.tell(&forget) {
+            tracing::debug!(%error, "a request is forgotten later");
+        }
+    }
 }
 
 impl Client {
@@ -81,6 +105,7 @@ impl Client {
             own,
             chunks: Mutex::default(),
             words: Mutex::default(),
+            unsent: Mutex::default(),
         })
     }
 
@@ -91,36 +116,55 @@ impl Client {
         what: &'static str,
         request: &Request,
     ) -> Result<Answer> {
+        if let Err(error) = self.send_notes() {
+            tracing::debug!(%error, "notes wait");
+        }
         let encoded = encode(request);
         let mut call = self
             .fabric
             .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded)?;
+        let mut asked = Asked {
+            client: self,
+            ticket: Some(Ticket(call.id())),
+        };
         let deadline = deadline.saturating_add(GRACE);
         let answer = match self.own {
             Some(_) => call.wait_stepping(deadline, what, || self.serve()),
             None => call.wait_yielding(deadline, what),
-        };
-        if let Err(samite_fabric::Error::Timeout { .. }) = &answer {
-            // Otherwise the server gives a guard that nobody ends. If the note does not arrive, it
-            // learns of the end of this process.
-            let ticket = Ticket(call.id());
-            let _ = self.tell(&Request::Forget { ticket });
-        }
-        let answer = answer?;
+        }?;
+        asked.ticket = None;
         match postcard::take_from_bytes(&answer) {
             Ok((answer, [])) => Ok(answer),
             _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
         }
     }
 
-    /// Sends a note, which has no answer.
+    /// Sends a note, which has no answer; later, if it cannot be sent now.
     pub(crate) fn tell(&self, request: &Request) -> Result<()> {
-        let deadline = self.fabric.deadline();
-        let bytes = encode(request);
-        self.fabric
-            .note(ServiceId::CHUNKS, self.server, deadline, &bytes)?;
+        self.unsent().push_back(encode(request));
+        self.send_notes()?;
         self.serve();
         Ok(())
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send_notes(&self) -> Result<()> {
+        loop {
+            let Some(note) = self.unsent().pop_front() else {
+                return Ok(());
+            };
+            let deadline = self.fabric.deadline();
+            let sent = self
+                .fabric
+                .note(ServiceId::CHUNKS, self.server, deadline, &note);
+            if let Err(error) = sent {
+                self.unsent().push_front(note);
+                return Err(error.into());
+            }
+        }
     }
 
     /// Asks to take read guards of a chunk without messages; `None` if that is not possible.
@@ -154,7 +198,7 @@ impl Client {
         let Words { segments, numbers } = &mut *words;
         let next = numbers.len() as u64;
         let number = *numbers.entry(chunk).or_insert(next);
-        if number / WORDS >= segments.len() as u64 {
+        while number / WORDS >= segments.len() as u64 {
             segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
         }
         let segment = &segments[(number / WORDS) as usize];

@@ -2,7 +2,7 @@
 
 use crate::chunk::{Chunk, Elem};
 use crate::error::Result;
-use crate::protocol::{Answer, GuardId, Request, Version};
+use crate::protocol::{Answer, Fault, GuardId, Request, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -114,7 +114,7 @@ pub(crate) enum Reads<T: Elem> {
 #[derive(Debug)]
 pub struct ReadGuard<T: Elem> {
     pub(crate) snapshot: Snapshot<T>,
-    pub(crate) _reads: Reads<T>,
+    pub(crate) reads: Reads<T>,
 }
 
 impl<T: Elem> ReadGuard<T> {
@@ -132,6 +132,11 @@ impl<T: Elem> ReadGuard<T> {
     /// mapped here.
     pub fn in_place(&self) -> bool {
         self.snapshot.in_place()
+    }
+
+    /// Returns true if this process took the guard without a message to the server.
+    pub fn without_message(&self) -> bool {
+        matches!(self.reads, Reads::Taken(_))
     }
 
     /// Returns the content, and ends the guard: the content stays.
@@ -201,8 +206,12 @@ impl<T: Elem> WriteGuard<T> {
         };
         let deadline = chunk.client.fabric.deadline();
         let answer = chunk.client.ask(deadline, "a commit", &request)?;
-        // If there is no answer, the guard is released after all: that ends what is not committed.
-        self.held.has_ended = true;
+        // A commit that was refused does not end the guard, nor does one that has no answer: then
+        // it is released.
+        self.held.has_ended = matches!(
+            answer,
+            Answer::Committed { .. } | Answer::Failed(Fault::Fenced)
+        );
         match answer {
             Answer::Committed { version } => Ok(version),
             other => Err(chunk.refused(other, "write", deadline)),

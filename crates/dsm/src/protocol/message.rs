@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 /// The longest name of a chunk, in bytes.
 pub const LONGEST_NAME: usize = 256;
 
+/// The longest name of a type of elements, in bytes.
+pub(super) const LONGEST_KIND: usize = 4 << 10;
+
 /// The most bytes of a chunk that travel inside a message. Longer chunks are put into segments,
 /// which processes of the same node map and others get.
 pub const INLINE: u64 = 4 << 10;

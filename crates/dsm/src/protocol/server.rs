@@ -3,7 +3,7 @@
 //! The server is the home of its chunks and caches them for its clients. What a cache and a
 //! directory of the same server say to each other is handled at once.
 
-use super::message::{Answer, Event, Fault, Kind, LONGEST_NAME, Request};
+use super::message::{Answer, Event, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Request};
 use super::{
     Cache, CacheAction, CacheEvent, ChunkId, Directory, DirectoryAction, DirectoryEvent, GuardId,
     Mode, Process, Ticket, Version,
@@ -255,10 +255,11 @@ impl Server {
             ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
             ServerEvent::Lost(process) => self.lost(process, &mut actions),
             ServerEvent::Fence(client) => {
+                // First: the end of a guard may give the next one to the same process.
+                self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
                     self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
                 }
-                self.given.retain(|_, (holder, ..)| *holder != client);
             }
             ServerEvent::NoMemory {
                 to,
@@ -288,9 +289,11 @@ impl Server {
         if self.waiting.contains_key(&asker) {
             return; // A client that numbers two requests alike hears of the first.
         }
-        let first = (asker.0, Ticket(0));
-        let waiting = self.waiting.range(first..=(asker.0, Ticket(u64::MAX)));
-        if waiting.take(MOST_WAITING).count() == MOST_WAITING {
+        let may_wait = !matches!(
+            request,
+            Request::Commit { .. } | Request::Snapshot { .. } | Request::Release { .. }
+        );
+        if may_wait && self.has_too_many(asker.0) {
             let most = MOST_WAITING as u64;
             return fail(asker, Fault::TooMany { most }, actions);
         }
@@ -370,6 +373,23 @@ impl Server {
         }
     }
 
+    /// Returns true if a process may not wait for anything more.
+    fn has_too_many(&self, process: Process) -> bool {
+        let all = (process, Ticket(0))..=(process, Ticket(u64::MAX));
+        let waiting = self.waiting.range(all);
+        waiting.take(MOST_WAITING).count() == MOST_WAITING
+    }
+
+    /// Returns true if a request waits.
+    pub fn is_waiting(&self, asker: (Process, Ticket)) -> bool {
+        self.waiting.contains_key(&asker)
+    }
+
+    /// Returns true if a process was given a guard that has not ended.
+    pub fn has_guard(&self, client: Process, guard: GuardId) -> bool {
+        self.given.get(&guard).is_some_and(|(of, ..)| *of == client)
+    }
+
     fn wait(&mut self, asker: (Process, Ticket), at: u64, waiting: Waiting) {
         self.deadlines.insert((at, asker.0, asker.1));
         self.waiting.insert(asker, (at, waiting));
@@ -391,6 +411,10 @@ impl Server {
     ) {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return fail(asker, Fault::BadName, actions);
+        }
+        let is_whole = |bytes: u64| kind.size == 0 || bytes.is_multiple_of(kind.size);
+        if kind.name.len() > LONGEST_KIND || !bytes.is_none_or(is_whole) {
+            return fail(asker, Fault::Malformed, actions);
         }
         match (self.names.get(&name), bytes) {
             (Some(chunk), bytes) => {
@@ -510,7 +534,7 @@ impl Server {
 
     /// A guard has ended, if it was the client's.
     fn ended(&mut self, client: Process, guard: GuardId) {
-        if self.given.get(&guard).is_some_and(|(of, ..)| *of == client) {
+        if self.has_guard(client, guard) {
             self.given.remove(&guard);
         }
     }

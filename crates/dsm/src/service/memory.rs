@@ -119,10 +119,10 @@ impl Memory {
     }
 
     /// Takes back what was lent to a process under that guard, to be read from now on. Returns
-    /// false if the process still has it, or if it was lent to another one.
+    /// false if the process still has it, if it was lent to another one, or if there is none.
     pub(super) fn take_back(&mut self, from: Process, guard: GuardId) -> bool {
         match self.lent.get_mut(&guard) {
-            None => true,
+            None => false,
             Some((to, segment)) => {
                 *to == from && (segment.is_reading() || segment.turn(true).is_ok())
             }

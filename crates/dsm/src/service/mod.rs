@@ -119,13 +119,18 @@ impl ChunkService {
             return;
         };
         self.clients.insert(from);
+        if ticket.is_some_and(|ticket| self.server.is_waiting((from, ticket))) {
+            return; // A client that numbers two requests alike hears of the first.
+        }
+        if let Request::Forget { ticket } = request
+            && let Some(arrived) = self.arrived.remove(&(from, ticket))
+        {
+            self.memory.drop_arrived(arrived);
+        }
         if let Some(ticket) = ticket
             && let Err(fault) = self.receive((from, ticket), &mut request)
         {
             return self.answer(from, ticket, &Answer::Failed(fault));
-        }
-        if let Request::Acquire { chunk, .. } = request {
-            self.words.asks(from, chunk);
         }
         match (request, ticket) {
             (Request::Drained { chunk }, _) => {
@@ -169,7 +174,9 @@ impl ChunkService {
             Request::Commit {
                 guard, data: None, ..
             } => {
-                return match self.memory.take_back(asker.0, *guard) {
+                // The state machine refuses a guard that has ended.
+                let has_ended = !self.server.has_guard(asker.0, *guard);
+                return match has_ended || self.memory.take_back(asker.0, *guard) {
                     true => Ok(()),
                     false => Err(Fault::Malformed),
                 };
@@ -263,6 +270,7 @@ impl ChunkService {
                 version,
                 tag,
             } => {
+                self.words.gives(to, chunk);
                 let answer = Answer::Given {
                     guard,
                     version,
@@ -388,12 +396,16 @@ impl ChunkService {
         self.unsent = unsent;
         for process in deaf {
             tracing::warn!(%process, "a process that takes no answers is given up");
-            self.forget(process);
+            self.end_requests(process);
         }
     }
 
     /// Ends the guards of processes that are stopped and keep others waiting.
     fn fence(&mut self) {
+        if self.stopped.is_due(self.fabric.now()) {
+            // The note of a client that has no guard left may have been lost.
+            self.check_closing();
+        }
         let (server, words) = (&self.server, &self.words);
         let blockers = || {
             let blockers = server.blockers();
@@ -406,25 +418,38 @@ impl ChunkService {
         for process in self.stopped.look(&self.fabric, blockers) {
             tracing::warn!(%process, "a process that is stopped loses its guards");
             self.on_event(ServerEvent::Fence(process));
-            for chunk in self.closing.clone() {
-                self.words.fence(process, chunk);
-                let closed = self.drained(chunk);
-                closed.into_iter().for_each(|event| self.on_event(event));
+            for chunk in &self.closing {
+                if self.words.readers(*chunk).any(|reader| reader == process) {
+                    self.words.fence(process, *chunk);
+                }
             }
+            self.check_closing();
         }
     }
 
-    fn forget(&mut self, process: Process) {
-        self.clients.remove(&process);
-        self.unsent.remove(&process);
-        let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
-        let arrived: Vec<_> = arrived.copied().collect();
-        self.words.forget(process);
-        self.on_event(ServerEvent::Lost(process));
+    /// Looks whether the clients of chunks that are closed have read guards of their own left.
+    fn check_closing(&mut self) {
         for chunk in self.closing.clone() {
             let closed = self.drained(chunk);
             closed.into_iter().for_each(|event| self.on_event(event));
         }
+    }
+
+    /// A process is lost.
+    fn forget(&mut self, process: Process) {
+        self.words.forget(process);
+        self.end_requests(process);
+    }
+
+    /// Ends the requests of a process, and the guards that it was given. Those that it took itself
+    /// count as long as it lives.
+    fn end_requests(&mut self, process: Process) {
+        self.clients.remove(&process);
+        self.unsent.remove(&process);
+        let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
+        let arrived: Vec<_> = arrived.copied().collect();
+        self.on_event(ServerEvent::Lost(process));
+        self.check_closing();
         for asker in arrived {
             if let Some(arrived) = self.arrived.remove(&asker) {
                 self.memory.drop_arrived(arrived);

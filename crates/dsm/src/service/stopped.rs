@@ -23,6 +23,11 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
+    /// Returns true if it is time to look.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.looked) >= LOOK
+    }
+
     /// Returns the processes among `blockers` whose leases are over.
     pub(super) fn look(
         &mut self,
@@ -30,7 +35,7 @@ impl Stopped {
         blockers: impl FnOnce() -> BTreeSet<Process>,
     ) -> Vec<Process> {
         let now = fabric.now();
-        if now.saturating_sub(self.looked) < LOOK {
+        if !self.is_due(now) {
             return Vec::new();
         }
         self.looked = now;
@@ -52,8 +57,11 @@ impl Stopped {
     }
 }
 
-/// Returns true if a process of this machine is stopped.
+/// Returns true if a process of this node is stopped. Those of other nodes cannot be looked at.
 fn is_stopped(fabric: &Fabric, process: Process) -> bool {
+    if process.peer.node() != fabric.me().node() {
+        return false;
+    }
     let peers = fabric.peers();
     let same = |info: &&samite_fabric::PeerInfo| {
         (info.peer, info.incarnation) == (process.peer, process.incarnation)

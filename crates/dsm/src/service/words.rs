@@ -29,6 +29,7 @@ pub(crate) const WORDS: u64 = 1024;
 struct Enrolled {
     client: Process,
     /// Its segment, and where the word is in it.
+    key: SegmentKey,
     remote: Remote,
     offset: u64,
 }
@@ -116,8 +117,8 @@ impl Words {
         }
     }
 
-    /// A client asks for a guard again: from now on it knows the number.
-    pub(super) fn asks(&mut self, client: Process, chunk: ChunkId) {
+    /// A client is given a guard: from now on it knows the number, and its words count.
+    pub(super) fn gives(&mut self, client: Process, chunk: ChunkId) {
         if let Some(word) = self.words.get_mut(&chunk) {
             word.fenced.remove(&client);
         }
@@ -160,9 +161,12 @@ impl Words {
             }
         }
         let word = self.words.get_mut(&chunk)?;
-        word.clients.retain(|enrolled| enrolled.client != client);
+        // A process that has joined twice counts in two words.
+        let is_same = |one: &Enrolled| (one.client, one.key, one.offset) == (client, key, offset);
+        word.clients.retain(|enrolled| !is_same(enrolled));
         word.clients.push(Enrolled {
             client,
+            key,
             remote,
             offset,
         });

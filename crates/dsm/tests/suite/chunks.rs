@@ -213,6 +213,46 @@ fn aborted(fabric: &Fabric, unit: u32) -> Outcome {
 
 everywhere!(a_guard_without_a_commit_changes_nothing, runs(2, aborted));
 
+/// Two libraries of a program may each join: a guard that one of them has keeps the other waiting.
+fn joined_twice(fabric: &Fabric, unit: u32) -> Outcome {
+    let (one, other) = (Dsm::join(fabric)?, Dsm::join(fabric)?);
+    let name = format!("of {unit}");
+    let chunk = one.alloc::<u8>(&name, 10_000)?;
+    let same_chunk = other.alloc::<u8>(&name, 10_000)?;
+    write_next(&chunk, unit)?;
+    drop(chunk.read()?);
+    let read = chunk.read()?;
+    same!(read.without_message(), samite_testkit::maps_host(fabric));
+    let late = fabric.within(Duration::from_millis(50), || same_chunk.write().map(drop));
+    matches_or_fail!(late, Err(Error::Late { .. }));
+    drop(read);
+    write_next(&same_chunk, unit)?;
+    same!(chunk.read()?.version(), Version(2));
+    Ok(())
+}
+
+everywhere!(a_process_may_join_twice, runs(2, joined_twice));
+
+/// The server has no memory for what a commit brings: the guard ends all the same.
+#[test]
+fn a_commit_without_memory_ends_its_guard() {
+    const BYTES: usize = 24 << 20;
+    let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+        let chunk = Dsm::join(fabric)?.alloc::<u8>("large", BYTES as u64)?;
+        let content = pattern(1, BYTES);
+        // The memory to write in place, which cannot be mapped, takes most of the budget.
+        let refused = chunk.put(&content, 1);
+        matches_or_fail!(refused, Err(Error::NoMemory { .. }));
+        same!(chunk.read()?.version(), Version::default());
+        same!(chunk.put(&content, 1)?, Version(1));
+        verify(1, &chunk.read()?)?;
+        Ok(())
+    };
+    let units = served(1, samite_testkit::MESSAGES_ONLY).budget(32 << 20);
+    let name = samite_testkit::full_name(module_path!(), "a_commit_without_memory_ends_its_guard");
+    units.run(&name, body);
+}
+
 fn named(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     if unit == 0 {
@@ -250,6 +290,15 @@ fn in_place(fabric: &Fabric, _: u32) -> Outcome {
     let read = chunk.read()?;
     same!(read.in_place(), samite_testkit::maps_host(fabric));
     same!(read[(1 << 20) - 1], 7);
+    check!(
+        !read.without_message(),
+        "the version is new to this process"
+    );
+    drop(read);
+    same!(
+        chunk.read()?.without_message(),
+        samite_testkit::maps_host(fabric)
+    );
     Ok(())
 }
 

@@ -1,4 +1,5 @@
 //! The directory and the caches of a chunk together.
 
 mod exhaustive;
+mod server;
 mod world;
