@@ -12,6 +12,7 @@ use samite_laplace::job::{analysis, array, solver};
 use samite_launch::Program;
 use samite_nas::job::{cg, is};
 use samite_synthetic::{reader, writer};
+use samite_video::job::{sink, source, worker};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -29,7 +30,7 @@ pub(crate) struct Builtin {
 /// A command line, the name of the program first.
 type Arguments = Vec<OsString>;
 
-const PROGRAMS: [Builtin; 19] = [
+const PROGRAMS: [Builtin; 22] = [
     Builtin {
         name: "laplace-solver",
         options: solver::Args::command,
@@ -79,6 +80,21 @@ const PROGRAMS: [Builtin; 19] = [
         name: "synthetic-reader",
         options: reader::Args::command,
         run: |words| start(words, reader::run),
+    },
+    Builtin {
+        name: "video-source",
+        options: source::Args::command,
+        run: |words| start(words, source::run),
+    },
+    Builtin {
+        name: "video-worker",
+        options: worker::Args::command,
+        run: |words| start(words, worker::run),
+    },
+    Builtin {
+        name: "video-sink",
+        options: sink::Args::command,
+        run: |words| start(words, sink::run),
     },
     Builtin {
         name: "stage-server",

@@ -52,6 +52,12 @@ pub(crate) const PARTS: &[Part] = &[
         present: || succeeds("redis-server", &["--version"]),
     },
     Part {
+        name: "ffmpeg",
+        purpose: "videos that are decoded and encoded",
+        install: "apt-get install ffmpeg",
+        present: || succeeds("ffmpeg", &["-version"]),
+    },
+    Part {
         name: "python",
         purpose: "ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
         install: "ci/setup",

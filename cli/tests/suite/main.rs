@@ -16,4 +16,5 @@ mod run;
 mod staging;
 mod starting;
 mod top;
+mod video;
 mod zarr;

@@ -1,0 +1,133 @@
+//! The program ffmpeg as a child process.
+//!
+//! A thread keeps the end of its error output, so that ffmpeg never waits for a reader and the
+//! error can quote it. A child that is dropped before its end is killed.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::JoinHandle;
+
+use crate::Error;
+
+/// Bytes of the error output that are kept.
+const KEPT: usize = 2048;
+
+/// A running ffmpeg.
+pub(crate) struct Ffmpeg {
+    child: Child,
+    words: Option<JoinHandle<String>>,
+    doing: &'static str,
+    path: PathBuf,
+}
+
+/// Returns the command that decodes a file to a grey y4m stream on its standard output. It ends
+/// with an error at the first damaged frame.
+pub(crate) fn decoder(path: &Path) -> Command {
+    let mut command = Command::new("ffmpeg");
+    command.args(["-v", "error", "-nostdin", "-xerror", "-i"]);
+    command.arg(named(path));
+    command.args(["-f", "yuv4mpegpipe", "-pix_fmt", "gray", "-"]);
+    command
+}
+
+/// Returns the command that encodes the y4m stream on its standard input to a file. The ending of
+/// its name chooses the format.
+pub(crate) fn encoder(path: &Path) -> Command {
+    let mut command = Command::new("ffmpeg");
+    command.args([
+        "-v",
+        "error",
+        "-xerror",
+        "-y",
+        "-f",
+        "yuv4mpegpipe",
+        "-i",
+        "-",
+    ]);
+    command.arg(named(path));
+    command
+}
+
+/// Returns the argument for a file. The prefix keeps ffmpeg from taking the name for an option or
+/// an address.
+fn named(path: &Path) -> std::ffi::OsString {
+    let mut argument = std::ffi::OsString::from("file:");
+    argument.push(path);
+    argument
+}
+
+impl Ffmpeg {
+    /// Starts a decoder of `path` and returns its output.
+    pub(crate) fn decode(command: Command, path: &Path) -> Result<(Self, ChildStdout), Error> {
+        let mut ffmpeg = Self::start(command, Stdio::null(), Stdio::piped(), "decode", path)?;
+        let output = ffmpeg.child.stdout.take().expect("was piped");
+        Ok((ffmpeg, output))
+    }
+
+    /// Starts an encoder of `path` and returns its input.
+    pub(crate) fn encode(command: Command, path: &Path) -> Result<(Self, ChildStdin), Error> {
+        let mut ffmpeg = Self::start(command, Stdio::piped(), Stdio::null(), "encode", path)?;
+        let input = ffmpeg.child.stdin.take().expect("was piped");
+        Ok((ffmpeg, input))
+    }
+
+    fn start(
+        mut command: Command,
+        input: Stdio,
+        output: Stdio,
+        doing: &'static str,
+        path: &Path,
+    ) -> Result<Self, Error> {
+        command.stdin(input).stdout(output).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::FfmpegMissing,
+            _ => Error::FfmpegStart(error),
+        })?;
+        let errors = child.stderr.take().expect("was piped");
+        Ok(Self {
+            child,
+            words: Some(std::thread::spawn(|| last_words(errors))),
+            doing,
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Waits for the end and fails with [`Error::FfmpegFailed`] unless it was a success. The caller
+    /// has read the output to its end, or closed the input.
+    pub(crate) fn finish(mut self, frames: u64) -> Result<(), Error> {
+        let status = self.child.wait().map_err(Error::FfmpegStart)?;
+        let words = self.words.take().map(JoinHandle::join);
+        if status.success() {
+            return Ok(());
+        }
+        let words = words.and_then(Result::ok).filter(|words| !words.is_empty());
+        Err(Error::FfmpegFailed {
+            doing: self.doing,
+            path: self.path.clone(),
+            status: status.to_string(),
+            frames,
+            words: words.unwrap_or_else(|| "it printed no reason".to_owned()),
+        })
+    }
+}
+
+impl Drop for Ffmpeg {
+    fn drop(&mut self) {
+        // Both fail only if the process has already ended and been waited for.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// Reads to the end and returns the last bytes as text.
+fn last_words(mut errors: ChildStderr) -> String {
+    let mut kept = Vec::new();
+    let mut piece = [0; KEPT];
+    while let Ok(count @ 1..) = errors.read(&mut piece) {
+        kept.extend_from_slice(&piece[..count]);
+        let excess = kept.len().saturating_sub(KEPT);
+        kept.drain(..excess);
+    }
+    String::from_utf8_lossy(&kept).trim().replace('\n', "; ")
+}

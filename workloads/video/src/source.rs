@@ -1,0 +1,224 @@
+//! Where frames come from.
+
+use std::fs::File;
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command};
+
+use crate::ffmpeg::{self, Ffmpeg};
+use crate::y4m::{Rate, Reader};
+use crate::{Error, Frame, Generator, Size};
+
+/// A source of frames, as a user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Frames made by [`Generator`].
+    Generator {
+        /// Size of the frames.
+        size: Size,
+        /// Number of frames.
+        frames: u64,
+        /// Seed of their content.
+        seed: u64,
+    },
+    /// A file in the format y4m.
+    Y4m(PathBuf),
+    /// A y4m stream on the standard input.
+    Stdin,
+    /// A video of any format, decoded by the program ffmpeg.
+    Ffmpeg(PathBuf),
+}
+
+/// An open source. Frames are read in order, from 0.
+pub struct Input(Kind);
+
+enum Kind {
+    Generator {
+        generator: Generator,
+        size: Size,
+        frames: u64,
+        next: u64,
+    },
+    Stream(Reader<Box<dyn Read + Send>>),
+    Ffmpeg(Decoder),
+}
+
+impl Source {
+    /// Opens the source. A stream has been read up to its first frame.
+    pub fn open(&self) -> Result<Input, Error> {
+        let stream = |from: Box<dyn Read + Send>| Reader::new(from).map(Kind::Stream);
+        Ok(Input(match self {
+            &Source::Generator { size, frames, seed } => Kind::Generator {
+                generator: Generator::new(size, seed),
+                size,
+                frames,
+                next: 0,
+            },
+            Source::Y4m(path) => stream(Box::new(open(path)?))?,
+            Source::Stdin => stream(Box::new(stdin()))?,
+            Source::Ffmpeg(path) => {
+                // A sentence about the file is better than one about ffmpeg.
+                drop(open(path)?);
+                Kind::Ffmpeg(Decoder::start(ffmpeg::decoder(path), path)?)
+            }
+        }))
+    }
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| Error::File {
+        path: path.to_path_buf(),
+        doing: "opened",
+        source,
+    })
+}
+
+impl Input {
+    /// The size of all frames.
+    pub fn size(&self) -> Size {
+        match &self.0 {
+            Kind::Generator { size, .. } => *size,
+            Kind::Stream(reader) => reader.size(),
+            Kind::Ffmpeg(decoder) => decoder.reader.size(),
+        }
+    }
+
+    /// The frame rate.
+    pub fn rate(&self) -> Rate {
+        match &self.0 {
+            Kind::Generator { .. } => Rate::default(),
+            Kind::Stream(reader) => reader.rate(),
+            Kind::Ffmpeg(decoder) => decoder.reader.rate(),
+        }
+    }
+
+    /// Reads the next frame into `frame`, whose memory is used again. Returns false after the last
+    /// frame of a complete source; a source that ended early is an error.
+    pub fn read(&mut self, frame: &mut Frame) -> Result<bool, Error> {
+        match &mut self.0 {
+            Kind::Generator { frames, next, .. } if next == frames => Ok(false),
+            Kind::Generator {
+                generator, next, ..
+            } => {
+                generator.make(*next, frame);
+                *next += 1;
+                Ok(true)
+            }
+            Kind::Stream(reader) => reader.read(frame),
+            Kind::Ffmpeg(decoder) => decoder.read(frame),
+        }
+    }
+}
+
+/// A stream from ffmpeg.
+struct Decoder {
+    reader: Reader<ChildStdout>,
+    /// None after its end.
+    ffmpeg: Option<Ffmpeg>,
+    frames: u64,
+}
+
+impl Decoder {
+    fn start(command: Command, path: &Path) -> Result<Self, Error> {
+        let (ffmpeg, output) = Ffmpeg::decode(command, path)?;
+        match Reader::new(output) {
+            Ok(reader) => Ok(Self {
+                reader,
+                ffmpeg: Some(ffmpeg),
+                frames: 0,
+            }),
+            // The failure of ffmpeg is the cause, so its error comes first. `new` has dropped the
+            // output, and ffmpeg ends at its next write.
+            Err(error) => Err(ffmpeg.finish(0).err().unwrap_or(error)),
+        }
+    }
+
+    fn read(&mut self, frame: &mut Frame) -> Result<bool, Error> {
+        let result = match &self.ffmpeg {
+            Some(_) => self.reader.read(frame),
+            None => return Ok(false),
+        };
+        match result {
+            Ok(true) => self.frames += 1,
+            // The output has ended, so ffmpeg ends, too.
+            Ok(false) | Err(Error::Truncated { .. }) => {
+                if let Some(ffmpeg) = self.ffmpeg.take() {
+                    ffmpeg.finish(self.frames)?;
+                }
+            }
+            Err(_) => self.ffmpeg = None,
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads everything from a shell that plays ffmpeg.
+    fn read_from(script: &str) -> Result<u64, Error> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let mut decoder = Decoder::start(command, Path::new("clip.mkv"))?;
+        let mut frame = Frame::black(decoder.reader.size());
+        while decoder.read(&mut frame)? {}
+        assert!(!decoder.read(&mut frame)?);
+        Ok(decoder.frames)
+    }
+
+    #[test]
+    fn a_decoder_that_fails_is_an_error() {
+        let frames = r"printf 'YUV4MPEG2 W2 H1 Cmono\nFRAME\n12FRAME\n34'";
+        assert_eq!(read_from(frames).unwrap(), 2);
+        for (script, count) in [
+            ("echo bad clip >&2; exit 3".to_owned(), 0),
+            (format!("{frames}; echo bad clip >&2; exit 3"), 2),
+            (
+                format!("{frames}; printf FRA; echo bad clip >&2; exit 3"),
+                2,
+            ),
+        ] {
+            let error = read_from(&script).unwrap_err();
+            let sentence = error.to_string();
+            assert!(
+                matches!(error, Error::FfmpegFailed { frames, .. } if frames == count),
+                "{sentence}"
+            );
+            assert!(sentence.contains("bad clip"), "{sentence}");
+        }
+        let error = read_from(&format!("{frames}; kill -9 $$")).unwrap_err();
+        assert!(matches!(error, Error::FfmpegFailed { .. }), "{error}");
+        let error = read_from(&format!("{frames}; printf 'FRAME\\n5'")).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::Truncated {
+                    frame: 2,
+                    got: 1,
+                    expected: 2
+                }
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let command = Command::new("samite-no-such-program");
+        let error = Decoder::start(command, Path::new("clip.mkv")).err();
+        assert!(matches!(error, Some(Error::FfmpegMissing)));
+    }
+
+    #[test]
+    fn a_decoder_that_is_dropped_is_killed() {
+        let mut command = Command::new("sh");
+        let script = r"printf 'YUV4MPEG2 W1 H1 Cmono\n'; while :; do printf 'FRAME\n1'; done";
+        command.args(["-c", script]);
+        let mut decoder = Decoder::start(command, Path::new("endless.mkv")).unwrap();
+        let mut frame = Frame::black(decoder.reader.size());
+        assert!(decoder.read(&mut frame).unwrap());
+        // Returns only when the child has ended.
+        drop(decoder);
+    }
+}
