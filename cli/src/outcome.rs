@@ -151,12 +151,18 @@ impl Outcome {
                     again: false,
                 });
             }
-            Event::Ended { name, exit, again } => {
+            Event::Ended {
+                name,
+                exit,
+                again,
+                at,
+            } => {
+                let ended = at.saturating_duration_since(self.begin);
                 let name = name.to_string();
                 // The last one of this name: a unit that is started again is another process.
                 let mut units = run.units.iter_mut().rev();
                 if let Some(unit) = units.find(|unit| unit.unit == name) {
-                    unit.ended = Some(now);
+                    unit.ended = Some(seconds(ended));
                     unit.exit = Some(How::from(*exit));
                     unit.again = *again;
                 }

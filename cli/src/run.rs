@@ -421,6 +421,7 @@ fn run_to_end(
             name,
             exit,
             again: false,
+            ..
         } = &event
         {
             ends.tell(name, *exit);

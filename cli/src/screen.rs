@@ -219,6 +219,7 @@ impl Screen {
                 name,
                 exit,
                 again: true,
+                ..
             } if !is_quiet() => Shown::note(format_args!("{name} {exit}, and is started again")),
             Event::Missed { name, exit, said } if !is_quiet() => {
                 let said = said.last().map_or("", String::as_str);

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Instant;
 
 /// A longer line is shown in pieces, so that a unit cannot exhaust the launcher's memory.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -37,7 +38,9 @@ pub enum Event<'a> {
         /// The report.
         progress: Progress,
     },
-    /// A process ended. The processes of a job that could not be started are ended without it.
+    /// A process ended, and it is known whether it is started again: for a unit that is, the event
+    /// comes after the pause. The processes of a job that could not be started are ended without
+    /// it.
     Ended {
         /// The process.
         name: &'a Name,
@@ -45,6 +48,8 @@ pub enum Event<'a> {
         exit: crate::Exit,
         /// Whether it failed and is started again.
         again: bool,
+        /// When the launcher noticed the end.
+        at: Instant,
     },
     /// All units have ended well. The agent of the job is still there.
     UnitsEnded,

@@ -46,6 +46,8 @@ pub(crate) struct Process {
     was_killed: bool,
     child: Child,
     exit: Option<Exit>,
+    /// When its end was noticed.
+    pub(crate) ended_at: Option<Instant>,
 }
 
 impl Process {
@@ -115,6 +117,7 @@ impl Process {
             was_killed: false,
             child,
             exit: None,
+            ended_at: None,
         }
     }
 
@@ -153,8 +156,12 @@ impl Process {
 
     /// Returns the event of its end.
     pub(crate) fn ended(&self, exit: Exit, again: bool) -> Event<'_> {
-        let name = &self.name;
-        Event::Ended { name, exit, again }
+        Event::Ended {
+            name: &self.name,
+            exit,
+            again,
+            at: self.ended_at.unwrap_or_else(Instant::now),
+        }
     }
 
     pub(crate) fn pid(&self) -> u32 {

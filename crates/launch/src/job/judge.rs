@@ -113,7 +113,7 @@ impl Job<'_> {
         }
     }
 
-    /// Starts a unit for another time. If that fails, the job ends.
+    /// Starts a unit for another time. If that fails, the job ends, unless the unit is optional.
     fn start_again(&mut self, index: usize, exit: Exit, on_event: &mut dyn FnMut(Event<'_>)) {
         let old = &self.processes[index];
         let (Some((program, _)), Some(rank)) = (self.units.program_of(old), old.name.rank()) else {
@@ -126,6 +126,15 @@ impl Job<'_> {
         on_event(old.ended(exit, started.is_ok()));
         let mut unit = match started {
             Ok(unit) => unit,
+            Err(error) if self.units.is_optional(old) => {
+                let cause = std::error::Error::source(&error);
+                let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+                return on_event(Event::Missed {
+                    name: &old.name,
+                    exit,
+                    said: vec![format!("{error}{cause}")],
+                });
+            }
             Err(error) => return self.fail(Failure::other(Claim::Own, error)),
         };
         on_event(unit.started());

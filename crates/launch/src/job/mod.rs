@@ -343,6 +343,7 @@ impl Job<'_> {
     fn reap_one(&mut self, index: usize, on_event: &mut dyn FnMut(Event<'_>)) -> Option<Exit> {
         let process = &mut self.processes[index];
         let exit = process.reap()?;
+        process.ended_at = Some(Instant::now());
         if let Some(guard) = &mut self.guard {
             guard.forget(process.pid());
         }

@@ -1,6 +1,7 @@
 //! Units that are started again, cannot be started, or are optional.
 
 use super::*;
+use std::time::Instant;
 
 #[test]
 fn a_unit_that_fails_is_started_again() {
@@ -86,6 +87,51 @@ fn a_unit_that_cannot_be_started_later_ends_the_job_as_a_failure_does() {
         assert!(!matches!(event, Event::Ended { again: true, .. }));
     });
     check_start(result, &seen, "flaky.0", &file("made"));
+}
+
+#[test]
+fn the_job_goes_on_without_an_optional_unit_that_cannot_be_started_again() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let [made, gone] = ["made", "gone"].map(|name| folder.path().join(name));
+    let path = made.display().to_string();
+    let mut viewer = sh("viewer", &format!("cd /; rmdir {path}; : > {path}; exit 3"));
+    viewer.setup.cwd = Some(made.clone());
+    (viewer.restart, viewer.optional) = (1, true);
+    let wait = format!("until [ -e {} ]; do sleep 0.01; done", gone.display());
+    let mut missed = Vec::new();
+    let (result, _) = watch(&plan([viewer, sh("solver", &wait)]), |event, _| {
+        if let Event::Missed { name, exit, said } = event {
+            missed.push((name.to_string(), *exit));
+            assert!(said[0].contains(&path), "{said:?}");
+            std::fs::write(&gone, "").expect("the folder is there");
+        }
+    });
+    result.expect("the solver ends well");
+    assert_eq!(missed, [("viewer.0".to_owned(), Exit::Code(3))]);
+}
+
+/// The event of an end comes when it is known what follows, but it says when the end was.
+#[test]
+fn there_is_a_pause_between_an_end_and_the_next_start() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let mut flaky = failing(&folder.path().join("lives"));
+    flaky.restart = 3;
+    let (mut pauses, mut ended) = (Vec::new(), None);
+    let (result, _) = watch(&plan([flaky]), |event, _| match event {
+        Event::Started { .. } => pauses.extend(ended.map(|at: Instant| at.elapsed())),
+        Event::Ended { at, .. } => ended = Some(*at),
+        _ => {}
+    });
+    result.expect_err("it never ends well");
+    let least = [10, 20, 40].map(Duration::from_millis);
+    assert_eq!(pauses.len(), least.len());
+    assert!(
+        pauses
+            .iter()
+            .zip(least)
+            .all(|(pause, least)| *pause >= least),
+        "{pauses:?}"
+    );
 }
 
 #[test]
