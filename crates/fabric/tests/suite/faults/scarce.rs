@@ -143,6 +143,9 @@ fn no_memory_for_a_ring() {
         let members = fabric.job()?;
         let (zero, one) = (members[0], members[1]);
         if fabric.me() == zero {
+            // A ring is made at once only of memory that this process has; otherwise the signal
+            // waits for the agent, and what is allocated meanwhile takes that memory.
+            drop(fabric.allocate(2 << 20)?);
             fabric.signal(one, 1)?; // Our ring to the other one is made.
             let mut all = Vec::new();
             let refusal = loop {
