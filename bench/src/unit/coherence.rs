@@ -87,7 +87,7 @@ impl Unit {
     fn events(&self, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
         let (own, other) = (&chunks[self.rank], &chunks[1 - self.rank]);
         let present = |chunk: &Chunk<u8>| Ok::<Version, anyhow::Error>(chunk.snapshot()?.version());
-        let mut events = other.subscribe(Policy::Every, present(other)?);
+        let mut events = other.subscribe(Policy::Every, present(other)?)?;
         let content = vec![0_u8; own.len() as usize];
         self.fabric.barrier(&self.members)?;
         let begin = Instant::now();

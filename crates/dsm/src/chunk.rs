@@ -3,10 +3,13 @@
 use crate::client::{Client, OwnGuards, millis};
 use crate::error::{Error, Result};
 use crate::guard::{
-    Buffer, Committed, Content, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
+    Buffer, Committed, Content, Draft, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
 };
-use crate::protocol::{self, Answer, ChunkId, Fault, INLINE, Kind, Mode, Request, Version};
-use crate::subscription::{Policy, Subscription};
+use crate::protocol::{
+    self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Policy, PutFrom, Request,
+    SubscriptionId, Version,
+};
+use crate::subscription::Subscription;
 use samite_fabric::SegmentKey;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -43,6 +46,7 @@ pub struct Chunk<T> {
 /// What all handles of a chunk in this process share.
 #[derive(Debug)]
 struct Shared<T> {
+    client: Arc<Client>,
     id: ChunkId,
     name: String,
     bytes: u64,
@@ -52,6 +56,17 @@ struct Shared<T> {
     own: Option<OwnGuards>,
     /// The version that was read last.
     last: Mutex<Option<Arc<Committed<T>>>>,
+    /// Memory of the server for the next draft.
+    spare: Mutex<Option<(GuardId, SegmentKey)>>,
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        let spare = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some((draft, _)) = spare.take() {
+            self.client.release(self.id, draft);
+        }
+    }
 }
 
 impl<T> Clone for Chunk<T> {
@@ -78,12 +93,14 @@ impl<T: Elem> Chunk<T> {
             return Ok(Chunk { client, shared });
         }
         let shared = Arc::new(Shared {
+            client: client.clone(),
             id,
             name: name.to_owned(),
             bytes,
             maps: AtomicBool::new(true),
             own: client.enroll(id)?,
             last: Mutex::new(None),
+            spare: Mutex::new(None),
         });
         let weak = Arc::downgrade(&shared);
         known().insert(id, weak);
@@ -235,8 +252,8 @@ impl<T: Elem> Chunk<T> {
         Ok(self.read()?.into_snapshot())
     }
 
-    /// Writes the whole chunk and commits it under that tag, as soon as nobody has a guard. One
-    /// request for a short chunk, two for a long one. Returns the new version.
+    /// Writes the whole chunk and commits it under that tag, as soon as nobody has a guard: one
+    /// request. Returns the new version.
     ///
     /// # Errors
     /// [`Error::Length`]; [`Error::Late`], which names the processes that have guards.
@@ -249,29 +266,145 @@ impl<T: Elem> Chunk<T> {
                 len: self.len(),
             });
         }
-        if self.shared.bytes > INLINE {
-            let mut guard = self.write()?;
-            guard.copy_from_slice(elements);
-            return guard.commit(tag);
+        if self.shared.bytes > INLINE && self.maps() {
+            let mut draft = self.draft()?;
+            draft.copy_from_slice(elements);
+            return draft.put(tag);
         }
-        let deadline = self.client.fabric.deadline();
-        let request = Request::Put {
-            chunk: self.id(),
-            tag,
-            data: bytemuck::cast_slice(elements).to_vec(),
-            timeout: millis(deadline),
+        self.check_sent()?;
+        let bytes = bytemuck::cast_slice(elements).to_vec();
+        self.put_from(PutFrom::Inline(bytes), tag)
+    }
+
+    /// Returns memory to write the next version in, without a guard: others read and write the
+    /// chunk meanwhile. [`Draft::put`] publishes it. What it contains at first is unspecified. A
+    /// process has the memory of one more version while it keeps a chunk of which it has put
+    /// drafts.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]; [`Error::TooMany`].
+    pub fn draft(&self) -> Result<Draft<T>> {
+        let of = |buffer, id| Draft {
+            chunk: self.clone(),
+            buffer: Some(buffer),
+            id,
         };
-        match self.client.ask(deadline, "a put", &request)? {
-            Answer::Committed { version } => Ok(version),
+        if self.shared.bytes > INLINE && self.maps() {
+            let spare = self.spare().take();
+            let (id, key) = match spare {
+                Some((id, key)) => (id, Some(key)),
+                None => self.ask_draft()?,
+            };
+            let given = of(Buffer::Sent(Vec::new()), Some(id));
+            if let Some(key) = key
+                && let Some(borrowed) = self.client.fabric.borrow(key)?
+            {
+                let mut given = given;
+                given.buffer = Some(Buffer::Mapped(borrowed));
+                return Ok(given);
+            }
+            self.maps_not();
+        }
+        self.check_sent()?;
+        Ok(of(Buffer::Sent(self.zeros()?), None))
+    }
+
+    fn ask_draft(&self) -> Result<(GuardId, Option<SegmentKey>)> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Draft { chunk: self.id() };
+        match self.client.ask(deadline, "memory of a chunk", &request)? {
+            Answer::Drafted { draft, buffer } => Ok((draft, buffer)),
             other => Err(self.refused(other, "write", deadline)),
         }
     }
 
-    /// Returns a subscription to the commits after a version: those after the present one are
-    /// missed by nobody who asks for the version first. `Version::default()` is the one before the
-    /// first commit.
-    pub fn subscribe(&self, policy: Policy, after: Version) -> Subscription<T> {
-        Subscription::new(self.clone(), policy, after)
+    pub(crate) fn put_from(&self, from: PutFrom, tag: u64) -> Result<Version> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Put {
+            chunk: self.id(),
+            tag,
+            from,
+            timeout: millis(deadline),
+        };
+        match self.client.ask(deadline, "a put", &request)? {
+            Answer::Committed { version, draft } => {
+                if let Some(next) = draft
+                    && let Some((other, _)) = self.spare().replace(next)
+                {
+                    self.client.release(self.id(), other);
+                }
+                Ok(version)
+            }
+            other => Err(self.refused(other, "write", deadline)),
+        }
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Option<(GuardId, SegmentKey)>> {
+        let spare = self.shared.spare.lock();
+        spare.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if the memory of the server can be mapped here, as far as is known.
+    fn maps(&self) -> bool {
+        // ORDERING: it only saves requests for memory that cannot be mapped.
+        self.shared.maps.load(Ordering::Relaxed)
+    }
+
+    fn maps_not(&self) {
+        // ORDERING: as above.
+        self.shared.maps.store(false, Ordering::Relaxed);
+    }
+
+    /// Checks that the content can be sent.
+    fn check_sent(&self) -> Result<()> {
+        let bytes = self.shared.bytes;
+        match bytes > MOST_SENT {
+            false => Ok(()),
+            true => Err(Error::NoMemory {
+                chunk: self.shared.name.clone(),
+                bytes,
+                why: format!(
+                    "this process does not map the memory of the server, and sends at most \
+                     {MOST_SENT} bytes with a commit: use shorter chunks"
+                ),
+            }),
+        }
+    }
+
+    /// Subscribes to the commits after a version: those after the present one are missed by nobody
+    /// who asks for the version first. `Version::default()` is the one before the first commit.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`]; those of the fabric.
+    pub fn subscribe(&self, policy: Policy, after: Version) -> Result<Subscription<T>> {
+        Subscription::begin(self.clone(), (policy, false), after)
+    }
+
+    /// As [`Chunk::subscribe`], and each event brings the content of its version:
+    /// [`Subscription::next_version`] returns it without a request. The server keeps the versions
+    /// that were told of until they are taken, at most as many as the policy lets wait.
+    ///
+    /// # Errors
+    /// As [`Chunk::subscribe`].
+    pub fn subscribe_with_content(
+        &self,
+        policy: Policy,
+        after: Version,
+    ) -> Result<Subscription<T>> {
+        Subscription::begin(self.clone(), (policy, true), after)
+    }
+
+    pub(crate) fn begin_subscription(
+        &self,
+        policy: Policy,
+        with_content: bool,
+        after: Version,
+    ) -> Result<SubscriptionId> {
+        let wants = (policy, with_content);
+        match self.client.subscribe(self.id(), wants, after)? {
+            (id, Answer::Subscribed) => Ok(id),
+            (_, other) => Err(self.refused(other, "read", self.client.fabric.deadline())),
+        }
     }
 
     fn acquire(&self, mode: Mode) -> Result<Given<T>> {
@@ -279,8 +412,7 @@ impl<T: Elem> Chunk<T> {
         let request = Request::Acquire {
             chunk: self.id(),
             mode,
-            // ORDERING: as at the store.
-            in_place: self.shared.maps.load(Ordering::Relaxed),
+            in_place: self.maps(),
             timeout: millis(deadline),
         };
         let (word, what) = match mode {
@@ -312,7 +444,7 @@ impl<T: Elem> Chunk<T> {
     }
 
     /// Returns the content of a version; `None` if its memory has been given up.
-    fn content(&self, content: &protocol::Content) -> Result<Option<Content<T>>> {
+    pub(crate) fn content(&self, content: &protocol::Content) -> Result<Option<Content<T>>> {
         match content {
             protocol::Content::Zeros => Ok(Some(Content::Copied(self.zeros()?))),
             protocol::Content::Inline(bytes) => {
@@ -366,8 +498,12 @@ impl<T: Elem> Chunk<T> {
             Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
             Answer::Failed(Fault::TooMany { most }) => Error::TooMany { most },
             Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
-            Answer::Failed(Fault::Late { holders, before }) => {
-                let holders = holders.into_iter();
+            Answer::Failed(Fault::Late {
+                holders,
+                before,
+                full,
+            }) => {
+                let (holders, full) = (holders.into_iter(), full.into_iter());
                 let named = |(process, mode)| (self.client.named(process), mode);
                 Error::Late {
                     chunk,
@@ -375,6 +511,7 @@ impl<T: Elem> Chunk<T> {
                     after,
                     holders: holders.map(named).collect(),
                     before,
+                    full: full.map(|process| self.client.named(process)).collect(),
                 }
             }
             other => Error::Nonsense(format!("{other:?}")),
@@ -414,20 +551,9 @@ impl<T: Elem> Given<T> {
         let buffer = match borrowed {
             Some(borrowed) => Buffer::Mapped(borrowed),
             None => {
-                let bytes = chunk.shared.bytes;
-                if bytes > MOST_SENT {
-                    return Err(Error::NoMemory {
-                        chunk: chunk.shared.name.clone(),
-                        bytes,
-                        why: format!(
-                            "this process does not map the memory of the server, and sends at most \
-                             {MOST_SENT} bytes with a commit: use shorter chunks"
-                        ),
-                    });
-                }
-                // ORDERING: it only saves requests for memory that cannot be mapped.
+                chunk.check_sent()?;
                 if self.buffer.is_some() {
-                    chunk.shared.maps.store(false, Ordering::Relaxed);
+                    chunk.maps_not();
                 }
                 Buffer::Sent(chunk.zeros()?)
             }

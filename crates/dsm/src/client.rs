@@ -1,14 +1,18 @@
 //! The requests of a process, and their answers.
 
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, ChunkId, Process, Request, Ticket};
+use crate::protocol::{
+    Answer, ChunkId, GuardId, Policy, Process, Request, SubscriptionId, Ticket, Told, Version,
+};
 use crate::service::{ChunkService, LINE, WORDS};
 use samite_fabric::agent::{self, Host};
-use samite_fabric::rpc::{Life, ServiceId};
+use samite_fabric::rpc::{self, Life, ServiceId};
 use samite_fabric::{Fabric, Layer, Named, Segment, SegmentKey};
 use samite_mem::SharedBytes;
 use std::any::Any;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -17,6 +21,16 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long a domain may exist before its server of chunks.
 const BEGINNING: Duration = Duration::from_secs(5);
+
+/// How long a thread that waits for an event yields its processor before it waits as usual.
+const YIELDING: Duration = Duration::from_micros(200);
+
+/// The most bytes of events that wait to be taken. Servers tell of no more than a few before they
+/// are taken.
+const INBOX: u64 = 64 << 20;
+
+/// The number of the next subscription of this process.
+static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(0);
 
 /// The name of this layer of a fabric.
 const LAYER: &str = "dsm";
@@ -35,8 +49,17 @@ pub(crate) struct Client {
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
+    events: Mutex<Events>,
     /// Notes that could not be sent in time. They are sent before the next request.
     unsent: Mutex<VecDeque<Vec<u8>>>,
+}
+
+/// What the server has told, by subscription.
+#[derive(Debug, Default)]
+struct Events {
+    /// `None` before the first subscription.
+    inbox: Option<rpc::Server>,
+    told: HashMap<SubscriptionId, VecDeque<Told>>,
 }
 
 /// The words in which this process counts read guards that it takes itself: one for each chunk that
@@ -105,6 +128,7 @@ impl Client {
             own,
             chunks: Mutex::default(),
             words: Mutex::default(),
+            events: Mutex::default(),
             unsent: Mutex::default(),
         })
     }
@@ -147,6 +171,17 @@ impl Client {
         Ok(())
     }
 
+    /// Ends a guard or a draft; later, if that cannot be told now.
+    pub(crate) fn release(&self, chunk: ChunkId, guard: GuardId) {
+        let note = Request::Release { chunk, guard };
+        if std::thread::panicking() {
+            self.unsent().push_back(encode(&note));
+        } else if let Err(error) = self.tell(&note) {
+            // The server ends the guard when it learns of the end of this process.
+            tracing::debug!(%error, "a guard is released later");
+        }
+    }
+
     fn unsent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,6 +200,115 @@ impl Client {
                 return Err(error.into());
             }
         }
+    }
+
+    /// Subscribes to the commits of a chunk. Returns the answer.
+    pub(crate) fn subscribe(
+        &self,
+        chunk: ChunkId,
+        (policy, with_content): (Policy, bool),
+        after: Version,
+    ) -> Result<(SubscriptionId, Answer)> {
+        // ORDERING: only the number counts.
+        let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
+        let inbox = {
+            let mut events = self.events();
+            if events.inbox.is_none() {
+                events.inbox = self.fabric.serve_own(INBOX);
+            }
+            let inbox = events.inbox.as_ref().ok_or(Error::TooMany { most: 0 })?;
+            let number = inbox.service().number();
+            events.told.insert(id, VecDeque::new());
+            number
+        };
+        let request = Request::Subscribe {
+            chunk,
+            id,
+            inbox,
+            after,
+            policy,
+            with_content,
+        };
+        let answer = self.ask(self.fabric.deadline(), "a subscription", &request);
+        if !matches!(answer, Ok(Answer::Subscribed)) {
+            self.events().told.remove(&id);
+        }
+        Ok((id, answer?))
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn end_subscription(&self, chunk: ChunkId, id: SubscriptionId) {
+        self.events().told.remove(&id);
+        let note = Request::Unsubscribe { chunk, id };
+        if std::thread::panicking() {
+            self.unsent().push_back(encode(&note));
+        } else if let Err(error) = self.tell(&note) {
+            tracing::debug!(%error, "a subscription is ended later");
+        }
+    }
+
+    /// Waits until the server has told one of these subscriptions anything. Returns `None` after
+    /// the deadline.
+    pub(crate) fn await_told(
+        &self,
+        ids: &[SubscriptionId],
+        deadline: Duration,
+    ) -> Result<Option<(SubscriptionId, Told)>> {
+        if let Err(error) = self.send_notes() {
+            tracing::debug!(%error, "notes wait");
+        }
+        let begin = self.fabric.now();
+        let passed = || self.fabric.now().saturating_sub(begin);
+        // A server that has no processor of its own gets this one.
+        while self.own.is_none() && passed() < YIELDING.min(deadline) {
+            self.fabric.progress();
+            if let Some(told) = self.told(ids) {
+                return Ok(Some(told));
+            }
+            std::thread::yield_now();
+        }
+        let has_more = Cell::new(false);
+        let look = || {
+            has_more.set(self.serve());
+            self.told(ids)
+        };
+        let what = "a commit of another process";
+        let left = deadline.saturating_sub(passed());
+        let peer = [self.server.peer];
+        let told = self
+            .fabric
+            .wait_stepping_within(left, what, &peer, look, || has_more.get());
+        match told {
+            Ok(told) => Ok(Some(told)),
+            Err(samite_fabric::Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns what one of these subscriptions was told.
+    fn told(&self, ids: &[SubscriptionId]) -> Option<(SubscriptionId, Told)> {
+        let mut events = self.events();
+        let Events { inbox, told } = &mut *events;
+        while let Some(heard) = inbox.as_ref().and_then(rpc::Server::take) {
+            if heard.from != self.server {
+                continue;
+            }
+            match postcard::take_from_bytes::<Told>(&heard.bytes) {
+                // Others are of subscriptions that have ended.
+                Ok((new, [])) => {
+                    if let Some(queue) = told.get_mut(&new.id) {
+                        queue.push_back(new);
+                    }
+                }
+                _ => tracing::debug!("{} bytes that are no events", heard.bytes.len()),
+            }
+        }
+        let next = |id: &SubscriptionId| Some((*id, told.get_mut(id)?.pop_front()?));
+        ids.iter().find_map(next)
+    }
+
+    fn events(&self) -> MutexGuard<'_, Events> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks to take read guards of a chunk without messages; `None` if that is not possible.

@@ -61,7 +61,7 @@ pub enum Error {
     /// The deadline has passed while others had guards.
     #[error(
         "no guard to {mode} the chunk \"{chunk}\" within {after:?}: {}; drop guards earlier, or raise the deadline",
-        said_of(holders, *before)
+        said_of(holders, *before, full)
     )]
     Late {
         /// The chunk.
@@ -74,6 +74,8 @@ pub enum Error {
         holders: Vec<(Named<Process>, Mode)>,
         /// The number of requests that wait before this one.
         before: u64,
+        /// The subscribers that let writers wait, and have as many events to take as they may.
+        full: Vec<Named<Process>>,
     },
     /// Nothing was committed in time.
     #[error("nothing was committed to the chunk \"{chunk}\" within {after:?}")]
@@ -136,12 +138,16 @@ samite_mem::error_codes!(Error, "dsm", {
 /// The result of an operation on chunks.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-fn said_of(holders: &[(Named<Process>, Mode)], before: u64) -> String {
+fn said_of(holders: &[(Named<Process>, Mode)], before: u64, full: &[Named<Process>]) -> String {
     let said = |(who, mode): &(Named<Process>, Mode)| match mode {
         Mode::Read => format!("{who} reads it"),
         Mode::Write => format!("{who} writes it"),
     };
     let mut all: Vec<String> = holders.iter().map(said).collect();
+    all.extend(
+        full.iter()
+            .map(|who| format!("{who} has not taken its events")),
+    );
     if before > 0 {
         all.push(format!("{before} requests wait before"));
     }

@@ -2,7 +2,7 @@
 
 use crate::chunk::{Chunk, Elem};
 use crate::error::Result;
-use crate::protocol::{Answer, Fault, GuardId, Request, Version};
+use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -81,14 +81,7 @@ impl<T: Elem> Drop for Held<T> {
         if self.has_ended {
             return;
         }
-        let release = Request::Release {
-            chunk: self.chunk.id(),
-            guard: self.guard,
-        };
-        if let Err(error) = self.chunk.client.tell(&release) {
-            // The server ends the guard when it learns of the end of this process.
-            tracing::debug!(chunk = self.chunk.name(), %error, "a guard was not released");
-        }
+        self.chunk.client.release(self.chunk.id(), self.guard);
     }
 }
 
@@ -213,7 +206,7 @@ impl<T: Elem> WriteGuard<T> {
             Answer::Committed { .. } | Answer::Failed(Fault::Fenced)
         );
         match answer {
-            Answer::Committed { version } => Ok(version),
+            Answer::Committed { version, .. } => Ok(version),
             other => Err(chunk.refused(other, "write", deadline)),
         }
     }
@@ -223,20 +216,86 @@ impl<T: Elem> Deref for WriteGuard<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        match &self.buffer {
-            Some(Buffer::Mapped(borrowed)) => borrowed.as_slice(),
-            Some(Buffer::Sent(elements)) => elements,
-            None => &[],
-        }
+        Buffer::as_slice(&self.buffer)
     }
 }
 
 impl<T: Elem> DerefMut for WriteGuard<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.buffer {
+        Buffer::as_mut_slice(&mut self.buffer)
+    }
+}
+
+impl<T: Elem> Buffer<T> {
+    fn as_slice(buffer: &Option<Buffer<T>>) -> &[T] {
+        match buffer {
+            Some(Buffer::Mapped(borrowed)) => borrowed.as_slice(),
+            Some(Buffer::Sent(elements)) => elements,
+            None => &[],
+        }
+    }
+
+    fn as_mut_slice(buffer: &mut Option<Buffer<T>>) -> &mut [T] {
+        match buffer {
             Some(Buffer::Mapped(borrowed)) => borrowed.as_mut_slice(),
             Some(Buffer::Sent(elements)) => elements,
             None => &mut [],
         }
+    }
+}
+
+/// The next version of a chunk, while it is written: nobody else sees it, and nobody waits for it.
+/// One that is dropped changes nothing. Dereferences to the elements. Thread: any.
+#[derive(Debug)]
+pub struct Draft<T: Elem> {
+    pub(crate) chunk: Chunk<T>,
+    /// `None` after the put has begun.
+    pub(crate) buffer: Option<Buffer<T>>,
+    /// Its number at the server, if it is memory of the server.
+    pub(crate) id: Option<GuardId>,
+}
+
+impl<T: Elem> Draft<T> {
+    /// Publishes it under a tag, as soon as nobody has a guard of the chunk: one request. Returns
+    /// the new version. Completion: as [`WriteGuard::commit`].
+    ///
+    /// # Errors
+    /// [`Error::Late`](crate::Error::Late): it is dropped.
+    pub fn put(mut self, tag: u64) -> Result<Version> {
+        let from = match (self.buffer.take(), self.id.take()) {
+            // The server gets its memory back before it is asked to publish it.
+            (Some(Buffer::Mapped(borrowed)), Some(id)) => {
+                drop(borrowed);
+                PutFrom::Draft(id)
+            }
+            (buffer, _) => {
+                let elements = Buffer::as_slice(&buffer);
+                PutFrom::Inline(bytemuck::cast_slice(elements).to_vec())
+            }
+        };
+        self.chunk.put_from(from, tag)
+    }
+}
+
+impl<T: Elem> Drop for Draft<T> {
+    fn drop(&mut self) {
+        self.buffer = None;
+        if let Some(id) = self.id.take() {
+            self.chunk.client.release(self.chunk.id(), id);
+        }
+    }
+}
+
+impl<T: Elem> Deref for Draft<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        Buffer::as_slice(&self.buffer)
+    }
+}
+
+impl<T: Elem> DerefMut for Draft<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        Buffer::as_mut_slice(&mut self.buffer)
     }
 }

@@ -11,7 +11,7 @@
 //! let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
 //! let dsm = Dsm::join(&fabric)?;
 //! let frame = dsm.alloc::<f64>("frame", 1_000_000)?; // in any other process: dsm.lookup("frame")
-//! let mut changes = frame.subscribe(Policy::Every, Version::default());
+//! let mut changes = frame.subscribe(Policy::Every, Version::default())?;
 //!
 //! let mut guard = frame.write()?; // shared memory: nothing is copied
 //! guard.fill(1.5);
@@ -26,7 +26,7 @@
 //!
 //! # Core objects
 //! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
-//! * [`ReadGuard`], [`WriteGuard`], [`Snapshot`]: its content. Where the memory of the server is
+//! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the server is
 //!   mapped, they are views of it: nothing is copied.
 //! * [`Subscription`]: its commits.
 //! * [`protocol`]: the messages, and the pure state machines.
@@ -34,7 +34,7 @@
 //!
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `subscription` · `client` (requests) ·
-//! `service/` (the server) · `protocol/{ids, message, directory, cache, server}` · `error`
+//! `service/` (the server) · `protocol/{ids, message, directory, cache, subscribers, server}` · `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
 //! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).
@@ -58,6 +58,6 @@ mod subscription;
 pub use chunk::{Chunk, Elem};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
-pub use guard::{ReadGuard, Snapshot, WriteGuard};
-pub use protocol::{Event, Process, Version};
-pub use subscription::{Policy, Subscription};
+pub use guard::{Draft, ReadGuard, Snapshot, WriteGuard};
+pub use protocol::{Event, Policy, Process, Version};
+pub use subscription::Subscription;

@@ -1,40 +1,55 @@
 //! Subscriptions to the commits of a chunk.
 
 use crate::chunk::{Chunk, Elem};
-use crate::client::millis;
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, Event, Request, Version};
+use crate::guard::{Committed, Snapshot};
+use crate::protocol::{Content, Event, Policy, Request, SubscriptionId, Told, Version};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Which commits a subscriber hears of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// Each one, in order, once. A subscriber that is more than a thousand behind gets
-    /// [`Error::Lagged`].
-    Every,
-    /// The last one, whenever it asks.
-    Latest,
-}
+/// The most events that are acknowledged by one note.
+const BATCH: u32 = 32;
 
 /// A subscription: tells of commits in the order of their versions, each once. An event is told
-/// when its version can be read. Thread: any; one at a time.
+/// when its version can be read. An iterator over events, which never ends. Thread: any; one at a
+/// time.
+///
+/// A handler of events is a loop of the caller's own thread, and may do with the chunk what it
+/// likes: write it, or subscribe again.
+///
+/// Dropped, it ends; a subscription that begins at [`Subscription::after`] goes on.
 #[derive(Debug)]
-pub struct Subscription<T> {
+pub struct Subscription<T: Elem> {
     chunk: Chunk<T>,
-    policy: Policy,
+    id: SubscriptionId,
     after: Version,
-    events: VecDeque<Event>,
+    /// Those that have arrived; the content of a version comes with its event.
+    events: VecDeque<(Event, Option<Content>)>,
+    /// How many may be taken before the server has to hear of it, and how many were.
+    batch: u32,
+    taken: u32,
 }
 
 impl<T: Elem> Subscription<T> {
-    pub(crate) fn new(chunk: Chunk<T>, policy: Policy, after: Version) -> Self {
-        Subscription {
+    pub(crate) fn begin(
+        chunk: Chunk<T>,
+        (policy, with_content): (Policy, bool),
+        after: Version,
+    ) -> Result<Self> {
+        let id = chunk.begin_subscription(policy, with_content, after)?;
+        Ok(Subscription {
             chunk,
-            policy,
+            id,
             after,
             events: VecDeque::new(),
-        }
+            batch: match policy {
+                Policy::Every => BATCH,
+                Policy::Lossless { high_water } => (high_water / 2).clamp(1, BATCH),
+                Policy::Latest => 1,
+            },
+            taken: 0,
+        })
     }
 
     /// Waits for the next commit, up to the deadline of the fabric.
@@ -51,19 +66,62 @@ impl<T: Elem> Subscription<T> {
     /// # Errors
     /// As [`Subscription::next_event`].
     pub fn next_within(&mut self, deadline: Duration) -> Result<Event> {
-        if self.events.is_empty() {
-            self.fetch(deadline)?;
-        }
-        match self.events.pop_front() {
-            Some(event) => {
-                self.after = event.version;
-                Ok(event)
-            }
-            None => Err(Error::NoEvent {
-                chunk: self.chunk.name().to_owned(),
-                after: deadline,
+        let (event, _) = self.pop(deadline)?;
+        self.took();
+        Ok(event)
+    }
+
+    /// As [`Subscription::next_event`], and returns the content of that version. It came with the
+    /// event if the subscription is one [with content](Chunk::subscribe_with_content), and is
+    /// asked for otherwise.
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`]. [`Error::Lagged`]: a later version was committed before the content of
+    /// this one was taken; that cannot happen with [`Policy::Lossless`] and content, unless this
+    /// process was stopped.
+    pub fn next_version(&mut self) -> Result<Snapshot<T>> {
+        let (event, content) = self.pop(self.chunk.client.fabric.deadline())?;
+        let found = match content {
+            Some(content) => self.chunk.content(&content)?.map(|content| {
+                Snapshot(Arc::new(Committed {
+                    content,
+                    version: event.version,
+                    tag: event.tag,
+                    number: 0,
+                }))
             }),
+            None => Some(self.chunk.snapshot()?).filter(|found| found.version() == event.version),
+        };
+        self.took();
+        found.ok_or_else(|| self.lagged(1))
+    }
+
+    /// Waits until one of several subscriptions has an event, and returns its place. The first
+    /// ones come first.
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`], which names the chunk of the first one; there is none if `all` is empty.
+    pub fn select(all: &mut [&mut Subscription<T>], deadline: Duration) -> Result<usize> {
+        if let Some(ready) = all.iter().position(|one| !one.events.is_empty()) {
+            return Ok(ready);
         }
+        let Some(first) = all.first() else {
+            return Err(no_event("", deadline));
+        };
+        let (client, ids) = (first.chunk.client.clone(), all.iter().map(|one| one.id));
+        let ids: Vec<_> = ids.collect();
+        let (id, told) = client
+            .await_told(&ids, deadline)?
+            .ok_or_else(|| no_event(first.chunk.name(), deadline))?;
+        let place = ids.iter().position(|of| *of == id);
+        let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
+        all[place].add(told)?;
+        Ok(place)
+    }
+
+    /// Returns the chunk.
+    pub fn chunk(&self) -> &Chunk<T> {
+        &self.chunk
     }
 
     /// Returns the version after which it goes on: a subscription that begins there tells of the
@@ -72,30 +130,82 @@ impl<T: Elem> Subscription<T> {
         self.after
     }
 
-    fn fetch(&mut self, deadline: Duration) -> Result<()> {
-        let request = Request::Next {
-            chunk: self.chunk.id(),
-            after: self.after,
-            is_latest: self.policy == Policy::Latest,
-            timeout: millis(deadline),
-        };
-        match self
-            .chunk
-            .client
-            .ask(deadline, "a commit of another process", &request)?
-        {
-            Answer::Events { events, missed } => {
-                self.events = events.into();
-                if missed == 0 {
-                    return Ok(());
-                }
-                self.after.0 += missed;
-                Err(Error::Lagged {
-                    chunk: self.chunk.name().to_owned(),
-                    missed,
-                })
-            }
-            other => Err(self.chunk.refused(other, "read", deadline)),
+    fn pop(&mut self, deadline: Duration) -> Result<(Event, Option<Content>)> {
+        if self.events.is_empty() {
+            let told = self.chunk.client.await_told(&[self.id], deadline)?;
+            let (_, told) = told.ok_or_else(|| no_event(self.chunk.name(), deadline))?;
+            self.add(told)?;
         }
+        let next = self.events.pop_front();
+        let (event, content) = next.ok_or_else(|| Error::Nonsense("no event".to_owned()))?;
+        self.after = event.version;
+        Ok((event, content))
+    }
+
+    /// Adds what was told.
+    fn add(&mut self, told: Told) -> Result<()> {
+        let Told {
+            events,
+            missed,
+            content,
+            ..
+        } = told;
+        let last = events.len().saturating_sub(1);
+        let mut content = Some(content);
+        let each = events.into_iter().enumerate().map(|(at, event)| {
+            let content = content.take_if(|_| at == last).flatten();
+            (event, content)
+        });
+        self.events.extend(each);
+        if missed == 0 {
+            return Ok(());
+        }
+        self.after.0 += missed;
+        Err(self.lagged(missed))
+    }
+
+    fn lagged(&self, missed: u64) -> Error {
+        Error::Lagged {
+            chunk: self.chunk.name().to_owned(),
+            missed,
+        }
+    }
+
+    /// The last event was taken. Tells the server if that is worth a note.
+    fn took(&mut self) {
+        self.taken += 1;
+        if self.taken < self.batch {
+            return;
+        }
+        self.taken = 0;
+        let took = Request::Took {
+            chunk: self.chunk.id(),
+            id: self.id,
+            version: self.after,
+        };
+        if let Err(error) = self.chunk.client.tell(&took) {
+            tracing::debug!(chunk = self.chunk.name(), %error, "an event is acknowledged later");
+        }
+    }
+}
+
+fn no_event(chunk: &str, after: Duration) -> Error {
+    Error::NoEvent {
+        chunk: chunk.to_owned(),
+        after,
+    }
+}
+
+impl<T: Elem> Iterator for Subscription<T> {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.next_event())
+    }
+}
+
+impl<T: Elem> Drop for Subscription<T> {
+    fn drop(&mut self) {
+        self.chunk.client.end_subscription(self.chunk.id(), self.id);
     }
 }

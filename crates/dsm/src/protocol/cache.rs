@@ -295,6 +295,13 @@ impl Cache {
         readers.chain(writer.map(|writer| (writer.client, writer.guard, Mode::Write)))
     }
 
+    /// Returns the number of clients that have, or wait for, a write guard.
+    pub fn writers(&self) -> usize {
+        let waits = self.queue.iter();
+        let waits = waits.filter(|waiting| waiting.mode == Mode::Write);
+        waits.count() + usize::from(self.writer.is_some())
+    }
+
     /// Returns the number of clients that wait for a guard.
     pub fn waiting(&self) -> usize {
         self.queue.len()

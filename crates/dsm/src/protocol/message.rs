@@ -1,6 +1,6 @@
 //! The messages between clients and the server that they use.
 
-use super::{ChunkId, GuardId, Mode, Process, Ticket, Version};
+use super::{ChunkId, GuardId, Mode, Process, SubscriptionId, Ticket, Version};
 use samite_fabric::SegmentKey;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,11 @@ pub enum Request {
         /// The content, unless it was written in place.
         data: Option<Vec<u8>>,
     },
+    /// Give me memory to write the next version in, without a guard. Answer: [`Answer::Drafted`].
+    Draft {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// Write the whole chunk as soon as nobody has a guard. Answer: [`Answer::Committed`].
     Put {
         /// The chunk.
@@ -86,21 +91,40 @@ pub enum Request {
         /// The tag of the new version.
         tag: u64,
         /// The content.
-        data: Vec<u8>,
+        from: PutFrom,
         /// How long to wait.
         timeout: u64,
     },
-    /// Tell me what was committed after a version, as soon as there is anything. Answer:
-    /// [`Answer::Events`].
-    Next {
+    /// Tell me ([`Told`]) what is committed after a version. Answer: [`Answer::Subscribed`].
+    Subscribe {
         /// The chunk.
         chunk: ChunkId,
+        /// The number that the client gives the subscription.
+        id: SubscriptionId,
+        /// The number of the service of the client that takes what is told.
+        inbox: u16,
         /// The last version that is known.
         after: Version,
-        /// Only the last event, if there are several.
-        is_latest: bool,
-        /// How long to wait.
-        timeout: u64,
+        /// Which commits.
+        policy: Policy,
+        /// Whether the content is wanted, too.
+        with_content: bool,
+    },
+    /// A note: I have taken the events up to a version.
+    Took {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The subscription.
+        id: SubscriptionId,
+        /// The version.
+        version: Version,
+    },
+    /// A note: tell me nothing more.
+    Unsubscribe {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The subscription.
+        id: SubscriptionId,
     },
     /// A note: I have given up waiting for the answer to a request; a guard that was given for it
     /// ends.
@@ -108,7 +132,7 @@ pub enum Request {
         /// The number of the request.
         ticket: Ticket,
     },
-    /// A note: I end a guard without a commit.
+    /// A note: I end a guard without a commit, or give a draft up.
     Release {
         /// The chunk.
         chunk: ChunkId,
@@ -161,18 +185,22 @@ pub enum Answer {
         /// Its content.
         content: Content,
     },
+    /// Memory to write a version in.
+    Drafted {
+        /// The number under which it is put.
+        draft: GuardId,
+        /// The memory; `None`: the content is sent with the put.
+        buffer: Option<SegmentKey>,
+    },
     /// The commit is the last one.
     Committed {
         /// Its version.
         version: Version,
+        /// For a put of a draft: the next draft, and its memory.
+        draft: Option<(GuardId, SegmentKey)>,
     },
-    /// Commits, the oldest first.
-    Events {
-        /// The events.
-        events: Vec<Event>,
-        /// The number of events before them that the server no longer knows of.
-        missed: u64,
-    },
+    /// The subscription has begun.
+    Subscribed,
     /// The request cannot be carried out.
     Failed(Fault),
 }
@@ -186,6 +214,43 @@ pub enum Content {
     Inline(Vec<u8>),
     /// In a segment that may be read.
     Segment(SegmentKey),
+}
+
+/// Where the content of a put is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PutFrom {
+    /// Here.
+    Inline(Vec<u8>),
+    /// In memory of the server: what was given for a [`Request::Draft`].
+    Draft(GuardId),
+}
+
+/// Which commits a subscriber is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Policy {
+    /// Each one, in order, once. One that is more than a thousand behind misses some, and is told
+    /// how many ([`Error::Lagged`](crate::Error::Lagged)).
+    Every,
+    /// Each one, in order, once; nobody may write while the subscriber has that many left to take.
+    Lossless {
+        /// The number of events, from 1 to 1024; others count as the nearest of these.
+        high_water: u32,
+    },
+    /// The last one, whenever the subscriber has taken the one before.
+    Latest,
+}
+
+/// What a server tells a subscriber, in a note.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// The subscription.
+    pub id: SubscriptionId,
+    /// The events, the oldest first.
+    pub events: Vec<Event>,
+    /// The number of events before them that the server no longer knows of.
+    pub missed: u64,
+    /// The content of the version of the last event. It stays until that event is taken.
+    pub content: Option<Content>,
 }
 
 /// A commit.
@@ -221,6 +286,8 @@ pub enum Fault {
         holders: Vec<(Process, Mode)>,
         /// The number of other requests that wait for one.
         before: u64,
+        /// The subscribers that have as many events to take as they may.
+        full: Vec<Process>,
     },
     /// There is no such chunk, or data of another length than the chunk.
     Malformed,

@@ -5,11 +5,15 @@ mod directory;
 mod ids;
 mod message;
 mod server;
+mod subscribers;
 #[cfg(test)]
 mod tests;
 
 pub use cache::{Cache, CacheAction, CacheEvent, Mode, State};
 pub use directory::{Access, Directory, DirectoryAction, DirectoryEvent};
-pub use ids::{ChunkId, GuardId, Process, Ticket, Version};
-pub use message::{Answer, Content, Event, Fault, INLINE, Kind, LONGEST_NAME, Request};
+pub use ids::{ChunkId, GuardId, Process, SubscriptionId, Ticket, Version};
+pub use message::{
+    Answer, Content, Event, Fault, INLINE, Kind, LONGEST_NAME, Policy, PutFrom, Request, Told,
+};
 pub use server::{Server, ServerAction, ServerEvent};
+pub use subscribers::{Subscriber, Subscribers, Telling};

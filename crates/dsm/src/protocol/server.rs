@@ -3,10 +3,12 @@
 //! The server is the home of its chunks and caches them for its clients. What a cache and a
 //! directory of the same server say to each other is handled at once.
 
-use super::message::{Answer, Event, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Request};
+use super::message::{
+    Answer, Event, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Policy, PutFrom, Request,
+};
 use super::{
     Cache, CacheAction, CacheEvent, ChunkId, Directory, DirectoryAction, DirectoryEvent, GuardId,
-    Mode, Process, Ticket, Version,
+    Mode, Process, Subscriber, Subscribers, SubscriptionId, Telling, Ticket, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,6 +20,9 @@ const MOST_CHUNKS: u64 = 1 << 20;
 
 /// The most requests of a process that may wait.
 const MOST_WAITING: usize = 4096;
+
+/// The most subscriptions, and the most drafts, of a process.
+const MOST_HELD: usize = 4096;
 
 /// What happened to a server.
 #[derive(Debug)]
@@ -66,6 +71,31 @@ pub enum ServerAction {
         /// The answer.
         answer: Answer,
     },
+    /// Answer with memory to write a version in.
+    Draft {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The number of the draft.
+        draft: GuardId,
+    },
+    /// Tell a subscriber of commits.
+    Tell {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What to tell.
+        telling: Telling,
+    },
+    /// A subscriber has taken the events up to a version, or takes no more of them (`None`).
+    Took {
+        /// The subscriber.
+        who: Subscriber,
+        /// The version.
+        version: Option<Version>,
+    },
     /// Answer that there was no guard in time.
     Late {
         /// The client.
@@ -78,6 +108,8 @@ pub enum ServerAction {
         holders: Vec<(Process, Mode)>,
         /// The number of other requests that wait for one.
         before: u64,
+        /// The subscribers that have as many events to take as they may.
+        full: Vec<Process>,
     },
     /// A chunk was created: its content is zeros.
     Create {
@@ -155,12 +187,6 @@ enum Waiting {
     Acquire { chunk: ChunkId, in_place: bool },
     /// For a guard, to write what it brought.
     Put { chunk: ChunkId, tag: u64 },
-    /// For a commit.
-    Next {
-        chunk: ChunkId,
-        after: Version,
-        is_latest: bool,
-    },
 }
 
 #[derive(Debug)]
@@ -171,10 +197,19 @@ struct Chunk {
     cache: Cache,
     /// The last commits, the oldest first.
     history: VecDeque<Event>,
-    /// Requests for the next commit.
-    watchers: BTreeSet<(Process, Ticket)>,
+    subscribers: Subscribers,
+    /// Requests to write that wait for subscribers.
+    gate: VecDeque<(Process, Ticket)>,
     /// The commit that is being carried out, if it brought the content.
     sent: Option<(Process, Ticket)>,
+}
+
+impl Chunk {
+    /// Returns the processes that writers have to wait for.
+    fn full(&self) -> impl Iterator<Item = Process> {
+        let (present, _) = self.directory.version();
+        self.subscribers.full(present)
+    }
 }
 
 /// A server.
@@ -190,6 +225,10 @@ pub struct Server {
     deadlines: BTreeSet<(u64, Process, Ticket)>,
     /// The guards that are out.
     given: BTreeMap<GuardId, (Process, Ticket, ChunkId)>,
+    /// The drafts that are out.
+    drafts: BTreeMap<GuardId, (Process, ChunkId)>,
+    /// The subscriptions of each process, and the chunks that they are of.
+    subscriptions: BTreeMap<Subscriber, ChunkId>,
     /// The chunks that each process has ever asked for a guard or an event of.
     used: BTreeMap<Process, BTreeSet<ChunkId>>,
     /// The chunks whose clients are kept waiting by guards.
@@ -208,6 +247,8 @@ impl Server {
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             given: BTreeMap::new(),
+            drafts: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
             used: BTreeMap::new(),
             blocked: BTreeSet::new(),
         }
@@ -252,12 +293,25 @@ impl Server {
                 ticket: None,
                 request: Request::Forget { ticket },
             } => self.forget((from, ticket), &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Took { chunk, id, version },
+            } => self.took(chunk, (from, id), version, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Unsubscribe { chunk, id },
+            } => self.unsubscribe(chunk, (from, id), &mut actions),
             ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
             ServerEvent::Lost(process) => self.lost(process, &mut actions),
             ServerEvent::Fence(client) => {
                 // First: the end of a guard may give the next one to the same process.
                 self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
+                    if let Some(found) = self.chunks.get_mut(&chunk) {
+                        found.subscribers.fence(client);
+                    }
                     self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
                 }
             }
@@ -291,7 +345,11 @@ impl Server {
         }
         let may_wait = !matches!(
             request,
-            Request::Commit { .. } | Request::Snapshot { .. } | Request::Release { .. }
+            Request::Commit { .. }
+                | Request::Snapshot { .. }
+                | Request::Release { .. }
+                | Request::Subscribe { .. }
+                | Request::Draft { .. }
         );
         if may_wait && self.has_too_many(asker.0) {
             let most = MOST_WAITING as u64;
@@ -314,12 +372,18 @@ impl Server {
                 let waiting = Waiting::Acquire { chunk, in_place };
                 self.acquire(asker, (chunk, mode), by(timeout), waiting, actions);
             }
+            Request::Draft { chunk } => self.draft(asker, chunk, actions),
             Request::Put {
                 chunk,
                 tag,
                 timeout,
-                ..
+                from,
             } => {
+                if let PutFrom::Draft(draft) = from
+                    && self.drafts.remove(&draft) != Some((asker.0, chunk))
+                {
+                    return fail(asker, Fault::Fenced, actions);
+                }
                 let waiting = Waiting::Put { chunk, tag };
                 self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
             }
@@ -346,30 +410,24 @@ impl Server {
                 let sent = data.map(|_| asker);
                 self.commit(asker, (chunk, guard), tag, sent, actions);
             }
-            Request::Next {
+            Request::Subscribe {
                 chunk,
+                id,
+                inbox,
                 after,
-                is_latest,
-                timeout,
-            } => match self.chunks.get_mut(&chunk) {
-                Some(found) => {
-                    found.watchers.insert(asker);
-                    self.used.entry(asker.0).or_default().insert(chunk);
-                    let next = Waiting::Next {
-                        chunk,
-                        after,
-                        is_latest,
-                    };
-                    self.wait(asker, by(timeout), next);
-                    self.tell(chunk, actions);
-                }
-                None => fail(asker, Fault::Malformed, actions),
-            },
+                policy,
+                with_content,
+            } => {
+                let wants = (inbox, policy, with_content);
+                self.subscribe(asker, (chunk, id), wants, after, actions);
+            }
             Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
             // About memory, which this machine does not know, and notes.
-            Request::Enroll { .. } | Request::Drained { .. } | Request::Forget { .. } => {
-                fail(asker, Fault::Malformed, actions);
-            }
+            Request::Enroll { .. }
+            | Request::Drained { .. }
+            | Request::Forget { .. }
+            | Request::Took { .. }
+            | Request::Unsubscribe { .. } => fail(asker, Fault::Malformed, actions),
         }
     }
 
@@ -444,7 +502,8 @@ impl Server {
             directory: Directory::default(),
             cache: Cache::default(),
             history: VecDeque::new(),
-            watchers: BTreeSet::new(),
+            subscribers: Subscribers::default(),
+            gate: VecDeque::new(),
             sent: None,
         };
         self.chunks.insert(id, chunk);
@@ -493,7 +552,136 @@ impl Server {
         self.wait(asker, at, waiting);
         let (from, ticket) = asker;
         self.used.entry(from).or_default().insert(chunk);
-        self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+        match mode {
+            Mode::Read => {
+                self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+            }
+            Mode::Write => {
+                if let Some(found) = self.chunks.get_mut(&chunk) {
+                    found.gate.push_back(asker);
+                }
+                self.admit(chunk, actions);
+            }
+        }
+    }
+
+    /// Lets those write that need not wait for a subscriber.
+    fn admit(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        while let Some(found) = self.chunks.get_mut(&chunk)
+            && let Some((from, ticket)) = found.gate.front().copied()
+        {
+            let (present, _) = found.directory.version();
+            if found.subscribers.room(present) <= found.cache.writers() as u64 {
+                break;
+            }
+            found.gate.pop_front();
+            let mode = Mode::Write;
+            self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+        }
+        let is_blocked = |chunk: &Chunk| !chunk.gate.is_empty() || chunk.cache.is_blocked();
+        match self.chunks.get(&chunk).is_some_and(is_blocked) {
+            true => _ = self.blocked.insert(chunk),
+            false => _ = self.blocked.remove(&chunk),
+        }
+    }
+
+    /// Gives memory for a version that is put later.
+    fn draft(
+        &mut self,
+        (to, ticket): (Process, Ticket),
+        chunk: ChunkId,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail((to, ticket), Fault::Malformed, actions);
+        }
+        match self.new_draft(to, chunk) {
+            Some(draft) => actions.push(ServerAction::Draft {
+                to,
+                ticket,
+                chunk,
+                draft,
+            }),
+            None => {
+                let most = MOST_HELD as u64;
+                fail((to, ticket), Fault::TooMany { most }, actions);
+            }
+        }
+    }
+
+    /// Returns the number of a new draft; `None` if the process has too many.
+    pub fn new_draft(&mut self, to: Process, chunk: ChunkId) -> Option<GuardId> {
+        let drafts = self.drafts.values().filter(|(of, _)| *of == to);
+        if drafts.take(MOST_HELD).count() == MOST_HELD {
+            return None;
+        }
+        let draft = self.next_guard;
+        self.next_guard.0 += 1;
+        self.drafts.insert(draft, (to, chunk));
+        self.used.entry(to).or_default().insert(chunk);
+        Some(draft)
+    }
+
+    /// Returns true if a process was given that draft of a chunk, and has not put it.
+    pub fn has_draft(&self, client: Process, chunk: ChunkId, draft: GuardId) -> bool {
+        self.drafts.get(&draft) == Some(&(client, chunk))
+    }
+
+    fn subscribe(
+        &mut self,
+        (from, ticket): (Process, Ticket),
+        (chunk, id): (ChunkId, SubscriptionId),
+        (inbox, policy, with_content): (u16, Policy, bool),
+        after: Version,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let of_process = (from, SubscriptionId(0))..=(from, SubscriptionId(u64::MAX));
+        if self.subscriptions.range(of_process).take(MOST_HELD).count() == MOST_HELD {
+            let most = MOST_HELD as u64;
+            return fail((from, ticket), Fault::TooMany { most }, actions);
+        }
+        let is_new = !self.subscriptions.contains_key(&(from, id));
+        let found = self.chunks.get_mut(&chunk).filter(|_| is_new);
+        let Some(found) = found else {
+            return fail((from, ticket), Fault::Malformed, actions);
+        };
+        let who = (from, id);
+        (found.subscribers).add(who, inbox, (policy, with_content), after);
+        self.subscriptions.insert(who, chunk);
+        self.used.entry(from).or_default().insert(chunk);
+        answer_to((from, ticket), Answer::Subscribed, actions);
+        self.tell(chunk, actions);
+    }
+
+    fn took(
+        &mut self,
+        chunk: ChunkId,
+        who: Subscriber,
+        version: Version,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.subscriptions.get(&who) != Some(&chunk) {
+            return;
+        }
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.subscribers.took(who, version);
+        }
+        let version = Some(version);
+        actions.push(ServerAction::Took { who, version });
+        self.tell(chunk, actions);
+        self.admit(chunk, actions);
+    }
+
+    fn unsubscribe(&mut self, chunk: ChunkId, who: Subscriber, actions: &mut Vec<ServerAction>) {
+        if self.subscriptions.get(&who) != Some(&chunk) {
+            return;
+        }
+        self.subscriptions.remove(&who);
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.subscribers.remove(who);
+        }
+        actions.push(ServerAction::Took { who, version: None });
+        self.admit(chunk, actions);
     }
 
     fn commit(
@@ -528,6 +716,10 @@ impl Server {
         guard: GuardId,
         actions: &mut Vec<ServerAction>,
     ) {
+        if self.has_draft(from, chunk, guard) {
+            self.drafts.remove(&guard);
+            return actions.push(ServerAction::Discard { chunk, guard });
+        }
         self.at_cache(chunk, CacheEvent::Release { from, guard }, actions);
         self.ended(from, guard);
     }
@@ -543,12 +735,7 @@ impl Server {
     fn forget(&mut self, (from, ticket): (Process, Ticket), actions: &mut Vec<ServerAction>) {
         match self.waits_no_more((from, ticket)) {
             Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
-                self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
-            }
-            Some(Waiting::Next { chunk, .. }) => {
-                if let Some(found) = self.chunks.get_mut(&chunk) {
-                    found.watchers.remove(&(from, ticket));
-                }
+                self.cancel(chunk, (from, ticket), actions);
             }
             Some(Waiting::Open { .. }) => {}
             None => {
@@ -562,14 +749,29 @@ impl Server {
         }
     }
 
-    /// Returns the processes whose guards keep others waiting, and the chunks where some do that
-    /// may be guards which clients took themselves.
+    /// A client no longer waits for a guard.
+    fn cancel(
+        &mut self,
+        chunk: ChunkId,
+        (from, ticket): (Process, Ticket),
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.gate.retain(|asker| *asker != (from, ticket));
+        }
+        self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
+    }
+
+    /// Returns the processes whose guards, or events that they have not taken, keep others waiting,
+    /// and the chunks where some do that may be guards which clients took themselves.
     pub fn blockers(&self) -> impl Iterator<Item = (ChunkId, Option<Process>)> {
-        self.blocked.iter().flat_map(|id| {
-            let cache = self.chunks.get(id).map(|chunk| &chunk.cache);
-            let holders = cache.into_iter().flat_map(Cache::holders);
-            let holders = holders.map(|(holder, ..)| (*id, Some(holder)));
-            holders.chain([(*id, None)])
+        let blocked = self.blocked.iter();
+        let blocked = blocked.filter_map(|id| Some((*id, self.chunks.get(id)?)));
+        blocked.flat_map(|(id, chunk)| {
+            let holders = chunk.cache.holders().map(|(holder, ..)| holder);
+            let full = chunk.full().filter(|_| !chunk.gate.is_empty());
+            let all = holders.chain(full).map(Some);
+            all.chain([None]).map(move |holder| (id, holder))
         })
     }
 
@@ -580,9 +782,16 @@ impl Server {
             self.waits_no_more(asker);
         }
         self.given.retain(|_, (holder, ..)| *holder != process);
+        let drafts = self.drafts.extract_if(.., |_, (of, _)| *of == process);
+        let dropped = drafts.map(|(guard, (_, chunk))| ServerAction::Discard { chunk, guard });
+        actions.extend(dropped);
         for chunk in self.used.remove(&process).unwrap_or_default() {
             if let Some(found) = self.chunks.get_mut(&chunk) {
-                found.watchers.retain(|(watcher, _)| *watcher != process);
+                found.gate.retain(|(of, _)| *of != process);
+                for who in found.subscribers.lost(process) {
+                    self.subscriptions.remove(&who);
+                    actions.push(ServerAction::Took { who, version: None });
+                }
             }
             self.at_cache(chunk, CacheEvent::Gone { client: process }, actions);
         }
@@ -597,16 +806,8 @@ impl Server {
             match self.waits_no_more(asker) {
                 Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
                 Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
-                    let (from, ticket) = asker;
                     actions.push(self.late(asker, chunk));
-                    self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
-                }
-                Some(Waiting::Next { chunk, .. }) => {
-                    if let Some(found) = self.chunks.get_mut(&chunk) {
-                        found.watchers.remove(&asker);
-                    }
-                    let (events, missed) = (Vec::new(), 0);
-                    answer_to(asker, Answer::Events { events, missed }, actions);
+                    self.cancel(chunk, asker, actions);
                 }
                 None => unreachable!("each deadline is of a request that waits"),
             }
@@ -614,61 +815,41 @@ impl Server {
     }
 
     fn late(&self, (to, ticket): (Process, Ticket), chunk: ChunkId) -> ServerAction {
-        let cache = &self.chunks[&chunk].cache;
+        let found = &self.chunks[&chunk];
+        let holders = found.cache.holders();
+        let waiting = found.cache.waiting() + found.gate.len();
+        let is_at_gate = found.gate.contains(&(to, ticket));
+        let full = found.full().filter(|_| is_at_gate);
         ServerAction::Late {
             to,
             ticket,
             chunk,
-            holders: cache.holders().map(|(who, _, mode)| (who, mode)).collect(),
-            before: (cache.waiting() as u64).saturating_sub(1),
+            holders: holders.map(|(who, _, mode)| (who, mode)).collect(),
+            before: (waiting as u64).saturating_sub(1),
+            full: full.collect(),
         }
     }
 
-    /// Answers those that wait for a commit.
+    /// Tells subscribers of commits.
     fn tell(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
-        let Some(found) = self.chunks.get(&chunk) else {
-            return;
-        };
-        let askers: Vec<_> = found.watchers.iter().copied().collect();
-        for asker in askers {
-            let found = &self.chunks[&chunk];
-            let Some((
-                _,
-                Waiting::Next {
-                    after, is_latest, ..
-                },
-            )) = self.waiting.get(&asker)
-            else {
-                unreachable!("a watcher waits for a commit")
-            };
+        if let Some(found) = self.chunks.get_mut(&chunk) {
             let (present, _) = found.directory.version();
-            if present <= *after {
-                continue;
-            }
-            let new = present.0 - after.0;
-            let take = match is_latest {
-                true => 1,
-                false => new.min(found.history.len() as u64),
-            };
-            let skip = found.history.len() - take as usize;
-            let answer = Answer::Events {
-                events: found.history.iter().skip(skip).copied().collect(),
-                missed: match is_latest {
-                    true => 0,
-                    false => new - take,
-                },
-            };
-            answer_to(asker, answer, actions);
-            self.waits_no_more(asker);
-            if let Some(found) = self.chunks.get_mut(&chunk) {
-                found.watchers.remove(&asker);
-            }
+            let tellings = found.subscribers.tell(present, &found.history);
+            let each = tellings.into_iter();
+            actions.extend(each.map(|telling| ServerAction::Tell { chunk, telling }));
         }
+    }
+
+    /// As [`Server::at_cache_once`]; then others may write.
+    fn at_cache(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
+        self.at_cache_once(id, event, actions);
+        self.admit(id, actions);
     }
 
     /// Lets the cache of a chunk handle an event, and its directory what the cache says, until both
     /// have nothing to say.
-    fn at_cache(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
+    fn at_cache_once(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
+        let begin = actions.len();
         let mut talk = Talk::default();
         talk.to_cache.push_back(event);
         while let Some(event) = talk.to_cache.pop_front() {
@@ -684,12 +865,18 @@ impl Server {
             }
         }
         if talk.has_committed {
+            // Subscribers wait longer for their events than the writer for its answer.
+            let is_answer = |action: &ServerAction| {
+                let answer = match action {
+                    ServerAction::Answer { answer, .. } => Some(answer),
+                    _ => None,
+                };
+                matches!(answer, Some(Answer::Committed { .. }))
+            };
+            let at = actions[begin..].iter().position(is_answer);
+            let rest = actions.split_off(at.map_or(actions.len(), |at| begin + at));
             self.tell(id, actions);
-        }
-        let cache = self.chunks.get(&id).map(|chunk| &chunk.cache);
-        match cache.is_some_and(Cache::is_blocked) {
-            true => _ = self.blocked.insert(id),
-            false => _ = self.blocked.remove(&id),
+            actions.extend(rest);
         }
     }
 
@@ -754,7 +941,10 @@ impl Server {
                 version,
             } => {
                 let answer = match version {
-                    Some(version) => Answer::Committed { version },
+                    Some(version) => Answer::Committed {
+                        version,
+                        draft: None,
+                    },
                     None => Answer::Failed(Fault::Fenced),
                 };
                 answer_to((to, ticket), answer, actions);

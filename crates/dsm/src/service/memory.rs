@@ -4,9 +4,10 @@
 //! read it, and processes of this node map it. The memory of old versions is used again when nobody
 //! reads it any more.
 
-use crate::protocol::{ChunkId, Content, GuardId, INLINE, Process};
+use crate::protocol::{ChunkId, Content, GuardId, INLINE, Process, Subscriber, Version};
 use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 
 /// What a chunk contains.
 #[derive(Debug)]
@@ -21,7 +22,9 @@ enum Stored {
 #[derive(Debug)]
 pub(super) struct Memory {
     fabric: Fabric,
-    contents: HashMap<ChunkId, Stored>,
+    contents: HashMap<ChunkId, Arc<Stored>>,
+    /// The contents that subscribers were told of and have not taken, the oldest first.
+    told: BTreeMap<Subscriber, VecDeque<(Version, Arc<Stored>)>>,
     /// Segments that writers have.
     lent: BTreeMap<GuardId, (Process, Phased)>,
     /// Segments of old versions, and of guards that ended without a commit. Kept for the next
@@ -37,6 +40,7 @@ impl Memory {
         Memory {
             fabric: fabric.clone(),
             contents: HashMap::new(),
+            told: BTreeMap::new(),
             lent: BTreeMap::new(),
             free: VecDeque::new(),
             used: 0,
@@ -45,15 +49,47 @@ impl Memory {
     }
 
     pub(super) fn create(&mut self, chunk: ChunkId) {
-        self.contents.insert(chunk, Stored::Zeros);
+        self.contents.insert(chunk, Arc::new(Stored::Zeros));
     }
 
     /// Returns the content of a chunk, or where it is.
     pub(super) fn content(&self, chunk: ChunkId) -> Content {
-        match self.contents.get(&chunk) {
+        match self.contents.get(&chunk).map(|stored| &**stored) {
             None | Some(Stored::Zeros) => Content::Zeros,
             Some(Stored::Inline(bytes)) => Content::Inline(bytes.clone()),
             Some(Stored::Segment(segment)) => Content::Segment(segment.key()),
+        }
+    }
+
+    /// Returns the content of a chunk, and keeps it until the subscriber has taken that version.
+    pub(super) fn tell(&mut self, chunk: ChunkId, to: Subscriber, version: Version) -> Content {
+        if let Some(stored) = self.contents.get(&chunk) {
+            let told = self.told.entry(to).or_default();
+            told.push_back((version, stored.clone()));
+        }
+        self.content(chunk)
+    }
+
+    /// A subscriber has taken the events up to a version; or takes no more of them (`None`).
+    pub(super) fn took(&mut self, who: Subscriber, version: Option<Version>) {
+        let Some(told) = self.told.get_mut(&who) else {
+            return;
+        };
+        let is_taken = |of: &Version| version.is_none_or(|version| *of <= version);
+        let taken = told.iter().take_while(|(of, _)| is_taken(of)).count();
+        let taken: Vec<_> = told.drain(..taken).collect();
+        if told.is_empty() {
+            self.told.remove(&who);
+        }
+        taken
+            .into_iter()
+            .for_each(|(_, stored)| self.let_go(stored));
+    }
+
+    /// Frees what nobody needs any more.
+    fn let_go(&mut self, stored: Arc<Stored>) {
+        if let Ok(Stored::Segment(segment)) = Arc::try_unwrap(stored) {
+            self.set_free(segment);
         }
     }
 
@@ -129,6 +165,21 @@ impl Memory {
         }
     }
 
+    /// Takes back what was lent to a process as a draft, to be put; `None` if the process still has
+    /// it, or if there is none.
+    pub(super) fn take_draft(&mut self, from: Process, draft: GuardId) -> Option<Arrived> {
+        if !self.take_back(from, draft) {
+            return None;
+        }
+        let (_, segment) = self.lent.remove(&draft)?;
+        Some(Arrived(Stored::Segment(segment)))
+    }
+
+    /// Returns old memory of that length that nobody reads any more, if there is any.
+    pub(super) fn spare(&mut self, bytes: u64) -> Option<Phased> {
+        self.reuse(bytes)
+    }
+
     /// Makes what was sent, or written in place under a guard, the content of a chunk.
     pub(super) fn adopt(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<Arrived>) {
         let lent = self.lent.remove(&guard).map(|(_, lent)| lent);
@@ -140,8 +191,8 @@ impl Memory {
             (None, Some(segment)) => Stored::Segment(segment),
             (None, None) => Stored::Zeros,
         };
-        if let Some(Stored::Segment(old)) = self.contents.insert(chunk, new) {
-            self.set_free(old);
+        if let Some(old) = self.contents.insert(chunk, Arc::new(new)) {
+            self.let_go(old);
         }
     }
 
@@ -159,7 +210,7 @@ impl Memory {
         }
     }
 
-    fn set_free(&mut self, segment: Phased) {
+    pub(super) fn set_free(&mut self, segment: Phased) {
         self.freed += segment.key().bytes;
         self.free.push_back(segment);
         self.give_back(self.used.saturating_sub(self.freed));

@@ -20,12 +20,12 @@ use self::stopped::{LOOK, Stopped};
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, INLINE, Mode, Process, Request, Server, ServerAction,
-    ServerEvent, Ticket,
+    Answer, ChunkId, Fault, GuardId, INLINE, Mode, Process, PutFrom, Request, Server, ServerAction,
+    ServerEvent, Telling, Ticket, Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
-use samite_fabric::{Fabric, Growing, Phased, rpc};
+use samite_fabric::{Fabric, Growing, Phased, SegmentKey, rpc};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub const STARTER: Starter = Starter {
 /// Maximum bytes of requests of one process that wait to be handled, besides the first request.
 const INBOX: u64 = 16 << 20;
 
-/// Maximum bytes of answers that wait for a process that does not take them. One that takes no more
+/// Maximum bytes of messages that wait for a process that does not take them. One that takes no more
 /// is treated as lost.
 const UNSENT: usize = 16 << 20;
 
@@ -58,10 +58,19 @@ struct Given {
     growing: Growing,
 }
 
-/// The answers that a process has not taken yet.
+/// How a process gets a message.
+#[derive(Clone, Copy, Debug)]
+enum To {
+    /// As the answer to its request.
+    Asker(Ticket),
+    /// As a note to its service.
+    Inbox(ServiceId),
+}
+
+/// The messages that a process has not taken yet.
 #[derive(Debug, Default)]
 struct Unsent {
-    answers: VecDeque<(Ticket, Vec<u8>)>,
+    messages: VecDeque<(To, Vec<u8>)>,
     bytes: usize,
 }
 
@@ -78,6 +87,8 @@ pub struct ChunkService {
     closing: BTreeSet<ChunkId>,
     /// The contents that requests brought, until they are committed or refused.
     arrived: HashMap<(Process, Ticket), Arrived>,
+    /// The puts of drafts, and the chunks that they are of: the answer brings the next draft.
+    drafted: HashMap<(Process, Ticket), ChunkId>,
     /// The guards whose memory is being allocated; the first one grows.
     growing: VecDeque<Given>,
     unsent: BTreeMap<Process, Unsent>,
@@ -101,6 +112,7 @@ impl ChunkService {
             stopped: Stopped::default(),
             closing: BTreeSet::new(),
             arrived: HashMap::new(),
+            drafted: HashMap::new(),
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
@@ -122,10 +134,11 @@ impl ChunkService {
         if ticket.is_some_and(|ticket| self.server.is_waiting((from, ticket))) {
             return; // A client that numbers two requests alike hears of the first.
         }
-        if let Request::Forget { ticket } = request
-            && let Some(arrived) = self.arrived.remove(&(from, ticket))
-        {
-            self.memory.drop_arrived(arrived);
+        if let Request::Forget { ticket } = request {
+            self.drafted.remove(&(from, ticket));
+            if let Some(arrived) = self.arrived.remove(&(from, ticket)) {
+                self.memory.drop_arrived(arrived);
+            }
         }
         if let Some(ticket) = ticket
             && let Err(fault) = self.receive((from, ticket), &mut request)
@@ -186,7 +199,27 @@ impl ChunkService {
                 data: Some(data),
                 ..
             }
-            | Request::Put { chunk, data, .. } => (*chunk, std::mem::take(data)),
+            | Request::Put {
+                chunk,
+                from: PutFrom::Inline(data),
+                ..
+            } => (*chunk, std::mem::take(data)),
+            Request::Put {
+                chunk,
+                from: PutFrom::Draft(draft),
+                ..
+            } => {
+                if !self.server.has_draft(asker.0, *chunk, *draft) {
+                    return Err(Fault::Fenced);
+                }
+                let draft = self.memory.take_draft(asker.0, *draft);
+                self.arrives(asker, draft.ok_or(Fault::Malformed)?);
+                self.drafted.insert(asker, *chunk);
+                return Ok(());
+            }
+            Request::Subscribe { inbox, .. } if ServiceId::own(*inbox).is_none() => {
+                return Err(Fault::Malformed);
+            }
             _ => return Ok(()),
         };
         let bytes = data.len() as u64;
@@ -198,10 +231,14 @@ impl ChunkService {
             bytes,
             why: error.to_string(),
         })?;
-        if let Some(other) = self.arrived.insert(asker, stored) {
+        self.arrives(asker, stored);
+        Ok(())
+    }
+
+    fn arrives(&mut self, asker: (Process, Ticket), content: Arrived) {
+        if let Some(other) = self.arrived.insert(asker, content) {
             self.memory.drop_arrived(other);
         }
-        Ok(())
     }
 
     fn on_event(&mut self, event: ServerEvent) {
@@ -217,22 +254,50 @@ impl ChunkService {
     /// Carries out an action. Returns what follows from it, to be handled after the other actions.
     fn act(&mut self, action: ServerAction) -> Option<ServerEvent> {
         match action {
-            ServerAction::Answer { to, ticket, answer } => {
+            ServerAction::Answer {
+                to,
+                ticket,
+                mut answer,
+            } => {
                 if let Some(arrived) = self.arrived.remove(&(to, ticket)) {
                     self.memory.drop_arrived(arrived);
                 }
+                if let Some(chunk) = self.drafted.remove(&(to, ticket))
+                    && let Answer::Committed { draft, .. } = &mut answer
+                {
+                    *draft = self.next_draft(to, chunk);
+                }
                 self.answer(to, ticket, &answer);
             }
+            ServerAction::Draft {
+                to,
+                ticket,
+                chunk,
+                draft,
+            } => {
+                let answer = Answer::Drafted {
+                    draft,
+                    buffer: None,
+                };
+                return self.give_memory((to, ticket), (chunk, draft), answer);
+            }
+            ServerAction::Tell { chunk, telling } => self.tell(chunk, telling),
+            ServerAction::Took { who, version } => self.memory.took(who, version),
             ServerAction::Late {
                 to,
                 ticket,
                 chunk,
                 mut holders,
                 before,
+                full,
             } => {
                 let readers = self.words.readers(chunk);
                 holders.extend(readers.map(|reader| (reader, Mode::Read)));
-                let late = Answer::Failed(Fault::Late { holders, before });
+                let late = Answer::Failed(Fault::Late {
+                    holders,
+                    before,
+                    full,
+                });
                 return self.act(ServerAction::Answer {
                     to,
                     ticket,
@@ -284,21 +349,7 @@ impl ChunkService {
                     self.answer(to, ticket, &answer);
                     return None;
                 }
-                let to = (to, ticket);
-                return match self.memory.begin(bytes) {
-                    Ok(Beginning::There(segment)) => self.give(to, (chunk, guard), answer, segment),
-                    Ok(Beginning::Grows(growing)) => {
-                        self.growing.push_back(Given {
-                            to,
-                            chunk,
-                            guard,
-                            answer,
-                            growing,
-                        });
-                        None
-                    }
-                    Err(error) => Some(no_memory(to, (chunk, guard), &error)),
-                };
+                return self.give_memory((to, ticket), (chunk, guard), answer);
             }
             ServerAction::Adopt { chunk, guard, sent } => {
                 let sent = sent.and_then(|asker| self.arrived.remove(&asker));
@@ -312,7 +363,67 @@ impl ChunkService {
         None
     }
 
-    /// Gives a guard with memory to write to.
+    /// Tells a subscriber of commits.
+    fn tell(&mut self, chunk: ChunkId, telling: Telling) {
+        let Telling {
+            to,
+            inbox,
+            events,
+            missed,
+            with_content,
+        } = telling;
+        let last = events.last().filter(|_| with_content);
+        let version = last.map(|last| last.version);
+        let content = version.map(|version| self.memory.tell(chunk, to, version));
+        let (process, id) = to;
+        let told = Told {
+            id,
+            events,
+            missed,
+            content,
+        };
+        if let Some(service) = ServiceId::own(inbox) {
+            self.send(process, To::Inbox(service), encode(&told));
+        }
+    }
+
+    /// Returns the next draft for a process that has put one, if there is memory at once.
+    fn next_draft(&mut self, to: Process, chunk: ChunkId) -> Option<(GuardId, SegmentKey)> {
+        let bytes = self.server.bytes(chunk)?;
+        let segment = self.memory.spare(bytes)?;
+        let Some(draft) = self.server.new_draft(to, chunk) else {
+            self.memory.set_free(segment);
+            return None;
+        };
+        let key = self.memory.lend(to, draft, segment).ok()?;
+        Some((draft, key))
+    }
+
+    /// Answers with memory to write to, as soon as there is some.
+    fn give_memory(
+        &mut self,
+        to: (Process, Ticket),
+        (chunk, guard): (ChunkId, GuardId),
+        answer: Answer,
+    ) -> Option<ServerEvent> {
+        let bytes = self.server.bytes(chunk).unwrap_or(0);
+        match self.memory.begin(bytes) {
+            Ok(Beginning::There(segment)) => self.give(to, (chunk, guard), answer, segment),
+            Ok(Beginning::Grows(growing)) => {
+                self.growing.push_back(Given {
+                    to,
+                    chunk,
+                    guard,
+                    answer,
+                    growing,
+                });
+                None
+            }
+            Err(error) => Some(no_memory(to, (chunk, guard), &error)),
+        }
+    }
+
+    /// Gives a guard, or a draft, with memory to write to.
     fn give(
         &mut self,
         (to, ticket): (Process, Ticket),
@@ -322,7 +433,7 @@ impl ChunkService {
     ) -> Option<ServerEvent> {
         match self.memory.lend(to, guard, segment) {
             Ok(key) => {
-                if let Answer::Given { buffer, .. } = &mut answer {
+                if let Answer::Given { buffer, .. } | Answer::Drafted { buffer, .. } = &mut answer {
                     *buffer = Some(key);
                 }
                 self.answer(to, ticket, &answer);
@@ -361,20 +472,26 @@ impl ChunkService {
 
     /// Sends an answer, or keeps it until the process takes it.
     fn answer(&mut self, to: Process, ticket: Ticket, answer: &Answer) {
-        let bytes = postcard::to_stdvec(answer).expect("plain data are encodable");
-        if !self.unsent.contains_key(&to) && self.is_sent(to, ticket, &bytes) {
+        self.send(to, To::Asker(ticket), encode(answer));
+    }
+
+    /// Sends a message, or keeps it until the process takes it.
+    fn send(&mut self, to: Process, how: To, bytes: Vec<u8>) {
+        if !self.unsent.contains_key(&to) && self.is_sent(to, how, &bytes) {
             return;
         }
         let unsent = self.unsent.entry(to).or_default();
         unsent.bytes += bytes.len();
-        unsent.answers.push_back((ticket, bytes));
+        unsent.messages.push_back((how, bytes));
     }
 
-    /// Returns true if an answer is sent, or has no receiver any more.
-    fn is_sent(&self, to: Process, ticket: Ticket, bytes: &[u8]) -> bool {
-        let sent = self
-            .inbox
-            .respond(to.into(), ticket.0, bytes, Duration::ZERO);
+    /// Returns true if a message is sent, or has no receiver any more.
+    fn is_sent(&self, to: Process, how: To, bytes: &[u8]) -> bool {
+        let (to, now) = (to.into(), Duration::ZERO);
+        let sent = match how {
+            To::Asker(ticket) => self.inbox.respond(to, ticket.0, bytes, now),
+            To::Inbox(service) => self.fabric.note(service, to, now, bytes),
+        };
         !matches!(sent, Err(samite_fabric::Error::Timeout { .. }))
     }
 
@@ -383,14 +500,14 @@ impl ChunkService {
     fn send_again(&mut self) {
         let mut unsent = std::mem::take(&mut self.unsent);
         for (to, unsent) in &mut unsent {
-            while let Some((ticket, bytes)) = unsent.answers.front()
-                && self.is_sent(*to, *ticket, bytes)
+            while let Some((how, bytes)) = unsent.messages.front()
+                && self.is_sent(*to, *how, bytes)
             {
                 unsent.bytes -= bytes.len();
-                unsent.answers.pop_front();
+                unsent.messages.pop_front();
             }
         }
-        unsent.retain(|_, unsent| !unsent.answers.is_empty());
+        unsent.retain(|_, unsent| !unsent.messages.is_empty());
         let deaf = unsent.iter().filter(|(_, unsent)| unsent.bytes > UNSENT);
         let deaf: Vec<Process> = deaf.map(|(to, _)| *to).collect();
         self.unsent = unsent;
@@ -446,6 +563,7 @@ impl ChunkService {
     fn end_requests(&mut self, process: Process) {
         self.clients.remove(&process);
         self.unsent.remove(&process);
+        self.drafted.retain(|(of, _), _| *of != process);
         let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
         let arrived: Vec<_> = arrived.copied().collect();
         self.on_event(ServerEvent::Lost(process));
@@ -540,6 +658,10 @@ fn no_memory(
         guard,
         why: error.to_string(),
     }
+}
+
+fn encode(message: &impl serde::Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("plain data are encodable")
 }
 
 /// Decodes a request; `None` if it is malformed.

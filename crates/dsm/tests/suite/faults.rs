@@ -1,7 +1,7 @@
 //! Processes that are killed while they have guards, wait for them, or have committed.
 
 use crate::served;
-use samite_dsm::{Chunk, Dsm, Error, Version};
+use samite_dsm::{Chunk, Dsm, Error, Policy, Version};
 use samite_fabric::{Fabric, Mask, PeerId, agent};
 use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
@@ -267,3 +267,39 @@ fn what_the_dead_had_is_used_again() {
         cluster.all_end();
     });
 }
+
+/// A subscriber that lets writers wait, and does not take what it is told.
+fn dies_full(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    let policy = Policy::Lossless { high_water: 1 };
+    let mut all = chunk.subscribe_with_content(policy, Version::default())?;
+    pause("here");
+    // It was only stopped: what it was told has stayed.
+    let first = all.next_version()?;
+    same!(first.version(), Version(1));
+    verify(1, &first)
+}
+
+everywhere!(
+    a_subscriber_that_dies_keeps_no_writer_waiting,
+    killed(dies_full, sees_the_old_version)
+);
+
+everywhere!(
+    a_subscriber_that_is_stopped_is_not_waited_for,
+    stopped(dies_full, sees_the_old_version)
+);
+
+fn dies_with_a_draft(dsm: &Dsm) -> Outcome {
+    let chunk = commits_one(dsm)?;
+    let mut draft = chunk.draft()?;
+    draft.fill(99);
+    pause("here");
+    draft.put(9)?;
+    Ok(())
+}
+
+everywhere!(
+    a_process_that_dies_with_a_draft_changes_nothing,
+    killed(dies_with_a_draft, sees_the_old_version)
+);

@@ -31,6 +31,7 @@ macro_rules! everywhere {
 
 mod chunks;
 mod faults;
+mod subscriptions;
 
 use samite_dsm::service::STARTER;
 use samite_fabric::Mask;

@@ -63,6 +63,8 @@ use crate::PeerId;
 
 /// Handler numbers from here on are reserved for services and the fabric itself.
 pub const KEPT: u16 = 0xff00;
+/// Services from here on have no fixed purpose: see [`Fabric::serve_own`](crate::Fabric::serve_own).
+const OWN: u16 = KEPT + 0x40;
 /// The number of the handler that looks up a segment's key by its number.
 pub(crate) const LOOK_UP: u16 = u16::MAX;
 
@@ -80,8 +82,17 @@ impl ServiceId {
     /// Owns coherent chunks.
     pub const CHUNKS: ServiceId = ServiceId(KEPT + 3);
 
-    pub(crate) fn number(self) -> u16 {
+    /// Returns its number, by which another process names it.
+    pub fn number(self) -> u16 {
         self.0
+    }
+
+    /// Returns the service that a peer has named; `None` if it is none that
+    /// [`Fabric::serve_own`](crate::Fabric::serve_own) starts.
+    pub fn own(number: u16) -> Option<ServiceId> {
+        (OWN..LOOK_UP)
+            .contains(&number)
+            .then_some(ServiceId(number))
     }
 
     /// Returns whether an active message of this number is for a service.

@@ -1,7 +1,7 @@
 //! The server: takes from its inbox, and responds.
 
 use super::inbox::{Inbound, Inbox, locked};
-use super::{Life, ServiceId};
+use super::{LOOK_UP, Life, OWN, ServiceId};
 use crate::fabric::{Core, Fabric};
 use crate::{Result, Whom};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,31 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    /// As [`Fabric::serve`], with a service number that this process does not use yet: others have
+    /// to be told it. Returns `None` if all are in use. Local.
+    pub fn serve_own(&self, most: u64) -> Option<Server> {
+        let inbox = Arc::new(Mutex::new(Inbox::new(most)));
+        let chosen = self.0.with(|core| {
+            let services = &mut core.engine.services;
+            let number = (OWN..LOOK_UP).find(|number| !services.contains_key(number))?;
+            services.insert(number, inbox.clone());
+            Some(ServiceId(number))
+        });
+        Some(Server {
+            fabric: self.clone(),
+            service: chosen.flatten()?,
+            inbox,
+        })
+    }
+}
+
 impl Server {
+    /// Returns its service.
+    pub fn service(&self) -> ServiceId {
+        self.service
+    }
+
     /// Returns the number of requests and notes not yet taken. Makes no progress.
     pub fn waiting(&self) -> usize {
         locked(&self.inbox).len()

@@ -24,14 +24,14 @@ fn name(what: &str, slot: usize) -> String {
 }
 
 /// Returns a subscription to all versions of a chunk.
-fn all(chunk: &Chunk<u8>) -> Subscription<u8> {
-    chunk.subscribe(Policy::Every, Version::default())
+fn all(chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
+    Ok(chunk.subscribe(Policy::Every, Version::default())?)
 }
 
 fn read_header(dsm: &Dsm) -> Result<Header> {
     let chunk = dsm.lookup::<u64>("video")?;
     chunk
-        .subscribe(Policy::Latest, Version::default())
+        .subscribe(Policy::Latest, Version::default())?
         .next_event()?;
     Header::from_words(&chunk.read()?)
 }
@@ -54,7 +54,7 @@ impl ToWorkers {
             dsm.alloc::<u8>(&name("out", slot), bytes)?;
         }
         let done = dsm.alloc("done", 0)?;
-        let ready = all(&dsm.alloc("ready", 0)?);
+        let ready = all(&dsm.alloc("ready", 0)?)?;
         // Last: who has read it finds the other chunks.
         let video = dsm.alloc("video", Header::WORDS as u64)?;
         video.put(&header.to_words(), 0)?;
@@ -126,7 +126,7 @@ impl AtWorker {
             let frame = dsm.lookup(&name("in", slot))?;
             Ok(Slot {
                 number: slot as u64,
-                frames: all(&frame),
+                frames: all(&frame)?,
                 frame,
                 result: dsm.lookup(&name("out", slot))?,
             })
@@ -180,7 +180,7 @@ impl FromWorkers {
         Ok(FromWorkers {
             header,
             results: results.collect::<std::result::Result<_, _>>()?,
-            done: all(&dsm.lookup("done")?),
+            done: all(&dsm.lookup("done")?)?,
             ready: dsm.lookup("ready")?,
             received: 0,
         })

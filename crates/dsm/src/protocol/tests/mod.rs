@@ -3,3 +3,5 @@
 mod exhaustive;
 mod server;
 mod world;
+
+pub(super) use world::process;

@@ -100,12 +100,7 @@ fn answer(actions: &[ServerAction], ticket: u64) -> Option<&Answer> {
 fn a_commit_is_not_refused_because_others_wait() {
     let (mut server, one) = (Asked::new(), process(1));
     let guard = given(&server.ask(one, 2, acquire(Mode::Write)), one, 2).expect("nobody has one");
-    let next = Request::Next {
-        chunk: CHUNK,
-        after: Version(0),
-        is_latest: true,
-        timeout: NEVER,
-    };
+    let next = acquire(Mode::Read);
     let mut ticket = 3;
     while answer(&server.ask(one, ticket, next.clone()), ticket).is_none() {
         ticket += 1;
@@ -116,7 +111,10 @@ fn a_commit_is_not_refused_because_others_wait() {
     let version = Version(1);
     assert_eq!(
         answer(&committed, ticket + 2),
-        Some(&Answer::Committed { version })
+        Some(&Answer::Committed {
+            version,
+            draft: None
+        })
     );
 }
 

@@ -104,7 +104,7 @@ pub(super) enum Step {
     Lose(usize),
 }
 
-pub(super) fn process(number: usize) -> Process {
+pub(in crate::protocol) fn process(number: usize) -> Process {
     Process {
         peer: samite_fabric::PeerId(number as u32),
         incarnation: 1,

@@ -1,0 +1,196 @@
+//! What subscribers are told, and what comes with it.
+
+use crate::served;
+use samite_dsm::{Dsm, Error, Policy, Subscription, Version};
+use samite_fabric::{Fabric, Mask};
+use samite_testkit::pattern::{pattern, verify};
+use samite_testkit::{Outcome, check, matches_or_fail, same};
+use std::time::Duration;
+
+/// Returns what runs a body in that many units.
+fn runs(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[_]| body(fabric, fabric.identity().unit);
+        served(count, mask).run(name, body);
+    }
+}
+
+/// The content of a version of a chunk of that length.
+fn content(version: u64, length: u64) -> Vec<u8> {
+    pattern(version << 32 | length, length as usize)
+}
+
+/// A writer that does not wait for its readers in any other way.
+fn lossless(fabric: &Fabric, unit: u32) -> Outcome {
+    const COMMITS: u64 = 60;
+    let dsm = Dsm::join(fabric)?;
+    let ready = dsm.alloc::<u8>("ready", 1)?;
+    for (high_water, length) in [(1, 4096), (1, 20_000), (3, 70_000), (8, 0)] {
+        let chunk = dsm.alloc::<u8>(&format!("{length} bytes"), length)?;
+        if unit > 0 {
+            let policy = Policy::Lossless { high_water };
+            let mut versions = chunk.subscribe_with_content(policy, Version::default())?;
+            ready.put(&[0], 0)?;
+            let mut kept = Vec::new();
+            for version in 1..=COMMITS {
+                let snapshot = versions.next_version()?;
+                same!(
+                    (snapshot.version(), snapshot.tag()),
+                    (Version(version), version)
+                );
+                verify(version << 32 | length, &snapshot)?;
+                kept.push(snapshot);
+                if kept.len() > 4 {
+                    let old = kept.remove(0);
+                    verify(old.tag() << 32 | length, &old)?;
+                }
+            }
+            continue;
+        }
+        let mut all = ready.subscribe(Policy::Every, Version::default())?;
+        let others = u64::from(fabric.identity().units) - 1;
+        let lengths = [4096, 20_000, 70_000, 0];
+        let round = lengths.iter().position(|of| *of == length).unwrap_or(0) as u64 + 1;
+        while all.after().0 < others * round {
+            all.next_event()?;
+        }
+        for version in 1..=COMMITS {
+            same!(
+                chunk.put(&content(version, length), version)?,
+                Version(version)
+            );
+        }
+    }
+    Ok(())
+}
+
+everywhere!(a_lossless_subscriber_gets_each_version, runs(3, lossless));
+
+fn full(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>(&format!("of {unit}"), 10)?;
+    let policy = Policy::Lossless { high_water: 2 };
+    let mut all = chunk.subscribe(policy, Version::default())?;
+    for version in 1..=2 {
+        chunk.put(&[1; 10], version)?;
+    }
+    // Readers do not wait, writers do, in whatever way they write.
+    same!(chunk.read()?.version(), Version(2));
+    let short = Duration::from_millis(30);
+    let late = fabric.within(short, || chunk.put(&[2; 10], 3));
+    matches_or_fail!(late, Err(Error::Late { .. }));
+    let text = late
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    let said = format!("unit.{unit} has not taken its events");
+    check!(text.contains(&said), "{text}");
+    matches_or_fail!(
+        fabric.within(short, || chunk.write().map(drop)),
+        Err(Error::Late { .. })
+    );
+    same!(all.next_event()?.version, Version(1));
+    same!(chunk.put(&[3; 10], 3)?, Version(3));
+    drop(all);
+    // Nobody is waited for any more.
+    for version in 4..10 {
+        same!(chunk.put(&[1; 10], version)?, Version(version));
+    }
+    Ok(())
+}
+
+everywhere!(writers_wait_for_a_lossless_subscriber, runs(2, full));
+
+fn drafted(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    for length in [10, 4096, 50_000] {
+        let chunk = dsm.alloc::<u8>(&format!("{length} of {unit}"), length)?;
+        let mut draft = chunk.draft()?;
+        draft.copy_from_slice(&content(2, length));
+        // A draft keeps nobody waiting.
+        same!(chunk.put(&content(1, length), 1)?, Version(1));
+        verify(1 << 32 | length, &chunk.read()?)?;
+        same!(draft.put(2)?, Version(2));
+        verify(2 << 32 | length, &chunk.read()?)?;
+        // One that is given up changes nothing, nor does one that comes too late.
+        chunk.draft()?.fill(9);
+        let guard = chunk.read()?;
+        let mut draft = chunk.draft()?;
+        draft.fill(9);
+        let late = fabric.within(Duration::from_millis(30), || draft.put(9));
+        matches_or_fail!(late, Err(Error::Late { .. }));
+        drop(guard);
+        for version in 3..20 {
+            let mut draft = chunk.draft()?;
+            draft.copy_from_slice(&content(version, length));
+            same!(draft.put(version)?, Version(version));
+            verify(version << 32 | length, &chunk.snapshot()?)?;
+        }
+    }
+    Ok(())
+}
+
+everywhere!(a_draft_is_published_by_its_put, runs(2, drafted));
+
+/// Handlers that write what they subscribe to, and what others subscribe to.
+fn handled(fabric: &Fabric, unit: u32) -> Outcome {
+    const LAST: u64 = 40;
+    let dsm = Dsm::join(fabric)?;
+    let count = u64::from(fabric.identity().units);
+    let ball = dsm.alloc::<u64>("ball", 1)?;
+    if unit == 0 {
+        ball.put(&[0], 0)?;
+    }
+    for event in ball.subscribe_with_content(Policy::Every, Version::default())? {
+        let event = event?;
+        if event.tag == LAST {
+            break;
+        }
+        if event.tag % count == u64::from(unit) {
+            let next = event.tag + 1;
+            same!(ball.put(&[next], next)?, Version(next + 1));
+        }
+    }
+    same!(ball.read()?[0], LAST);
+    Ok(())
+}
+
+everywhere!(handlers_write_what_they_subscribe_to, runs(3, handled));
+
+fn selected(fabric: &Fabric, unit: u32) -> Outcome {
+    const EACH: u64 = 20;
+    let dsm = Dsm::join(fabric)?;
+    let chunks: Vec<_> = (0..3)
+        .map(|number| dsm.alloc::<u64>(&format!("chunk {number}"), 1))
+        .collect::<Result<_, _>>()?;
+    if unit > 0 {
+        let own = &chunks[unit as usize - 1];
+        for number in 1..=EACH {
+            own.put(&[number], number)?;
+        }
+        return Ok(());
+    }
+    let deadline = fabric.deadline();
+    let begin = |chunk: &samite_dsm::Chunk<u64>| chunk.subscribe(Policy::Every, Version(0));
+    let mut all: Vec<_> = chunks.iter().map(begin).collect::<Result<_, _>>()?;
+    let mut heard = [0; 3];
+    while heard.iter().sum::<u64>() < 2 * EACH {
+        let mut each: Vec<_> = all.iter_mut().collect();
+        let which = Subscription::select(&mut each, deadline)?;
+        let event = all[which].next_event()?;
+        heard[which] += 1;
+        same!(
+            (event.version, event.tag),
+            (Version(heard[which]), heard[which])
+        );
+    }
+    same!(heard, [EACH, EACH, 0]);
+    let mut none: [&mut Subscription<u64>; 0] = [];
+    let nothing = Subscription::select(&mut none, Duration::ZERO);
+    matches_or_fail!(nothing, Err(Error::NoEvent { .. }));
+    let late = Subscription::select(&mut [&mut all[2]], Duration::ZERO);
+    matches_or_fail!(late, Err(Error::NoEvent { .. }));
+    Ok(())
+}
+
+everywhere!(several_subscriptions_are_waited_for, runs(3, selected));
