@@ -189,7 +189,7 @@ impl<T: Elem> Chunk<T> {
     /// Tells the server, which waits for that, that this process has no read guard of its own.
     #[cold]
     fn drained(&self) {
-        if let Err(error) = self.client.tell(&Request::Drained { chunk: self.id() }) {
+        if let Err(error) = self.client.tell(Request::Drained { chunk: self.id() }) {
             // The server learns of the end of this process.
             tracing::debug!(chunk = self.name(), %error, "the end of a guard was not told");
         }

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::{
-    Answer, ChunkId, GuardId, Policy, Process, Request, SubscriptionId, Ticket, Told, Version,
+    Answer, ChunkId, Counters, GuardId, Message, Policy, Process, Request, SubscriptionId, Ticket,
+    Told, Version,
 };
 use crate::service::{ChunkService, LINE, WORDS};
 use samite_fabric::agent::{self, Host};
@@ -50,8 +51,9 @@ pub(crate) struct Client {
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
     events: Mutex<Events>,
-    /// Notes that could not be sent in time. They are sent before the next request.
-    unsent: Mutex<VecDeque<Vec<u8>>>,
+    /// Notes that go with the next message: those that nobody waits for, and those that could not
+    /// be sent in time.
+    unsent: Mutex<Vec<Request>>,
 }
 
 /// What the server has told, by subscription.
@@ -94,8 +96,8 @@ impl Drop for Asked<'_> {
         let forget = Request::Forget { ticket };
         if std::thread::panicking() {
             // To send may run handlers, which must not panic now.
-            self.client.unsent().push_back(encode(&forget));
-        } else if let Err(error) = self.client.tell(&forget) {
+            self.client.tell_later(forget);
+        } else if let Err(error) = self.client.tell(forget) {
             tracing::debug!(%error, "a request is forgotten later");
         }
     }
@@ -140,13 +142,31 @@ impl Client {
         what: &'static str,
         request: &Request,
     ) -> Result<Answer> {
-        if let Err(error) = self.send_notes() {
-            tracing::debug!(%error, "notes wait");
-        }
-        let encoded = encode(request);
-        let mut call = self
+        let notes = std::mem::take(&mut *self.unsent());
+        let encoded = encode(&notes, Some(request));
+        let called = self
             .fabric
-            .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded)?;
+            .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded);
+        let answer = called
+            .map_err(Error::from)
+            .and_then(|call| self.answered(call, deadline, what));
+        if answer.is_err() {
+            // It is unknown whether they have arrived, and arriving twice changes nothing.
+            self.unsent().extend(notes);
+        }
+        let answer = answer?;
+        match postcard::take_from_bytes(&answer) {
+            Ok((answer, [])) => Ok(answer),
+            _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
+        }
+    }
+
+    fn answered(
+        &self,
+        mut call: rpc::Call,
+        deadline: Duration,
+        what: &'static str,
+    ) -> Result<Vec<u8>> {
         let mut asked = Asked {
             client: self,
             ticket: Some(Ticket(call.id())),
@@ -157,48 +177,59 @@ impl Client {
             None => call.wait_yielding(deadline, what),
         }?;
         asked.ticket = None;
-        match postcard::take_from_bytes(&answer) {
-            Ok((answer, [])) => Ok(answer),
-            _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
-        }
+        Ok(answer)
     }
 
     /// Sends a note, which has no answer; later, if it cannot be sent now.
-    pub(crate) fn tell(&self, request: &Request) -> Result<()> {
-        self.unsent().push_back(encode(request));
+    pub(crate) fn tell(&self, note: Request) -> Result<()> {
+        self.tell_later(note);
         self.send_notes()?;
         self.serve();
         Ok(())
+    }
+
+    /// Sends a note with the next message.
+    pub(crate) fn tell_later(&self, note: Request) {
+        self.unsent().push(note);
     }
 
     /// Ends a guard or a draft; later, if that cannot be told now.
     pub(crate) fn release(&self, chunk: ChunkId, guard: GuardId) {
         let note = Request::Release { chunk, guard };
         if std::thread::panicking() {
-            self.unsent().push_back(encode(&note));
-        } else if let Err(error) = self.tell(&note) {
+            self.tell_later(note);
+        } else if let Err(error) = self.tell(note) {
             // The server ends the guard when it learns of the end of this process.
             tracing::debug!(%error, "a guard is released later");
         }
     }
 
-    fn unsent(&self) -> MutexGuard<'_, VecDeque<Vec<u8>>> {
+    fn unsent(&self) -> MutexGuard<'_, Vec<Request>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn send_notes(&self) -> Result<()> {
-        loop {
-            let Some(note) = self.unsent().pop_front() else {
-                return Ok(());
-            };
-            let deadline = self.fabric.deadline();
-            let sent = self
-                .fabric
-                .note(ServiceId::CHUNKS, self.server, deadline, &note);
-            if let Err(error) = sent {
-                self.unsent().push_front(note);
-                return Err(error.into());
-            }
+        let notes = std::mem::take(&mut *self.unsent());
+        if notes.is_empty() {
+            return Ok(());
+        }
+        let deadline = self.fabric.deadline();
+        let encoded = encode(&notes, None);
+        let sent = self
+            .fabric
+            .note(ServiceId::CHUNKS, self.server, deadline, &encoded);
+        if sent.is_err() {
+            self.unsent().extend(notes);
+        }
+        Ok(sent?)
+    }
+
+    /// Returns what the server has done so far.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        let deadline = self.fabric.deadline();
+        match self.ask(deadline, "the counters of chunks", &Request::Count)? {
+            Answer::Counted(counters) => Ok(counters),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }
 
@@ -241,8 +272,8 @@ impl Client {
         self.events().told.remove(&id);
         let note = Request::Unsubscribe { chunk, id };
         if std::thread::panicking() {
-            self.unsent().push_back(encode(&note));
-        } else if let Err(error) = self.tell(&note) {
+            self.tell_later(note);
+        } else if let Err(error) = self.tell(note) {
             tracing::debug!(%error, "a subscription is ended later");
         }
     }
@@ -367,8 +398,9 @@ impl Client {
     }
 }
 
-fn encode(request: &Request) -> Vec<u8> {
-    postcard::to_stdvec(request).expect("plain data are encodable")
+fn encode(notes: &[Request], request: Option<&Request>) -> Vec<u8> {
+    let message = Message { notes, request };
+    postcard::to_stdvec(&message).expect("plain data are encodable")
 }
 
 /// Finds the server of a domain, which may be about to start.

@@ -3,7 +3,7 @@
 use crate::chunk::{Chunk, Elem, kind_of};
 use crate::client::{Client, millis};
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, Fault, Request};
+use crate::protocol::{Answer, Counters, Fault, Request};
 use samite_fabric::Fabric;
 use std::sync::Arc;
 
@@ -44,6 +44,14 @@ impl Dsm {
     /// [`Error::NotFound`]; [`Error::Differs`]: it has elements of another type.
     pub fn lookup<T: Elem>(&self, name: &str) -> Result<Chunk<T>> {
         self.open(name, None)
+    }
+
+    /// Returns what the server has done so far, for all processes.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub fn counters(&self) -> Result<Counters> {
+        self.client.counters()
     }
 
     fn open<T: Elem>(&self, name: &str, bytes: Option<u64>) -> Result<Chunk<T>> {

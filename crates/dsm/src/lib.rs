@@ -26,15 +26,16 @@
 //!
 //! # Core objects
 //! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
-//! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the server is
-//!   mapped, they are views of it: nothing is copied.
+//! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the
+//!   server is mapped, they are views of it: nothing is copied.
 //! * [`Subscription`]: its commits.
 //! * [`protocol`]: the messages, and the pure state machines.
 //! * [`service`]: the server, which the agent of the domain hosts.
 //!
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `subscription` · `client` (requests) ·
-//! `service/` (the server) · `protocol/{ids, message, directory, cache, subscribers, server}` · `error`
+//! `service/` (the server) · `protocol/{ids, message, directory, cache, subscribers, server}` ·
+//! `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
 //! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).
@@ -59,5 +60,5 @@ pub use chunk::{Chunk, Elem};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
 pub use guard::{Draft, ReadGuard, Snapshot, WriteGuard};
-pub use protocol::{Event, Policy, Process, Version};
+pub use protocol::{Counters, Event, Policy, Process, Version};
 pub use subscription::Subscription;

@@ -15,6 +15,9 @@ const BATCH: u32 = 32;
 /// when its version can be read. An iterator over events, which never ends. Thread: any; one at a
 /// time.
 ///
+/// The server hears that events were taken when this process asks it for anything, or waits for
+/// events; with a mark of one event ([`Policy::Lossless`]), at once.
+///
 /// A handler of events is a loop of the caller's own thread, and may do with the chunk what it
 /// likes: write it, or subscribe again.
 ///
@@ -29,6 +32,8 @@ pub struct Subscription<T: Elem> {
     /// How many may be taken before the server has to hear of it, and how many were.
     batch: u32,
     taken: u32,
+    /// Whether a writer may wait for each event that is not taken.
+    is_awaited: bool,
 }
 
 impl<T: Elem> Subscription<T> {
@@ -49,6 +54,7 @@ impl<T: Elem> Subscription<T> {
                 Policy::Latest => 1,
             },
             taken: 0,
+            is_awaited: matches!(policy, Policy::Lossless { high_water: 0 | 1 }),
         })
     }
 
@@ -96,8 +102,8 @@ impl<T: Elem> Subscription<T> {
         found.ok_or_else(|| self.lagged(1))
     }
 
-    /// Waits until one of several subscriptions has an event, and returns its place. The first
-    /// ones come first.
+    /// Waits until one of several subscriptions has an event, and returns its place: the first of
+    /// them if several have.
     ///
     /// # Errors
     /// [`Error::NoEvent`], which names the chunk of the first one; there is none if `all` is empty.
@@ -183,7 +189,10 @@ impl<T: Elem> Subscription<T> {
             id: self.id,
             version: self.after,
         };
-        if let Err(error) = self.chunk.client.tell(&took) {
+        let client = &self.chunk.client;
+        if !self.is_awaited {
+            client.tell_later(took);
+        } else if let Err(error) = client.tell(took) {
             tracing::debug!(chunk = self.chunk.name(), %error, "an event is acknowledged later");
         }
     }

@@ -54,6 +54,12 @@ impl Fabric {
         Ok(self.own("the units of the job", &Wanted::Job)?.0)
     }
 
+    /// As [`Fabric::program`], with the incarnation of each unit, also of those that have ended.
+    pub fn lives_of(&self, program: &str) -> Result<Vec<UnitLife>> {
+        let wanted = Wanted::Program(program.to_owned());
+        Ok(self.wait_for_peers("the units of a program", &wanted)?.0)
+    }
+
     /// As [`Fabric::job_lives`], for the units of this unit's program, by rank. Waits for no other
     /// unit.
     pub fn program_lives(&self) -> Result<Vec<UnitLife>> {

@@ -23,6 +23,15 @@ pub struct Kind {
     pub size: u64,
 }
 
+/// A message of a client: notes, which have no answer, and a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message<Notes = Vec<Request>, One = Request> {
+    /// The notes, the oldest first.
+    pub notes: Notes,
+    /// What is answered; `None` in a message that is not.
+    pub request: Option<One>,
+}
+
 /// What a client asks of its server. Times are milliseconds from the arrival.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
@@ -126,6 +135,8 @@ pub enum Request {
         /// The subscription.
         id: SubscriptionId,
     },
+    /// How much have you done? Answer: [`Answer::Counted`].
+    Count,
     /// A note: I have given up waiting for the answer to a request; a guard that was given for it
     /// ends.
     Forget {
@@ -201,6 +212,8 @@ pub enum Answer {
     },
     /// The subscription has begun.
     Subscribed,
+    /// What the server has done.
+    Counted(Counters),
     /// The request cannot be carried out.
     Failed(Fault),
 }
@@ -214,6 +227,23 @@ pub enum Content {
     Inline(Vec<u8>),
     /// In a segment that may be read.
     Segment(SegmentKey),
+}
+
+/// What a server of chunks has done since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Messages that it has received.
+    pub received: u64,
+    /// Messages that it has sent, those of events among them.
+    pub sent: u64,
+    /// Messages that told subscribers of commits.
+    pub told: u64,
+    /// Guards that it has given.
+    pub guards: u64,
+    /// Commits, those of puts among them.
+    pub commits: u64,
+    /// How often it had to close a chunk that clients read without messages.
+    pub closed: u64,
 }
 
 /// Where the content of a put is.

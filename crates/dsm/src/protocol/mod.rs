@@ -13,7 +13,8 @@ pub use cache::{Cache, CacheAction, CacheEvent, Mode, State};
 pub use directory::{Access, Directory, DirectoryAction, DirectoryEvent};
 pub use ids::{ChunkId, GuardId, Process, SubscriptionId, Ticket, Version};
 pub use message::{
-    Answer, Content, Event, Fault, INLINE, Kind, LONGEST_NAME, Policy, PutFrom, Request, Told,
+    Answer, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Policy, PutFrom,
+    Request, Told,
 };
 pub use server::{Server, ServerAction, ServerEvent};
 pub use subscribers::{Subscriber, Subscribers, Telling};

@@ -425,6 +425,7 @@ impl Server {
             // About memory, which this machine does not know, and notes.
             Request::Enroll { .. }
             | Request::Drained { .. }
+            | Request::Count
             | Request::Forget { .. }
             | Request::Took { .. }
             | Request::Unsubscribe { .. } => fail(asker, Fault::Malformed, actions),

@@ -9,6 +9,9 @@ use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+/// Bytes of old segments that are kept however few others there are.
+const KEPT: u64 = 64 << 20;
+
 /// What a chunk contains.
 #[derive(Debug)]
 enum Stored {
@@ -28,7 +31,7 @@ pub(super) struct Memory {
     /// Segments that writers have.
     lent: BTreeMap<GuardId, (Process, Phased)>,
     /// Segments of old versions, and of guards that ended without a commit. Kept for the next
-    /// writers, but not more of them than there are others.
+    /// writers, but not more of them than there are others, or than [`KEPT`].
     free: VecDeque<Phased>,
     /// Bytes of segments: of all, and of those in `free`.
     used: u64,
@@ -213,7 +216,8 @@ impl Memory {
     pub(super) fn set_free(&mut self, segment: Phased) {
         self.freed += segment.key().bytes;
         self.free.push_back(segment);
-        self.give_back(self.used.saturating_sub(self.freed));
+        let others = self.used.saturating_sub(self.freed);
+        self.give_back(others.max(KEPT));
     }
 
     fn reuse(&mut self, bytes: u64) -> Option<Phased> {

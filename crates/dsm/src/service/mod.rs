@@ -20,8 +20,8 @@ use self::stopped::{LOOK, Stopped};
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, INLINE, Mode, Process, PutFrom, Request, Server, ServerAction,
-    ServerEvent, Telling, Ticket, Told,
+    Answer, ChunkId, Counters, Fault, GuardId, INLINE, Message, Mode, Process, PutFrom, Request,
+    Server, ServerAction, ServerEvent, Telling, Ticket, Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
@@ -38,8 +38,8 @@ pub const STARTER: Starter = Starter {
 /// Maximum bytes of requests of one process that wait to be handled, besides the first request.
 const INBOX: u64 = 16 << 20;
 
-/// Maximum bytes of messages that wait for a process that does not take them. One that takes no more
-/// is treated as lost.
+/// Maximum bytes of messages that wait for a process that does not take them. One that takes no
+/// more is treated as lost.
 const UNSENT: usize = 16 << 20;
 
 /// How long the service sleeps while answers wait to be sent.
@@ -94,6 +94,7 @@ pub struct ChunkService {
     unsent: BTreeMap<Process, Unsent>,
     /// The processes that have asked for anything.
     clients: BTreeSet<Process>,
+    counters: Counters,
 }
 
 impl ChunkService {
@@ -116,6 +117,7 @@ impl ChunkService {
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
+            counters: Counters::default(),
         }
     }
 
@@ -126,11 +128,22 @@ impl ChunkService {
     fn hear(&mut self, heard: Inbound) {
         let (from, ticket) = (Process::from(heard.from), heard.id.map(Ticket));
         // Any process can send anything at any rate: logged without contents, and not as a warning.
-        let Some(mut request) = decode(&heard.bytes) else {
+        let Some(Message { notes, request }) = decode(&heard.bytes) else {
             tracing::debug!(%from, "{} bytes that are no request", heard.bytes.len());
             return;
         };
+        self.counters.received += 1;
         self.clients.insert(from);
+        for note in notes {
+            self.ask(from, None, note);
+        }
+        if let Some(request) = request {
+            self.ask(from, ticket, request);
+        }
+    }
+
+    /// Handles a request, or a note, which has no ticket.
+    fn ask(&mut self, from: Process, ticket: Option<Ticket>, mut request: Request) {
         if ticket.is_some_and(|ticket| self.server.is_waiting((from, ticket))) {
             return; // A client that numbers two requests alike hears of the first.
         }
@@ -163,6 +176,10 @@ impl ChunkService {
                     None => None,
                 };
                 self.answer(from, ticket, &Answer::Enrolled { word });
+            }
+            (Request::Count, Some(ticket)) => {
+                let counters = self.counters;
+                self.answer(from, ticket, &Answer::Counted(counters));
             }
             (request, ticket) => self.on_event(ServerEvent::Request {
                 from,
@@ -306,6 +323,7 @@ impl ChunkService {
             }
             ServerAction::Open { chunk, version } => self.words.open(chunk, version),
             ServerAction::Close { chunk } => {
+                self.counters.closed += 1;
                 self.words.close(chunk);
                 self.closing.insert(chunk);
                 return self.drained(chunk);
@@ -336,6 +354,7 @@ impl ChunkService {
                 tag,
             } => {
                 self.words.gives(to, chunk);
+                self.counters.guards += 1;
                 let answer = Answer::Given {
                     guard,
                     version,
@@ -352,6 +371,7 @@ impl ChunkService {
                 return self.give_memory((to, ticket), (chunk, guard), answer);
             }
             ServerAction::Adopt { chunk, guard, sent } => {
+                self.counters.commits += 1;
                 let sent = sent.and_then(|asker| self.arrived.remove(&asker));
                 self.memory.adopt(chunk, guard, sent);
             }
@@ -383,6 +403,7 @@ impl ChunkService {
             content,
         };
         if let Some(service) = ServiceId::own(inbox) {
+            self.counters.told += 1;
             self.send(process, To::Inbox(service), encode(&told));
         }
     }
@@ -477,6 +498,7 @@ impl ChunkService {
 
     /// Sends a message, or keeps it until the process takes it.
     fn send(&mut self, to: Process, how: To, bytes: Vec<u8>) {
+        self.counters.sent += 1;
         if !self.unsent.contains_key(&to) && self.is_sent(to, how, &bytes) {
             return;
         }
@@ -664,10 +686,10 @@ fn encode(message: &impl serde::Serialize) -> Vec<u8> {
     postcard::to_stdvec(message).expect("plain data are encodable")
 }
 
-/// Decodes a request; `None` if it is malformed.
-fn decode(bytes: &[u8]) -> Option<Request> {
+/// Decodes a message; `None` if it is malformed.
+fn decode(bytes: &[u8]) -> Option<Message> {
     match postcard::take_from_bytes(bytes) {
-        Ok((request, [])) if bytes.len() <= LONGEST => Some(request),
+        Ok((message, [])) if bytes.len() <= LONGEST => Some(message),
         _ => None,
     }
 }

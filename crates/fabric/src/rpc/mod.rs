@@ -63,7 +63,8 @@ use crate::PeerId;
 
 /// Handler numbers from here on are reserved for services and the fabric itself.
 pub const KEPT: u16 = 0xff00;
-/// Services from here on have no fixed purpose: see [`Fabric::serve_own`](crate::Fabric::serve_own).
+/// Services from here on have no fixed purpose: see
+/// [`Fabric::serve_own`](crate::Fabric::serve_own).
 const OWN: u16 = KEPT + 0x40;
 /// The number of the handler that looks up a segment's key by its number.
 pub(crate) const LOOK_UP: u16 = u16::MAX;

@@ -7,8 +7,13 @@ use std::path::{Path, PathBuf};
 /// How frames move between the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Via {
-    /// Through chunks of coherent memory; subscriptions say when one has changed.
+    /// Through chunks of coherent memory: each access is one request, and an event brings the
+    /// frame.
     Dsm,
+    /// As `dsm`, but events bring no frame.
+    DsmFused,
+    /// As `dsm-fused`, but each access takes a guard.
+    DsmStrict,
     /// By messages: a worker requests a frame, the source replies.
     Messages,
 }

@@ -25,6 +25,7 @@ pub mod worker;
 
 pub use args::{Clip, Via};
 pub use error::Error;
+use via_chunks::Way;
 
 use crate::Size;
 use crate::y4m::Rate;
@@ -99,6 +100,9 @@ trait FromWorkers {
 
     /// Waits for a result, in any order. Returns `None` after the last one.
     fn next(&mut self) -> Result<Option<Processed>>;
+
+    /// Returns the number of messages of the job so far, if they are counted.
+    fn messages(&self) -> Result<Option<u64>>;
 }
 
 /// A frame that a worker has processed.
@@ -132,21 +136,27 @@ impl Deref for Pixels {
 
 fn to_workers(fabric: &Fabric, via: Via, header: Header) -> Result<Box<dyn ToWorkers>> {
     Ok(match via {
-        Via::Dsm => Box::new(via_chunks::ToWorkers::new(fabric, header)?),
+        Via::Dsm => Box::new(via_chunks::ToWorkers::new(fabric, header, Way::Inline)?),
+        Via::DsmFused => Box::new(via_chunks::ToWorkers::new(fabric, header, Way::Fused)?),
+        Via::DsmStrict => Box::new(via_chunks::ToWorkers::new(fabric, header, Way::Strict)?),
         Via::Messages => Box::new(via_messages::ToWorkers::new(fabric, header)?),
     })
 }
 
 fn at_worker(fabric: &Fabric, via: Via) -> Result<Box<dyn AtWorker>> {
     Ok(match via {
-        Via::Dsm => Box::new(via_chunks::AtWorker::new(fabric)?),
+        Via::Dsm => Box::new(via_chunks::AtWorker::new(fabric, Way::Inline)?),
+        Via::DsmFused => Box::new(via_chunks::AtWorker::new(fabric, Way::Fused)?),
+        Via::DsmStrict => Box::new(via_chunks::AtWorker::new(fabric, Way::Strict)?),
         Via::Messages => Box::new(via_messages::AtWorker::new(fabric)?),
     })
 }
 
 fn from_workers(fabric: &Fabric, via: Via) -> Result<Box<dyn FromWorkers>> {
     Ok(match via {
-        Via::Dsm => Box::new(via_chunks::FromWorkers::new(fabric)?),
+        Via::Dsm => Box::new(via_chunks::FromWorkers::new(fabric, Way::Inline)?),
+        Via::DsmFused => Box::new(via_chunks::FromWorkers::new(fabric, Way::Fused)?),
+        Via::DsmStrict => Box::new(via_chunks::FromWorkers::new(fabric, Way::Strict)?),
         Via::Messages => Box::new(via_messages::FromWorkers::new(fabric)?),
     })
 }

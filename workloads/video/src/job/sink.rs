@@ -45,6 +45,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         sink(args.output.as_deref()).open(header.size, header.rate)?,
     );
     let mut by_worker = BTreeMap::<usize, u64>::new();
+    let messages = results.messages()?;
     let begin = Instant::now();
     while let Some(result) = results.next()? {
         *by_worker.entry(result.worker).or_default() += 1;
@@ -52,8 +53,12 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     }
     let (frames, checksum) = order.finish()?;
     let elapsed = begin.elapsed().as_secs_f64();
+    let messages = match (messages, results.messages()?) {
+        (Some(before), Some(after)) => Some((after - before) as f64 / frames.max(1) as f64),
+        _ => None,
+    };
     let each: Vec<String> = by_worker.values().map(u64::to_string).collect();
-    let summary = Summary::new("Video")
+    let mut summary = Summary::new("Video")
         .row(
             "frames",
             format_args!(
@@ -71,6 +76,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
             format_args!("{:.1} frames/s", frames as f64 / elapsed),
         )
         .row("checksum", format_args!("{checksum:016x}"));
+    if let Some(messages) = messages {
+        summary = summary.row("messages", format_args!("{messages:.1} per frame"));
+    }
     if !args.check {
         write!(out, "{summary}")?;
         return Ok(());

@@ -4,20 +4,79 @@
 //! |---|---|---|---|---|
 //! | `video` | the header | 0 | source | all, once |
 //! | `in.S` | the frame in slot S | its number, or [`END`] | source | the worker of the slot |
-//! | `out.S` | its result | its number | worker | |
-//! | `done` | nothing | S, or [`END`] and the number of frames | workers, source | sink |
-//! | `ready` | nothing | S | sink | source |
+//! | `out.S` | its result | its number | worker | source: the slot is free; sink |
+//! | `ready` | nothing | 0 | sink, once: it has subscribed to the results | source |
+//! | `done` | nothing | [`END`] and the number of frames | source | sink |
 //!
-//! Nobody copies a frame: the worker reads a view of `in.S` and writes `out.S` in place, the sink
-//! keeps a snapshot of it until the frame's turn comes, and the slot is free at once.
+//! Nobody copies a frame but the source: the worker reads a view of `in.S` and writes `out.S` in
+//! place, and the sink keeps a snapshot of it until the frame's turn comes. The next result is
+//! written when the sink has the one before.
+//!
+//! | [`Way`] | the source writes | the worker reads | the worker writes | the sink reads | messages per frame |
+//! |---|---|---|---|---|---|
+//! | strict | guard, commit: 4 | event, guard: 1 + 3 | guard, commit: 4 | event, snapshot: 1 + 2 + 1 | 17 |
+//! | fused | draft, put: 2 | event, snapshot: 1 + 2 | draft, put: 2 | the same: 1 + 2 + 1 | 12 |
+//! | inline | draft, put: 2 | event with the frame: 1 | draft, put: 2 | event with the frame: 1 + 1/2 | 7.5 |
+//!
+//! Each way has one more, by which the source hears that a slot is free. That a worker or the
+//! source has taken events goes with its next put.
+//!
+//! A worker that is lost leaves its frames in the chunks: the source gives them to another one.
 
 use super::{Error, Header, Pixels, Processed, Result, SLOTS, WORKERS};
-use samite::Fabric;
-use samite::dsm::{Chunk, Dsm, Policy, Subscription, Version};
+use samite::dsm::{self, Chunk, Dsm, Policy, Snapshot, Subscription, Version};
+use samite::{Fabric, UnitLife};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// The tag that says that there are no more frames.
 const END: u64 = 1 << 63;
+
+/// How often the source looks whether a worker is lost.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How many versions of a result wait for the sink when they come with their events.
+const WAITING: u32 = 4;
+
+/// Which requests move a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A guard for each access, and events that bring nothing.
+    Strict,
+    /// Each access is one request.
+    Fused,
+    /// As `Fused`, and events bring the frame.
+    Inline,
+}
+
+impl Way {
+    /// Writes a chunk, and publishes it.
+    fn write(self, chunk: &Chunk<u8>, tag: u64, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        match self {
+            Way::Strict => {
+                let mut guard = chunk.write()?;
+                fill(&mut guard);
+                guard.commit(tag)?;
+            }
+            Way::Fused | Way::Inline => {
+                let mut draft = chunk.draft()?;
+                fill(&mut draft);
+                draft.put(tag)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn subscribe(self, chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
+        let (first, high_water) = (Version::default(), WAITING);
+        Ok(match self {
+            Way::Strict | Way::Fused => {
+                chunk.subscribe(Policy::Lossless { high_water: 1 }, first)?
+            }
+            Way::Inline => chunk.subscribe_with_content(Policy::Lossless { high_water }, first)?,
+        })
+    }
+}
 
 fn name(what: &str, slot: usize) -> String {
     format!("{what}.{slot}")
@@ -30,111 +89,208 @@ fn all(chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
 
 fn read_header(dsm: &Dsm) -> Result<Header> {
     let chunk = dsm.lookup::<u64>("video")?;
-    chunk
-        .subscribe(Policy::Latest, Version::default())?
-        .next_event()?;
-    Header::from_words(&chunk.read()?)
+    let mut header = chunk.subscribe_with_content(Policy::Latest, Version::default())?;
+    Header::from_words(&header.next_version()?)
+}
+
+/// Waits for the next event of any of these chunks.
+fn next_of(all: &mut [Subscription<u8>], deadline: Duration) -> Result<usize> {
+    let mut each: Vec<_> = all.iter_mut().collect();
+    Ok(Subscription::select(&mut each, deadline)?)
+}
+
+/// As [`next_of`]. Returns `None` after the deadline.
+fn next_soon(all: &mut [Subscription<u8>], deadline: Duration) -> Result<Option<usize>> {
+    match next_of(all, deadline) {
+        Ok(which) => Ok(Some(which)),
+        Err(Error::Dsm(dsm::Error::NoEvent { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    /// A frame.
+    Has(u64),
+    /// Its worker is lost.
+    Lost,
 }
 
 pub(super) struct ToWorkers {
+    fabric: Fabric,
+    way: Way,
+    workers: Vec<UnitLife>,
     frames: Vec<Chunk<u8>>,
+    results: Vec<Subscription<u8>>,
     done: Chunk<u8>,
-    ready: Subscription<u8>,
+    slots: Vec<Slot>,
+    /// The slots that are free, the next one first.
     free: VecDeque<usize>,
+    /// The frames of workers that are lost.
+    again: VecDeque<(u64, Snapshot<u8>)>,
+    looked: Instant,
 }
 
 impl ToWorkers {
-    pub(super) fn new(fabric: &Fabric, header: Header) -> Result<Self> {
-        let slots = fabric.program(WORKERS)?.len() * SLOTS;
+    pub(super) fn new(fabric: &Fabric, header: Header, way: Way) -> Result<Self> {
+        let workers = fabric.lives_of(WORKERS)?;
+        let slots = workers.len() * SLOTS;
         let dsm = Dsm::join(fabric)?;
         let bytes = header.size.pixels() as u64;
-        let mut frames = Vec::new();
+        let (mut frames, mut results) = (Vec::new(), Vec::new());
         for slot in 0..slots {
             frames.push(dsm.alloc(&name("in", slot), bytes)?);
-            dsm.alloc::<u8>(&name("out", slot), bytes)?;
+            results.push(all(&dsm.alloc(&name("out", slot), bytes)?)?);
         }
         let done = dsm.alloc("done", 0)?;
-        let ready = all(&dsm.alloc("ready", 0)?)?;
+        let mut ready = all(&dsm.alloc("ready", 0)?)?;
         // Last: who has read it finds the other chunks.
         let video = dsm.alloc("video", Header::WORDS as u64)?;
         video.put(&header.to_words(), 0)?;
+        ready.next_event()?;
         // Each worker gets a frame before any gets a second one.
         let free = (0..SLOTS).flat_map(|first| (first..slots).step_by(SLOTS));
         Ok(ToWorkers {
+            fabric: fabric.clone(),
+            way,
+            workers,
             frames,
+            results,
             done,
-            ready,
+            slots: vec![Slot::Free; slots],
             free: free.collect(),
+            again: VecDeque::new(),
+            looked: Instant::now(),
         })
     }
 
-    /// Waits until a slot is free.
+    /// Waits until a slot is free, or it is time to look for workers that are lost.
     fn wait(&mut self) -> Result<()> {
-        let tag = self.ready.next_event()?.tag;
-        let slot = usize::try_from(tag).ok();
-        let slot = slot.filter(|slot| *slot < self.frames.len() && !self.free.contains(slot));
-        let unexpected = || Error::Unexpected(format!("slot {tag}, which has no frame"));
-        self.free.push_back(slot.ok_or_else(unexpected)?);
+        if self.looked.elapsed() >= LOOK {
+            return self.look();
+        }
+        let Some(slot) = next_soon(&mut self.results, LOOK)? else {
+            return Ok(());
+        };
+        let number = self.results[slot].next_event()?.tag;
+        match self.slots[slot] {
+            Slot::Has(frame) if frame == number => {
+                self.slots[slot] = Slot::Free;
+                self.free.push_back(slot);
+                Ok(())
+            }
+            // The frame was given to another worker before this was heard.
+            Slot::Lost => Ok(()),
+            other => Err(Error::Unexpected(format!(
+                "frame {number} in a slot that is {other:?}"
+            ))),
+        }
+    }
+
+    /// Takes back the frames of workers that are lost.
+    fn look(&mut self) -> Result<()> {
+        self.looked = Instant::now();
+        for slot in 0..self.slots.len() {
+            let worker = &self.workers[slot / SLOTS];
+            let lost = self.fabric.lost_life(worker.peer, worker.incarnation);
+            let (Some(error), true) = (lost, self.slots[slot] != Slot::Lost) else {
+                continue;
+            };
+            if let Slot::Has(number) = self.slots[slot] {
+                tracing::warn!(%error, "frame {number} goes to another worker");
+                self.again
+                    .push_back((number, self.frames[slot].snapshot()?));
+            }
+            self.slots[slot] = Slot::Lost;
+            self.free.retain(|free| *free != slot);
+            if self.slots.iter().all(|slot| *slot == Slot::Lost) {
+                return Err(error.into());
+            }
+        }
         Ok(())
+    }
+
+    /// Gives frames of lost workers to others, until none is left to be given.
+    fn send_again(&mut self) -> Result<()> {
+        while let Some((number, frame)) = self.again.pop_front() {
+            self.give(number, &frame)?;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, number: u64, pixels: &[u8]) -> Result<()> {
+        loop {
+            if let Some(slot) = self.free.pop_front() {
+                self.slots[slot] = Slot::Has(number);
+                let frame = &self.frames[slot];
+                return self
+                    .way
+                    .write(frame, number, |to| to.copy_from_slice(pixels));
+            }
+            self.wait()?;
+        }
     }
 }
 
 impl super::ToWorkers for ToWorkers {
     fn send(&mut self, number: u64, pixels: &[u8]) -> Result<()> {
-        if self.free.is_empty() {
-            self.wait()?;
+        if self.looked.elapsed() >= LOOK {
+            self.look()?; // Also if others are always ready.
         }
-        if let Some(slot) = self.free.pop_front() {
-            self.frames[slot].put(pixels, number)?;
-        }
-        Ok(())
+        self.send_again()?;
+        self.give(number, pixels)
     }
 
     fn finish(&mut self, frames: u64) -> Result<()> {
-        while self.free.len() < self.frames.len() {
-            self.wait()?;
+        let has_frame = |slot: &Slot| matches!(slot, Slot::Has(_));
+        while !self.again.is_empty() || self.slots.iter().any(has_frame) {
+            self.send_again()?;
+            if self.slots.iter().any(has_frame) {
+                self.wait()?;
+            }
         }
-        for frame in &self.frames {
-            frame.write()?.commit(END)?;
+        for (frame, slot) in self.frames.iter().zip(&self.slots) {
+            if *slot != Slot::Lost {
+                self.way.write(frame, END, |_| ())?;
+            }
         }
         self.done.put(&[], END | frames)?;
         Ok(())
     }
 }
 
-/// A slot of a worker.
-struct Slot {
-    number: u64,
-    frames: Subscription<u8>,
-    frame: Chunk<u8>,
-    result: Chunk<u8>,
-}
-
 pub(super) struct AtWorker {
     header: Header,
-    /// The next one to be filled first.
-    slots: VecDeque<Slot>,
-    done: Chunk<u8>,
+    way: Way,
+    /// Of its slots.
+    frames: Vec<Subscription<u8>>,
+    results: Vec<Chunk<u8>>,
+    deadline: Duration,
 }
 
 impl AtWorker {
-    pub(super) fn new(fabric: &Fabric) -> Result<Self> {
+    pub(super) fn new(fabric: &Fabric, way: Way) -> Result<Self> {
         let dsm = Dsm::join(fabric)?;
         let header = read_header(&dsm)?;
         let first = fabric.identity().rank as usize * SLOTS;
-        let slots = (first..first + SLOTS).map(|slot| {
+        let (mut frames, mut results) = (Vec::new(), Vec::new());
+        for slot in first..first + SLOTS {
             let frame = dsm.lookup(&name("in", slot))?;
-            Ok(Slot {
-                number: slot as u64,
-                frames: all(&frame)?,
-                frame,
-                result: dsm.lookup(&name("out", slot))?,
-            })
-        });
+            // The source writes a slot again when it has heard of the result.
+            frames.push(match way {
+                Way::Inline => way.subscribe(&frame)?,
+                Way::Strict | Way::Fused => all(&frame)?,
+            });
+            results.push(dsm.lookup(&name("out", slot))?);
+        }
         Ok(AtWorker {
             header,
-            slots: slots.collect::<Result<_>>()?,
-            done: dsm.lookup("done")?,
+            way,
+            frames,
+            results,
+            deadline: fabric.deadline(),
         })
     }
 }
@@ -145,44 +301,57 @@ impl super::AtWorker for AtWorker {
     }
 
     fn process(&mut self, work: &mut dyn FnMut(&[u8], &mut [u8])) -> Result<bool> {
-        let Some(slot) = self.slots.front_mut() else {
-            return Ok(false);
-        };
-        let number = slot.frames.next_event()?.tag;
-        if number == END {
-            return Ok(false);
+        let slot = next_of(&mut self.frames, self.deadline)?;
+        let (way, frames, result) = (self.way, &mut self.frames[slot], &self.results[slot]);
+        match way {
+            Way::Strict => {
+                let number = frames.next_event()?.tag;
+                if number == END {
+                    return Ok(false);
+                }
+                let frame = frames.chunk().read()?;
+                // The frame goes first: its memory is the next one's.
+                way.write(result, number, move |to| work(&frame, to))?;
+            }
+            Way::Fused | Way::Inline => {
+                let frame = frames.next_version()?;
+                if frame.tag() == END {
+                    return Ok(false);
+                }
+                way.write(result, frame.tag(), move |to| work(&frame, to))?;
+            }
         }
-        let frame = slot.frame.read()?;
-        let mut result = slot.result.write()?;
-        work(&frame, &mut result);
-        drop(frame);
-        result.commit(number)?;
-        self.done.put(&[], slot.number)?;
-        self.slots.rotate_left(1);
         Ok(true)
     }
 }
 
 pub(super) struct FromWorkers {
+    dsm: Dsm,
     header: Header,
-    results: Vec<Chunk<u8>>,
-    done: Subscription<u8>,
-    ready: Chunk<u8>,
-    received: u64,
+    /// Of the slots, and of `done`.
+    results: Vec<Subscription<u8>>,
+    deadline: Duration,
+    /// Which frames have come: one that a lost worker had may come twice.
+    came: Came,
 }
 
 impl FromWorkers {
-    pub(super) fn new(fabric: &Fabric) -> Result<Self> {
+    pub(super) fn new(fabric: &Fabric, way: Way) -> Result<Self> {
         let slots = fabric.program(WORKERS)?.len() * SLOTS;
         let dsm = Dsm::join(fabric)?;
         let header = read_header(&dsm)?;
-        let results = (0..slots).map(|slot| dsm.lookup(&name("out", slot)));
+        let mut results = Vec::new();
+        for slot in 0..slots {
+            results.push(way.subscribe(&dsm.lookup(&name("out", slot))?)?);
+        }
+        results.push(all(&dsm.lookup("done")?)?);
+        dsm.lookup::<u8>("ready")?.put(&[], 0)?;
         Ok(FromWorkers {
+            dsm,
             header,
-            results: results.collect::<std::result::Result<_, _>>()?,
-            done: all(&dsm.lookup("done")?)?,
-            ready: dsm.lookup("ready")?,
-            received: 0,
+            results,
+            deadline: fabric.deadline(),
+            came: Came::default(),
         })
     }
 }
@@ -193,22 +362,51 @@ impl super::FromWorkers for FromWorkers {
     }
 
     fn next(&mut self) -> Result<Option<Processed>> {
-        let tag = self.done.next_event()?.tag;
-        let unexpected = || Error::Unexpected(format!("{tag:#x} after {} frames", self.received));
-        if tag & END != 0 {
-            let is_all = tag == END | self.received;
-            return is_all.then_some(None).ok_or_else(unexpected);
+        loop {
+            let slot = next_of(&mut self.results, self.deadline)?;
+            let received = self.came.count();
+            if slot + 1 == self.results.len() {
+                let tag = self.results[slot].next_event()?.tag;
+                let what = || Error::Unexpected(format!("{tag:#x} after {received} frames"));
+                return (tag == END | received).then_some(None).ok_or_else(what);
+            }
+            let snapshot = self.results[slot].next_version()?;
+            if !self.came.add(snapshot.tag()) {
+                continue;
+            }
+            return Ok(Some(Processed {
+                number: snapshot.tag(),
+                worker: slot / SLOTS,
+                pixels: Pixels::Chunk(snapshot),
+            }));
         }
-        let slot = usize::try_from(tag).ok();
-        let result = slot.and_then(|slot| Some((slot, self.results.get(slot)?)));
-        let (slot, result) = result.ok_or_else(unexpected)?;
-        let snapshot = result.snapshot()?;
-        self.ready.put(&[], tag)?;
-        self.received += 1;
-        Ok(Some(Processed {
-            number: snapshot.tag(),
-            worker: slot / SLOTS,
-            pixels: Pixels::Chunk(snapshot),
-        }))
+    }
+
+    fn messages(&self) -> Result<Option<u64>> {
+        let counters = self.dsm.counters()?;
+        Ok(Some(counters.received + counters.sent))
+    }
+}
+
+/// The numbers of the frames that have come, each once.
+#[derive(Debug, Default)]
+struct Came {
+    /// All below.
+    below: u64,
+    above: std::collections::BTreeSet<u64>,
+}
+
+impl Came {
+    /// Returns false if it has come before.
+    fn add(&mut self, number: u64) -> bool {
+        let is_new = number >= self.below && self.above.insert(number);
+        while self.above.remove(&self.below) {
+            self.below += 1;
+        }
+        is_new
+    }
+
+    fn count(&self) -> u64 {
+        self.below + self.above.len() as u64
     }
 }

@@ -188,4 +188,8 @@ impl super::FromWorkers for FromWorkers {
         }
         Ok(None)
     }
+
+    fn messages(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
 }
