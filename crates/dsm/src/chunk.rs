@@ -3,10 +3,10 @@
 use crate::client::{Client, OwnGuards, millis};
 use crate::error::{Error, Result};
 use crate::guard::{
-    Buffer, Committed, Content, Draft, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
+    Buffer, Committed, Content, Draft, Guard, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
 };
 use crate::protocol::{
-    self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Policy, PutFrom, Request,
+    self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, PutFrom, Request,
     SubscriptionId, Version,
 };
 use crate::subscription::Subscription;
@@ -136,7 +136,7 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Late`], which names the processes that have guards.
     pub fn read(&self) -> Result<ReadGuard<T>> {
-        if let Some(guard) = self.take() {
+        if let Some(guard) = self.read_known() {
             return Ok(guard);
         }
         let given = self.acquire(Mode::Read)?;
@@ -150,7 +150,7 @@ impl<T: Elem> Chunk<T> {
 
     /// Takes a read guard without a message, if the version that was read last is the present one.
     #[inline]
-    fn take(&self) -> Option<ReadGuard<T>> {
+    fn read_known(&self) -> Option<ReadGuard<T>> {
         let own = self.shared.own.as_ref()?;
         let last = self.last();
         let committed = last.as_ref()?;
@@ -258,14 +258,7 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Length`]; [`Error::Late`], which names the processes that have guards.
     pub fn put(&self, elements: &[T], tag: u64) -> Result<Version> {
-        let has = elements.len() as u64;
-        if has != self.len() {
-            return Err(Error::Length {
-                chunk: self.shared.name.clone(),
-                has,
-                len: self.len(),
-            });
-        }
+        self.check_length(elements)?;
         if self.shared.bytes > INLINE && self.maps() {
             let mut draft = self.draft()?;
             draft.copy_from_slice(elements);
@@ -407,7 +400,118 @@ impl<T: Elem> Chunk<T> {
         }
     }
 
-    fn acquire(&self, mode: Mode) -> Result<Given<T>> {
+    /// Waits for a version that nobody else takes, and returns a guard to read it: the next one for
+    /// work that one process of several is to do. A version that is replaced before it is taken is
+    /// taken by nobody; what a process has taken is lost with it.
+    ///
+    /// # Errors
+    /// [`Error::Late`].
+    pub fn take(&self) -> Result<ReadGuard<T>> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Take {
+            chunk: self.id(),
+            timeout: millis(deadline),
+        };
+        let given = self.given(&request, ("take", "a version to take"), deadline)?;
+        Ok(ReadGuard {
+            snapshot: given.snapshot()?,
+            reads: Reads::Given(given.held),
+        })
+    }
+
+    /// Copies the last committed version, as [`Chunk::snapshot`] gets it. Returns its version and
+    /// tag.
+    ///
+    /// # Errors
+    /// [`Error::Length`]; as [`Chunk::snapshot`].
+    pub fn get(&self, into: &mut [T]) -> Result<(Version, u64)> {
+        self.check_length(into)?;
+        let snapshot = self.snapshot()?;
+        into.copy_from_slice(&snapshot);
+        Ok((snapshot.version(), snapshot.tag()))
+    }
+
+    /// Changes the word of 64 bits that begins at element `index`, at the home of the chunk: one
+    /// request, as soon as nobody has a guard. The result is the next version, under that tag.
+    /// Returns the word before.
+    ///
+    /// # Errors
+    /// [`Error::NotAWord`]: the chunk is longer than 4 KiB, or ends before the word does;
+    /// [`Error::Late`].
+    pub fn delegate(&self, index: u64, op: Op, tag: u64) -> Result<u64> {
+        let offset = index.checked_mul(size_of::<T>() as u64);
+        let end = offset.and_then(|offset| offset.checked_add(8));
+        let bytes = self.shared.bytes;
+        let fits = bytes <= INLINE && end.is_some_and(|end| end <= bytes);
+        let Some(offset) = offset.filter(|_| fits) else {
+            return Err(Error::NotAWord {
+                chunk: self.shared.name.clone(),
+                index,
+                bytes,
+            });
+        };
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Change {
+            chunk: self.id(),
+            offset,
+            op,
+            tag,
+            timeout: millis(deadline),
+        };
+        match self.client.ask(deadline, "a change", &request)? {
+            Answer::Changed { old, .. } => Ok(old),
+            other => Err(self.refused(other, "write", deadline)),
+        }
+    }
+
+    /// Acquires guards of several chunks, always in the same order: processes that do so never wait
+    /// for each other in a circle. Returns them in the order of `wanted`. A chunk that is wanted
+    /// twice, and to be written, waits for itself.
+    ///
+    /// # Errors
+    /// As [`Chunk::read`] and [`Chunk::write`]; then it has no guards.
+    pub fn acquire_all(wanted: &[(&Chunk<T>, Mode)]) -> Result<Vec<Guard<T>>> {
+        let mut order: Vec<usize> = (0..wanted.len()).collect();
+        order.sort_by_key(|place| wanted[*place].0.id());
+        let mut guards: Vec<_> = wanted.iter().map(|_| None).collect();
+        for place in order {
+            let (chunk, mode) = wanted[place];
+            guards[place] = Some(match mode {
+                Mode::Read => Guard::Read(chunk.read()?),
+                Mode::Write => Guard::Write(chunk.update()?),
+            });
+        }
+        Ok(guards.into_iter().flatten().collect())
+    }
+
+    /// Removes the chunk for all processes, and its memory when nobody reads it any more. Guards
+    /// and snapshots can still be read; everything else that is done with it, or waits for it, ends
+    /// with [`Error::Freed`]. Its name is free.
+    ///
+    /// # Errors
+    /// [`Error::Freed`]: another process was first.
+    pub fn free(self) -> Result<()> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Free { chunk: self.id() };
+        match self.client.ask(deadline, "the end of a chunk", &request)? {
+            Answer::Freed => Ok(()),
+            other => Err(self.refused(other, "free", deadline)),
+        }
+    }
+
+    fn check_length(&self, elements: &[T]) -> Result<()> {
+        let has = elements.len() as u64;
+        match has == self.len() {
+            true => Ok(()),
+            false => Err(Error::Length {
+                chunk: self.shared.name.clone(),
+                has,
+                len: self.len(),
+            }),
+        }
+    }
+
+    pub(crate) fn acquire(&self, mode: Mode) -> Result<Given<T>> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Acquire {
             chunk: self.id(),
@@ -415,11 +519,21 @@ impl<T: Elem> Chunk<T> {
             in_place: self.maps(),
             timeout: millis(deadline),
         };
-        let (word, what) = match mode {
+        let words = match mode {
             Mode::Read => ("read", "a guard to read a chunk"),
             Mode::Write => ("write", "a guard to write a chunk"),
         };
-        match self.client.ask(deadline, what, &request)? {
+        self.given(&request, words, deadline)
+    }
+
+    /// Asks for a guard. `words`: what it is for, and what is waited for.
+    fn given(
+        &self,
+        request: &Request,
+        (word, what): (&'static str, &'static str),
+        deadline: Duration,
+    ) -> Result<Given<T>> {
+        match self.client.ask(deadline, what, request)? {
             Answer::Given {
                 guard,
                 version,
@@ -496,6 +610,7 @@ impl<T: Elem> Chunk<T> {
         let chunk = self.shared.name.clone();
         match answer {
             Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
+            Answer::Failed(Fault::Freed) => Error::Freed { chunk },
             Answer::Failed(Fault::TooMany { most }) => Error::TooMany { most },
             Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
             Answer::Failed(Fault::Late {
@@ -520,13 +635,13 @@ impl<T: Elem> Chunk<T> {
 }
 
 /// What comes with a guard.
-struct Given<T: Elem> {
+pub(crate) struct Given<T: Elem> {
     version: Version,
     tag: u64,
     number: u64,
     content: protocol::Content,
     buffer: Option<SegmentKey>,
-    held: Held<T>,
+    pub(crate) held: Held<T>,
 }
 
 impl<T: Elem> Given<T> {

@@ -54,6 +54,10 @@ impl Dsm {
         self.client.counters()
     }
 
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     fn open<T: Elem>(&self, name: &str, bytes: Option<u64>) -> Result<Chunk<T>> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Open {

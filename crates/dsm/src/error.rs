@@ -58,6 +58,62 @@ pub enum Error {
         /// The chunk.
         chunk: String,
     },
+    /// The chunk was removed.
+    #[error("the chunk \"{chunk}\" was freed: allocate it again, or do not use it any more")]
+    Freed {
+        /// The chunk.
+        chunk: String,
+    },
+    /// What is to be changed at the home of a chunk is no word of it.
+    #[error(
+        "the chunk \"{chunk}\" of {bytes} bytes has no word at element {index} that can be changed at its home: use one of at most 4096 bytes, and an index at least 8 bytes before its end"
+    )]
+    NotAWord {
+        /// The chunk.
+        chunk: String,
+        /// The element.
+        index: u64,
+        /// Bytes of the chunk.
+        bytes: u64,
+    },
+    /// A process that belongs to a meeting is lost.
+    #[error(
+        "the meeting \"{meeting}\" is broken: {lost} belongs to it, and died or left; meet under another name"
+    )]
+    Broken {
+        /// The name.
+        meeting: String,
+        /// The process.
+        lost: Named<Process>,
+    },
+    /// Not all have come to a meeting in time.
+    #[error(
+        "only {} of {count} processes came to the meeting \"{meeting}\" within {after:?}{}: do all of them run, and give the same number?",
+        here.len() + 1,
+        and_who(here)
+    )]
+    Missing {
+        /// The name.
+        meeting: String,
+        /// The number that was to come.
+        count: u64,
+        /// The time that was waited.
+        after: Duration,
+        /// The others that had come.
+        here: Vec<Named<Process>>,
+    },
+    /// Others meet in another number.
+    #[error(
+        "{count} processes meet under the name \"{meeting}\", not {asked}: give the same number everywhere"
+    )]
+    OtherCount {
+        /// The name.
+        meeting: String,
+        /// The number that others have given.
+        count: u64,
+        /// The number that this process gave.
+        asked: u64,
+    },
     /// The deadline has passed while others had guards.
     #[error(
         "no guard to {mode} the chunk \"{chunk}\" within {after:?}: {}; drop guards earlier, or raise the deadline",
@@ -133,10 +189,19 @@ pub enum Error {
 samite_mem::error_codes!(Error, "dsm", {
     NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
     Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
+    Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn and_who(here: &[Named<Process>]) -> String {
+    let named: Vec<String> = here.iter().map(Named::to_string).collect();
+    match named.is_empty() {
+        true => String::new(),
+        false => format!(" (this one and {})", named.join(", ")),
+    }
+}
 
 fn said_of(holders: &[(Named<Process>, Mode)], before: u64, full: &[Named<Process>]) -> String {
     let said = |(who, mode): &(Named<Process>, Mode)| match mode {

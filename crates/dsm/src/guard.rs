@@ -2,7 +2,7 @@
 
 use crate::chunk::{Chunk, Elem};
 use crate::error::Result;
-use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, Version};
+use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, Token, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -146,6 +146,15 @@ impl<T: Elem> Deref for ReadGuard<T> {
     }
 }
 
+/// One of the guards of [`Chunk::acquire_all`].
+#[derive(Debug)]
+pub enum Guard<T: Elem> {
+    /// To read.
+    Read(ReadGuard<T>),
+    /// To write. It contains the last committed version.
+    Write(WriteGuard<T>),
+}
+
 /// The memory that a writer has.
 #[derive(Debug)]
 pub(crate) enum Buffer<T> {
@@ -180,7 +189,20 @@ impl<T: Elem> WriteGuard<T> {
     /// # Errors
     /// [`Error::Fenced`]: this process was taken for dead, and nothing is committed. After an
     /// error of the fabric it is unknown whether it is.
-    pub fn commit(mut self, tag: u64) -> Result<Version> {
+    pub fn commit(self, tag: u64) -> Result<Version> {
+        self.commit_if(tag, None)
+    }
+
+    /// As [`WriteGuard::commit`], if that lock is still held: by this process, or by another one
+    /// that has passed its token on.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`](crate::Error::Fenced) also if the lock is not held any more.
+    pub fn commit_under(self, tag: u64, lock: Token) -> Result<Version> {
+        self.commit_if(tag, Some(lock))
+    }
+
+    fn commit_if(mut self, tag: u64, under: Option<Token>) -> Result<Version> {
         let data = match self.buffer.take() {
             // The server gets its memory back before it is asked to publish it.
             Some(Buffer::Mapped(borrowed)) => {
@@ -196,14 +218,15 @@ impl<T: Elem> WriteGuard<T> {
             guard: self.held.guard,
             tag,
             data,
+            under,
         };
         let deadline = chunk.client.fabric.deadline();
         let answer = chunk.client.ask(deadline, "a commit", &request)?;
         // A commit that was refused does not end the guard, nor does one that has no answer: then
         // it is released.
         self.held.has_ended = matches!(
-            answer,
-            Answer::Committed { .. } | Answer::Failed(Fault::Fenced)
+            (&answer, under),
+            (Answer::Committed { .. }, _) | (Answer::Failed(Fault::Fenced), None)
         );
         match answer {
             Answer::Committed { version, .. } => Ok(version),

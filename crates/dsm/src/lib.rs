@@ -28,14 +28,15 @@
 //! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
 //! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the
 //!   server is mapped, they are views of it: nothing is copied.
-//! * [`Subscription`]: its commits.
+//! * [`Subscription`]: its commits. [`LockGuard`]: a lock; [`Dsm::barrier`] and [`Dsm::rendezvous`]
+//!   let processes wait for each other.
 //! * [`protocol`]: the messages, and the pure state machines.
 //! * [`service`]: the server, which the agent of the domain hosts.
 //!
 //! # Files
-//! `dsm` (how a process joins) · `chunk` · `guard` · `subscription` · `client` (requests) ·
-//! `service/` (the server) · `protocol/{ids, message, directory, cache, subscribers, server}` ·
-//! `error`
+//! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
+//! `subscription` · `client` (requests) · `service/` (the server) ·
+//! `protocol/{ids, message, directory, cache, subscribers, meetings, server}` · `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
 //! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).
@@ -52,6 +53,7 @@ mod client;
 mod dsm;
 mod error;
 mod guard;
+mod meeting;
 pub mod protocol;
 pub mod service;
 mod subscription;
@@ -59,6 +61,7 @@ mod subscription;
 pub use chunk::{Chunk, Elem};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
-pub use guard::{Draft, ReadGuard, Snapshot, WriteGuard};
-pub use protocol::{Counters, Event, Policy, Process, Version};
+pub use guard::{Draft, Guard, ReadGuard, Snapshot, WriteGuard};
+pub use meeting::LockGuard;
+pub use protocol::{Counters, Event, Mode, Op, Policy, Process, Token, Version};
 pub use subscription::Subscription;

@@ -154,8 +154,13 @@ impl<T: Elem> Subscription<T> {
             events,
             missed,
             content,
+            is_freed,
             ..
         } = told;
+        if is_freed {
+            let chunk = self.chunk.name().to_owned();
+            return Err(Error::Freed { chunk });
+        }
         let last = events.len().saturating_sub(1);
         let mut content = Some(content);
         let each = events.into_iter().enumerate().map(|(at, event)| {

@@ -87,6 +87,45 @@ pub enum Request {
         tag: u64,
         /// The content, unless it was written in place.
         data: Option<Vec<u8>>,
+        /// The lock that must be held, by whomever.
+        under: Option<Token>,
+    },
+    /// Give me a guard to read a version that was given to nobody else by this request, as soon as
+    /// there is one. Answer: [`Answer::Given`].
+    Take {
+        /// The chunk.
+        chunk: ChunkId,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Change a word of a short chunk, as soon as nobody has a guard. Answer: [`Answer::Changed`].
+    Change {
+        /// The chunk, of at most [`INLINE`] bytes.
+        chunk: ChunkId,
+        /// Where the word is, in bytes.
+        offset: u64,
+        /// How it changes.
+        op: Op,
+        /// The tag of the new version.
+        tag: u64,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Remove the chunk. Answer: [`Answer::Freed`].
+    Free {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// Wait until so many processes meet under that name. Answer: [`Answer::Met`].
+    Meet {
+        /// The name.
+        name: String,
+        /// The number of processes.
+        count: u64,
+        /// What all of them get.
+        bytes: Vec<u8>,
+        /// How long to wait.
+        timeout: u64,
     },
     /// Give me memory to write the next version in, without a guard. Answer: [`Answer::Drafted`].
     Draft {
@@ -214,6 +253,17 @@ pub enum Answer {
     Subscribed,
     /// What the server has done.
     Counted(Counters),
+    /// The word has changed.
+    Changed {
+        /// The new version.
+        version: Version,
+        /// The word before.
+        old: u64,
+    },
+    /// The chunk is removed.
+    Freed,
+    /// All are there: who they are, and what they have brought, in the order of their coming.
+    Met(Vec<(Process, Vec<u8>)>),
     /// The request cannot be carried out.
     Failed(Fault),
 }
@@ -227,6 +277,52 @@ pub enum Content {
     Inline(Vec<u8>),
     /// In a segment that may be read.
     Segment(SegmentKey),
+}
+
+/// A change of a word at the home of its chunk. Returns the word before.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// Adds; wraps around. For `i64`, too.
+    Add(u64),
+    /// Adds to an `f64`.
+    AddF64(f64),
+    /// The smaller one, as `u64`.
+    Min(u64),
+    /// The larger one, as `u64`.
+    Max(u64),
+    /// Replaces it.
+    Swap(u64),
+    /// Replaces it if it is as expected.
+    CompareSwap {
+        /// What it has to be.
+        expected: u64,
+        /// What it is then.
+        new: u64,
+    },
+}
+
+impl Op {
+    /// Returns the word that follows.
+    pub(crate) fn apply(self, old: u64) -> u64 {
+        match self {
+            Op::Add(value) => old.wrapping_add(value),
+            Op::AddF64(value) => (f64::from_bits(old) + value).to_bits(),
+            Op::Min(value) => old.min(value),
+            Op::Max(value) => old.max(value),
+            Op::Swap(new) => new,
+            Op::CompareSwap { expected, new } if old == expected => new,
+            Op::CompareSwap { .. } => old,
+        }
+    }
+}
+
+/// A lock that is held: the fencing token of commits that require it
+/// ([`WriteGuard::commit_under`](crate::WriteGuard::commit_under)). A lock that is given later has
+/// a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Token {
+    pub(crate) guard: GuardId,
+    pub(crate) lock: ChunkId,
 }
 
 /// What a server of chunks has done since it was started.
@@ -281,6 +377,8 @@ pub struct Told {
     pub missed: u64,
     /// The content of the version of the last event. It stays until that event is taken.
     pub content: Option<Content>,
+    /// The chunk was removed: there are no more events.
+    pub is_freed: bool,
 }
 
 /// A commit.
@@ -318,6 +416,23 @@ pub enum Fault {
         before: u64,
         /// The subscribers that have as many events to take as they may.
         full: Vec<Process>,
+    },
+    /// The chunk was removed.
+    Freed,
+    /// A process that belongs to the meeting is lost.
+    Broken {
+        /// The process.
+        lost: Process,
+    },
+    /// Not all have come in time.
+    Missing {
+        /// Those that had come.
+        here: Vec<Process>,
+    },
+    /// Others meet in another number.
+    OtherCount {
+        /// The number.
+        count: u64,
     },
     /// There is no such chunk, or data of another length than the chunk.
     Malformed,

@@ -3,6 +3,7 @@
 mod cache;
 mod directory;
 mod ids;
+mod meetings;
 mod message;
 mod server;
 mod subscribers;
@@ -13,8 +14,8 @@ pub use cache::{Cache, CacheAction, CacheEvent, Mode, State};
 pub use directory::{Access, Directory, DirectoryAction, DirectoryEvent};
 pub use ids::{ChunkId, GuardId, Process, SubscriptionId, Ticket, Version};
 pub use message::{
-    Answer, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Policy, PutFrom,
-    Request, Told,
+    Answer, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Op, Policy,
+    PutFrom, Request, Token, Told,
 };
 pub use server::{Server, ServerAction, ServerEvent};
 pub use subscribers::{Subscriber, Subscribers, Telling};

@@ -3,12 +3,13 @@
 //! The server is the home of its chunks and caches them for its clients. What a cache and a
 //! directory of the same server say to each other is handled at once.
 
+use super::meetings::{Meetings, Outcome};
 use super::message::{
-    Answer, Event, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Policy, PutFrom, Request,
+    Answer, Event, Fault, INLINE, Kind, LONGEST_KIND, LONGEST_NAME, Op, Policy, PutFrom, Request,
 };
 use super::{
     Cache, CacheAction, CacheEvent, ChunkId, Directory, DirectoryAction, DirectoryEvent, GuardId,
-    Mode, Process, Subscriber, Subscribers, SubscriptionId, Telling, Ticket, Version,
+    Mode, Process, Subscriber, Subscribers, SubscriptionId, Telling, Ticket, Token, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -111,6 +112,27 @@ pub enum ServerAction {
         /// The subscribers that have as many events to take as they may.
         full: Vec<Process>,
     },
+    /// Change a word of the content; the result is what a put of that request brings. It comes
+    /// before [`ServerAction::Adopt`].
+    Change {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Where the word is, in bytes.
+        offset: u64,
+        /// How it changes.
+        op: Op,
+    },
+    /// A chunk is removed.
+    Free {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its subscribers, and their services.
+        subscribers: Vec<(Subscriber, u16)>,
+    },
     /// A chunk was created: its content is zeros.
     Create {
         /// The chunk.
@@ -187,6 +209,30 @@ enum Waiting {
     Acquire { chunk: ChunkId, in_place: bool },
     /// For a guard, to write what it brought.
     Put { chunk: ChunkId, tag: u64 },
+    /// For a version that nobody has taken.
+    Take { chunk: ChunkId },
+    /// For a guard, to change a word.
+    Change {
+        chunk: ChunkId,
+        offset: u64,
+        op: Op,
+        tag: u64,
+    },
+    /// For others to come.
+    Meet { name: String },
+}
+
+impl Waiting {
+    /// Returns the chunk that it is about.
+    fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Waiting::Open { .. } | Waiting::Meet { .. } => None,
+            Waiting::Acquire { chunk, .. }
+            | Waiting::Put { chunk, .. }
+            | Waiting::Take { chunk }
+            | Waiting::Change { chunk, .. } => Some(*chunk),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -200,6 +246,11 @@ struct Chunk {
     subscribers: Subscribers,
     /// Requests to write that wait for subscribers.
     gate: VecDeque<(Process, Ticket)>,
+    /// The last version that was taken.
+    taken: Version,
+    /// Requests to take one; the first of them may have asked the cache.
+    takers: VecDeque<(Process, Ticket)>,
+    is_taking: bool,
     /// The commit that is being carried out, if it brought the content.
     sent: Option<(Process, Ticket)>,
 }
@@ -233,6 +284,7 @@ pub struct Server {
     used: BTreeMap<Process, BTreeSet<ChunkId>>,
     /// The chunks whose clients are kept waiting by guards.
     blocked: BTreeSet<ChunkId>,
+    meetings: Meetings,
 }
 
 impl Server {
@@ -251,6 +303,7 @@ impl Server {
             subscriptions: BTreeMap::new(),
             used: BTreeMap::new(),
             blocked: BTreeSet::new(),
+            meetings: Meetings::default(),
         }
     }
 
@@ -379,6 +432,9 @@ impl Server {
                 timeout,
                 from,
             } => {
+                if !self.chunks.contains_key(&chunk) {
+                    return fail(asker, self.no_chunk(chunk), actions);
+                }
                 if let PutFrom::Draft(draft) = from
                     && self.drafts.remove(&draft) != Some((asker.0, chunk))
                 {
@@ -399,14 +455,58 @@ impl Server {
                         tag,
                     });
                 }
-                None => fail(asker, Fault::Malformed, actions),
+                None => fail(asker, self.no_chunk(chunk), actions),
             },
+            Request::Take { chunk, timeout } => match self.chunks.get_mut(&chunk) {
+                Some(found) => {
+                    found.takers.push_back(asker);
+                    self.used.entry(asker.0).or_default().insert(chunk);
+                    self.wait(asker, by(timeout), Waiting::Take { chunk });
+                    self.take(chunk, actions);
+                }
+                None => fail(asker, self.no_chunk(chunk), actions),
+            },
+            Request::Change {
+                chunk,
+                offset,
+                op,
+                tag,
+                timeout,
+            } => {
+                let bytes = self.bytes(chunk).unwrap_or(u64::MAX);
+                let fits = offset.checked_add(8).is_some_and(|end| end <= bytes);
+                if self.bytes(chunk).is_some() && (!fits || bytes > INLINE) {
+                    return fail(asker, Fault::Malformed, actions);
+                }
+                let waiting = Waiting::Change {
+                    chunk,
+                    offset,
+                    op,
+                    tag,
+                };
+                self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
+            }
+            Request::Free { chunk } => self.free(asker, chunk, actions),
+            Request::Meet {
+                name,
+                count,
+                bytes,
+                timeout,
+            } => self.meet(asker, (name, count), bytes, by(timeout), actions),
             Request::Commit {
                 chunk,
                 guard,
                 tag,
                 data,
+                under,
             } => {
+                let is_held = |token: Token| {
+                    let given = self.given.get(&token.guard);
+                    given.is_some_and(|(.., chunk)| *chunk == token.lock)
+                };
+                if !under.is_none_or(is_held) {
+                    return fail(asker, Fault::Fenced, actions);
+                }
                 let sent = data.map(|_| asker);
                 self.commit(asker, (chunk, guard), tag, sent, actions);
             }
@@ -505,6 +605,9 @@ impl Server {
             history: VecDeque::new(),
             subscribers: Subscribers::default(),
             gate: VecDeque::new(),
+            taken: Version::default(),
+            takers: VecDeque::new(),
+            is_taking: false,
             sent: None,
         };
         self.chunks.insert(id, chunk);
@@ -548,7 +651,7 @@ impl Server {
         actions: &mut Vec<ServerAction>,
     ) {
         if !self.chunks.contains_key(&chunk) {
-            return fail(asker, Fault::Malformed, actions);
+            return fail(asker, self.no_chunk(chunk), actions);
         }
         self.wait(asker, at, waiting);
         let (from, ticket) = asker;
@@ -566,6 +669,103 @@ impl Server {
         }
     }
 
+    /// Returns why a request of a chunk that is not there fails.
+    fn no_chunk(&self, chunk: ChunkId) -> Fault {
+        match chunk < self.next_chunk {
+            true => Fault::Freed,
+            false => Fault::Malformed,
+        }
+    }
+
+    /// Lets the first of those that want to take a version ask for a guard, if there is one that
+    /// nobody has taken.
+    fn take(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        while let Some(found) = self.chunks.get_mut(&chunk)
+            && !found.is_taking
+            && found.directory.version().0 > found.taken
+            && let Some((from, ticket)) = found.takers.front().copied()
+        {
+            found.is_taking = true;
+            let mode = Mode::Read;
+            self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+        }
+    }
+
+    /// One that wanted to take a version has got it, or no longer waits.
+    fn takes_no_more(&mut self, chunk: ChunkId, asker: (Process, Ticket)) {
+        let Some(found) = self.chunks.get_mut(&chunk) else {
+            return;
+        };
+        if found.takers.front() == Some(&asker) {
+            found.is_taking = false;
+        }
+        found.takers.retain(|taker| *taker != asker);
+    }
+
+    /// Removes a chunk.
+    fn free(&mut self, asker: (Process, Ticket), chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        let Some(found) = self.chunks.remove(&chunk) else {
+            return fail(asker, self.no_chunk(chunk), actions);
+        };
+        self.names.retain(|_, id| *id != chunk);
+        self.blocked.remove(&chunk);
+        let waited = self.waiting.iter();
+        let waited = waited.filter(|(_, (_, waiting))| waiting.chunk() == Some(chunk));
+        let waited: Vec<_> = waited.map(|(asker, _)| *asker).collect();
+        for asker in waited {
+            self.waits_no_more(asker);
+            fail(asker, Fault::Freed, actions);
+        }
+        let given = self.given.extract_if(.., |_, (.., of)| *of == chunk);
+        let given: Vec<_> = given.map(|(guard, _)| guard).collect();
+        let drafts = self.drafts.extract_if(.., |_, (_, of)| *of == chunk);
+        let ended = given.into_iter().chain(drafts.map(|(guard, _)| guard));
+        actions.extend(ended.map(|guard| ServerAction::Discard { chunk, guard }));
+        let subscribers = found.subscribers.all();
+        for (who, _) in &subscribers {
+            self.subscriptions.remove(who);
+            let (who, version) = (*who, None);
+            actions.push(ServerAction::Took { who, version });
+        }
+        actions.push(ServerAction::Free { chunk, subscribers });
+        answer_to(asker, Answer::Freed, actions);
+    }
+
+    fn meet(
+        &mut self,
+        asker: (Process, Ticket),
+        (name, count): (String, u64),
+        bytes: Vec<u8>,
+        at: u64,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return fail(asker, Fault::BadName, actions);
+        }
+        if self.meetings.len() as u64 >= MOST_CHUNKS {
+            return fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
+        }
+        let outcome = self.meetings.come(&name, count, asker, bytes);
+        match outcome {
+            Outcome::Waits => self.wait(asker, at, Waiting::Meet { name }),
+            Outcome::Differs { count } => fail(asker, Fault::OtherCount { count }, actions),
+            ended => self.met(ended, actions),
+        }
+    }
+
+    /// Answers those that have met, or cannot any more.
+    fn met(&mut self, outcome: Outcome, actions: &mut Vec<ServerAction>) {
+        let (to, answer) = match outcome {
+            Outcome::Met { to, all } => (to, Answer::Met(all)),
+            Outcome::Broken { to, lost } => (to, Answer::Failed(Fault::Broken { lost })),
+            Outcome::Waits | Outcome::Differs { .. } => return,
+        };
+        for asker in to {
+            self.waits_no_more(asker);
+            answer_to(asker, answer.clone(), actions);
+        }
+    }
+
     /// Lets those write that need not wait for a subscriber.
     fn admit(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
         while let Some(found) = self.chunks.get_mut(&chunk)
@@ -578,6 +778,7 @@ impl Server {
             found.gate.pop_front();
             let mode = Mode::Write;
             self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+            self.take(chunk, actions);
         }
         let is_blocked = |chunk: &Chunk| !chunk.gate.is_empty() || chunk.cache.is_blocked();
         match self.chunks.get(&chunk).is_some_and(is_blocked) {
@@ -594,7 +795,7 @@ impl Server {
         actions: &mut Vec<ServerAction>,
     ) {
         if !self.chunks.contains_key(&chunk) {
-            return fail((to, ticket), Fault::Malformed, actions);
+            return fail((to, ticket), self.no_chunk(chunk), actions);
         }
         match self.new_draft(to, chunk) {
             Some(draft) => actions.push(ServerAction::Draft {
@@ -640,6 +841,9 @@ impl Server {
         if self.subscriptions.range(of_process).take(MOST_HELD).count() == MOST_HELD {
             let most = MOST_HELD as u64;
             return fail((from, ticket), Fault::TooMany { most }, actions);
+        }
+        if !self.chunks.contains_key(&chunk) {
+            return fail((from, ticket), self.no_chunk(chunk), actions);
         }
         let is_new = !self.subscriptions.contains_key(&(from, id));
         let found = self.chunks.get_mut(&chunk).filter(|_| is_new);
@@ -693,8 +897,11 @@ impl Server {
         sent: Option<(Process, Ticket)>,
         actions: &mut Vec<ServerAction>,
     ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail((from, ticket), self.no_chunk(chunk), actions);
+        }
         let Some(found) = self.chunks.get_mut(&chunk) else {
-            return fail((from, ticket), Fault::Malformed, actions);
+            return;
         };
         found.sent = sent;
         let commit = CacheEvent::Commit {
@@ -735,10 +942,14 @@ impl Server {
     /// A client no longer waits for an answer.
     fn forget(&mut self, (from, ticket): (Process, Ticket), actions: &mut Vec<ServerAction>) {
         match self.waits_no_more((from, ticket)) {
-            Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
-                self.cancel(chunk, (from, ticket), actions);
-            }
             Some(Waiting::Open { .. }) => {}
+            Some(Waiting::Meet { name }) => self.meetings.leave(&name, (from, ticket)),
+            Some(of_chunk) => {
+                let chunk = of_chunk.chunk();
+                chunk
+                    .into_iter()
+                    .for_each(|chunk| self.cancel(chunk, (from, ticket), actions));
+            }
             None => {
                 let mut given = self.given.iter();
                 let found = given.find(|(_, (of, by, _))| (*of, *by) == (from, ticket));
@@ -760,6 +971,7 @@ impl Server {
         if let Some(found) = self.chunks.get_mut(&chunk) {
             found.gate.retain(|asker| *asker != (from, ticket));
         }
+        self.takes_no_more(chunk, (from, ticket));
         self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
     }
 
@@ -780,7 +992,13 @@ impl Server {
         let askers = self.waiting.keys().filter(|(asker, _)| *asker == process);
         let askers: Vec<_> = askers.copied().collect();
         for asker in askers {
-            self.waits_no_more(asker);
+            let waited = self.waits_no_more(asker);
+            if let Some(Waiting::Take { chunk }) = waited {
+                self.takes_no_more(chunk, asker);
+            }
+        }
+        for broken in self.meetings.lost(process) {
+            self.met(broken, actions);
         }
         self.given.retain(|_, (holder, ..)| *holder != process);
         let drafts = self.drafts.extract_if(.., |_, (of, _)| *of == process);
@@ -806,7 +1024,17 @@ impl Server {
             let asker = (process, ticket);
             match self.waits_no_more(asker) {
                 Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
-                Some(Waiting::Acquire { chunk, .. } | Waiting::Put { chunk, .. }) => {
+                Some(Waiting::Meet { name }) => {
+                    self.meetings.leave(&name, asker);
+                    let here = self.meetings.here(&name);
+                    fail(asker, Fault::Missing { here }, actions);
+                }
+                Some(
+                    Waiting::Acquire { chunk, .. }
+                    | Waiting::Put { chunk, .. }
+                    | Waiting::Take { chunk }
+                    | Waiting::Change { chunk, .. },
+                ) => {
                     actions.push(self.late(asker, chunk));
                     self.cancel(chunk, asker, actions);
                 }
@@ -841,9 +1069,10 @@ impl Server {
         }
     }
 
-    /// As [`Server::at_cache_once`]; then others may write.
+    /// As [`Server::at_cache_once`]; then others may take a version, or write.
     fn at_cache(&mut self, id: ChunkId, event: CacheEvent, actions: &mut Vec<ServerAction>) {
         self.at_cache_once(id, event, actions);
+        self.take(id, actions);
         self.admit(id, actions);
     }
 
@@ -919,6 +1148,40 @@ impl Server {
                         from: to,
                         ticket,
                         guard,
+                        tag,
+                    });
+                }
+                Some(Waiting::Change {
+                    offset, op, tag, ..
+                }) => {
+                    actions.push(ServerAction::Change {
+                        to,
+                        ticket,
+                        chunk: id,
+                        offset,
+                        op,
+                    });
+                    talk.puts.push((guard, (to, ticket)));
+                    talk.to_cache.push_back(CacheEvent::Commit {
+                        from: to,
+                        ticket,
+                        guard,
+                        tag,
+                    });
+                }
+                Some(Waiting::Take { chunk }) => {
+                    self.takes_no_more(chunk, (to, ticket));
+                    if let Some(found) = self.chunks.get_mut(&id) {
+                        found.taken = version;
+                    }
+                    self.given.insert(guard, (to, ticket, id));
+                    actions.push(ServerAction::Give {
+                        to,
+                        ticket,
+                        chunk: id,
+                        guard,
+                        in_place: false,
+                        version,
                         tag,
                     });
                 }

@@ -92,6 +92,12 @@ impl Subscribers {
         all
     }
 
+    /// Returns all subscribers, and their services.
+    pub fn all(&self) -> Vec<(Subscriber, u16)> {
+        let all = self.0.iter().map(|(who, state)| (*who, state.inbox));
+        all.collect()
+    }
+
     /// No longer lets anybody wait for the subscribers of a process.
     pub fn fence(&mut self, process: Process) {
         for ((of, _), state) in &mut self.0 {

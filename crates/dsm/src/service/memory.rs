@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of old segments that are kept however few others there are.
-const KEPT: u64 = 64 << 20;
+const KEPT: u64 = 16 << 20;
 
 /// What a chunk contains.
 #[derive(Debug)]
@@ -53,6 +53,13 @@ impl Memory {
 
     pub(super) fn create(&mut self, chunk: ChunkId) {
         self.contents.insert(chunk, Arc::new(Stored::Zeros));
+    }
+
+    /// A chunk was removed.
+    pub(super) fn free(&mut self, chunk: ChunkId) {
+        if let Some(stored) = self.contents.remove(&chunk) {
+            self.let_go(stored);
+        }
     }
 
     /// Returns the content of a chunk, or where it is.
@@ -286,3 +293,10 @@ pub(super) enum Beginning {
 /// Content that was sent, stored.
 #[derive(Debug)]
 pub(super) struct Arrived(Stored);
+
+impl Arrived {
+    /// Content of a short chunk.
+    pub(super) fn inline(bytes: Vec<u8>) -> Arrived {
+        Arrived(Stored::Inline(bytes))
+    }
+}

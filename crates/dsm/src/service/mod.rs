@@ -20,8 +20,8 @@ use self::stopped::{LOOK, Stopped};
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Counters, Fault, GuardId, INLINE, Message, Mode, Process, PutFrom, Request,
-    Server, ServerAction, ServerEvent, Telling, Ticket, Told,
+    Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Process,
+    PutFrom, Request, Server, ServerAction, ServerEvent, Subscriber, Telling, Ticket, Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
@@ -89,6 +89,8 @@ pub struct ChunkService {
     arrived: HashMap<(Process, Ticket), Arrived>,
     /// The puts of drafts, and the chunks that they are of: the answer brings the next draft.
     drafted: HashMap<(Process, Ticket), ChunkId>,
+    /// The words that requests have changed, as they were before.
+    changed: HashMap<(Process, Ticket), u64>,
     /// The guards whose memory is being allocated; the first one grows.
     growing: VecDeque<Given>,
     unsent: BTreeMap<Process, Unsent>,
@@ -114,6 +116,7 @@ impl ChunkService {
             closing: BTreeSet::new(),
             arrived: HashMap::new(),
             drafted: HashMap::new(),
+            changed: HashMap::new(),
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
@@ -200,6 +203,11 @@ impl ChunkService {
 
     /// Checks and stores the content that a request brings.
     fn receive(&mut self, asker: (Process, Ticket), request: &mut Request) -> Result<(), Fault> {
+        if let Request::Commit { chunk, .. } | Request::Put { chunk, .. } = request
+            && self.server.bytes(*chunk).is_none()
+        {
+            return Ok(()); // The state machine refuses it.
+        }
         let (chunk, data) = match request {
             Request::Commit {
                 guard, data: None, ..
@@ -284,6 +292,11 @@ impl ChunkService {
                 {
                     *draft = self.next_draft(to, chunk);
                 }
+                if let Some(old) = self.changed.remove(&(to, ticket))
+                    && let Answer::Committed { version, .. } = answer
+                {
+                    answer = Answer::Changed { version, old };
+                }
                 self.answer(to, ticket, &answer);
             }
             ServerAction::Draft {
@@ -300,6 +313,14 @@ impl ChunkService {
             }
             ServerAction::Tell { chunk, telling } => self.tell(chunk, telling),
             ServerAction::Took { who, version } => self.memory.took(who, version),
+            ServerAction::Free { chunk, subscribers } => self.free(chunk, subscribers),
+            ServerAction::Change {
+                to,
+                ticket,
+                chunk,
+                offset,
+                op,
+            } => self.change((to, ticket), chunk, offset, op),
             ServerAction::Late {
                 to,
                 ticket,
@@ -401,11 +422,52 @@ impl ChunkService {
             events,
             missed,
             content,
+            is_freed: false,
         };
+        self.tell_inbox(process, inbox, &told);
+    }
+
+    fn tell_inbox(&mut self, to: Process, inbox: u16, told: &Told) {
         if let Some(service) = ServiceId::own(inbox) {
             self.counters.told += 1;
-            self.send(process, To::Inbox(service), encode(&told));
+            self.send(to, To::Inbox(service), encode(told));
         }
+    }
+
+    /// A chunk was removed.
+    fn free(&mut self, chunk: ChunkId, subscribers: Vec<(Subscriber, u16)>) {
+        self.closing.remove(&chunk);
+        self.words.free(chunk);
+        self.memory.free(chunk);
+        for ((process, id), inbox) in subscribers {
+            let told = Told {
+                id,
+                events: Vec::new(),
+                missed: 0,
+                content: None,
+                is_freed: true,
+            };
+            self.tell_inbox(process, inbox, &told);
+        }
+    }
+
+    /// Changes a word of a short chunk: what a put of that request would bring.
+    fn change(&mut self, asker: (Process, Ticket), chunk: ChunkId, offset: u64, op: Op) {
+        let bytes = self.server.bytes(chunk).unwrap_or(0);
+        let mut content = match self.memory.content(chunk) {
+            Content::Inline(content) => content,
+            _ => vec![0; bytes as usize],
+        };
+        let word = content
+            .get_mut(offset as usize..)
+            .and_then(|rest| rest.first_chunk_mut::<8>());
+        let Some(word) = word else {
+            return; // The state machine has checked it.
+        };
+        let old = u64::from_le_bytes(*word);
+        *word = op.apply(old).to_le_bytes();
+        self.arrives(asker, Arrived::inline(content));
+        self.changed.insert(asker, old);
     }
 
     /// Returns the next draft for a process that has put one, if there is memory at once.
@@ -586,6 +648,7 @@ impl ChunkService {
         self.clients.remove(&process);
         self.unsent.remove(&process);
         self.drafted.retain(|(of, _), _| *of != process);
+        self.changed.retain(|(of, _), _| *of != process);
         let arrived = self.arrived.keys().filter(|(of, _)| *of == process);
         let arrived: Vec<_> = arrived.copied().collect();
         self.on_event(ServerEvent::Lost(process));

@@ -62,6 +62,8 @@ pub(super) struct Words {
     open: BTreeSet<ChunkId>,
     /// The numbers of the versions that are in use.
     numbers: BTreeMap<ChunkId, (Version, u64)>,
+    /// The numbers of words whose chunks were removed.
+    unused: Vec<u64>,
     /// Each version of a chunk has another number.
     last: u64,
 }
@@ -74,6 +76,7 @@ impl Words {
             words: BTreeMap::new(),
             open: BTreeSet::new(),
             numbers: BTreeMap::new(),
+            unused: Vec::new(),
             last: 0,
         }
     }
@@ -145,7 +148,8 @@ impl Words {
             return None;
         }
         if !self.words.contains_key(&chunk) {
-            let number = self.words.len() as u64;
+            let next = (self.words.len() + self.unused.len()) as u64;
+            let number = self.unused.last().copied().unwrap_or(next);
             if number / WORDS >= self.segments.len() as u64 {
                 self.segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
             }
@@ -155,6 +159,7 @@ impl Words {
                 fenced: BTreeSet::new(),
             };
             self.words.insert(chunk, word);
+            self.unused.pop_if(|unused| *unused == number);
             if self.open.contains(&chunk) {
                 let number = self.numbers.get(&chunk).map_or(0, |(_, number)| *number);
                 self.set(chunk, number);
@@ -173,6 +178,16 @@ impl Words {
         let number = word.number;
         let (segment, offset) = self.place(number);
         Some((segment.key(), offset))
+    }
+
+    /// A chunk was removed. Its word may serve another chunk: no version of that one has a number
+    /// that clients of this one know.
+    pub(super) fn free(&mut self, chunk: ChunkId) {
+        self.close(chunk);
+        self.numbers.remove(&chunk);
+        if let Some(word) = self.words.remove(&chunk) {
+            self.unused.push(word.number);
+        }
     }
 
     /// Returns the clients that have read guards of a chunk which they took themselves.

@@ -229,10 +229,11 @@ everywhere!(
 #[test]
 fn what_the_dead_had_is_used_again() {
     const LIVES: u32 = 6;
+    const LONG: u64 = 10 << 20;
     let name = full_name(module_path!(), "what_the_dead_had_is_used_again");
     let body = |fabric: &Fabric, _: &[PeerId]| {
         let dsm = Dsm::join(fabric)?;
-        let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+        let chunk = dsm.alloc::<u8>("shared", LONG)?;
         let unit = fabric.identity().unit;
         if unit < LIVES {
             pause("ready");
@@ -243,7 +244,8 @@ fn what_the_dead_had_is_used_again() {
         }
         pause("ready");
         for version in 1..=20 {
-            same!(chunk.put(&content(version), version)?, Version(version));
+            let content = pattern(version, LONG as usize);
+            same!(chunk.put(&content, version)?, Version(version));
             check_content(&chunk, version)?;
         }
         let facts = agent::services(fabric, fabric.deadline())?;
@@ -252,7 +254,7 @@ fn what_the_dead_had_is_used_again() {
             .filter(|owned| owned.is_memory)
             .map(|owned| owned.amount);
         let memory: u64 = memory.sum();
-        check!(memory <= 4 * BYTES, "{memory} bytes for a chunk of {BYTES}");
+        check!(memory <= 4 * LONG, "{memory} bytes for a chunk of {LONG}");
         Ok(())
     };
     served(LIVES + 1, Mask::default()).orchestrate(&name, body, |cluster: &mut Cluster| {

@@ -32,6 +32,7 @@ macro_rules! everywhere {
 mod chunks;
 mod faults;
 mod subscriptions;
+mod together;
 
 use samite_dsm::service::STARTER;
 use samite_fabric::Mask;

@@ -70,6 +70,7 @@ fn commit(guard: GuardId) -> Request {
         guard,
         tag: 7,
         data: Some(vec![1; 16]),
+        under: None,
     }
 }
 
