@@ -157,6 +157,60 @@ static double alltoall_rounds(const struct command *k, int *good)
     return elapsed;
 }
 
+/* Frames from memory of rank 0 to rank 1 and back, two on the way: one asynchronous buffer for
+ * each. The kernel does nothing; `whole`: it copies, and rank 0 compares. */
+static int frames(struct pair b, int bytes, long count, int whole)
+{
+    enum { SLOTS = 2 };
+    MPI_Request sends[SLOTS] = { MPI_REQUEST_NULL, MPI_REQUEST_NULL }, receives[SLOTS];
+    int good = 1, other = 1 - rank;
+    long begun = 0;
+    for (long i = 0; i < count && i < SLOTS; i++)
+        MPI_Irecv(b.in + (size_t)i * bytes, bytes, MPI_BYTE, other, TAG, MPI_COMM_WORLD, &receives[i]);
+    for (long i = 0; i < count; i++) {
+        int slot = (int)(i % SLOTS);
+        unsigned char *in = b.in + (size_t)slot * bytes, *out = b.out + (size_t)slot * bytes;
+        for (; rank == 0 && begun < count && begun < i + SLOTS; begun++) {
+            int next = (int)(begun % SLOTS);
+            unsigned char *frame = b.out + (size_t)next * bytes;
+            MPI_Wait(&sends[next], MPI_STATUS_IGNORE);
+            memcpy(frame, &begun, sizeof begun);
+            MPI_Isend(frame, bytes, MPI_BYTE, other, TAG, MPI_COMM_WORLD, &sends[next]);
+        }
+        MPI_Wait(&receives[slot], MPI_STATUS_IGNORE);
+        if (rank == 0) {
+            good &= !memcmp(in, &i, sizeof i);
+            good &= !whole || intact(in + sizeof i, (size_t)bytes - sizeof i, 0);
+        } else {
+            MPI_Wait(&sends[slot], MPI_STATUS_IGNORE);
+            memcpy(out, in, whole ? (size_t)bytes : sizeof i);
+            MPI_Isend(out, bytes, MPI_BYTE, other, TAG, MPI_COMM_WORLD, &sends[slot]);
+        }
+        if (i + SLOTS < count)
+            MPI_Irecv(in, bytes, MPI_BYTE, other, TAG, MPI_COMM_WORLD, &receives[slot]);
+    }
+    MPI_Waitall(SLOTS, sends, MPI_STATUSES_IGNORE);
+    return good;
+}
+
+static double frame_rounds(const struct command *k, int *good)
+{
+    size_t bytes = (size_t)k->bytes;
+    struct pair b = { take_pages(2 * bytes), take_pages(2 * bytes) };
+    for (int slot = 0; slot < 2; slot++)
+        fill(b.out + (size_t)slot * bytes + sizeof(long), bytes - sizeof(long), 0);
+    int mine = frames(b, (int)bytes, k->warmup, 0);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = now();
+    mine &= frames(b, (int)bytes, k->iters, 0);
+    double elapsed = now() - start;
+    mine &= frames(b, (int)bytes, 2, 1);
+    *good = all_intact(mine);
+    free(b.out);
+    free(b.in);
+    return elapsed;
+}
+
 static double barrier_rounds(const struct command *k)
 {
     for (long i = 0; i < k->warmup; i++)
@@ -190,7 +244,7 @@ static double idle(const struct command *k)
 
 static const char *refusal(const struct command *k)
 {
-    static const char *pairs[] = { "latency", "bandwidth", "rate", "stream", "idle" };
+    static const char *pairs[] = { "latency", "bandwidth", "rate", "stream", "idle", "frames" };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         if (!strcmp(k->name, pairs[i]))
             return ranks == 2 ? NULL : "error this case needs two ranks";
@@ -203,6 +257,8 @@ static double run(const struct command *k, int *good)
 {
     if (!strcmp(k->name, "rate") || !strcmp(k->name, "stream"))
         return window_rounds(k, good);
+    if (!strcmp(k->name, "frames"))
+        return frame_rounds(k, good);
     if (!strcmp(k->name, "alltoall"))
         return alltoall_rounds(k, good);
     if (!strcmp(k->name, "barrier"))

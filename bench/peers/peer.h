@@ -132,7 +132,7 @@ static inline void answer_number(struct control *c, double value)
 /* The commands and what follows their names: o what, k kind, b bytes, w window, i iterations,
  * u warm-up, s seconds. The crate's documentation says what each is to do. */
 static const struct { const char *name, *fields; } commands[] = {
-    { "latency", "biu" }, { "alltoall", "biu" }, { "rate", "bwiu" }, { "stream", "bwiu" },
+    { "latency", "biu" }, { "frames", "kbiu" }, { "alltoall", "biu" }, { "rate", "bwiu" }, { "stream", "bwiu" },
     { "bandwidth", "kbiu" }, { "barrier", "iu" }, { "idle", "s" },
     { "put", "biu" }, { "get", "biu" }, { "put_nb", "biu" }, { "strided", "wbiu" },
     { "atomic", "kiu" }, { "collective", "okbiu" }, { "lock", "kiu" }, { "gups", "kiu" },

@@ -103,9 +103,73 @@ static double window_rounds(const struct command *k, int *good)
     return elapsed;
 }
 
+/* The owner keeps it. */
+static void keep(void *data, void *hint)
+{
+    (void)data;
+    (void)hint;
+}
+
+/* Sends without a copy: the bytes must stay until the other has answered. */
+static void say_in_place(unsigned char *bytes, size_t count)
+{
+    zmq_msg_t message;
+    if (zmq_msg_init_data(&message, bytes, count, keep, NULL)
+        || zmq_msg_send(&message, sock, 0) != (int)count)
+        die("zmq_msg_send");
+}
+
+/* Frames from memory of rank 0 to rank 1 and back, two on the way, without copies by the user. The
+ * kernel does nothing; `whole`: it copies, and rank 0 compares. */
+static int frames(unsigned char *own, size_t bytes, long count, int whole)
+{
+    enum { SLOTS = 2 };
+    int good = 1;
+    long begun = 0;
+    for (long i = 0; i < count; i++) {
+        for (; rank == 0 && begun < count && begun < i + SLOTS; begun++) {
+            unsigned char *frame = own + (size_t)(begun % SLOTS) * bytes;
+            memcpy(frame, &begun, sizeof begun);
+            say_in_place(frame, bytes);
+        }
+        zmq_msg_t message;
+        zmq_msg_init(&message);
+        if (zmq_msg_recv(&message, sock, 0) != (int)bytes)
+            die("zmq_msg_recv");
+        unsigned char *in = zmq_msg_data(&message), *out = own + (size_t)(i % SLOTS) * bytes;
+        if (rank == 0) {
+            good &= !memcmp(in, &i, sizeof i);
+            good &= !whole || intact(in + sizeof i, bytes - sizeof i, 0);
+        } else {
+            memcpy(out, in, whole ? bytes : sizeof i);
+            say_in_place(out, bytes);
+        }
+        zmq_msg_close(&message);
+    }
+    return good;
+}
+
+static double frame_rounds(const struct command *k, int *good)
+{
+    size_t bytes = (size_t)k->bytes;
+    unsigned char *own = take_pages(2 * bytes);
+    for (int slot = 0; slot < 2; slot++)
+        fill(own + (size_t)slot * bytes + sizeof(long), bytes - sizeof(long), 0);
+    int mine = frames(own, bytes, k->warmup, 0);
+    meet();
+    double start = now();
+    mine &= frames(own, bytes, k->iters, 0);
+    double elapsed = now() - start;
+    mine &= frames(own, bytes, 2, 1);
+    *good = both_intact(mine);
+    meet(); /* the last frame has left */
+    free(own);
+    return elapsed;
+}
+
 static int known(const struct command *k)
 {
-    return !strcmp(k->name, "latency") || !strcmp(k->name, "rate")
+    return !strcmp(k->name, "latency") || !strcmp(k->name, "frames") || !strcmp(k->name, "rate")
         || (!strcmp(k->name, "bandwidth") && !strcmp(k->kind, "malloc"));
 }
 
@@ -138,7 +202,8 @@ int main(int argc, char **argv)
             continue;
         }
         int good = 1;
-        double value = strcmp(k.name, "rate") ? rounds(&k, &good) : window_rounds(&k, &good);
+        double value = !strcmp(k.name, "frames") ? frame_rounds(&k, &good)
+                     : !strcmp(k.name, "rate") ? window_rounds(&k, &good) : rounds(&k, &good);
         if (good)
             answer_number(&c, value);
         else

@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `measure`, `case` | a command, the meaning of its answer, the bar it has to meet |
-//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging`, `coherence` | the cases of the benches |
+//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging`, `coherence`, `video` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
 //! | `peers/` | the peers, and how they are built and started |
@@ -56,6 +56,7 @@
 //! | `chunk KIND OF BYTES ITERS WARMUP` | (ours only) what rank 0 needs for ITERS of `hit` (a read guard of a version that it knows), `miss` (of one that it does not know), `upgrade` (a write guard), `commit` (a write guard, a copy and a commit), `event` (from the beginning of a commit to its event at the other rank); OF is `seconds`, or `trips` (ITERS times the quotient of that and of ITERS round trips of eight bytes between the ranks) |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
+//! | `frames KIND BYTES ITERS WARMUP` | seconds in which ITERS frames go from memory of rank 0 (`copied`: its own; `in-place`: where it can share them, if there is such memory) to rank 1 and, as results whose first eight bytes are the frame's, back; at most two are on the way |
 //! | `raw OPERATION BYTES ITERS WARMUP` | (limit only) the same between private and shared memory: `put`, `get` |
 //! | `raw OPERATION ITERS WARMUP` | (limit only) seconds of ITERS accesses to a word of shared memory: `store`, `load`, `add` |
 //!
@@ -85,6 +86,7 @@ mod staging;
 mod threads;
 mod ucx;
 mod unit;
+mod video;
 
 use std::path::PathBuf;
 
@@ -99,7 +101,7 @@ pub use unit::{Programs, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 10] = [
+pub const BENCHES: [&str; 11] = [
     "message",
     "threads",
     "oversubscribed",
@@ -110,6 +112,7 @@ pub const BENCHES: [&str; 10] = [
     "is",
     "staging",
     "coherence",
+    "video",
 ];
 
 /// The options of a bench.
@@ -169,6 +172,7 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         "is" => gups::sorts(),
         "staging" => staging::cases(),
         "coherence" => coherence::cases(),
+        "video" => video::cases(),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

@@ -194,6 +194,12 @@ pub(super) const PEERS: &[Peer] = &[
         most_ranks: 2,
         ..of("message", "zmq", &ZMQ, "zmq_message.c")
     },
+    of("video", "openmpi", &OPENMPI, "mpi_message.c"),
+    of("video", "mpich", &MPICH, "mpi_message.c"),
+    Peer {
+        most_ranks: 2,
+        ..of("video", "zmq", &ZMQ, "zmq_message.c")
+    },
     of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
     of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
     windows("onesided", "openmpi", &OPENMPI, "mpi_onesided.c"),

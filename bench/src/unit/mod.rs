@@ -6,11 +6,12 @@
 //! | `threads` | several threads |
 //! | `onesided`, `collectives`, `lock` | global memory |
 //! | `gups` | random updates of it |
-//! | `coherence` | chunks |
+//! | `coherence`, `frames` | chunks |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod coherence;
 mod collectives;
+mod frames;
 mod gups;
 mod lock;
 mod message;
@@ -114,6 +115,7 @@ impl Unit {
                 self.staging(command)
             }
             ("chunk", 2) => self.coherence(command),
+            ("frames", 2) => self.frames(command),
             _ => self.message(command),
         }
     }

@@ -9,8 +9,8 @@ use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of old segments that are kept however few others there are.
-const KEPT: u64 = 16 << 20;
+/// How long old memory is kept for the next writers, in milliseconds, however much there is.
+const KEPT: u64 = 1000;
 
 /// What a chunk contains.
 #[derive(Debug)]
@@ -30,9 +30,11 @@ pub(super) struct Memory {
     told: BTreeMap<Subscriber, VecDeque<(Version, Arc<Stored>)>>,
     /// Segments that writers have.
     lent: BTreeMap<GuardId, (Process, Phased)>,
-    /// Segments of old versions, and of guards that ended without a commit. Kept for the next
-    /// writers, but not more of them than there are others, or than [`KEPT`].
-    free: VecDeque<Phased>,
+    /// Segments of old versions, and of guards that ended without a commit, and since when. Kept
+    /// for the next writers; if there are more of them than others, for [`KEPT`].
+    free: VecDeque<(u64, Phased)>,
+    /// The time, in milliseconds.
+    now: u64,
     /// Bytes of segments: of all, and of those in `free`.
     used: u64,
     freed: u64,
@@ -46,6 +48,7 @@ impl Memory {
             told: BTreeMap::new(),
             lent: BTreeMap::new(),
             free: VecDeque::new(),
+            now: 0,
             used: 0,
             freed: 0,
         }
@@ -110,7 +113,7 @@ impl Memory {
         }
         let grow = |memory: &Memory| memory.fabric.grow_phased(bytes);
         let growing = match grow(self) {
-            Err(samite_fabric::Error::Budget { .. }) if self.give_back(0) => grow(self)?,
+            Err(samite_fabric::Error::Budget { .. }) if self.give_back(0, u64::MAX) => grow(self)?,
             grown => grown?,
         };
         Ok(Beginning::Grows(growing))
@@ -222,16 +225,28 @@ impl Memory {
 
     pub(super) fn set_free(&mut self, segment: Phased) {
         self.freed += segment.key().bytes;
-        self.free.push_back(segment);
-        let others = self.used.saturating_sub(self.freed);
-        self.give_back(others.max(KEPT));
+        self.free.push_back((self.now, segment));
+    }
+
+    /// Returns true if there is more old memory than other memory.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.freed > self.used.saturating_sub(self.freed)
+    }
+
+    /// Gives back what is old for long, if there is more of it than other memory.
+    pub(super) fn tidy(&mut self, now: u64) {
+        self.now = now;
+        if self.has_surplus() {
+            let others = self.used.saturating_sub(self.freed);
+            self.give_back(others, now.saturating_sub(KEPT));
+        }
     }
 
     fn reuse(&mut self, bytes: u64) -> Option<Phased> {
         for _ in 0..self.free.len() {
-            let segment = self.free.pop_front()?;
+            let (since, segment) = self.free.pop_front()?;
             if segment.key().bytes != bytes {
-                self.free.push_back(segment);
+                self.free.push_back((since, segment));
                 continue;
             }
             segment.shut();
@@ -246,23 +261,27 @@ impl Memory {
                     self.used -= bytes;
                 }
                 // Somebody still reads it.
-                Err(refused) => self.free.push_back(refused.0),
+                Err(refused) => self.free.push_back((since, refused.0)),
             }
         }
         None
     }
 
-    /// Gives old memory back that nobody reads any more, the oldest first, until `most` bytes of it
-    /// are left. Returns true if there was any.
-    fn give_back(&mut self, most: u64) -> bool {
+    /// Gives old memory back that nobody reads any more, and that is free since `since` or longer,
+    /// until `most` bytes of it are left. Returns true if there was any.
+    fn give_back(&mut self, most: u64, since: u64) -> bool {
         let before = self.freed;
         for _ in 0..self.free.len() {
             if self.freed <= most {
                 break;
             }
-            let Some(segment) = self.free.pop_front() else {
+            let Some((free, segment)) = self.free.pop_front() else {
                 break;
             };
+            if free > since {
+                self.free.push_back((free, segment));
+                continue;
+            }
             let bytes = segment.key().bytes;
             segment.shut();
             match segment.own() {
@@ -271,7 +290,7 @@ impl Memory {
                     self.freed -= bytes;
                     self.used -= bytes;
                 }
-                Err(refused) => self.free.push_back(refused.0),
+                Err(refused) => self.free.push_back((free, refused.0)),
             }
         }
         self.freed < before

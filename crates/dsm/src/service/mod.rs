@@ -45,6 +45,9 @@ const UNSENT: usize = 16 << 20;
 /// How long the service sleeps while answers wait to be sent.
 const SOON: Duration = Duration::from_millis(5);
 
+/// How long the service sleeps while it has more old memory than it needs.
+const TIDY: Duration = Duration::from_secs(1);
+
 /// The longest message, in bytes: a chunk of the largest active message, and what names it.
 const LONGEST: usize = 64 << 20;
 
@@ -685,6 +688,7 @@ impl agent::Service for ChunkService {
             }
         }
         self.send_again();
+        self.memory.tidy(self.now());
         let grows = !self.growing.is_empty();
         self.grow();
         self.fence();
@@ -704,6 +708,10 @@ impl agent::Service for ChunkService {
         let due = due.unwrap_or(Duration::MAX);
         let is_blocked = self.server.blockers().next().is_some();
         let due = if is_blocked { due.min(LOOK) } else { due };
+        let due = match self.memory.has_surplus() {
+            true => due.min(TIDY),
+            false => due,
+        };
         match self.unsent.is_empty() {
             true => due,
             false => due.min(SOON),
