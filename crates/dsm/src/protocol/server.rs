@@ -322,6 +322,18 @@ impl Server {
         self.chunks.get(&chunk).map(|chunk| chunk.bytes)
     }
 
+    /// Returns how much the server has of clients: requests, guards, drafts, subscriptions.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        let of_chunks = self.chunks.values().map(|chunk| {
+            let waits = chunk.gate.len() + chunk.takers.len() + chunk.cache.waiting();
+            waits + chunk.cache.holders().count() + chunk.subscribers.all().len()
+        });
+        let of_clients = self.waiting.len() + self.deadlines.len() + self.given.len();
+        let held = self.drafts.len() + self.subscriptions.len() + self.used.len();
+        of_chunks.sum::<usize>() + of_clients + held + self.meetings.len() + self.blocked.len()
+    }
+
     /// Returns when [`ServerEvent::Tick`] is due, in milliseconds; `None` if nothing waits.
     pub fn wake_at(&self) -> Option<u64> {
         self.deadlines.first().map(|(at, ..)| *at)
@@ -1095,16 +1107,11 @@ impl Server {
             }
         }
         if talk.has_committed {
-            // Subscribers wait longer for their events than the writer for its answer.
-            let is_answer = |action: &ServerAction| {
-                let answer = match action {
-                    ServerAction::Answer { answer, .. } => Some(answer),
-                    _ => None,
-                };
-                matches!(answer, Some(Answer::Committed { .. }))
-            };
-            let at = actions[begin..].iter().position(is_answer);
-            let rest = actions.split_off(at.map_or(actions.len(), |at| begin + at));
+            // At once when the last version is there: subscribers wait longer for their events than
+            // the writer for its answer.
+            let is_adopt = |action: &ServerAction| matches!(action, ServerAction::Adopt { .. });
+            let last = actions[begin..].iter().rposition(is_adopt);
+            let rest = actions.split_off(last.map_or(actions.len(), |last| begin + last + 1));
             self.tell(id, actions);
             actions.extend(rest);
         }

@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod server;
+mod simulation;
 mod world;
 
 pub(super) use world::process;
