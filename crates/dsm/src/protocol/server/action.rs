@@ -1,0 +1,179 @@
+//! What happens to a server, and what it has to do.
+
+use crate::protocol::message::{Answer, Op, Request};
+use crate::protocol::{ChunkId, GuardId, Mode, Process, Subscriber, Telling, Ticket, Version};
+
+/// What happened to a server.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// A client asks; `None` for a note.
+    Request {
+        /// The client.
+        from: Process,
+        /// The number of its request.
+        ticket: Option<Ticket>,
+        /// What it asks.
+        request: Request,
+    },
+    /// A process is lost. All that it had sent has arrived.
+    Lost(Process),
+    /// The lease of a process is over: it is stopped, and keeps others waiting.
+    Fence(Process),
+    /// Memory for a write guard could not be allocated: the guard ends.
+    NoMemory {
+        /// The client that was to get the guard.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// What the memory said.
+        why: String,
+    },
+    /// No client has a read guard of the chunk that it took itself.
+    Closed(ChunkId),
+    /// Time has passed.
+    Tick,
+}
+
+/// What a server has to do, in this order.
+#[derive(Debug, PartialEq)]
+pub enum ServerAction {
+    /// Answer a request.
+    Answer {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Answer with memory to write a version in.
+    Draft {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The number of the draft.
+        draft: GuardId,
+    },
+    /// Tell a subscriber of commits.
+    Tell {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What to tell.
+        telling: Telling,
+    },
+    /// A subscriber has taken the events up to a version, or takes no more of them (`None`).
+    Took {
+        /// The subscriber.
+        who: Subscriber,
+        /// The version.
+        version: Option<Version>,
+    },
+    /// Answer that there was no guard in time.
+    Late {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The processes that were given guards, and what for.
+        holders: Vec<(Process, Mode)>,
+        /// The number of other requests that wait for one.
+        before: u64,
+        /// The subscribers that have as many events to take as they may.
+        full: Vec<Process>,
+    },
+    /// Change a word of the content; the result is what a put of that request brings. It comes
+    /// before [`ServerAction::Adopt`].
+    Change {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Where the word is, in bytes.
+        offset: u64,
+        /// How it changes.
+        op: Op,
+    },
+    /// A chunk is removed.
+    Free {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its subscribers, and their services.
+        subscribers: Vec<(Subscriber, u16)>,
+    },
+    /// A chunk was created: its content is zeros.
+    Create {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Its length in bytes.
+        bytes: u64,
+    },
+    /// Answer with a guard and the content; for a write guard, with memory to write to.
+    Give {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// Whether it comes with memory to write in place.
+        in_place: bool,
+        /// The last committed version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+    },
+    /// Answer with the last committed version.
+    Show {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
+    },
+    /// What was written under a guard is the content now. It comes before the answer to the commit.
+    Adopt {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// The request that brought the content; `None` if it was written in place.
+        sent: Option<(Process, Ticket)>,
+    },
+    /// Clients may take read guards of this version themselves.
+    Open {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The version.
+        version: Version,
+    },
+    /// Clients may not do so any more; [`ServerEvent::Closed`] follows when they have none left.
+    Close {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What was written under a guard is dropped.
+    Discard {
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+    },
+}

@@ -1,0 +1,186 @@
+//! Guards, drafts and commits: what clients ask the cache of a chunk for.
+
+use super::{Chunk, MOST_HELD, Server, ServerAction, Waiting, fail};
+use crate::protocol::message::Fault;
+use crate::protocol::{CacheEvent, ChunkId, GuardId, Mode, Process, Ticket};
+
+impl Server {
+    pub(super) fn acquire(
+        &mut self,
+        asker: (Process, Ticket),
+        (chunk, mode): (ChunkId, Mode),
+        at: u64,
+        waiting: Waiting,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail(asker, self.no_chunk(chunk), actions);
+        }
+        self.wait(asker, at, waiting);
+        let (from, ticket) = asker;
+        self.used.entry(from).or_default().insert(chunk);
+        match mode {
+            Mode::Read => {
+                self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+            }
+            Mode::Write => {
+                if let Some(found) = self.chunks.get_mut(&chunk) {
+                    found.gate.push_back(asker);
+                }
+                self.admit(chunk, actions);
+            }
+        }
+    }
+
+    /// Lets the first of those that want to take a version ask for a guard, if there is one that
+    /// nobody has taken.
+    pub(super) fn take(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        while let Some(found) = self.chunks.get_mut(&chunk)
+            && !found.is_taking
+            && found.directory.version().0 > found.taken
+            && let Some((from, ticket)) = found.takers.front().copied()
+        {
+            found.is_taking = true;
+            let mode = Mode::Read;
+            self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+        }
+    }
+
+    /// One that wanted to take a version has got it, or no longer waits.
+    pub(super) fn takes_no_more(&mut self, chunk: ChunkId, asker: (Process, Ticket)) {
+        let Some(found) = self.chunks.get_mut(&chunk) else {
+            return;
+        };
+        if found.takers.front() == Some(&asker) {
+            found.is_taking = false;
+        }
+        found.takers.retain(|taker| *taker != asker);
+    }
+
+    /// Lets those write that need not wait for a subscriber.
+    pub(super) fn admit(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        while let Some(found) = self.chunks.get_mut(&chunk)
+            && let Some((from, ticket)) = found.gate.front().copied()
+        {
+            let (present, _) = found.directory.version();
+            if found.subscribers.room(present) <= found.cache.writers() as u64 {
+                break;
+            }
+            found.gate.pop_front();
+            let mode = Mode::Write;
+            self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
+            self.take(chunk, actions);
+        }
+        let is_blocked = |chunk: &Chunk| !chunk.gate.is_empty() || chunk.cache.is_blocked();
+        match self.chunks.get(&chunk).is_some_and(is_blocked) {
+            true => _ = self.blocked.insert(chunk),
+            false => _ = self.blocked.remove(&chunk),
+        }
+    }
+
+    /// Gives memory for a version that is put later.
+    pub(super) fn draft(
+        &mut self,
+        (to, ticket): (Process, Ticket),
+        chunk: ChunkId,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail((to, ticket), self.no_chunk(chunk), actions);
+        }
+        match self.new_draft(to, chunk) {
+            Some(draft) => actions.push(ServerAction::Draft {
+                to,
+                ticket,
+                chunk,
+                draft,
+            }),
+            None => {
+                let most = MOST_HELD as u64;
+                fail((to, ticket), Fault::TooMany { most }, actions);
+            }
+        }
+    }
+
+    /// Returns the number of a new draft; `None` if the process has too many.
+    pub fn new_draft(&mut self, to: Process, chunk: ChunkId) -> Option<GuardId> {
+        let drafts = self.drafts.values().filter(|(of, _)| *of == to);
+        if drafts.take(MOST_HELD).count() == MOST_HELD {
+            return None;
+        }
+        let draft = self.next_guard;
+        self.next_guard.0 += 1;
+        self.drafts.insert(draft, (to, chunk));
+        self.used.entry(to).or_default().insert(chunk);
+        Some(draft)
+    }
+
+    /// Returns true if a process was given that draft of a chunk, and has not put it.
+    pub fn has_draft(&self, client: Process, chunk: ChunkId, draft: GuardId) -> bool {
+        self.drafts.get(&draft) == Some(&(client, chunk))
+    }
+
+    pub(super) fn commit(
+        &mut self,
+        (from, ticket): (Process, Ticket),
+        (chunk, guard): (ChunkId, GuardId),
+        tag: u64,
+        sent: Option<(Process, Ticket)>,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.chunks.contains_key(&chunk) {
+            return fail((from, ticket), self.no_chunk(chunk), actions);
+        }
+        let Some(found) = self.chunks.get_mut(&chunk) else {
+            return;
+        };
+        found.sent = sent;
+        let commit = CacheEvent::Commit {
+            from,
+            ticket,
+            guard,
+            tag,
+        };
+        self.at_cache(chunk, commit, actions);
+        self.ended(from, guard);
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.sent = None;
+        }
+    }
+
+    pub(super) fn release(
+        &mut self,
+        from: Process,
+        chunk: ChunkId,
+        guard: GuardId,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.has_draft(from, chunk, guard) {
+            self.drafts.remove(&guard);
+            return actions.push(ServerAction::Discard { chunk, guard });
+        }
+        self.at_cache(chunk, CacheEvent::Release { from, guard }, actions);
+        self.ended(from, guard);
+    }
+
+    /// A guard has ended, if it was the client's.
+    pub(super) fn ended(&mut self, client: Process, guard: GuardId) {
+        if self.has_guard(client, guard) {
+            self.given.remove(&guard);
+        }
+    }
+
+    /// A client no longer waits for a guard.
+    pub(super) fn cancel(
+        &mut self,
+        chunk: ChunkId,
+        (from, ticket): (Process, Ticket),
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.gate.retain(|asker| *asker != (from, ticket));
+        }
+        self.takes_no_more(chunk, (from, ticket));
+        self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);
+    }
+}

@@ -1,0 +1,524 @@
+//! All chunks of one server: their names, directories and caches, and the requests of clients.
+//!
+//! The server is the home of its chunks and caches them for its clients. What a cache and a
+//! directory of the same server say to each other is handled at once.
+//!
+//! # Files
+//! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
+//! `names` (chunks are created, found and removed) · `guards` (guards, drafts, commits) · `told`
+//! (subscriptions and meetings) · `talk` (caches and directories)
+
+mod action;
+mod guards;
+mod names;
+mod talk;
+mod told;
+
+pub use self::action::{ServerAction, ServerEvent};
+
+use super::meetings::Meetings;
+use super::message::{Answer, Event, Fault, INLINE, Kind, Op, PutFrom, Request};
+use super::{
+    Cache, CacheEvent, ChunkId, Directory, GuardId, Mode, Process, Subscriber, Subscribers, Ticket,
+    Token, Version,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// The number of past commits of a chunk that a subscriber can catch up on.
+const HISTORY: usize = 1024;
+
+/// The most chunks of a server.
+const MOST_CHUNKS: u64 = 1 << 20;
+
+/// The most requests of a process that may wait.
+const MOST_WAITING: usize = 4096;
+
+/// The most subscriptions, and the most drafts, of a process.
+const MOST_HELD: usize = 4096;
+
+/// A request that waits.
+#[derive(Debug)]
+enum Waiting {
+    /// For a chunk to be created.
+    Open { name: String, kind: Kind },
+    /// For a guard.
+    Acquire { chunk: ChunkId, in_place: bool },
+    /// For a guard, to write what it brought.
+    Put { chunk: ChunkId, tag: u64 },
+    /// For a version that nobody has taken.
+    Take { chunk: ChunkId },
+    /// For a guard, to change a word.
+    Change {
+        chunk: ChunkId,
+        offset: u64,
+        op: Op,
+        tag: u64,
+    },
+    /// For others to come.
+    Meet { name: String },
+}
+
+impl Waiting {
+    /// Returns the chunk that it is about.
+    fn chunk(&self) -> Option<ChunkId> {
+        match self {
+            Waiting::Open { .. } | Waiting::Meet { .. } => None,
+            Waiting::Acquire { chunk, .. }
+            | Waiting::Put { chunk, .. }
+            | Waiting::Take { chunk }
+            | Waiting::Change { chunk, .. } => Some(*chunk),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Chunk {
+    kind: Kind,
+    bytes: u64,
+    directory: Directory,
+    cache: Cache,
+    /// The last commits, the oldest first.
+    history: VecDeque<Event>,
+    subscribers: Subscribers,
+    /// Requests to write that wait for subscribers.
+    gate: VecDeque<(Process, Ticket)>,
+    /// The last version that was taken.
+    taken: Version,
+    /// Requests to take one; the first of them may have asked the cache.
+    takers: VecDeque<(Process, Ticket)>,
+    is_taking: bool,
+    /// The commit that is being carried out, if it brought the content.
+    sent: Option<(Process, Ticket)>,
+}
+
+impl Chunk {
+    /// Returns the processes that writers have to wait for.
+    fn full(&self) -> impl Iterator<Item = Process> {
+        let (present, _) = self.directory.version();
+        self.subscribers.full(present)
+    }
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    me: Process,
+    names: BTreeMap<String, ChunkId>,
+    chunks: BTreeMap<ChunkId, Chunk>,
+    next_chunk: ChunkId,
+    next_guard: GuardId,
+    /// All requests that wait, with their deadlines.
+    waiting: BTreeMap<(Process, Ticket), (u64, Waiting)>,
+    deadlines: BTreeSet<(u64, Process, Ticket)>,
+    /// The guards that are out.
+    given: BTreeMap<GuardId, (Process, Ticket, ChunkId)>,
+    /// The drafts that are out.
+    drafts: BTreeMap<GuardId, (Process, ChunkId)>,
+    /// The subscriptions of each process, and the chunks that they are of.
+    subscriptions: BTreeMap<Subscriber, ChunkId>,
+    /// The chunks that each process has ever asked for a guard or an event of.
+    used: BTreeMap<Process, BTreeSet<ChunkId>>,
+    /// The chunks whose clients are kept waiting by guards.
+    blocked: BTreeSet<ChunkId>,
+    meetings: Meetings,
+}
+
+impl Server {
+    /// Returns a server without chunks.
+    pub fn new(me: Process) -> Server {
+        Server {
+            me,
+            names: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            next_chunk: ChunkId(0),
+            next_guard: GuardId(1),
+            waiting: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            given: BTreeMap::new(),
+            drafts: BTreeMap::new(),
+            subscriptions: BTreeMap::new(),
+            used: BTreeMap::new(),
+            blocked: BTreeSet::new(),
+            meetings: Meetings::default(),
+        }
+    }
+
+    /// Returns the number of chunks.
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Returns true if there are no chunks.
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Returns the length of a chunk in bytes, if there is such a chunk.
+    pub fn bytes(&self, chunk: ChunkId) -> Option<u64> {
+        self.chunks.get(&chunk).map(|chunk| chunk.bytes)
+    }
+
+    /// Returns how much the server has of clients: requests, guards, drafts, subscriptions.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        let of_chunks = self.chunks.values().map(|chunk| {
+            let waits = chunk.gate.len() + chunk.takers.len() + chunk.cache.waiting();
+            waits + chunk.cache.holders().count() + chunk.subscribers.all().len()
+        });
+        let of_clients = self.waiting.len() + self.deadlines.len() + self.given.len();
+        let held = self.drafts.len() + self.subscriptions.len() + self.used.len();
+        of_chunks.sum::<usize>() + of_clients + held + self.meetings.len() + self.blocked.len()
+    }
+
+    /// Returns when [`ServerEvent::Tick`] is due, in milliseconds; `None` if nothing waits.
+    pub fn wake_at(&self) -> Option<u64> {
+        self.deadlines.first().map(|(at, ..)| *at)
+    }
+
+    /// Handles an event. `now`: milliseconds of any monotonic clock.
+    pub fn on_event(&mut self, now: u64, event: ServerEvent) -> Vec<ServerAction> {
+        let mut actions = Vec::new();
+        match event {
+            ServerEvent::Request {
+                from,
+                ticket: Some(ticket),
+                request,
+            } => self.request(now, (from, ticket), request, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Release { chunk, guard },
+            } => self.release(from, chunk, guard, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Forget { ticket },
+            } => self.forget((from, ticket), &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Took { chunk, id, version },
+            } => self.took(chunk, (from, id), version, &mut actions),
+            ServerEvent::Request {
+                from,
+                ticket: None,
+                request: Request::Unsubscribe { chunk, id },
+            } => self.unsubscribe(chunk, (from, id), &mut actions),
+            ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
+            ServerEvent::Lost(process) => self.lost(process, &mut actions),
+            ServerEvent::Fence(client) => {
+                // First: the end of a guard may give the next one to the same process.
+                self.given.retain(|_, (holder, ..)| *holder != client);
+                for chunk in self.used.get(&client).cloned().unwrap_or_default() {
+                    if let Some(found) = self.chunks.get_mut(&chunk) {
+                        found.subscribers.fence(client);
+                    }
+                    self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
+                }
+            }
+            ServerEvent::NoMemory {
+                to,
+                ticket,
+                chunk,
+                guard,
+                why,
+            } => {
+                let bytes = self.bytes(chunk).unwrap_or(0);
+                fail((to, ticket), Fault::NoMemory { bytes, why }, &mut actions);
+                self.release(to, chunk, guard, &mut actions);
+            }
+            ServerEvent::Closed(chunk) => self.at_cache(chunk, CacheEvent::Closed, &mut actions),
+            ServerEvent::Tick => {}
+        }
+        self.expire(now, &mut actions);
+        actions
+    }
+
+    fn request(
+        &mut self,
+        now: u64,
+        asker: (Process, Ticket),
+        request: Request,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.waiting.contains_key(&asker) {
+            return; // A client that numbers two requests alike hears of the first.
+        }
+        let may_wait = !matches!(
+            request,
+            Request::Commit { .. }
+                | Request::Snapshot { .. }
+                | Request::Release { .. }
+                | Request::Subscribe { .. }
+                | Request::Draft { .. }
+        );
+        if may_wait && self.has_too_many(asker.0) {
+            let most = MOST_WAITING as u64;
+            return fail(asker, Fault::TooMany { most }, actions);
+        }
+        let by = |timeout: u64| now.saturating_add(timeout);
+        match request {
+            Request::Open {
+                name,
+                kind,
+                bytes,
+                timeout,
+            } => self.open(asker, (name, kind), bytes, by(timeout), actions),
+            Request::Acquire {
+                chunk,
+                mode,
+                in_place,
+                timeout,
+            } => {
+                let waiting = Waiting::Acquire { chunk, in_place };
+                self.acquire(asker, (chunk, mode), by(timeout), waiting, actions);
+            }
+            Request::Draft { chunk } => self.draft(asker, chunk, actions),
+            Request::Put {
+                chunk,
+                tag,
+                timeout,
+                from,
+            } => {
+                if !self.chunks.contains_key(&chunk) {
+                    return fail(asker, self.no_chunk(chunk), actions);
+                }
+                if let PutFrom::Draft(draft) = from
+                    && self.drafts.remove(&draft) != Some((asker.0, chunk))
+                {
+                    return fail(asker, Fault::Fenced, actions);
+                }
+                let waiting = Waiting::Put { chunk, tag };
+                self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
+            }
+            Request::Snapshot { chunk } => match self.chunks.get(&chunk) {
+                Some(found) => {
+                    let (version, tag) = found.directory.version();
+                    let (to, ticket) = asker;
+                    actions.push(ServerAction::Show {
+                        to,
+                        ticket,
+                        chunk,
+                        version,
+                        tag,
+                    });
+                }
+                None => fail(asker, self.no_chunk(chunk), actions),
+            },
+            Request::Take { chunk, timeout } => match self.chunks.get_mut(&chunk) {
+                Some(found) => {
+                    found.takers.push_back(asker);
+                    self.used.entry(asker.0).or_default().insert(chunk);
+                    self.wait(asker, by(timeout), Waiting::Take { chunk });
+                    self.take(chunk, actions);
+                }
+                None => fail(asker, self.no_chunk(chunk), actions),
+            },
+            Request::Change {
+                chunk,
+                offset,
+                op,
+                tag,
+                timeout,
+            } => {
+                let bytes = self.bytes(chunk).unwrap_or(u64::MAX);
+                let fits = offset.checked_add(8).is_some_and(|end| end <= bytes);
+                if self.bytes(chunk).is_some() && (!fits || bytes > INLINE) {
+                    return fail(asker, Fault::Malformed, actions);
+                }
+                let waiting = Waiting::Change {
+                    chunk,
+                    offset,
+                    op,
+                    tag,
+                };
+                self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
+            }
+            Request::Free { chunk } => self.free(asker, chunk, actions),
+            Request::Meet {
+                name,
+                count,
+                bytes,
+                timeout,
+            } => self.meet(asker, (name, count), bytes, by(timeout), actions),
+            Request::Commit {
+                chunk,
+                guard,
+                tag,
+                data,
+                under,
+            } => {
+                let is_held = |token: Token| {
+                    let given = self.given.get(&token.guard);
+                    given.is_some_and(|(.., chunk)| *chunk == token.lock)
+                };
+                if !under.is_none_or(is_held) {
+                    return fail(asker, Fault::Fenced, actions);
+                }
+                let sent = data.map(|_| asker);
+                self.commit(asker, (chunk, guard), tag, sent, actions);
+            }
+            Request::Subscribe {
+                chunk,
+                id,
+                inbox,
+                after,
+                policy,
+                with_content,
+            } => {
+                let wants = (inbox, policy, with_content);
+                self.subscribe(asker, (chunk, id), wants, after, actions);
+            }
+            Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
+            // About memory, which this machine does not know, and notes.
+            Request::Enroll { .. }
+            | Request::Drained { .. }
+            | Request::Count
+            | Request::Forget { .. }
+            | Request::Took { .. }
+            | Request::Unsubscribe { .. } => fail(asker, Fault::Malformed, actions),
+        }
+    }
+
+    /// Returns true if a process may not wait for anything more.
+    fn has_too_many(&self, process: Process) -> bool {
+        let all = (process, Ticket(0))..=(process, Ticket(u64::MAX));
+        let waiting = self.waiting.range(all);
+        waiting.take(MOST_WAITING).count() == MOST_WAITING
+    }
+
+    /// Returns true if a request waits.
+    pub fn is_waiting(&self, asker: (Process, Ticket)) -> bool {
+        self.waiting.contains_key(&asker)
+    }
+
+    /// Returns true if a process was given a guard that has not ended.
+    pub fn has_guard(&self, client: Process, guard: GuardId) -> bool {
+        self.given.get(&guard).is_some_and(|(of, ..)| *of == client)
+    }
+
+    fn wait(&mut self, asker: (Process, Ticket), at: u64, waiting: Waiting) {
+        self.deadlines.insert((at, asker.0, asker.1));
+        self.waiting.insert(asker, (at, waiting));
+    }
+
+    fn waits_no_more(&mut self, asker: (Process, Ticket)) -> Option<Waiting> {
+        let (at, waiting) = self.waiting.remove(&asker)?;
+        self.deadlines.remove(&(at, asker.0, asker.1));
+        Some(waiting)
+    }
+
+    /// A client no longer waits for an answer.
+    fn forget(&mut self, (from, ticket): (Process, Ticket), actions: &mut Vec<ServerAction>) {
+        match self.waits_no_more((from, ticket)) {
+            Some(Waiting::Open { .. }) => {}
+            Some(Waiting::Meet { name }) => self.meetings.leave(&name, (from, ticket)),
+            Some(of_chunk) => {
+                let chunk = of_chunk.chunk();
+                chunk
+                    .into_iter()
+                    .for_each(|chunk| self.cancel(chunk, (from, ticket), actions));
+            }
+            None => {
+                let mut given = self.given.iter();
+                let found = given.find(|(_, (of, by, _))| (*of, *by) == (from, ticket));
+                if let Some((guard, (.., chunk))) = found {
+                    let (guard, chunk) = (*guard, *chunk);
+                    self.release(from, chunk, guard, actions);
+                }
+            }
+        }
+    }
+
+    /// Returns the processes whose guards, or events that they have not taken, keep others waiting,
+    /// and the chunks where some do that may be guards which clients took themselves.
+    pub fn blockers(&self) -> impl Iterator<Item = (ChunkId, Option<Process>)> {
+        let blocked = self.blocked.iter();
+        let blocked = blocked.filter_map(|id| Some((*id, self.chunks.get(id)?)));
+        blocked.flat_map(|(id, chunk)| {
+            let holders = chunk.cache.holders().map(|(holder, ..)| holder);
+            let full = chunk.full().filter(|_| !chunk.gate.is_empty());
+            let all = holders.chain(full).map(Some);
+            all.chain([None]).map(move |holder| (id, holder))
+        })
+    }
+
+    fn lost(&mut self, process: Process, actions: &mut Vec<ServerAction>) {
+        let askers = self.waiting.keys().filter(|(asker, _)| *asker == process);
+        let askers: Vec<_> = askers.copied().collect();
+        for asker in askers {
+            let waited = self.waits_no_more(asker);
+            if let Some(Waiting::Take { chunk }) = waited {
+                self.takes_no_more(chunk, asker);
+            }
+        }
+        for broken in self.meetings.lost(process) {
+            self.met(broken, actions);
+        }
+        self.given.retain(|_, (holder, ..)| *holder != process);
+        let drafts = self.drafts.extract_if(.., |_, (of, _)| *of == process);
+        let dropped = drafts.map(|(guard, (_, chunk))| ServerAction::Discard { chunk, guard });
+        actions.extend(dropped);
+        for chunk in self.used.remove(&process).unwrap_or_default() {
+            if let Some(found) = self.chunks.get_mut(&chunk) {
+                found.gate.retain(|(of, _)| *of != process);
+                for who in found.subscribers.lost(process) {
+                    self.subscriptions.remove(&who);
+                    actions.push(ServerAction::Took { who, version: None });
+                }
+            }
+            self.at_cache(chunk, CacheEvent::Gone { client: process }, actions);
+        }
+    }
+
+    /// Ends the waits whose deadlines have passed.
+    fn expire(&mut self, now: u64, actions: &mut Vec<ServerAction>) {
+        while let Some((at, process, ticket)) = self.deadlines.first().copied()
+            && at <= now
+        {
+            let asker = (process, ticket);
+            match self.waits_no_more(asker) {
+                Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
+                Some(Waiting::Meet { name }) => {
+                    self.meetings.leave(&name, asker);
+                    let here = self.meetings.here(&name);
+                    fail(asker, Fault::Missing { here }, actions);
+                }
+                Some(
+                    Waiting::Acquire { chunk, .. }
+                    | Waiting::Put { chunk, .. }
+                    | Waiting::Take { chunk }
+                    | Waiting::Change { chunk, .. },
+                ) => {
+                    actions.push(self.late(asker, chunk));
+                    self.cancel(chunk, asker, actions);
+                }
+                None => unreachable!("each deadline is of a request that waits"),
+            }
+        }
+    }
+
+    fn late(&self, (to, ticket): (Process, Ticket), chunk: ChunkId) -> ServerAction {
+        let found = &self.chunks[&chunk];
+        let holders = found.cache.holders();
+        let waiting = found.cache.waiting() + found.gate.len();
+        let is_at_gate = found.gate.contains(&(to, ticket));
+        let full = found.full().filter(|_| is_at_gate);
+        ServerAction::Late {
+            to,
+            ticket,
+            chunk,
+            holders: holders.map(|(who, _, mode)| (who, mode)).collect(),
+            before: (waiting as u64).saturating_sub(1),
+            full: full.collect(),
+        }
+    }
+}
+
+fn fail(asker: (Process, Ticket), fault: Fault, actions: &mut Vec<ServerAction>) {
+    answer_to(asker, Answer::Failed(fault), actions);
+}
+
+fn answer_to((to, ticket): (Process, Ticket), answer: Answer, actions: &mut Vec<ServerAction>) {
+    actions.push(ServerAction::Answer { to, ticket, answer });
+}

@@ -1,0 +1,132 @@
+//! The chunks of a server, by name: they are created, found and removed.
+
+use super::{Chunk, MOST_CHUNKS, Server, ServerAction, Waiting, answer_to, fail};
+use crate::protocol::message::{Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME};
+use crate::protocol::{Cache, ChunkId, Directory, Process, Subscribers, Ticket, Version};
+use std::collections::VecDeque;
+
+impl Server {
+    pub(super) fn open(
+        &mut self,
+        asker: (Process, Ticket),
+        (name, kind): (String, Kind),
+        bytes: Option<u64>,
+        at: u64,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return fail(asker, Fault::BadName, actions);
+        }
+        let is_whole = |bytes: u64| kind.size == 0 || bytes.is_multiple_of(kind.size);
+        if kind.name.len() > LONGEST_KIND || !bytes.is_none_or(is_whole) {
+            return fail(asker, Fault::Malformed, actions);
+        }
+        match (self.names.get(&name), bytes) {
+            (Some(chunk), bytes) => {
+                let answer = self.opened(*chunk, &kind, bytes);
+                answer_to(asker, answer, actions);
+            }
+            (None, None) => self.wait(asker, at, Waiting::Open { name, kind }),
+            (None, Some(_)) if self.chunks.len() as u64 >= MOST_CHUNKS => {
+                fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
+            }
+            (None, Some(bytes)) => {
+                let chunk = self.create(&name, &kind, bytes);
+                actions.push(ServerAction::Create { chunk, bytes });
+                answer_to(asker, self.opened(chunk, &kind, None), actions);
+                self.found(chunk, &name, actions);
+            }
+        }
+    }
+
+    pub(super) fn create(&mut self, name: &str, kind: &Kind, bytes: u64) -> ChunkId {
+        let id = self.next_chunk;
+        self.next_chunk.0 += 1;
+        self.names.insert(name.to_owned(), id);
+        let chunk = Chunk {
+            kind: kind.clone(),
+            bytes,
+            directory: Directory::default(),
+            cache: Cache::default(),
+            history: VecDeque::new(),
+            subscribers: Subscribers::default(),
+            gate: VecDeque::new(),
+            taken: Version::default(),
+            takers: VecDeque::new(),
+            is_taking: false,
+            sent: None,
+        };
+        self.chunks.insert(id, chunk);
+        id
+    }
+
+    /// Answers those that waited for a chunk of that name.
+    pub(super) fn found(&mut self, chunk: ChunkId, name: &str, actions: &mut Vec<ServerAction>) {
+        let waited = |(asker, (_, waiting)): (&(Process, Ticket), &(u64, Waiting))| match waiting {
+            Waiting::Open { name: of, kind } if of == name => Some((*asker, kind.clone())),
+            _ => None,
+        };
+        let waited: Vec<_> = self.waiting.iter().filter_map(waited).collect();
+        for (asker, kind) in waited {
+            self.waits_no_more(asker);
+            answer_to(asker, self.opened(chunk, &kind, None), actions);
+        }
+    }
+
+    pub(super) fn opened(&self, id: ChunkId, kind: &Kind, bytes: Option<u64>) -> Answer {
+        let chunk = &self.chunks[&id];
+        if chunk.kind != *kind || bytes.is_some_and(|bytes| bytes != chunk.bytes) {
+            return Answer::Failed(Fault::Differs {
+                kind: chunk.kind.clone(),
+                bytes: chunk.bytes,
+            });
+        }
+        Answer::Opened {
+            chunk: id,
+            bytes: chunk.bytes,
+            version: chunk.directory.version().0,
+        }
+    }
+
+    /// Returns why a request of a chunk that is not there fails.
+    pub(super) fn no_chunk(&self, chunk: ChunkId) -> Fault {
+        match chunk < self.next_chunk {
+            true => Fault::Freed,
+            false => Fault::Malformed,
+        }
+    }
+
+    /// Removes a chunk.
+    pub(super) fn free(
+        &mut self,
+        asker: (Process, Ticket),
+        chunk: ChunkId,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let Some(found) = self.chunks.remove(&chunk) else {
+            return fail(asker, self.no_chunk(chunk), actions);
+        };
+        self.names.retain(|_, id| *id != chunk);
+        self.blocked.remove(&chunk);
+        let waited = self.waiting.iter();
+        let waited = waited.filter(|(_, (_, waiting))| waiting.chunk() == Some(chunk));
+        let waited: Vec<_> = waited.map(|(asker, _)| *asker).collect();
+        for asker in waited {
+            self.waits_no_more(asker);
+            fail(asker, Fault::Freed, actions);
+        }
+        let given = self.given.extract_if(.., |_, (.., of)| *of == chunk);
+        let given: Vec<_> = given.map(|(guard, _)| guard).collect();
+        let drafts = self.drafts.extract_if(.., |_, (_, of)| *of == chunk);
+        let ended = given.into_iter().chain(drafts.map(|(guard, _)| guard));
+        actions.extend(ended.map(|guard| ServerAction::Discard { chunk, guard }));
+        let subscribers = found.subscribers.all();
+        for (who, _) in &subscribers {
+            self.subscriptions.remove(who);
+            let (who, version) = (*who, None);
+            actions.push(ServerAction::Took { who, version });
+        }
+        actions.push(ServerAction::Free { chunk, subscribers });
+        answer_to(asker, Answer::Freed, actions);
+    }
+}

@@ -1,0 +1,118 @@
+//! Subscriptions and meetings: what clients are told because of others.
+
+use super::{MOST_CHUNKS, MOST_HELD, Server, ServerAction, Waiting, answer_to, fail};
+use crate::protocol::meetings::Outcome;
+use crate::protocol::message::{Answer, Fault, LONGEST_NAME, Policy};
+use crate::protocol::{ChunkId, Process, Subscriber, SubscriptionId, Ticket, Version};
+
+impl Server {
+    pub(super) fn meet(
+        &mut self,
+        asker: (Process, Ticket),
+        (name, count): (String, u64),
+        bytes: Vec<u8>,
+        at: u64,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if name.is_empty() || name.len() > LONGEST_NAME {
+            return fail(asker, Fault::BadName, actions);
+        }
+        if self.meetings.len() as u64 >= MOST_CHUNKS {
+            return fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
+        }
+        let outcome = self.meetings.come(&name, count, asker, bytes);
+        match outcome {
+            Outcome::Waits => self.wait(asker, at, Waiting::Meet { name }),
+            Outcome::Differs { count } => fail(asker, Fault::OtherCount { count }, actions),
+            ended => self.met(ended, actions),
+        }
+    }
+
+    /// Answers those that have met, or cannot any more.
+    pub(super) fn met(&mut self, outcome: Outcome, actions: &mut Vec<ServerAction>) {
+        let (to, answer) = match outcome {
+            Outcome::Met { to, all } => (to, Answer::Met(all)),
+            Outcome::Broken { to, lost } => (to, Answer::Failed(Fault::Broken { lost })),
+            Outcome::Waits | Outcome::Differs { .. } => return,
+        };
+        for asker in to {
+            self.waits_no_more(asker);
+            answer_to(asker, answer.clone(), actions);
+        }
+    }
+
+    pub(super) fn subscribe(
+        &mut self,
+        (from, ticket): (Process, Ticket),
+        (chunk, id): (ChunkId, SubscriptionId),
+        (inbox, policy, with_content): (u16, Policy, bool),
+        after: Version,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let of_process = (from, SubscriptionId(0))..=(from, SubscriptionId(u64::MAX));
+        if self.subscriptions.range(of_process).take(MOST_HELD).count() == MOST_HELD {
+            let most = MOST_HELD as u64;
+            return fail((from, ticket), Fault::TooMany { most }, actions);
+        }
+        if !self.chunks.contains_key(&chunk) {
+            return fail((from, ticket), self.no_chunk(chunk), actions);
+        }
+        let is_new = !self.subscriptions.contains_key(&(from, id));
+        let found = self.chunks.get_mut(&chunk).filter(|_| is_new);
+        let Some(found) = found else {
+            return fail((from, ticket), Fault::Malformed, actions);
+        };
+        let who = (from, id);
+        (found.subscribers).add(who, inbox, (policy, with_content), after);
+        self.subscriptions.insert(who, chunk);
+        self.used.entry(from).or_default().insert(chunk);
+        answer_to((from, ticket), Answer::Subscribed, actions);
+        self.tell(chunk, actions);
+    }
+
+    pub(super) fn took(
+        &mut self,
+        chunk: ChunkId,
+        who: Subscriber,
+        version: Version,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.subscriptions.get(&who) != Some(&chunk) {
+            return;
+        }
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.subscribers.took(who, version);
+        }
+        let version = Some(version);
+        actions.push(ServerAction::Took { who, version });
+        self.tell(chunk, actions);
+        self.admit(chunk, actions);
+    }
+
+    pub(super) fn unsubscribe(
+        &mut self,
+        chunk: ChunkId,
+        who: Subscriber,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if self.subscriptions.get(&who) != Some(&chunk) {
+            return;
+        }
+        self.subscriptions.remove(&who);
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            found.subscribers.remove(who);
+        }
+        actions.push(ServerAction::Took { who, version: None });
+        self.admit(chunk, actions);
+    }
+
+    /// Tells subscribers of commits.
+    pub(super) fn tell(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        if let Some(found) = self.chunks.get_mut(&chunk) {
+            let (present, _) = found.directory.version();
+            let tellings = found.subscribers.tell(present, &found.history);
+            let each = tellings.into_iter();
+            actions.extend(each.map(|telling| ServerAction::Tell { chunk, telling }));
+        }
+    }
+}
