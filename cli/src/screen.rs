@@ -222,9 +222,10 @@ impl Screen {
                 ..
             } if !is_quiet() => Shown::note(format_args!("{name} {exit}, and is started again")),
             Event::Missed { name, exit, said } if !is_quiet() => {
-                let said = said.last().map_or("", String::as_str);
+                let said = said.last().map(|said| format!(": {said}"));
                 Shown::note(format_args!(
-                    "{name} {exit}, and the job goes on, because it is optional: {said}"
+                    "{name} {exit}, and the job goes on, because it is optional{}",
+                    said.unwrap_or_default()
                 ))
             }
             Event::OutputLost { name, path, error } => Shown::error(format_args!(
