@@ -1,17 +1,19 @@
 //! A chunk, and the ways to get at its content.
 
 use crate::client::{Client, OwnGuards, millis};
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::guard::{
     Buffer, Committed, Content, Draft, Guard, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
 };
 use crate::protocol::{
-    self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, PutFrom, Request,
-    SubscriptionId, Version,
+    self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, Protocol, PutFrom,
+    Request, ServerId, SubscriptionId, Token, Version,
 };
 use crate::subscription::Subscription;
-use samite_fabric::SegmentKey;
-use std::sync::atomic::{AtomicBool, Ordering};
+use samite_fabric::{Borrowed, SegmentKey};
+use samite_mem::SharedBytes;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -25,6 +27,10 @@ const FETCHES: usize = 4;
 
 /// The most bytes that a commit brings: a message has at most 64 MiB.
 const MOST_SENT: u64 = (64 << 20) - (4 << 10);
+
+/// How many read guards a process takes without a message before it looks whether the server is
+/// lost.
+const LOOK: u64 = 1024;
 
 /// Returns the type of elements, as servers compare it.
 pub(crate) fn kind_of<T>() -> Kind {
@@ -50,10 +56,15 @@ struct Shared<T> {
     id: ChunkId,
     name: String,
     bytes: u64,
+    /// Whether guards to write, and to read, are asked for at the home.
+    writes_at_home: AtomicBool,
+    reads_at_home: bool,
     /// Whether the memory of the server can be mapped here, as far as is known.
     maps: AtomicBool,
     /// `None` if read guards cannot be taken without messages.
     own: Option<OwnGuards>,
+    /// How many were taken so.
+    hits: AtomicU64,
     /// The version that was read last.
     last: Mutex<Option<Arc<Committed<T>>>>,
     /// Memory of the server for the next draft.
@@ -64,7 +75,7 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         let spare = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some((draft, _)) = spare.take() {
-            self.client.release(self.id, draft);
+            self.client.release(self.id.home(), self.id, draft);
         }
     }
 }
@@ -84,7 +95,7 @@ impl<T: Elem> Chunk<T> {
         client: &Arc<Client>,
         id: ChunkId,
         name: &str,
-        bytes: u64,
+        (bytes, protocol): (u64, Protocol),
     ) -> Result<Chunk<T>> {
         let known = || client.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         let client = client.clone();
@@ -97,8 +108,14 @@ impl<T: Elem> Chunk<T> {
             id,
             name: name.to_owned(),
             bytes,
+            writes_at_home: AtomicBool::new(protocol.is_written_at_home()),
+            reads_at_home: protocol == Protocol::HomeOnly,
             maps: AtomicBool::new(true),
-            own: client.enroll(id)?,
+            own: match protocol == Protocol::HomeOnly && client.near(id) != id.home() {
+                true => None,
+                false => client.enroll(id)?,
+            },
+            hits: AtomicU64::new(0),
             last: Mutex::new(None),
             spare: Mutex::new(None),
         });
@@ -163,7 +180,17 @@ impl<T: Elem> Chunk<T> {
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let taken = Taken(self.clone());
         let open = own.open.u64(0).load(Ordering::SeqCst);
-        if open != committed.number || open == 0 {
+        let is_valid = |until: &SharedBytes| {
+            // ORDERING: an older value is an earlier end.
+            clock::nanoseconds() < until.u64(0).load(Ordering::Relaxed)
+        };
+        if open != committed.number || open == 0 || !own.lease.as_ref().is_none_or(is_valid) {
+            drop(last);
+            return None;
+        }
+        // ORDERING: only the number counts.
+        let hits = self.shared.hits.fetch_add(1, Ordering::Relaxed);
+        if hits % LOOK == LOOK - 1 && self.client.has_lost(self.id()) {
             drop(last);
             return None;
         }
@@ -189,7 +216,8 @@ impl<T: Elem> Chunk<T> {
     /// Tells the server, which waits for that, that this process has no read guard of its own.
     #[cold]
     fn drained(&self) {
-        if let Err(error) = self.client.tell(Request::Drained { chunk: self.id() }) {
+        let (server, chunk) = (self.client.near(self.id()), self.id());
+        if let Err(error) = self.client.tell(server, Request::Drained { chunk }) {
             // The server learns of the end of this process.
             tracing::debug!(chunk = self.name(), %error, "the end of a guard was not told");
         }
@@ -231,7 +259,7 @@ impl<T: Elem> Chunk<T> {
         let deadline = self.client.fabric.deadline();
         for _ in 0..FETCHES {
             let request = Request::Snapshot { chunk: self.id() };
-            let (version, tag, content) = match self.client.ask(deadline, "a snapshot", &request)? {
+            let (version, tag, content) = match self.ask_home(deadline, "a snapshot", &request)? {
                 Answer::Version {
                     version,
                     tag,
@@ -290,7 +318,7 @@ impl<T: Elem> Chunk<T> {
             };
             let given = of(Buffer::Sent(Vec::new()), Some(id));
             if let Some(key) = key
-                && let Some(borrowed) = self.client.fabric.borrow(key)?
+                && let Some(borrowed) = self.borrow(self.id().home(), key)?
             {
                 let mut given = given;
                 given.buffer = Some(Buffer::Mapped(borrowed));
@@ -305,7 +333,7 @@ impl<T: Elem> Chunk<T> {
     fn ask_draft(&self) -> Result<(GuardId, Option<SegmentKey>)> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Draft { chunk: self.id() };
-        match self.client.ask(deadline, "memory of a chunk", &request)? {
+        match self.ask_home(deadline, "memory of a chunk", &request)? {
             Answer::Drafted { draft, buffer } => Ok((draft, buffer)),
             other => Err(self.refused(other, "write", deadline)),
         }
@@ -319,12 +347,12 @@ impl<T: Elem> Chunk<T> {
             from,
             timeout: millis(deadline),
         };
-        match self.client.ask(deadline, "a put", &request)? {
+        match self.ask_home(deadline, "a put", &request)? {
             Answer::Committed { version, draft } => {
                 if let Some(next) = draft
                     && let Some((other, _)) = self.spare().replace(next)
                 {
-                    self.client.release(self.id(), other);
+                    self.client.release(self.id().home(), self.id(), other);
                 }
                 Ok(version)
             }
@@ -412,7 +440,9 @@ impl<T: Elem> Chunk<T> {
             chunk: self.id(),
             timeout: millis(deadline),
         };
-        let given = self.given(&request, ("take", "a version to take"), deadline)?;
+        let (home, words) = (self.id().home(), ("take", "a version to take"));
+        let given = self.given(home, &request, words, deadline)?;
+        let given = given.ok_or_else(|| self.not_at_home())?;
         Ok(ReadGuard {
             snapshot: given.snapshot()?,
             reads: Reads::Given(given.held),
@@ -458,7 +488,7 @@ impl<T: Elem> Chunk<T> {
             tag,
             timeout: millis(deadline),
         };
-        match self.client.ask(deadline, "a change", &request)? {
+        match self.ask_home(deadline, "a change", &request)? {
             Answer::Changed { old, .. } => Ok(old),
             other => Err(self.refused(other, "write", deadline)),
         }
@@ -493,7 +523,7 @@ impl<T: Elem> Chunk<T> {
     pub fn free(self) -> Result<()> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Free { chunk: self.id() };
-        match self.client.ask(deadline, "the end of a chunk", &request)? {
+        match self.ask_home(deadline, "the end of a chunk", &request)? {
             Answer::Freed => Ok(()),
             other => Err(self.refused(other, "free", deadline)),
         }
@@ -511,7 +541,103 @@ impl<T: Elem> Chunk<T> {
         }
     }
 
+    /// Asks the home of the chunk. A home that is lost is [`Error::Lost`].
+    fn ask_home(
+        &self,
+        deadline: Duration,
+        what: &'static str,
+        request: &Request,
+    ) -> Result<Answer> {
+        self.ask(self.id().home(), deadline, what, request)
+    }
+
+    pub(crate) fn ask(
+        &self,
+        server: ServerId,
+        deadline: Duration,
+        what: &'static str,
+        request: &Request,
+    ) -> Result<Answer> {
+        let asked = self.client.ask(server, deadline, what, request);
+        asked.map_err(|error| self.at(server, error))
+    }
+
+    /// Returns what an error means that a server, or its memory, has given.
+    fn at(&self, server: ServerId, error: Error) -> Error {
+        match error {
+            Error::Fabric(samite_fabric::Error::PeerLost { .. }) => {
+                self.lost(server, Version::default())
+            }
+            error => error,
+        }
+    }
+
+    /// Borrows memory that a server has given; returns `None` if it cannot be mapped.
+    fn borrow(&self, server: ServerId, key: SegmentKey) -> Result<Option<Borrowed>> {
+        let borrowed = self.client.fabric.borrow(key);
+        borrowed.map_err(|error| self.at(server, error.into()))
+    }
+
+    /// Returns the error of a chunk whose server is lost.
+    fn lost(&self, server: ServerId, known: Version) -> Error {
+        let own = self.last().as_ref().map(|last| last.version);
+        Error::Lost {
+            chunk: self.shared.name.clone(),
+            server: self.client.server_name(server),
+            last: own.unwrap_or_default().max(known),
+        }
+    }
+
+    /// Returns true if a lock of another server than the chunk's is held under a token. The home of
+    /// the chunk looks itself after its own locks.
+    pub(crate) fn holds(&self, token: Token) -> Result<bool> {
+        let home = token.lock.home();
+        if home == self.id().home() {
+            return Ok(true);
+        }
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Holds { token };
+        match self.client.ask(home, deadline, "a lock", &request)? {
+            Answer::Holds(holds) => Ok(holds),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
+    }
+
+    /// Asks this process's server for a guard, or the home if that is where guards are given.
     pub(crate) fn acquire(&self, mode: Mode) -> Result<Given<T>> {
+        // ORDERING: it only saves requests that are refused.
+        let at_home = match mode {
+            Mode::Read => self.shared.reads_at_home,
+            Mode::Write => self.shared.writes_at_home.load(Ordering::Relaxed),
+        };
+        let near = self.client.near(self.id());
+        if at_home || near == self.id().home() {
+            return self.acquire_at_home(mode);
+        }
+        match self.acquire_at(near, mode) {
+            Ok(Some(given)) => return Ok(given),
+            // The home has to be asked; then this process has no server of its own any more.
+            Ok(None) => {}
+            Err(Error::Lost { .. }) if self.client.near(self.id()) != near => {
+                return self.acquire_at_home(mode);
+            }
+            Err(error) => return Err(error),
+        }
+        // ORDERING: as above.
+        self.shared.writes_at_home.store(true, Ordering::Relaxed);
+        self.acquire_at_home(mode)
+    }
+
+    pub(crate) fn acquire_at_home(&self, mode: Mode) -> Result<Given<T>> {
+        let given = self.acquire_at(self.id().home(), mode)?;
+        given.ok_or_else(|| self.not_at_home())
+    }
+
+    fn not_at_home(&self) -> Error {
+        Error::Nonsense(format!("\"{}\" is not served at its home", self.name()))
+    }
+
+    fn acquire_at(&self, server: ServerId, mode: Mode) -> Result<Option<Given<T>>> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Acquire {
             chunk: self.id(),
@@ -523,17 +649,20 @@ impl<T: Elem> Chunk<T> {
             Mode::Read => ("read", "a guard to read a chunk"),
             Mode::Write => ("write", "a guard to write a chunk"),
         };
-        self.given(&request, words, deadline)
+        self.given(server, &request, words, deadline)
     }
 
-    /// Asks for a guard. `words`: what it is for, and what is waited for.
+    /// Asks for a guard. `words`: what it is for, and what is waited for. Returns `None` if the home
+    /// has to be asked.
     fn given(
         &self,
+        server: ServerId,
         request: &Request,
         (word, what): (&'static str, &'static str),
         deadline: Duration,
-    ) -> Result<Given<T>> {
-        match self.client.ask(deadline, what, request)? {
+    ) -> Result<Option<Given<T>>> {
+        match self.ask(server, deadline, what, request)? {
+            Answer::Failed(Fault::AtHome) => Ok(None),
             Answer::Given {
                 guard,
                 version,
@@ -541,7 +670,7 @@ impl<T: Elem> Chunk<T> {
                 number,
                 content,
                 buffer,
-            } => Ok(Given {
+            } => Ok(Some(Given {
                 version,
                 tag,
                 number,
@@ -549,10 +678,11 @@ impl<T: Elem> Chunk<T> {
                 buffer,
                 held: Held {
                     chunk: self.clone(),
+                    server,
                     guard,
                     has_ended: false,
                 },
-            }),
+            })),
             other => Err(self.refused(other, word, deadline)),
         }
     }
@@ -574,7 +704,7 @@ impl<T: Elem> Chunk<T> {
                 let remote = match self.client.fabric.attach(*key) {
                     Ok(remote) => remote,
                     Err(error) if is_given_up(&error) => return Ok(None),
-                    Err(error) => return Err(error.into()),
+                    Err(error) => return Err(self.at(self.id().home(), error.into())),
                 };
                 if remote.readable().is_some() {
                     return Ok(Some(Content::Mapped(remote)));
@@ -583,7 +713,7 @@ impl<T: Elem> Chunk<T> {
                 match remote.get(0, bytemuck::cast_slice_mut(&mut elements)) {
                     Ok(()) => Ok(Some(Content::Copied(elements))),
                     Err(error) if is_given_up(&error) => Ok(None),
-                    Err(error) => Err(error.into()),
+                    Err(error) => Err(self.at(self.id().home(), error.into())),
                 }
             }
             protocol::Content::Segment(key) => {
@@ -611,6 +741,8 @@ impl<T: Elem> Chunk<T> {
         match answer {
             Answer::Failed(Fault::Fenced) => Error::Fenced { chunk },
             Answer::Failed(Fault::Freed) => Error::Freed { chunk },
+            Answer::Failed(Fault::Immutable) => Error::Immutable { chunk },
+            Answer::Failed(Fault::Lost { last }) => self.lost(self.id().home(), last),
             Answer::Failed(Fault::TooMany { most }) => Error::TooMany { most },
             Answer::Failed(Fault::NoMemory { bytes, why }) => Error::NoMemory { chunk, bytes, why },
             Answer::Failed(Fault::Late {
@@ -660,7 +792,7 @@ impl<T: Elem> Given<T> {
     fn writer(self) -> Result<WriteGuard<T>> {
         let chunk = &self.held.chunk;
         let borrowed = match self.buffer {
-            Some(key) => chunk.client.fabric.borrow(key)?,
+            Some(key) => chunk.borrow(self.held.server, key)?,
             None => None,
         };
         let buffer = match borrowed {

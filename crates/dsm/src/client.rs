@@ -2,19 +2,20 @@
 
 use crate::error::{Error, Result};
 use crate::protocol::{
-    Answer, ChunkId, Counters, GuardId, Message, Policy, Process, Request, SubscriptionId, Ticket,
-    Told, Version,
+    Answer, ChunkId, Counters, GuardId, Message, Policy, Process, Request, ServerId,
+    SubscriptionId, Ticket, Told, Version,
 };
-use crate::service::{ChunkService, LINE, WORDS};
+use crate::service::{ChunkService, LINE, WORDS, life_of};
+use crate::topology::Topology;
 use samite_fabric::agent::{self, Host};
 use samite_fabric::rpc::{self, Life, ServiceId};
 use samite_fabric::{Fabric, Layer, Named, Segment, SegmentKey};
 use samite_mem::SharedBytes;
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// How long the server may take beyond the time that it was given.
@@ -43,7 +44,13 @@ const SERVER: &str = "the server of chunks";
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) fabric: Fabric,
-    server: Life,
+    pub(crate) topology: Arc<Topology>,
+    /// The servers that are known, by their places.
+    servers: Mutex<BTreeMap<ServerId, Life>>,
+    /// The server that this process uses for the chunks of all homes.
+    own_server: Option<ServerId>,
+    /// Whether that server is lost: then the homes are asked.
+    own_is_lost: AtomicBool,
     /// In a domain of one process: the server, driven by waiting threads, and the layer that
     /// excludes a second one.
     own: Option<Mutex<(ChunkService, Host, Layer)>>,
@@ -51,9 +58,9 @@ pub(crate) struct Client {
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
     events: Mutex<Events>,
-    /// Notes that go with the next message: those that nobody waits for, and those that could not
-    /// be sent in time.
-    unsent: Mutex<Vec<Request>>,
+    /// Notes that go with the next message to each server: those that nobody waits for, and those
+    /// that could not be sent in time.
+    unsent: Mutex<BTreeMap<ServerId, Vec<Request>>>,
 }
 
 /// What the server has told, by subscription.
@@ -79,12 +86,15 @@ pub(crate) struct OwnGuards {
     pub(crate) count: SharedBytes,
     /// Written by the server: whether there may be any, and of which version.
     pub(crate) open: SharedBytes,
+    /// Written by a server that has the chunk from another home: until when its copy is valid.
+    pub(crate) lease: Option<SharedBytes>,
 }
 
 /// A request without an answer so far. Dropped, it tells the server to forget the request:
 /// otherwise the server gives a guard that nobody ends.
 struct Asked<'a> {
     client: &'a Client,
+    server: ServerId,
     ticket: Option<Ticket>,
 }
 
@@ -96,15 +106,15 @@ impl Drop for Asked<'_> {
         let forget = Request::Forget { ticket };
         if std::thread::panicking() {
             // To send may run handlers, which must not panic now.
-            self.client.tell_later(forget);
-        } else if let Err(error) = self.client.tell(forget) {
+            self.client.tell_later(self.server, forget);
+        } else if let Err(error) = self.client.tell(self.server, forget) {
             tracing::debug!(%error, "a request is forgotten later");
         }
     }
 }
 
 impl Client {
-    pub(crate) fn new(fabric: &Fabric) -> Result<Client> {
+    pub(crate) fn new(fabric: &Fabric, topology: Arc<Topology>) -> Result<Client> {
         // In a domain of one process there is no other server. A simulated domain has no name.
         let own = match (fabric.domain(), agent::find_host(fabric)) {
             (None, None) => {
@@ -117,44 +127,109 @@ impl Client {
             }
             _ => None,
         };
-        let server = match own {
-            Some(_) => Life {
-                peer: fabric.me(),
-                incarnation: fabric.incarnation(),
-            },
-            None => await_server(fabric)?,
+        let (topology, servers) = match own {
+            Some(_) => {
+                let me = Life {
+                    peer: fabric.me(),
+                    incarnation: fabric.incarnation(),
+                };
+                let servers = BTreeMap::from([(ServerId::default(), me)]);
+                (Arc::default(), servers)
+            }
+            None => (topology, BTreeMap::new()),
         };
-        Ok(Client {
+        let unit = fabric.identity();
+        let client = Client {
             fabric: fabric.clone(),
-            server,
+            own_server: topology.server_for(&unit.program, unit.rank),
+            own_is_lost: AtomicBool::new(false),
+            topology,
+            servers: Mutex::new(servers),
             own,
             chunks: Mutex::default(),
             words: Mutex::default(),
             events: Mutex::default(),
             unsent: Mutex::default(),
-        })
+        };
+        let only = client.own_server.unwrap_or_default();
+        client.server(only)?; // To wait for it now, rather than when it is asked first.
+        Ok(client)
+    }
+
+    /// Returns the server that this process asks for guards of a chunk.
+    pub(crate) fn near(&self, chunk: ChunkId) -> ServerId {
+        // ORDERING: a server that is lost refuses what it is asked.
+        let is_lost = self.own_is_lost.load(Ordering::Relaxed);
+        let own = self.own_server.filter(|_| !is_lost);
+        own.unwrap_or(chunk.home())
+    }
+
+    /// Returns the process of a server; waits until it has joined.
+    fn server(&self, server: ServerId) -> Result<Life> {
+        let servers = || self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = servers().get(&server) {
+            return Ok(*known);
+        }
+        let life = life_of(&self.fabric, &self.topology, server)?;
+        servers().insert(server, life);
+        Ok(life)
+    }
+
+    /// Returns true if the server is lost that this process asks for guards of a chunk. Makes some
+    /// progress, to hear of it.
+    pub(crate) fn has_lost(&self, chunk: ChunkId) -> bool {
+        self.fabric.progress();
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let life = servers.get(&self.near(chunk));
+        life.is_none_or(|life| self.fabric.lost_life(life.peer, life.incarnation).is_some())
+    }
+
+    /// Returns the name of a server, for errors.
+    pub(crate) fn server_name(&self, server: ServerId) -> String {
+        self.topology.name(server).to_owned()
+    }
+
+    /// A server did not answer because it is lost: another process may take its place.
+    fn loses(&self, server: ServerId, error: &Error) {
+        if matches!(error, Error::Fabric(samite_fabric::Error::PeerLost { .. }))
+            && self.own.is_none()
+        {
+            let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+            servers.remove(&server);
+            self.unsent().remove(&server);
+            if self.own_server == Some(server) {
+                tracing::warn!(
+                    server = self.server_name(server),
+                    "this process asks the homes of chunks, because its server is lost"
+                );
+                // ORDERING: as in `near`.
+                self.own_is_lost.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Sends a request and waits for its answer, for `GRACE` longer than the server may take.
     pub(crate) fn ask(
         &self,
+        server: ServerId,
         deadline: Duration,
         what: &'static str,
         request: &Request,
     ) -> Result<Answer> {
-        let notes = std::mem::take(&mut *self.unsent());
+        let life = self.server(server)?;
+        let notes = self.unsent().remove(&server).unwrap_or_default();
         let encoded = encode(&notes, Some(request));
         let called = self
             .fabric
-            .call(ServiceId::CHUNKS, self.server, deadline, |_| encoded);
+            .call(ServiceId::CHUNKS, life, deadline, |_| encoded);
         let answer = called
             .map_err(Error::from)
-            .and_then(|call| self.answered(call, deadline, what));
-        if answer.is_err() {
+            .and_then(|call| self.answered(call, server, deadline, what));
+        if answer.is_err() && !notes.is_empty() {
             // It is unknown whether they have arrived, and arriving twice changes nothing.
-            self.unsent().extend(notes);
+            self.unsent().entry(server).or_default().extend(notes);
         }
-        let answer = answer?;
+        let answer = answer.inspect_err(|error| self.loses(server, error))?;
         match postcard::take_from_bytes(&answer) {
             Ok((answer, [])) => Ok(answer),
             _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
@@ -164,11 +239,13 @@ impl Client {
     fn answered(
         &self,
         mut call: rpc::Call,
+        server: ServerId,
         deadline: Duration,
         what: &'static str,
     ) -> Result<Vec<u8>> {
         let mut asked = Asked {
             client: self,
+            server,
             ticket: Some(Ticket(call.id())),
         };
         let deadline = deadline.saturating_add(GRACE);
@@ -181,56 +258,73 @@ impl Client {
     }
 
     /// Sends a note, which has no answer; later, if it cannot be sent now.
-    pub(crate) fn tell(&self, note: Request) -> Result<()> {
-        self.tell_later(note);
-        self.send_notes()?;
+    pub(crate) fn tell(&self, server: ServerId, note: Request) -> Result<()> {
+        self.tell_later(server, note);
+        self.send_notes(server)?;
         self.serve();
         Ok(())
     }
 
     /// Sends a note with the next message.
-    pub(crate) fn tell_later(&self, note: Request) {
-        self.unsent().push(note);
+    pub(crate) fn tell_later(&self, server: ServerId, note: Request) {
+        self.unsent().entry(server).or_default().push(note);
     }
 
-    /// Ends a guard or a draft; later, if that cannot be told now.
-    pub(crate) fn release(&self, chunk: ChunkId, guard: GuardId) {
+    /// Ends a guard or a draft that a server has given; later, if that cannot be told now.
+    pub(crate) fn release(&self, server: ServerId, chunk: ChunkId, guard: GuardId) {
         let note = Request::Release { chunk, guard };
         if std::thread::panicking() {
-            self.tell_later(note);
-        } else if let Err(error) = self.tell(note) {
+            self.tell_later(server, note);
+        } else if let Err(error) = self.tell(server, note) {
             // The server ends the guard when it learns of the end of this process.
             tracing::debug!(%error, "a guard is released later");
         }
     }
 
-    fn unsent(&self) -> MutexGuard<'_, Vec<Request>> {
+    fn unsent(&self) -> MutexGuard<'_, BTreeMap<ServerId, Vec<Request>>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send_notes(&self) -> Result<()> {
-        let notes = std::mem::take(&mut *self.unsent());
+    fn send_notes(&self, server: ServerId) -> Result<()> {
+        let notes = self.unsent().remove(&server).unwrap_or_default();
         if notes.is_empty() {
             return Ok(());
         }
         let deadline = self.fabric.deadline();
         let encoded = encode(&notes, None);
-        let sent = self
-            .fabric
-            .note(ServiceId::CHUNKS, self.server, deadline, &encoded);
-        if sent.is_err() {
-            self.unsent().extend(notes);
+        let sent = self.server(server).and_then(|life| {
+            let sent = self
+                .fabric
+                .note(ServiceId::CHUNKS, life, deadline, &encoded);
+            sent.map_err(Error::from)
+        });
+        if let Err(error) = &sent {
+            self.unsent().entry(server).or_default().extend(notes);
+            self.loses(server, error);
         }
-        Ok(sent?)
+        sent
     }
 
-    /// Returns what the server has done so far.
+    fn send_all_notes(&self) {
+        let servers: Vec<ServerId> = self.unsent().keys().copied().collect();
+        for server in servers {
+            if let Err(error) = self.send_notes(server) {
+                tracing::debug!(%error, "notes wait");
+            }
+        }
+    }
+
+    /// Returns what all servers have done so far.
     pub(crate) fn counters(&self) -> Result<Counters> {
         let deadline = self.fabric.deadline();
-        match self.ask(deadline, "the counters of chunks", &Request::Count)? {
-            Answer::Counted(counters) => Ok(counters),
-            other => Err(Error::Nonsense(format!("{other:?}"))),
+        let mut all = Counters::default();
+        for server in self.topology.servers() {
+            match self.ask(server, deadline, "the counters of chunks", &Request::Count)? {
+                Answer::Counted(counters) => all.add(&counters),
+                other => return Err(Error::Nonsense(format!("{other:?}"))),
+            }
         }
+        Ok(all)
     }
 
     /// Subscribes to the commits of a chunk. Returns the answer.
@@ -259,8 +353,12 @@ impl Client {
             after,
             policy,
             with_content,
+            prefetch: self
+                .own_server
+                .filter(|own| with_content && *own != chunk.home()),
         };
-        let answer = self.ask(self.fabric.deadline(), "a subscription", &request);
+        let deadline = self.fabric.deadline();
+        let answer = self.ask(chunk.home(), deadline, "a subscription", &request);
         if !matches!(answer, Ok(Answer::Subscribed)) {
             self.events().told.remove(&id);
         }
@@ -272,8 +370,8 @@ impl Client {
         self.events().told.remove(&id);
         let note = Request::Unsubscribe { chunk, id };
         if std::thread::panicking() {
-            self.tell_later(note);
-        } else if let Err(error) = self.tell(note) {
+            self.tell_later(chunk.home(), note);
+        } else if let Err(error) = self.tell(chunk.home(), note) {
             tracing::debug!(%error, "a subscription is ended later");
         }
     }
@@ -285,9 +383,7 @@ impl Client {
         ids: &[SubscriptionId],
         deadline: Duration,
     ) -> Result<Option<(SubscriptionId, Told)>> {
-        if let Err(error) = self.send_notes() {
-            tracing::debug!(%error, "notes wait");
-        }
+        self.send_all_notes();
         let begin = self.fabric.now();
         let passed = || self.fabric.now().saturating_sub(begin);
         // A server that has no processor of its own gets this one.
@@ -305,10 +401,12 @@ impl Client {
         };
         let what = "a commit of another process";
         let left = deadline.saturating_sub(passed());
-        let peer = [self.server.peer];
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let peers: Vec<_> = servers.values().map(|life| life.peer).collect();
+        drop(servers);
         let told = self
             .fabric
-            .wait_stepping_within(left, what, &peer, look, || has_more.get());
+            .wait_stepping_within(left, what, &peers[..], look, || has_more.get());
         match told {
             Ok(told) => Ok(Some(told)),
             Err(samite_fabric::Error::Timeout { .. }) => Ok(None),
@@ -321,9 +419,11 @@ impl Client {
         let mut events = self.events();
         let Events { inbox, told } = &mut *events;
         while let Some(heard) = inbox.as_ref().and_then(rpc::Server::take) {
-            if heard.from != self.server {
+            let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+            if !servers.values().any(|life| *life == heard.from) {
                 continue;
             }
+            drop(servers);
             match postcard::take_from_bytes::<Told>(&heard.bytes) {
                 // Others are of subscriptions that have ended.
                 Ok((new, [])) => {
@@ -352,18 +452,37 @@ impl Client {
             segment,
             offset,
         };
-        let answer = self.ask(self.fabric.deadline(), "a chunk", &request)?;
-        let Answer::Enrolled { word } = answer else {
+        let answer = self.ask(
+            self.near(chunk),
+            self.fabric.deadline(),
+            "a chunk",
+            &request,
+        )?;
+        let Answer::Enrolled { word, lease } = answer else {
             return Err(Error::Nonsense(format!("{answer:?}")));
         };
         let Some((key, offset)) = word else {
             return Ok(None);
         };
+        let Some(open) = self.word_at(key, offset)? else {
+            return Ok(None);
+        };
+        let lease = match lease {
+            None => None,
+            Some((key, offset)) => match self.word_at(key, offset)? {
+                None => return Ok(None),
+                lease => lease,
+            },
+        };
+        Ok(Some(OwnGuards { count, open, lease }))
+    }
+
+    /// Returns a word of a server's memory, if it is mapped here.
+    fn word_at(&self, key: SegmentKey, offset: u64) -> Result<Option<SharedBytes>> {
         let remote = self.fabric.attach(key)?;
         let word = remote.mapped().filter(|bytes| bytes.contains(offset, 8));
-        let open = word.filter(|_| offset.is_multiple_of(8));
-        let open = open.map(|bytes| bytes.slice(offset, 8));
-        Ok(open.map(|open| OwnGuards { count, open }))
+        let word = word.filter(|_| offset.is_multiple_of(8));
+        Ok(word.map(|bytes| bytes.slice(offset, 8)))
     }
 
     /// Returns the word in which this process counts its read guards of a chunk; `None` if there is
@@ -404,7 +523,7 @@ fn encode(notes: &[Request], request: Option<&Request>) -> Vec<u8> {
 }
 
 /// Finds the server of a domain, which may be about to start.
-fn await_server(fabric: &Fabric) -> Result<Life> {
+pub(crate) fn await_server(fabric: &Fabric) -> Result<Life> {
     use samite_fabric::Error::{NoHandler, Timeout};
     let deadline = fabric.deadline();
     let find = || agent::find_host(fabric);

@@ -4,6 +4,7 @@ use crate::chunk::{Chunk, Elem, kind_of};
 use crate::client::{Client, millis};
 use crate::error::{Error, Result};
 use crate::protocol::{Answer, Counters, Fault, Request};
+use crate::topology::Topology;
 use samite_fabric::Fabric;
 use std::sync::Arc;
 
@@ -14,17 +15,32 @@ pub struct Dsm {
 }
 
 impl Dsm {
-    /// Joins the chunks of the domain, whose agent serves them. A process that is a domain of its
-    /// own serves them itself. Local.
+    /// Joins the chunks of the domain. Their servers are those of the topology of this process
+    /// ([`Topology::make_default`]), which the setting `dsm.topology` names; without one, the agent
+    /// serves them. A process that is a domain of its own serves them itself. Local.
     ///
     /// # Errors
-    /// [`Error::NoServer`], [`Error::SecondDsm`].
+    /// [`Error::NoServer`], [`Error::SecondDsm`], [`Error::Topology`].
     pub fn join(fabric: &Fabric) -> Result<Dsm> {
-        let client = Arc::new(Client::new(fabric)?);
+        Dsm::join_with(fabric, Topology::of_process())
+    }
+
+    /// As [`Dsm::join`], with a topology, which is the same in all processes.
+    ///
+    /// # Errors
+    /// As [`Dsm::join`].
+    pub fn join_with(fabric: &Fabric, topology: Arc<Topology>) -> Result<Dsm> {
+        let client = Arc::new(Client::new(fabric, topology)?);
         Ok(Dsm { client })
     }
 
-    /// Returns the chunk of that name, or creates it, with `len` elements of zeros.
+    /// Returns the topology.
+    pub fn topology(&self) -> &Topology {
+        &self.client.topology
+    }
+
+    /// Returns the chunk of that name, or creates it, with `len` elements of zeros. Its home, and
+    /// how it is kept coherent, follow from its name and the topology.
     ///
     /// # Errors
     /// [`Error::Differs`]: there is one with another type or length; [`Error::BadName`].
@@ -46,7 +62,7 @@ impl Dsm {
         self.open(name, None)
     }
 
-    /// Returns what the server has done so far, for all processes.
+    /// Returns what the servers have done so far, for all processes.
     ///
     /// # Errors
     /// Those of the fabric.
@@ -64,10 +80,17 @@ impl Dsm {
             name: name.to_owned(),
             kind: kind_of::<T>(),
             bytes,
+            protocol: self.client.topology.protocol(name),
             timeout: millis(deadline),
         };
-        match self.client.ask(deadline, "a chunk", &request)? {
-            Answer::Opened { chunk, bytes, .. } => Chunk::open(&self.client, chunk, name, bytes),
+        let home = self.client.topology.home(name);
+        match self.client.ask(home, deadline, "a chunk", &request)? {
+            Answer::Opened {
+                chunk,
+                bytes,
+                protocol,
+                ..
+            } => Chunk::open(&self.client, chunk, name, (bytes, protocol)),
             Answer::Failed(Fault::NotFound) => Err(Error::NotFound {
                 chunk: name.to_owned(),
                 after: deadline,

@@ -1,6 +1,6 @@
 //! What can go wrong with chunks, as messages for the user.
 
-use crate::protocol::{LONGEST_NAME, Mode, Process};
+use crate::protocol::{LONGEST_NAME, Mode, Process, Version};
 use samite_fabric::Named;
 use std::time::Duration;
 
@@ -181,6 +181,27 @@ pub enum Error {
         /// The limit.
         most: u64,
     },
+    /// A topology that cannot be used.
+    #[error("the topology of servers of chunks: {0}")]
+    Topology(String),
+    /// A chunk that is written once.
+    #[error("the chunk \"{chunk}\" is immutable, and was written: allocate another one")]
+    Immutable {
+        /// The chunk.
+        chunk: String,
+    },
+    /// The home of the chunk is lost, and with it the content.
+    #[error(
+        "the chunk \"{chunk}\" is lost with its server \"{server}\"; {last} is the last one known here: allocate it again"
+    )]
+    Lost {
+        /// The chunk.
+        chunk: String,
+        /// The name of the server in the topology.
+        server: String,
+        /// The last version that this process knows of; 0 if none.
+        last: Version,
+    },
     /// An unexpected answer.
     #[error("an unexpected answer of the server of chunks: {0}")]
     Nonsense(String),
@@ -189,7 +210,8 @@ pub enum Error {
 samite_mem::error_codes!(Error, "dsm", {
     NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
     Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
-    Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517,
+    Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517, Topology = 518,
+    Immutable = 519, Lost = 520,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.

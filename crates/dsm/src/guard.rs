@@ -1,8 +1,8 @@
 //! Guards: access to the content of a chunk.
 
 use crate::chunk::{Chunk, Elem};
-use crate::error::Result;
-use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, Token, Version};
+use crate::error::{Error, Result};
+use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, ServerId, Token, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -71,6 +71,8 @@ impl<T: Elem> Deref for Snapshot<T> {
 #[derive(Debug)]
 pub(crate) struct Held<T: Elem> {
     pub(crate) chunk: Chunk<T>,
+    /// The server that gave it.
+    pub(crate) server: ServerId,
     pub(crate) guard: GuardId,
     /// Whether the server was told that it has ended, or knows.
     pub(crate) has_ended: bool,
@@ -81,7 +83,8 @@ impl<T: Elem> Drop for Held<T> {
         if self.has_ended {
             return;
         }
-        self.chunk.client.release(self.chunk.id(), self.guard);
+        let (chunk, guard) = (self.chunk.id(), self.guard);
+        self.chunk.client.release(self.server, chunk, guard);
     }
 }
 
@@ -213,6 +216,12 @@ impl<T: Elem> WriteGuard<T> {
             None => None,
         };
         let chunk = self.held.chunk.clone();
+        if let Some(token) = under
+            && !chunk.holds(token)?
+        {
+            let chunk = chunk.name().to_owned();
+            return Err(Error::Fenced { chunk });
+        }
         let request = Request::Commit {
             chunk: chunk.id(),
             guard: self.held.guard,
@@ -221,7 +230,7 @@ impl<T: Elem> WriteGuard<T> {
             under,
         };
         let deadline = chunk.client.fabric.deadline();
-        let answer = chunk.client.ask(deadline, "a commit", &request)?;
+        let answer = chunk.ask(self.held.server, deadline, "a commit", &request)?;
         // A commit that was refused does not end the guard, nor does one that has no answer: then
         // it is released.
         self.held.has_ended = matches!(
@@ -304,7 +313,8 @@ impl<T: Elem> Drop for Draft<T> {
     fn drop(&mut self) {
         self.buffer = None;
         if let Some(id) = self.id.take() {
-            self.chunk.client.release(self.chunk.id(), id);
+            let chunk = self.chunk.id();
+            self.chunk.client.release(chunk.home(), chunk, id);
         }
     }
 }

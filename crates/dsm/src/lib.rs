@@ -50,6 +50,7 @@
 
 mod chunk;
 mod client;
+mod clock;
 mod dsm;
 mod error;
 mod guard;
@@ -57,11 +58,13 @@ mod meeting;
 pub mod protocol;
 pub mod service;
 mod subscription;
+mod topology;
 
 pub use chunk::{Chunk, Elem};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
 pub use guard::{Draft, Guard, ReadGuard, Snapshot, WriteGuard};
 pub use meeting::LockGuard;
-pub use protocol::{Counters, Event, Mode, Op, Policy, Process, Token, Version};
+pub use protocol::{Counters, Event, Mode, Op, Policy, Process, Protocol, Token, Version};
 pub use subscription::Subscription;
+pub use topology::Topology;

@@ -33,7 +33,7 @@ impl Dsm {
     /// [`Error::Late`], which names the process that holds it.
     pub fn lock(&self, name: &str) -> Result<LockGuard> {
         let chunk: Chunk<u8> = self.alloc(name, 0)?;
-        let held = chunk.acquire(Mode::Write)?.held;
+        let held = chunk.acquire_at_home(Mode::Write)?.held;
         Ok(LockGuard { held })
     }
 
@@ -86,7 +86,8 @@ impl Dsm {
             timeout: millis(after),
         };
         let meeting = name.to_owned();
-        match client.ask(after, "others at a meeting", &request)? {
+        let home = client.topology.home(name);
+        match client.ask(home, after, "others at a meeting", &request)? {
             Answer::Met(all) => Ok(all),
             Answer::Failed(Fault::Broken { lost }) => Err(Error::Broken {
                 meeting,

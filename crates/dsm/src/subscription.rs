@@ -196,8 +196,8 @@ impl<T: Elem> Subscription<T> {
         };
         let client = &self.chunk.client;
         if !self.is_awaited {
-            client.tell_later(took);
-        } else if let Err(error) = client.tell(took) {
+            client.tell_later(self.chunk.id().home(), took);
+        } else if let Err(error) = client.tell(self.chunk.id().home(), took) {
             tracing::debug!(chunk = self.chunk.name(), %error, "an event is acknowledged later");
         }
     }

@@ -109,6 +109,13 @@ pub enum CacheEvent {
     Closed,
     /// The home has refused a commit, because the server does not own the chunk any more.
     Fenced,
+    /// The lease of the server may be over: the copy is not valid any more. Guards end, except for
+    /// a commit that is on its way, whose answer comes.
+    Void,
+    /// The home lets no other server own the chunk.
+    AtHome,
+    /// The memory of the copy is needed. It is given up if nobody uses it.
+    Evict,
 }
 
 /// What the server has to do, in this order.
@@ -179,6 +186,15 @@ pub enum CacheAction {
         /// The guard.
         guard: GuardId,
     },
+    /// Tell a client that waits for a write guard to ask the home.
+    Redirect {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+    },
+    /// Drop the copy.
+    Evicted,
 }
 
 /// A client that waits for a guard.
@@ -247,6 +263,7 @@ pub struct Cache {
     writer: Option<Writer>,
     queue: VecDeque<Waiting>,
     opening: Opening,
+    is_evicted: bool,
 }
 
 /// Whether clients may take read guards themselves.
@@ -307,6 +324,18 @@ impl Cache {
         self.queue.len()
     }
 
+    /// Returns true if the home was asked, and has not answered.
+    pub fn asks(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Returns the commit that is on its way to the home.
+    pub fn committing(&self) -> Option<(Process, Ticket)> {
+        let writer = self.writer.as_ref()?;
+        let answer = writer.commit.as_ref()?.answer?;
+        Some((writer.client, answer))
+    }
+
     /// Returns the version of the copy, if there is one.
     pub fn version(&self) -> Option<Version> {
         self.held.map(|_| self.version)
@@ -349,14 +378,44 @@ impl Cache {
             CacheEvent::Committed { version } => self.committed(Some(version), actions),
             CacheEvent::Fenced => self.committed(None, actions),
             CacheEvent::Closed => self.opening = Opening::Closed,
+            CacheEvent::Void => {
+                self.readers.clear();
+                self.abort(|_| true, actions);
+                // What was asked for may be forgotten. The home ignores that this is carried out.
+                self.asked = None;
+                self.recall = self.held.map(|_| None);
+            }
+            CacheEvent::AtHome => {
+                self.asked = None;
+                let is_writer = |one: &Waiting| one.mode == Mode::Write;
+                let writers = self.queue.iter().filter(|one| is_writer(one));
+                actions.extend(writers.map(|writer| CacheAction::Redirect {
+                    to: writer.from,
+                    ticket: writer.ticket,
+                }));
+                self.queue.retain(|one| !is_writer(one));
+            }
+            CacheEvent::Evict => self.is_evicted = self.held.is_some(),
         }
+        self.evict(actions);
         self.advance(next, actions);
         self.open(actions);
+    }
+
+    /// Gives the copy up without a word to the home, if that is wanted and nobody uses it.
+    fn evict(&mut self, actions: &mut Vec<CacheAction>) {
+        let is_used = !self.queue.is_empty() || !self.readers.is_empty() || self.writer.is_some();
+        self.is_evicted &= !is_used && self.held.is_some() && self.recall.is_none();
+        if self.is_evicted && self.is_closed(actions) {
+            (self.held, self.is_evicted) = (None, false);
+            actions.push(CacheAction::Evicted);
+        }
     }
 
     /// Opens the copy if nobody waits.
     fn open(&mut self, actions: &mut Vec<CacheAction>) {
         let is_idle = self.queue.is_empty() && self.recall.is_none() && self.writer.is_none();
+        let is_idle = is_idle && !self.is_evicted;
         if is_idle && self.held.is_some() && self.opening == Opening::Closed {
             self.opening = Opening::Open;
             let (version, tag) = (self.version, self.tag);

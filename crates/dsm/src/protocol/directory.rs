@@ -22,10 +22,11 @@
 //!    otherwise it is fenced and changes nothing.
 
 use super::{Process, Version};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 
 /// How a server wants to have a chunk, or how much of it is left to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Access {
     /// For reading, as others may have it.
     Shared,

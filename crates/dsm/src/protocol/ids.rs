@@ -39,9 +39,32 @@ impl fmt::Display for Process {
     }
 }
 
-/// A chunk at its home; numbers are never reused.
+/// A server of a domain: its place in the topology. The agent's is 0 where there is none.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ServerId(pub u16);
+
+/// The bits of a number that count within one server; those above name the server.
+const OWN_BITS: u32 = 48;
+
+impl ServerId {
+    /// Returns the first of the numbers that this server gives to its chunks and guards.
+    pub(crate) fn first_number(self) -> u64 {
+        u64::from(self.0) << OWN_BITS
+    }
+}
+
+/// A chunk: a number of its home, which never uses it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
+
+impl ChunkId {
+    /// Returns the server that has the directory entry and the last committed version.
+    pub fn home(self) -> ServerId {
+        ServerId((self.0 >> OWN_BITS) as u16)
+    }
+}
 
 /// A guard that a server has given out; numbers are never reused. It is the fencing token of a
 /// commit: a guard that was revoked commits nothing.

@@ -1,6 +1,6 @@
 //! The messages between clients and the server that they use.
 
-use super::{ChunkId, GuardId, Mode, Process, SubscriptionId, Ticket, Version};
+use super::{Between, ChunkId, GuardId, Mode, Process, ServerId, SubscriptionId, Ticket, Version};
 use samite_fabric::SegmentKey;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,8 @@ pub enum Request {
         /// Its length in bytes, if it is to be created when there is none; otherwise the request
         /// waits until another process creates it.
         bytes: Option<u64>,
+        /// How it is kept coherent, if it is created.
+        protocol: Protocol,
         /// How long to wait.
         timeout: u64,
     },
@@ -157,6 +159,8 @@ pub enum Request {
         policy: Policy,
         /// Whether the content is wanted, too.
         with_content: bool,
+        /// The server that gets each version, too.
+        prefetch: Option<ServerId>,
     },
     /// A note: I have taken the events up to a version.
     Took {
@@ -189,6 +193,44 @@ pub enum Request {
         /// The guard.
         guard: GuardId,
     },
+    /// Is a lock held under that token? Answer: [`Answer::Holds`].
+    Holds {
+        /// The token.
+        token: Token,
+    },
+    /// I am that server of the topology. Answer: [`Answer::Welcome`].
+    Hello {
+        /// My place.
+        server: ServerId,
+        /// The digest of the topology.
+        topology: u64,
+    },
+    /// A note of another server.
+    Between(Between),
+}
+
+/// How a chunk is kept coherent between servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// A server has copies as it needs them, and a writer's server owns the chunk meanwhile. If
+    /// writers of several servers alternate, they are served at the home.
+    #[default]
+    HomeMesi,
+    /// As `HomeMesi`, but it is written at its home, and each version is pushed to the servers that
+    /// have asked for it before.
+    Update,
+    /// It is written once. Copies are never given up because of a writer.
+    Immutable,
+    /// No server but the home has it: for chunks that are changed often, and read seldom.
+    HomeOnly,
+}
+
+impl Protocol {
+    /// Returns true if clients ask the home for guards to write.
+    pub(crate) fn is_written_at_home(self) -> bool {
+        self != Protocol::HomeMesi
+    }
 }
 
 /// What the server answers.
@@ -202,6 +244,8 @@ pub enum Answer {
         bytes: u64,
         /// Its last committed version.
         version: Version,
+        /// How it is kept coherent.
+        protocol: Protocol,
     },
     /// Where the server says whether clients may take read guards themselves, and of which version;
     /// `None` if they may not.
@@ -209,6 +253,9 @@ pub enum Answer {
         /// The segment, and the offset of the word in bytes. While clients may, it has the number
         /// that came with their guards ([`Answer::Given`]); otherwise it is 0.
         word: Option<(SegmentKey, u64)>,
+        /// If the server has the chunk from another home: the place of the time up to which its
+        /// copies are valid, in nanoseconds of the monotonic clock of the node.
+        lease: Option<(SegmentKey, u64)>,
     },
     /// A guard.
     Given {
@@ -262,6 +309,10 @@ pub enum Answer {
     },
     /// The chunk is removed.
     Freed,
+    /// Whether it is.
+    Holds(bool),
+    /// The server is known here.
+    Welcome,
     /// All are there: who they are, and what they have brought, in the order of their coming.
     Met(Vec<(Process, Vec<u8>)>),
     /// The request cannot be carried out.
@@ -340,6 +391,38 @@ pub struct Counters {
     pub commits: u64,
     /// How often it had to close a chunk that clients read without messages.
     pub closed: u64,
+    /// Copies that it was granted by other servers.
+    pub granted: u64,
+    /// Copies that it had to give up, or to share, because another server asked for the chunk.
+    pub recalled: u64,
+    /// Copies that it has dropped because it needed their memory.
+    pub evicted: u64,
+}
+
+impl Counters {
+    /// Adds what another server has done.
+    pub(crate) fn add(&mut self, other: &Counters) {
+        let Counters {
+            received,
+            sent,
+            told,
+            guards,
+            commits,
+            closed,
+            granted,
+            recalled,
+            evicted,
+        } = other;
+        self.received += received;
+        self.sent += sent;
+        self.told += told;
+        self.guards += guards;
+        self.commits += commits;
+        self.closed += closed;
+        self.granted += granted;
+        self.recalled += recalled;
+        self.evicted += evicted;
+    }
 }
 
 /// Where the content of a put is.
@@ -434,8 +517,19 @@ pub enum Fault {
         /// The number.
         count: u64,
     },
+    /// It is written once, and was.
+    Immutable,
+    /// Writers are served at the home.
+    AtHome,
+    /// The server of the chunk is lost, and with it all versions. The last one that is known.
+    Lost {
+        /// The version; 0 if none is known.
+        last: Version,
+    },
     /// There is no such chunk, or data of another length than the chunk.
     Malformed,
+    /// A server of another topology, or another process, is known by that place.
+    OtherTopology,
     /// The server has as many chunks as it can have, or the process has as many requests that wait.
     TooMany {
         /// The number.

@@ -1,5 +1,6 @@
 //! The pure state machines of a chunk.
 
+mod between;
 mod cache;
 mod directory;
 mod ids;
@@ -10,12 +11,13 @@ mod subscribers;
 #[cfg(test)]
 mod tests;
 
+pub use between::Between;
 pub use cache::{Cache, CacheAction, CacheEvent, Mode, State};
 pub use directory::{Access, Directory, DirectoryAction, DirectoryEvent};
-pub use ids::{ChunkId, GuardId, Process, SubscriptionId, Ticket, Version};
+pub use ids::{ChunkId, GuardId, Process, ServerId, SubscriptionId, Ticket, Version};
 pub use message::{
     Answer, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Op, Policy,
-    PutFrom, Request, Token, Told,
+    Protocol, PutFrom, Request, Token, Told,
 };
 pub use server::{Server, ServerAction, ServerEvent};
 pub use subscribers::{Subscriber, Subscribers, Telling};

@@ -5,7 +5,7 @@
 //! reads it any more.
 
 use crate::protocol::{ChunkId, Content, GuardId, INLINE, Process, Subscriber, Version};
-use samite_fabric::{Fabric, Growing, Owned, Phased, Result, SegmentKey};
+use samite_fabric::{Fabric, Growing, Owned, Phased, Remote, Result, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -19,6 +19,8 @@ enum Stored {
     Inline(Vec<u8>),
     /// A segment that is read.
     Segment(Phased),
+    /// A segment of another server, that is read, and is mapped here.
+    Mapped(Remote),
 }
 
 /// The memory of a server.
@@ -67,11 +69,47 @@ impl Memory {
 
     /// Returns the content of a chunk, or where it is.
     pub(super) fn content(&self, chunk: ChunkId) -> Content {
-        match self.contents.get(&chunk).map(|stored| &**stored) {
-            None | Some(Stored::Zeros) => Content::Zeros,
-            Some(Stored::Inline(bytes)) => Content::Inline(bytes.clone()),
-            Some(Stored::Segment(segment)) => Content::Segment(segment.key()),
+        let stored = self.contents.get(&chunk);
+        stored.map_or(Content::Zeros, |stored| stored.content())
+    }
+
+    /// Returns what was written under a guard, or brought with a commit, while it waits for the
+    /// answer of another server.
+    pub(super) fn written(&self, guard: GuardId, sent: Option<&Arrived>) -> Content {
+        let lent = self.lent.get(&guard);
+        match (sent, lent) {
+            (Some(Arrived(stored)), _) => stored.content(),
+            (None, Some((_, segment))) => Content::Segment(segment.key()),
+            (None, None) => Content::Zeros,
         }
+    }
+
+    /// Makes what has arrived from another server the content of a chunk.
+    pub(super) fn adopt_from(&mut self, chunk: ChunkId, Arrived(stored): Arrived) {
+        if let Some(old) = self.contents.insert(chunk, Arc::new(stored)) {
+            self.let_go(old);
+        }
+    }
+
+    /// Copies content that lies in memory of another server; other content stays as it is.
+    pub(super) fn own(&mut self, arrived: Arrived) -> Result<Arrived> {
+        match &arrived.0 {
+            Stored::Mapped(remote) => match remote.readable() {
+                Some(bytes) => self.copy(bytes.as_slice()),
+                None => unreachable!("only memory that is read is kept as mapped"),
+            },
+            _ => Ok(arrived),
+        }
+    }
+
+    /// Copies bytes into memory of this server.
+    fn copy(&mut self, from: &[u8]) -> Result<Arrived> {
+        let mut segment = self.allocate(from.len() as u64)?;
+        segment
+            .memory_mut()
+            .as_mut_slice::<u8>()
+            .copy_from_slice(from);
+        Ok(Arrived(Stored::Segment(segment.give(true)?)))
     }
 
     /// Returns the content of a chunk, and keeps it until the subscriber has taken that version.
@@ -131,7 +169,12 @@ impl Memory {
         if data.len() as u64 <= INLINE {
             return Ok(Arrived(Stored::Inline(data)));
         }
-        let segment = match self.begin(data.len() as u64)? {
+        self.copy(&data)
+    }
+
+    /// Returns memory of that length that only this process has.
+    fn allocate(&mut self, bytes: u64) -> Result<Owned> {
+        let segment = match self.begin(bytes)? {
             Beginning::There(segment) => segment,
             Beginning::Grows(mut growing) => {
                 while !growing.step()? {}
@@ -139,16 +182,11 @@ impl Memory {
             }
         };
         segment.shut();
-        let mut own = match segment.own() {
-            Ok(own) => own,
-            Err(refused) => {
-                let (segment, error) = *refused;
-                self.set_free(segment);
-                return Err(error);
-            }
-        };
-        own.memory_mut().as_mut_slice::<u8>().copy_from_slice(&data);
-        Ok(Arrived(Stored::Segment(own.give(true)?)))
+        segment.own().map_err(|refused| {
+            let (segment, error) = *refused;
+            self.set_free(segment);
+            error
+        })
     }
 
     /// Lends memory to the writer that has that guard.
@@ -317,5 +355,27 @@ impl Arrived {
     /// Content of a short chunk.
     pub(super) fn inline(bytes: Vec<u8>) -> Arrived {
         Arrived(Stored::Inline(bytes))
+    }
+
+    /// The content of a chunk that nobody has written.
+    pub(super) fn zeros() -> Arrived {
+        Arrived(Stored::Zeros)
+    }
+
+    /// Content that stays in the memory of another server, and is mapped here.
+    pub(super) fn mapped(remote: Remote) -> Arrived {
+        Arrived(Stored::Mapped(remote))
+    }
+}
+
+impl Stored {
+    /// Returns the content, or where it is.
+    fn content(&self) -> Content {
+        match self {
+            Stored::Zeros => Content::Zeros,
+            Stored::Inline(bytes) => Content::Inline(bytes.clone()),
+            Stored::Segment(segment) => Content::Segment(segment.key()),
+            Stored::Mapped(remote) => Content::Segment(remote.key()),
+        }
     }
 }

@@ -9,19 +9,25 @@
 //!
 //! # Files
 //! `mod` (requests and answers) · `memory` (the contents of chunks) · `words` (read guards without
-//! messages) · `stopped` (leases)
+//! messages) · `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is a
+//! unit of a job)
 
 mod memory;
+mod others;
 mod stopped;
+mod unit;
 mod words;
 
 use self::memory::{Arrived, Beginning, Memory};
+use self::others::Others;
 use self::stopped::{LOOK, Stopped};
+pub(crate) use self::unit::life_of;
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
     Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Process,
-    PutFrom, Request, Server, ServerAction, ServerEvent, Subscriber, Telling, Ticket, Told,
+    PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling, Ticket,
+    Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
@@ -86,6 +92,7 @@ pub struct ChunkService {
     memory: Memory,
     words: Words,
     stopped: Stopped,
+    others: Others,
     /// The chunks that are closed while clients still have read guards that they took themselves.
     closing: BTreeSet<ChunkId>,
     /// The contents that requests brought, until they are committed or refused.
@@ -103,8 +110,13 @@ pub struct ChunkService {
 }
 
 impl ChunkService {
-    /// Starts to serve.
+    /// Starts to serve, as the agent of a domain does.
     pub fn new(fabric: &Fabric) -> ChunkService {
+        let others = Others::new(ServerId::default(), None, u64::MAX);
+        ChunkService::with(fabric, others)
+    }
+
+    fn with(fabric: &Fabric, others: Others) -> ChunkService {
         let me = Life {
             peer: fabric.me(),
             incarnation: fabric.incarnation(),
@@ -112,10 +124,11 @@ impl ChunkService {
         ChunkService {
             fabric: fabric.clone(),
             inbox: fabric.serve(ServiceId::CHUNKS, INBOX),
-            server: Server::new(me.into()),
+            server: Server::new(me.into(), others.id),
             memory: Memory::new(fabric),
             words: Words::new(fabric),
             stopped: Stopped::default(),
+            others,
             closing: BTreeSet::new(),
             arrived: HashMap::new(),
             drafted: HashMap::new(),
@@ -177,12 +190,25 @@ impl ChunkService {
                 },
                 Some(ticket),
             ) => {
-                let word = match self.server.bytes(chunk) {
-                    Some(_) => self.words.enroll(from, chunk, (segment, offset)),
-                    None => None,
+                let word = match self.server.enrolls(chunk) {
+                    true => self.words.enroll(from, chunk, (segment, offset)),
+                    false => None,
                 };
-                self.answer(from, ticket, &Answer::Enrolled { word });
+                let home = self.server.home_of(chunk).filter(|_| word.is_some());
+                let lease = home.map(|home| self.others.lease(&self.fabric, home));
+                // Without a place for the lease, clients ask for each guard.
+                let word = word.filter(|_| lease != Some(None));
+                let lease = lease.flatten();
+                self.answer(from, ticket, &Answer::Enrolled { word, lease });
             }
+            (Request::Hello { server, topology }, Some(ticket)) => {
+                let answer = match self.meets(from, server, topology) {
+                    true => Answer::Welcome,
+                    false => Answer::Failed(Fault::OtherTopology),
+                };
+                self.answer(from, ticket, &answer);
+            }
+            (Request::Between(message), None) => self.hear_server(from, message),
             (Request::Count, Some(ticket)) => {
                 let counters = self.counters;
                 self.answer(from, ticket, &Answer::Counted(counters));
@@ -314,6 +340,22 @@ impl ChunkService {
                 };
                 return self.give_memory((to, ticket), (chunk, draft), answer);
             }
+            ServerAction::Send { to, message } => self.say(to, message),
+            ServerAction::Forward {
+                to,
+                chunk,
+                guard,
+                sent,
+                epoch,
+                tag,
+                writer,
+            } => self.forward(to, (chunk, guard), sent, (epoch, tag, writer)),
+            ServerAction::AdoptFrom { from, chunk } => {
+                self.counters.commits += 1;
+                self.take_from(from, chunk, true);
+            }
+            ServerAction::DropFrom { from, chunk } => self.take_from(from, chunk, false),
+            ServerAction::DropCopy { chunk } => self.drop_copy(chunk),
             ServerAction::Tell { chunk, telling } => self.tell(chunk, telling),
             ServerAction::Took { who, version } => self.memory.took(who, version),
             ServerAction::Free { chunk, subscribers } => self.free(chunk, subscribers),
@@ -378,6 +420,7 @@ impl ChunkService {
                 tag,
             } => {
                 self.words.gives(to, chunk);
+                self.others.uses(chunk);
                 self.counters.guards += 1;
                 let answer = Answer::Given {
                     guard,
@@ -629,6 +672,13 @@ impl ChunkService {
             }
             self.check_closing();
         }
+        let now = self.fabric.now();
+        for server in self.server.blocking_servers() {
+            if self.others.lease_of(server, now).is_zero() {
+                tracing::warn!(%server, "a server that does not answer loses its copies");
+                self.on_event(ServerEvent::FenceServer(server));
+            }
+        }
     }
 
     /// Looks whether the clients of chunks that are closed have read guards of their own left.
@@ -642,6 +692,7 @@ impl ChunkService {
     /// A process is lost.
     fn forget(&mut self, process: Process) {
         self.words.forget(process);
+        self.forget_server(process);
         self.end_requests(process);
     }
 
@@ -677,6 +728,8 @@ impl agent::Service for ChunkService {
     }
 
     fn poll(&mut self) -> bool {
+        self.keep_leases();
+        let has_fetched = self.fetched();
         let waiting = self.inbox.waiting();
         for _ in 0..waiting {
             let Some(heard) = self.inbox.take() else {
@@ -696,7 +749,7 @@ impl agent::Service for ChunkService {
         if is_due {
             self.on_event(ServerEvent::Tick);
         }
-        waiting > 0 || grows || is_due
+        waiting > 0 || grows || is_due || has_fetched
     }
 
     fn next(&mut self) -> Duration {
@@ -708,6 +761,11 @@ impl agent::Service for ChunkService {
         let due = due.unwrap_or(Duration::MAX);
         let is_blocked = self.server.blockers().next().is_some();
         let due = if is_blocked { due.min(LOOK) } else { due };
+        let now = self.fabric.now();
+        let due = due.min(self.others.next(now));
+        let servers = self.server.blocking_servers().into_iter();
+        let leases = servers.map(|server| self.others.lease_of(server, now));
+        let due = leases.min().map_or(due, |lease| due.min(lease));
         let due = match self.memory.has_surplus() {
             true => due.min(TIDY),
             false => due,

@@ -31,6 +31,7 @@ macro_rules! everywhere {
 
 mod chunks;
 mod faults;
+mod servers;
 mod subscriptions;
 mod together;
 

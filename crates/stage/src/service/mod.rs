@@ -18,15 +18,14 @@
 //!
 //! # Files
 //! `coordinator`, `store` (the services) · `clients` (the peers of a service) · `block_store`
-//! (buffers, in memory and on disk) · `envelope` (messages) · `units` (whether a job still needs
-//! its servers) · `unsent` (messages that peers have not taken yet)
+//! (buffers, in memory and on disk) · `envelope` (messages) · `unsent` (messages that
+//! peers have not taken yet)
 
 mod block_store;
 mod clients;
 mod coordinator;
 mod envelope;
 mod store;
-mod units;
 mod unsent;
 
 use crate::Result;

@@ -3,7 +3,6 @@
 use super::block_store::{BlockStore, Capacity};
 use super::clients::{Clients, Heard, Mailbox};
 use super::envelope::{Packed, ToStore};
-use super::units::Units;
 use super::{CoordinatorService, SOON, own};
 use crate::Result;
 use crate::protocol::{Peer, Report, Request};
@@ -82,17 +81,8 @@ impl BlockStoreService {
     /// # Errors
     /// The agent is lost.
     pub fn run_for_job(&mut self) -> Result<()> {
-        let own = self.fabric.identity().clone();
-        let mut units = Units::new(own.units.saturating_sub(own.size) as usize);
-        self.run(|fabric| {
-            let there = || {
-                let peers = fabric.peers();
-                let others = peers.iter().map(|info| &info.identity);
-                let others = others.filter(|one| one.job == own.job && one.program != own.program);
-                others.map(|one| one.unit).collect()
-            };
-            units.need_servers(there, || fabric.awaits_units().unwrap_or(true))
-        })
+        let fabric = self.fabric.clone();
+        Ok(Host::default().run_for_job(&fabric, &mut [self], &[])?)
     }
 
     fn hear(&mut self, heard: Heard<ToStore>) {

@@ -1,7 +1,9 @@
 //! What happens to a server, and what it has to do.
 
 use crate::protocol::message::{Answer, Op, Request};
-use crate::protocol::{ChunkId, GuardId, Mode, Process, Subscriber, Telling, Ticket, Version};
+use crate::protocol::{
+    Between, ChunkId, GuardId, Mode, Process, ServerId, Subscriber, Telling, Ticket, Version,
+};
 
 /// What happened to a server.
 #[derive(Debug)]
@@ -34,6 +36,34 @@ pub enum ServerEvent {
     },
     /// No client has a read guard of the chunk that it took itself.
     Closed(ChunkId),
+    /// Another server says something. Content that came with it was fetched.
+    Between {
+        /// The server.
+        from: Process,
+        /// What it says.
+        message: Between,
+    },
+    /// Another server is there.
+    Known {
+        /// Its place in the topology.
+        server: ServerId,
+        /// Its process.
+        process: Process,
+    },
+    /// The content of a copy that the home has granted could not be fetched.
+    Unfetched {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What the memory or the fabric said.
+        why: String,
+    },
+    /// The copies of chunks of that home may not be valid any more: it has not answered for longer
+    /// than a lease.
+    Void(Process),
+    /// A server that keeps others waiting was not heard of for longer than its lease.
+    FenceServer(Process),
+    /// The memory of a copy is needed.
+    Evict(ChunkId),
     /// Time has passed.
     Tick,
 }
@@ -41,6 +71,49 @@ pub enum ServerEvent {
 /// What a server has to do, in this order.
 #[derive(Debug, PartialEq)]
 pub enum ServerAction {
+    /// Send a message to another server; the content of the present version is added to a grant.
+    Send {
+        /// The server.
+        to: Process,
+        /// The message.
+        message: Between,
+    },
+    /// Send the home what a client has written, as [`Between::Commit`].
+    Forward {
+        /// The home.
+        to: Process,
+        /// The chunk.
+        chunk: ChunkId,
+        /// The guard.
+        guard: GuardId,
+        /// The request that brought the content; `None` if it was written in place.
+        sent: Option<(Process, Ticket)>,
+        /// The epoch of the grant.
+        epoch: u64,
+        /// The tag of the version.
+        tag: u64,
+        /// The client.
+        writer: Process,
+    },
+    /// What another server has sent with its commit is the content now.
+    AdoptFrom {
+        /// The server.
+        from: Process,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// What another server has sent with its commit is dropped.
+    DropFrom {
+        /// The server.
+        from: Process,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// The content of a copy is not needed any more.
+    DropCopy {
+        /// The chunk.
+        chunk: ChunkId,
+    },
     /// Answer a request.
     Answer {
         /// The client.

@@ -13,8 +13,11 @@ impl Server {
         waiting: Waiting,
         actions: &mut Vec<ServerAction>,
     ) {
-        if !self.chunks.contains_key(&chunk) {
+        if !self.knows(chunk) {
             return fail(asker, self.no_chunk(chunk), actions);
+        }
+        if mode == Mode::Write && self.home(chunk).is_some_and(|home| home.is_final()) {
+            return fail(asker, Fault::Immutable, actions);
         }
         self.wait(asker, at, waiting);
         let (from, ticket) = asker;
@@ -23,24 +26,26 @@ impl Server {
             Mode::Read => {
                 self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
             }
-            Mode::Write => {
-                if let Some(found) = self.chunks.get_mut(&chunk) {
-                    found.gate.push_back(asker);
+            Mode::Write => match self.home(chunk) {
+                Some(home) => {
+                    home.gate.push_back(asker);
+                    self.admit(chunk, actions);
                 }
-                self.admit(chunk, actions);
-            }
+                // The home looks after the subscribers when it is committed.
+                None => self.at_cache(chunk, CacheEvent::Acquire { from, ticket, mode }, actions),
+            },
         }
     }
 
     /// Lets the first of those that want to take a version ask for a guard, if there is one that
     /// nobody has taken.
     pub(super) fn take(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
-        while let Some(found) = self.chunks.get_mut(&chunk)
-            && !found.is_taking
-            && found.directory.version().0 > found.taken
-            && let Some((from, ticket)) = found.takers.front().copied()
+        while let Some(home) = self.home(chunk)
+            && !home.is_taking
+            && home.directory.version().0 > home.taken
+            && let Some((from, ticket)) = home.takers.front().copied()
         {
-            found.is_taking = true;
+            home.is_taking = true;
             let mode = Mode::Read;
             self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
         }
@@ -48,30 +53,43 @@ impl Server {
 
     /// One that wanted to take a version has got it, or no longer waits.
     pub(super) fn takes_no_more(&mut self, chunk: ChunkId, asker: (Process, Ticket)) {
-        let Some(found) = self.chunks.get_mut(&chunk) else {
+        let Some(home) = self.home(chunk) else {
             return;
         };
-        if found.takers.front() == Some(&asker) {
-            found.is_taking = false;
+        if home.takers.front() == Some(&asker) {
+            home.is_taking = false;
         }
-        found.takers.retain(|taker| *taker != asker);
+        home.takers.retain(|taker| *taker != asker);
     }
 
     /// Lets those write that need not wait for a subscriber.
     pub(super) fn admit(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
-        while let Some(found) = self.chunks.get_mut(&chunk)
-            && let Some((from, ticket)) = found.gate.front().copied()
+        while let Some(home) = self.home(chunk)
+            && !home.late.is_empty()
+            && home.has_room(0)
+            && let Some(commit) = home.late.pop_front()
         {
-            let (present, _) = found.directory.version();
-            if found.subscribers.room(present) <= found.cache.writers() as u64 {
+            self.at_directory_once(chunk, commit, actions);
+        }
+        while let Some(found) = self.chunks.get_mut(&chunk)
+            && let writers = found.cache.writers()
+            && let Some(home) = found.home_mut()
+            && let Some((from, ticket)) = home.gate.front().copied()
+        {
+            if !home.has_room(writers) {
                 break;
             }
-            found.gate.pop_front();
+            home.gate.pop_front();
             let mode = Mode::Write;
             self.at_cache_once(chunk, CacheEvent::Acquire { from, ticket, mode }, actions);
             self.take(chunk, actions);
         }
-        let is_blocked = |chunk: &Chunk| !chunk.gate.is_empty() || chunk.cache.is_blocked();
+        let is_blocked = |chunk: &Chunk| {
+            chunk
+                .home()
+                .is_some_and(|home| home.waits() || home.directory.waiting() > 0)
+                || chunk.cache.is_blocked()
+        };
         match self.chunks.get(&chunk).is_some_and(is_blocked) {
             true => _ = self.blocked.insert(chunk),
             false => _ = self.blocked.remove(&chunk),
@@ -85,7 +103,7 @@ impl Server {
         chunk: ChunkId,
         actions: &mut Vec<ServerAction>,
     ) {
-        if !self.chunks.contains_key(&chunk) {
+        if self.home(chunk).is_none() {
             return fail((to, ticket), self.no_chunk(chunk), actions);
         }
         match self.new_draft(to, chunk) {
@@ -143,8 +161,10 @@ impl Server {
         };
         self.at_cache(chunk, commit, actions);
         self.ended(from, guard);
-        if let Some(found) = self.chunks.get_mut(&chunk) {
-            found.sent = None;
+        if let Some(found) = self.chunks.get_mut(&chunk)
+            && found.home().is_some()
+        {
+            found.sent = None; // At another home, it is needed until the answer.
         }
     }
 
@@ -177,8 +197,8 @@ impl Server {
         (from, ticket): (Process, Ticket),
         actions: &mut Vec<ServerAction>,
     ) {
-        if let Some(found) = self.chunks.get_mut(&chunk) {
-            found.gate.retain(|asker| *asker != (from, ticket));
+        if let Some(home) = self.home(chunk) {
+            home.gate.retain(|asker| *asker != (from, ticket));
         }
         self.takes_no_more(chunk, (from, ticket));
         self.at_cache(chunk, CacheEvent::Cancel { from, ticket }, actions);

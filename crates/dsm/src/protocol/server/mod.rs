@@ -1,28 +1,31 @@
 //! All chunks of one server: their names, directories and caches, and the requests of clients.
 //!
 //! The server is the home of its chunks and caches them for its clients. What a cache and a
-//! directory of the same server say to each other is handled at once.
+//! directory of the same server say to each other is handled at once. It also caches chunks of
+//! other homes: then the two talk by [messages](Between).
 //!
 //! # Files
 //! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
-//! `names` (chunks are created, found and removed) · `guards` (guards, drafts, commits) · `told`
-//! (subscriptions and meetings) · `talk` (caches and directories)
+//! `chunk` (a chunk at its home, or cached) · `names` (chunks are created, found and removed) ·
+//! `guards` (guards, drafts, commits) · `told` (subscriptions and meetings) · `talk` (caches and
+//! directories) · `others` (other servers)
 
 mod action;
+mod chunk;
 mod guards;
 mod names;
+mod others;
 mod talk;
 mod told;
 
 pub use self::action::{ServerAction, ServerEvent};
 
+use self::chunk::{Chunk, Home};
+
 use super::meetings::Meetings;
-use super::message::{Answer, Event, Fault, INLINE, Kind, Op, PutFrom, Request};
-use super::{
-    Cache, CacheEvent, ChunkId, Directory, GuardId, Mode, Process, Subscriber, Subscribers, Ticket,
-    Token, Version,
-};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use super::message::{Answer, Fault, INLINE, Kind, Op, Protocol, PutFrom, Request};
+use super::{CacheEvent, ChunkId, GuardId, Mode, Process, ServerId, Subscriber, Ticket, Token};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of past commits of a chunk that a subscriber can catch up on.
 const HISTORY: usize = 1024;
@@ -71,38 +74,13 @@ impl Waiting {
     }
 }
 
-#[derive(Debug)]
-struct Chunk {
-    kind: Kind,
-    bytes: u64,
-    directory: Directory,
-    cache: Cache,
-    /// The last commits, the oldest first.
-    history: VecDeque<Event>,
-    subscribers: Subscribers,
-    /// Requests to write that wait for subscribers.
-    gate: VecDeque<(Process, Ticket)>,
-    /// The last version that was taken.
-    taken: Version,
-    /// Requests to take one; the first of them may have asked the cache.
-    takers: VecDeque<(Process, Ticket)>,
-    is_taking: bool,
-    /// The commit that is being carried out, if it brought the content.
-    sent: Option<(Process, Ticket)>,
-}
-
-impl Chunk {
-    /// Returns the processes that writers have to wait for.
-    fn full(&self) -> impl Iterator<Item = Process> {
-        let (present, _) = self.directory.version();
-        self.subscribers.full(present)
-    }
-}
-
 /// A server.
 #[derive(Debug)]
 pub struct Server {
     me: Process,
+    id: ServerId,
+    /// The other servers that are known.
+    servers: BTreeMap<ServerId, Process>,
     names: BTreeMap<String, ChunkId>,
     chunks: BTreeMap<ChunkId, Chunk>,
     next_chunk: ChunkId,
@@ -121,17 +99,21 @@ pub struct Server {
     /// The chunks whose clients are kept waiting by guards.
     blocked: BTreeSet<ChunkId>,
     meetings: Meetings,
+    /// The last tokens of locks of other servers that commits have required.
+    tokens: BTreeMap<ChunkId, GuardId>,
 }
 
 impl Server {
     /// Returns a server without chunks.
-    pub fn new(me: Process) -> Server {
+    pub fn new(me: Process, id: ServerId) -> Server {
         Server {
             me,
+            id,
+            servers: BTreeMap::new(),
             names: BTreeMap::new(),
             chunks: BTreeMap::new(),
-            next_chunk: ChunkId(0),
-            next_guard: GuardId(1),
+            next_chunk: ChunkId(id.first_number()),
+            next_guard: GuardId(id.first_number() + 1),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             given: BTreeMap::new(),
@@ -140,6 +122,7 @@ impl Server {
             used: BTreeMap::new(),
             blocked: BTreeSet::new(),
             meetings: Meetings::default(),
+            tokens: BTreeMap::new(),
         }
     }
 
@@ -153,17 +136,25 @@ impl Server {
         self.chunks.is_empty()
     }
 
-    /// Returns the length of a chunk in bytes, if there is such a chunk.
+    /// Returns the length of a chunk in bytes, if there is such a chunk; 0 for one of another home
+    /// that has not been granted yet.
     pub fn bytes(&self, chunk: ChunkId) -> Option<u64> {
         self.chunks.get(&chunk).map(|chunk| chunk.bytes)
+    }
+
+    /// Returns the part of a chunk that its home has, if this server is the home.
+    fn home(&mut self, chunk: ChunkId) -> Option<&mut Home> {
+        self.chunks.get_mut(&chunk).and_then(Chunk::home_mut)
     }
 
     /// Returns how much the server has of clients: requests, guards, drafts, subscriptions.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         let of_chunks = self.chunks.values().map(|chunk| {
-            let waits = chunk.gate.len() + chunk.takers.len() + chunk.cache.waiting();
-            waits + chunk.cache.holders().count() + chunk.subscribers.all().len()
+            let at_home = chunk.home().map_or(0, |home| {
+                home.gate.len() + home.takers.len() + home.late.len() + home.subscribers.all().len()
+            });
+            at_home + chunk.cache.waiting() + chunk.cache.holders().count()
         });
         let of_clients = self.waiting.len() + self.deadlines.len() + self.given.len();
         let held = self.drafts.len() + self.subscriptions.len() + self.used.len();
@@ -210,8 +201,8 @@ impl Server {
                 // First: the end of a guard may give the next one to the same process.
                 self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
-                    if let Some(found) = self.chunks.get_mut(&chunk) {
-                        found.subscribers.fence(client);
+                    if let Some(home) = self.home(chunk) {
+                        home.subscribers.fence(client);
                     }
                     self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
                 }
@@ -228,6 +219,12 @@ impl Server {
                 self.release(to, chunk, guard, &mut actions);
             }
             ServerEvent::Closed(chunk) => self.at_cache(chunk, CacheEvent::Closed, &mut actions),
+            ServerEvent::Between { from, message } => self.hear(from, message, &mut actions),
+            ServerEvent::Known { server, process } => _ = self.servers.insert(server, process),
+            ServerEvent::Unfetched { chunk, why } => self.unfetched(chunk, &why, &mut actions),
+            ServerEvent::Void(home) => self.void_copies(home, &mut actions),
+            ServerEvent::FenceServer(server) => self.fence_server(server, &mut actions),
+            ServerEvent::Evict(chunk) => self.at_cache(chunk, CacheEvent::Evict, &mut actions),
             ServerEvent::Tick => {}
         }
         self.expire(now, &mut actions);
@@ -262,8 +259,9 @@ impl Server {
                 name,
                 kind,
                 bytes,
+                protocol,
                 timeout,
-            } => self.open(asker, (name, kind), bytes, by(timeout), actions),
+            } => self.open(asker, (name, kind), (bytes, protocol), by(timeout), actions),
             Request::Acquire {
                 chunk,
                 mode,
@@ -280,7 +278,7 @@ impl Server {
                 timeout,
                 from,
             } => {
-                if !self.chunks.contains_key(&chunk) {
+                if self.home(chunk).is_none() {
                     return fail(asker, self.no_chunk(chunk), actions);
                 }
                 if let PutFrom::Draft(draft) = from
@@ -291,9 +289,9 @@ impl Server {
                 let waiting = Waiting::Put { chunk, tag };
                 self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
             }
-            Request::Snapshot { chunk } => match self.chunks.get(&chunk) {
-                Some(found) => {
-                    let (version, tag) = found.directory.version();
+            Request::Snapshot { chunk } => match self.home(chunk) {
+                Some(home) => {
+                    let (version, tag) = home.directory.version();
                     let (to, ticket) = asker;
                     actions.push(ServerAction::Show {
                         to,
@@ -305,9 +303,9 @@ impl Server {
                 }
                 None => fail(asker, self.no_chunk(chunk), actions),
             },
-            Request::Take { chunk, timeout } => match self.chunks.get_mut(&chunk) {
-                Some(found) => {
-                    found.takers.push_back(asker);
+            Request::Take { chunk, timeout } => match self.home(chunk) {
+                Some(home) => {
+                    home.takers.push_back(asker);
                     self.used.entry(asker.0).or_default().insert(chunk);
                     self.wait(asker, by(timeout), Waiting::Take { chunk });
                     self.take(chunk, actions);
@@ -321,9 +319,12 @@ impl Server {
                 tag,
                 timeout,
             } => {
+                if self.home(chunk).is_none() {
+                    return fail(asker, self.no_chunk(chunk), actions);
+                }
                 let bytes = self.bytes(chunk).unwrap_or(u64::MAX);
                 let fits = offset.checked_add(8).is_some_and(|end| end <= bytes);
-                if self.bytes(chunk).is_some() && (!fits || bytes > INLINE) {
+                if !fits || bytes > INLINE {
                     return fail(asker, Fault::Malformed, actions);
                 }
                 let waiting = Waiting::Change {
@@ -348,11 +349,7 @@ impl Server {
                 data,
                 under,
             } => {
-                let is_held = |token: Token| {
-                    let given = self.given.get(&token.guard);
-                    given.is_some_and(|(.., chunk)| *chunk == token.lock)
-                };
-                if !under.is_none_or(is_held) {
+                if !under.is_none_or(|token| self.allows(token)) {
                     return fail(asker, Fault::Fenced, actions);
                 }
                 let sent = data.map(|_| asker);
@@ -365,19 +362,46 @@ impl Server {
                 after,
                 policy,
                 with_content,
+                prefetch,
             } => {
+                self.follow(chunk, prefetch);
                 let wants = (inbox, policy, with_content);
                 self.subscribe(asker, (chunk, id), wants, after, actions);
             }
             Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
+            Request::Holds { token } => {
+                let holds = self.holds(token);
+                answer_to(asker, Answer::Holds(holds), actions);
+            }
             // About memory, which this machine does not know, and notes.
             Request::Enroll { .. }
             | Request::Drained { .. }
             | Request::Count
             | Request::Forget { .. }
             | Request::Took { .. }
-            | Request::Unsubscribe { .. } => fail(asker, Fault::Malformed, actions),
+            | Request::Unsubscribe { .. }
+            | Request::Hello { .. }
+            | Request::Between(_) => fail(asker, Fault::Malformed, actions),
         }
+    }
+
+    /// Returns true if a lock of this server is held under a token.
+    fn holds(&self, token: Token) -> bool {
+        let given = self.given.get(&token.guard);
+        given.is_some_and(|(.., chunk)| *chunk == token.lock)
+    }
+
+    /// Returns true if a commit may require a token: the lock is held, as far as this server knows.
+    /// For a lock of another server, no later token was seen here; the client has asked that
+    /// server.
+    fn allows(&mut self, token: Token) -> bool {
+        if token.lock.home() == self.id {
+            return self.holds(token);
+        }
+        let last = self.tokens.entry(token.lock).or_insert(token.guard);
+        let allows = *last <= token.guard;
+        *last = token.guard.max(*last);
+        allows
     }
 
     /// Returns true if a process may not wait for anything more.
@@ -437,7 +461,8 @@ impl Server {
         let blocked = blocked.filter_map(|id| Some((*id, self.chunks.get(id)?)));
         blocked.flat_map(|(id, chunk)| {
             let holders = chunk.cache.holders().map(|(holder, ..)| holder);
-            let full = chunk.full().filter(|_| !chunk.gate.is_empty());
+            let full = chunk.home().filter(|home| home.waits()).into_iter();
+            let full = full.flat_map(Home::full);
             let all = holders.chain(full).map(Some);
             all.chain([None]).map(move |holder| (id, holder))
         })
@@ -460,15 +485,16 @@ impl Server {
         let dropped = drafts.map(|(guard, (_, chunk))| ServerAction::Discard { chunk, guard });
         actions.extend(dropped);
         for chunk in self.used.remove(&process).unwrap_or_default() {
-            if let Some(found) = self.chunks.get_mut(&chunk) {
-                found.gate.retain(|(of, _)| *of != process);
-                for who in found.subscribers.lost(process) {
+            if let Some(home) = self.home(chunk) {
+                home.gate.retain(|(of, _)| *of != process);
+                for who in home.subscribers.lost(process) {
                     self.subscriptions.remove(&who);
                     actions.push(ServerAction::Took { who, version: None });
                 }
             }
             self.at_cache(chunk, CacheEvent::Gone { client: process }, actions);
         }
+        self.lost_server(process, actions);
     }
 
     /// Ends the waits whose deadlines have passed.
@@ -501,16 +527,20 @@ impl Server {
     fn late(&self, (to, ticket): (Process, Ticket), chunk: ChunkId) -> ServerAction {
         let found = &self.chunks[&chunk];
         let holders = found.cache.holders();
-        let waiting = found.cache.waiting() + found.gate.len();
-        let is_at_gate = found.gate.contains(&(to, ticket));
-        let full = found.full().filter(|_| is_at_gate);
+        let gate = found.home().map_or(0, |home| home.gate.len());
+        let waiting = found.cache.waiting() + gate;
+        let at_gate = found
+            .home()
+            .filter(|home| home.gate.contains(&(to, ticket)));
+        // Other servers that have the chunk for their clients count as holders.
+        let holders = holders.map(|(who, _, mode)| (who, mode));
         ServerAction::Late {
             to,
             ticket,
             chunk,
-            holders: holders.map(|(who, _, mode)| (who, mode)).collect(),
+            holders: holders.chain(found.servers_waited_for()).collect(),
             before: (waiting as u64).saturating_sub(1),
-            full: full.collect(),
+            full: at_gate.into_iter().flat_map(Home::full).collect(),
         }
     }
 }

@@ -1,16 +1,15 @@
 //! The chunks of a server, by name: they are created, found and removed.
 
-use super::{Chunk, MOST_CHUNKS, Server, ServerAction, Waiting, answer_to, fail};
+use super::{Chunk, MOST_CHUNKS, Protocol, Server, ServerAction, Waiting, answer_to, fail};
 use crate::protocol::message::{Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME};
-use crate::protocol::{Cache, ChunkId, Directory, Process, Subscribers, Ticket, Version};
-use std::collections::VecDeque;
+use crate::protocol::{Between, ChunkId, Process, Ticket, Version};
 
 impl Server {
     pub(super) fn open(
         &mut self,
         asker: (Process, Ticket),
         (name, kind): (String, Kind),
-        bytes: Option<u64>,
+        (bytes, protocol): (Option<u64>, Protocol),
         at: u64,
         actions: &mut Vec<ServerAction>,
     ) {
@@ -31,7 +30,7 @@ impl Server {
                 fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
             }
             (None, Some(bytes)) => {
-                let chunk = self.create(&name, &kind, bytes);
+                let chunk = self.create(&name, &kind, bytes, protocol);
                 actions.push(ServerAction::Create { chunk, bytes });
                 answer_to(asker, self.opened(chunk, &kind, None), actions);
                 self.found(chunk, &name, actions);
@@ -39,24 +38,12 @@ impl Server {
         }
     }
 
-    pub(super) fn create(&mut self, name: &str, kind: &Kind, bytes: u64) -> ChunkId {
+    fn create(&mut self, name: &str, kind: &Kind, bytes: u64, protocol: Protocol) -> ChunkId {
         let id = self.next_chunk;
         self.next_chunk.0 += 1;
         self.names.insert(name.to_owned(), id);
-        let chunk = Chunk {
-            kind: kind.clone(),
-            bytes,
-            directory: Directory::default(),
-            cache: Cache::default(),
-            history: VecDeque::new(),
-            subscribers: Subscribers::default(),
-            gate: VecDeque::new(),
-            taken: Version::default(),
-            takers: VecDeque::new(),
-            is_taking: false,
-            sent: None,
-        };
-        self.chunks.insert(id, chunk);
+        self.chunks
+            .insert(id, Chunk::at_home(kind, bytes, protocol));
         id
     }
 
@@ -75,24 +62,30 @@ impl Server {
 
     pub(super) fn opened(&self, id: ChunkId, kind: &Kind, bytes: Option<u64>) -> Answer {
         let chunk = &self.chunks[&id];
-        if chunk.kind != *kind || bytes.is_some_and(|bytes| bytes != chunk.bytes) {
+        let Some(home) = chunk.home() else {
+            return Answer::Failed(Fault::Malformed);
+        };
+        if home.kind != *kind || bytes.is_some_and(|bytes| bytes != chunk.bytes) {
             return Answer::Failed(Fault::Differs {
-                kind: chunk.kind.clone(),
+                kind: home.kind.clone(),
                 bytes: chunk.bytes,
             });
         }
         Answer::Opened {
             chunk: id,
             bytes: chunk.bytes,
-            version: chunk.directory.version().0,
+            version: home.directory.version().0,
+            protocol: home.protocol,
         }
     }
 
     /// Returns why a request of a chunk that is not there fails.
     pub(super) fn no_chunk(&self, chunk: ChunkId) -> Fault {
-        match chunk < self.next_chunk {
-            true => Fault::Freed,
-            false => Fault::Malformed,
+        let last = Version::default();
+        match (chunk.home() == self.id, chunk < self.next_chunk) {
+            (true, true) => Fault::Freed,
+            (true, false) => Fault::Malformed,
+            (false, _) => Fault::Lost { last },
         }
     }
 
@@ -103,30 +96,50 @@ impl Server {
         chunk: ChunkId,
         actions: &mut Vec<ServerAction>,
     ) {
-        let Some(found) = self.chunks.remove(&chunk) else {
+        if self.home(chunk).is_none() {
             return fail(asker, self.no_chunk(chunk), actions);
-        };
+        }
         self.names.retain(|_, id| *id != chunk);
+        let servers = self
+            .home(chunk)
+            .map(|home| std::mem::take(&mut home.servers));
+        let tell = |to| ServerAction::Send {
+            to,
+            message: Between::Freed { chunk },
+        };
+        actions.extend(servers.into_iter().flatten().map(tell));
+        self.remove(chunk, &Fault::Freed, actions);
+        answer_to(asker, Answer::Freed, actions);
+    }
+
+    /// Ends all that waits for a chunk, and forgets it.
+    pub(super) fn remove(&mut self, chunk: ChunkId, why: &Fault, actions: &mut Vec<ServerAction>) {
+        let Some(found) = self.chunks.remove(&chunk) else {
+            return;
+        };
         self.blocked.remove(&chunk);
         let waited = self.waiting.iter();
         let waited = waited.filter(|(_, (_, waiting))| waiting.chunk() == Some(chunk));
         let waited: Vec<_> = waited.map(|(asker, _)| *asker).collect();
         for asker in waited {
             self.waits_no_more(asker);
-            fail(asker, Fault::Freed, actions);
+            fail(asker, why.clone(), actions);
         }
         let given = self.given.extract_if(.., |_, (.., of)| *of == chunk);
         let given: Vec<_> = given.map(|(guard, _)| guard).collect();
         let drafts = self.drafts.extract_if(.., |_, (_, of)| *of == chunk);
         let ended = given.into_iter().chain(drafts.map(|(guard, _)| guard));
         actions.extend(ended.map(|guard| ServerAction::Discard { chunk, guard }));
-        let subscribers = found.subscribers.all();
+        let subscribers = found.home().map(|home| home.subscribers.all());
+        let subscribers = subscribers.unwrap_or_default();
         for (who, _) in &subscribers {
             self.subscriptions.remove(who);
             let (who, version) = (*who, None);
             actions.push(ServerAction::Took { who, version });
         }
+        if let Some((to, ticket)) = found.cache.committing() {
+            fail((to, ticket), why.clone(), actions);
+        }
         actions.push(ServerAction::Free { chunk, subscribers });
-        answer_to(asker, Answer::Freed, actions);
     }
 }

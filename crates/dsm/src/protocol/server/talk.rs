@@ -1,11 +1,12 @@
-//! What the cache and the directory of a chunk, at the same server, say to each other: it is
-//! handled at once.
+//! What the cache and the directory of a chunk say to each other: at the same server it is handled
+//! at once, otherwise it is sent.
 
-use super::{HISTORY, Server, ServerAction, Waiting, answer_to};
+use super::chunk::{Home, Side};
+use super::{HISTORY, Server, ServerAction, Waiting, answer_to, fail};
 use crate::protocol::message::{Answer, Event, Fault};
 use crate::protocol::{
-    CacheAction, CacheEvent, ChunkId, DirectoryAction, DirectoryEvent, GuardId, Mode, Process,
-    Ticket,
+    Access, Between, CacheAction, CacheEvent, ChunkId, Content, DirectoryAction, DirectoryEvent,
+    GuardId, Mode, Process, Ticket,
 };
 use std::collections::VecDeque;
 
@@ -30,30 +31,86 @@ impl Server {
         event: CacheEvent,
         actions: &mut Vec<ServerAction>,
     ) {
-        let begin = actions.len();
         let mut talk = Talk::default();
         talk.to_cache.push_back(event);
-        while let Some(event) = talk.to_cache.pop_front() {
-            let Some(chunk) = self.chunks.get_mut(&id) else {
-                return;
-            };
-            let mut did = Vec::new();
-            chunk.cache.on_event(event, &mut self.next_guard, &mut did);
-            for action in did {
-                if let Some(said) = self.cache_did(id, action, &mut talk, actions) {
-                    self.at_directory(id, said, &mut talk);
+        self.talk(id, talk, actions);
+    }
+
+    /// As [`Server::at_directory_once`]; then others may take a version, or write.
+    pub(super) fn at_directory(
+        &mut self,
+        id: ChunkId,
+        event: DirectoryEvent,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        self.at_directory_once(id, event, actions);
+        self.take(id, actions);
+        self.admit(id, actions);
+    }
+
+    /// Lets the directory of a chunk handle what another server says, and the cache what follows.
+    pub(super) fn at_directory_once(
+        &mut self,
+        id: ChunkId,
+        event: DirectoryEvent,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let mut talk = Talk::default();
+        talk.to_directory.push_back(event);
+        self.talk(id, talk, actions);
+    }
+
+    fn talk(&mut self, id: ChunkId, mut talk: Talk, actions: &mut Vec<ServerAction>) {
+        let begin = actions.len();
+        loop {
+            if let Some(said) = talk.to_directory.pop_front() {
+                self.directory_handles(id, said, &mut talk, actions);
+            } else if let Some(event) = talk.to_cache.pop_front() {
+                let Some(chunk) = self.chunks.get_mut(&id) else {
+                    return;
+                };
+                let mut did = Vec::new();
+                chunk.cache.on_event(event, &mut self.next_guard, &mut did);
+                for action in did {
+                    if let Some(said) = self.cache_did(id, action, &mut talk, actions) {
+                        self.directory_handles(id, said, &mut talk, actions);
+                    }
                 }
+            } else if std::mem::take(&mut talk.pushes) {
+                talk.to_directory.extend(self.pushes(id));
+            } else {
+                break;
             }
         }
         if talk.has_committed {
             // At once when the last version is there: subscribers wait longer for their events than
             // the writer for its answer.
-            let is_adopt = |action: &ServerAction| matches!(action, ServerAction::Adopt { .. });
+            let is_adopt = |action: &ServerAction| {
+                matches!(
+                    action,
+                    ServerAction::Adopt { .. } | ServerAction::AdoptFrom { .. }
+                )
+            };
             let last = actions[begin..].iter().rposition(is_adopt);
             let rest = actions.split_off(last.map_or(actions.len(), |last| begin + last + 1));
             self.tell(id, actions);
             actions.extend(rest);
         }
+    }
+
+    /// Returns requests for the servers that get each version.
+    fn pushes(&mut self, id: ChunkId) -> Vec<DirectoryEvent> {
+        let Some(home) = self.home(id) else {
+            return Vec::new();
+        };
+        let has = home.directory.holders();
+        let to = home.followers.difference(&has);
+        let access = Access::Shared;
+        to.map(|from| DirectoryEvent::Ask {
+            from: *from,
+            access,
+        })
+        .collect()
     }
 
     /// Carries out what a cache has decided. Returns what it says to the directory.
@@ -65,20 +122,67 @@ impl Server {
         actions: &mut Vec<ServerAction>,
     ) -> Option<DirectoryEvent> {
         let from = self.me;
+        let chunk = self.chunks.get_mut(&id)?;
+        let other = match &chunk.side {
+            Side::Home(_) => None,
+            Side::Copy { home } => Some(*home),
+        };
+        let send = |to, message| ServerAction::Send { to, message };
         match action {
-            CacheAction::Ask { access } => return Some(DirectoryEvent::Ask { from, access }),
-            CacheAction::Recalled { keeps } => {
-                return Some(DirectoryEvent::Recalled { from, keeps });
-            }
+            CacheAction::Ask { access } => match other {
+                None => return Some(DirectoryEvent::Ask { from, access }),
+                Some(home) => actions.push(send(home, Between::Ask { chunk: id, access })),
+            },
+            CacheAction::Recalled { keeps } => match other {
+                None => return Some(DirectoryEvent::Recalled { from, keeps }),
+                Some(home) => {
+                    if !keeps {
+                        actions.push(ServerAction::DropCopy { chunk: id });
+                    }
+                    actions.push(send(home, Between::Recalled { chunk: id, keeps }));
+                }
+            },
             CacheAction::Commit {
-                epoch, tag, writer, ..
-            } => {
-                return Some(DirectoryEvent::Commit {
-                    from,
+                epoch,
+                tag,
+                writer,
+                guard,
+            } => match other {
+                None => {
+                    return Some(DirectoryEvent::Commit {
+                        from,
+                        epoch,
+                        tag,
+                        writer,
+                    });
+                }
+                Some(to) => actions.push(ServerAction::Forward {
+                    to,
+                    chunk: id,
+                    guard,
+                    sent: chunk.sent,
                     epoch,
                     tag,
                     writer,
-                });
+                }),
+            },
+            CacheAction::Evicted => {
+                actions.push(ServerAction::DropCopy { chunk: id });
+                if let Some(home) = other {
+                    actions.push(send(home, Between::Unfollow { chunk: id }));
+                }
+            }
+            CacheAction::Redirect { to, ticket } => {
+                self.waits_no_more((to, ticket));
+                fail((to, ticket), Fault::AtHome, actions);
+            }
+            CacheAction::Give {
+                to, ticket, guard, ..
+            } if chunk.home().is_some_and(Home::is_final) && action_writes(&action) => {
+                self.waits_no_more((to, ticket));
+                fail((to, ticket), Fault::Immutable, actions);
+                talk.to_cache
+                    .push_back(CacheEvent::Release { from: to, guard });
             }
             CacheAction::Give {
                 to,
@@ -117,8 +221,8 @@ impl Server {
                 }
                 Some(Waiting::Take { chunk }) => {
                     self.takes_no_more(chunk, (to, ticket));
-                    if let Some(found) = self.chunks.get_mut(&id) {
-                        found.taken = version;
+                    if let Some(home) = self.home(id) {
+                        home.taken = version;
                     }
                     self.given.insert(guard, (to, ticket, id));
                     actions.push(ServerAction::Give {
@@ -180,56 +284,122 @@ impl Server {
         None
     }
 
-    /// Lets the directory of a chunk handle what the cache says.
-    fn at_directory(&mut self, id: ChunkId, event: DirectoryEvent, talk: &mut Talk) {
+    /// Lets the directory of a chunk handle what a cache says.
+    fn directory_handles(
+        &mut self,
+        id: ChunkId,
+        event: DirectoryEvent,
+        talk: &mut Talk,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let me = self.me;
         let Some(chunk) = self.chunks.get_mut(&id) else {
             return;
         };
+        let bytes = chunk.bytes;
+        let Some(home) = chunk.home_mut() else {
+            return;
+        };
         let mut decided = Vec::new();
-        chunk.directory.on_event(event, &mut decided);
+        home.directory.on_event(event, &mut decided);
         for action in decided {
-            talk.to_cache.push_back(match action {
-                DirectoryAction::Recall { keeps, .. } => CacheEvent::Recall { keeps },
+            let (to, said, message) = match action {
+                DirectoryAction::Recall { to, keeps } => (
+                    to,
+                    CacheEvent::Recall { keeps },
+                    Between::Recall { chunk: id, keeps },
+                ),
                 DirectoryAction::Grant {
+                    to,
                     access,
                     version,
                     tag,
                     epoch,
-                    ..
-                } => CacheEvent::Granted {
-                    access,
-                    version,
-                    tag,
-                    epoch,
-                },
+                } => (
+                    to,
+                    CacheEvent::Granted {
+                        access,
+                        version,
+                        tag,
+                        epoch,
+                    },
+                    Between::Grant {
+                        chunk: id,
+                        bytes,
+                        access,
+                        version,
+                        tag,
+                        epoch,
+                        content: Content::Zeros,
+                    },
+                ),
                 DirectoryAction::Committed {
+                    to,
                     version,
                     tag,
                     writer,
-                    ..
                 } => {
-                    chunk.history.push_back(Event {
+                    home.history.push_back(Event {
                         version,
                         tag,
                         writer,
                     });
-                    if chunk.history.len() > HISTORY {
-                        chunk.history.pop_front();
+                    if home.history.len() > HISTORY {
+                        home.history.pop_front();
                     }
+                    home.committed_by(to);
                     talk.has_committed = true;
-                    CacheEvent::Committed { version }
+                    talk.pushes = !home.followers.is_empty();
+                    if to != me {
+                        actions.push(ServerAction::AdoptFrom {
+                            from: to,
+                            chunk: id,
+                        });
+                    }
+                    (
+                        to,
+                        CacheEvent::Committed { version },
+                        Between::Committed { chunk: id, version },
+                    )
                 }
-                DirectoryAction::Fenced { .. } => CacheEvent::Fenced,
-            });
+                DirectoryAction::Fenced { to } => {
+                    if to != me {
+                        actions.push(ServerAction::DropFrom {
+                            from: to,
+                            chunk: id,
+                        });
+                    }
+                    (to, CacheEvent::Fenced, Between::Fenced { chunk: id })
+                }
+            };
+            match to == me {
+                true => talk.to_cache.push_back(said),
+                false => actions.push(ServerAction::Send { to, message }),
+            }
         }
     }
+}
+
+/// Returns true if an action gives a guard to write.
+fn action_writes(action: &CacheAction) -> bool {
+    matches!(
+        action,
+        CacheAction::Give {
+            mode: Mode::Write,
+            ..
+        }
+    )
 }
 
 /// What a cache and a directory of the same server say to each other.
 #[derive(Default)]
 struct Talk {
     to_cache: VecDeque<CacheEvent>,
+    /// What others say to the directory.
+    to_directory: VecDeque<DirectoryEvent>,
     /// Puts whose turn has come: their guards are given, and their commits follow at once.
     puts: Vec<(GuardId, (Process, Ticket))>,
     has_committed: bool,
+    /// Whether the last version is to be pushed to servers.
+    pushes: bool,
 }

@@ -54,16 +54,15 @@ impl Server {
             let most = MOST_HELD as u64;
             return fail((from, ticket), Fault::TooMany { most }, actions);
         }
-        if !self.chunks.contains_key(&chunk) {
-            return fail((from, ticket), self.no_chunk(chunk), actions);
-        }
         let is_new = !self.subscriptions.contains_key(&(from, id));
-        let found = self.chunks.get_mut(&chunk).filter(|_| is_new);
-        let Some(found) = found else {
-            return fail((from, ticket), Fault::Malformed, actions);
+        let Some(home) = self.home(chunk) else {
+            return fail((from, ticket), self.no_chunk(chunk), actions);
         };
+        if !is_new {
+            return fail((from, ticket), Fault::Malformed, actions);
+        }
         let who = (from, id);
-        (found.subscribers).add(who, inbox, (policy, with_content), after);
+        (home.subscribers).add(who, inbox, (policy, with_content), after);
         self.subscriptions.insert(who, chunk);
         self.used.entry(from).or_default().insert(chunk);
         answer_to((from, ticket), Answer::Subscribed, actions);
@@ -80,8 +79,8 @@ impl Server {
         if self.subscriptions.get(&who) != Some(&chunk) {
             return;
         }
-        if let Some(found) = self.chunks.get_mut(&chunk) {
-            found.subscribers.took(who, version);
+        if let Some(home) = self.home(chunk) {
+            home.subscribers.took(who, version);
         }
         let version = Some(version);
         actions.push(ServerAction::Took { who, version });
@@ -99,8 +98,8 @@ impl Server {
             return;
         }
         self.subscriptions.remove(&who);
-        if let Some(found) = self.chunks.get_mut(&chunk) {
-            found.subscribers.remove(who);
+        if let Some(home) = self.home(chunk) {
+            home.subscribers.remove(who);
         }
         actions.push(ServerAction::Took { who, version: None });
         self.admit(chunk, actions);
@@ -108,9 +107,9 @@ impl Server {
 
     /// Tells subscribers of commits.
     pub(super) fn tell(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
-        if let Some(found) = self.chunks.get_mut(&chunk) {
-            let (present, _) = found.directory.version();
-            let tellings = found.subscribers.tell(present, &found.history);
+        if let Some(home) = self.home(chunk) {
+            let (present, _) = home.directory.version();
+            let tellings = home.subscribers.tell(present, &home.history);
             let each = tellings.into_iter();
             actions.extend(each.map(|telling| ServerAction::Tell { chunk, telling }));
         }

@@ -12,6 +12,7 @@ struct Left {
     deaths: u8,
     losses: u8,
     fences: u8,
+    evictions: u8,
 }
 
 struct Few {
@@ -61,6 +62,9 @@ impl Model for Few {
             if left.losses > 0 && !server.is_lost {
                 actions.push(Step::Lose(at));
             }
+            if left.evictions > 0 && !server.is_lost && server.cache.version().is_some() {
+                actions.push(Step::Evict(at));
+            }
         }
     }
 
@@ -72,6 +76,7 @@ impl Model for Few {
             Step::Die(_) => left.deaths -= 1,
             Step::Lose(_) => left.losses -= 1,
             Step::Fence(_) => left.fences -= 1,
+            Step::Evict(_) => left.evictions -= 1,
             _ => {}
         }
         world.step(step);
@@ -140,6 +145,7 @@ fn two_servers_with_three_clients() {
         deaths: 0,
         losses: 0,
         fences: 0,
+        evictions: 0,
     };
     explore_all(2, &[0, 0, 1], left);
 }
@@ -152,6 +158,7 @@ fn clients_die_and_give_up() {
         deaths: 1,
         losses: 0,
         fences: 0,
+        evictions: 0,
     };
     let count = explore(2, &[0, 1, 1], left);
     assert!(count > 10_000, "{count}");
@@ -165,6 +172,7 @@ fn servers_are_lost() {
         deaths: 0,
         losses: 1,
         fences: 0,
+        evictions: 0,
     };
     let count = explore(3, &[0, 1, 2], left);
     assert!(count > 10_000, "{count}");
@@ -178,6 +186,21 @@ fn leases_end() {
         deaths: 0,
         losses: 0,
         fences: 1,
+        evictions: 0,
+    };
+    let count = explore(2, &[0, 0, 1], left);
+    assert!(count > 10_000, "{count}");
+}
+
+#[test]
+fn copies_are_evicted() {
+    let left = Left {
+        acquires: 4,
+        cancels: 0,
+        deaths: 0,
+        losses: 0,
+        fences: 0,
+        evictions: 2,
     };
     let count = explore(2, &[0, 0, 1], left);
     assert!(count > 10_000, "{count}");

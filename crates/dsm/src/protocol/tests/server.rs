@@ -3,7 +3,8 @@
 use super::world::process;
 use crate::protocol::server::{Server, ServerAction, ServerEvent};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, Kind, Mode, Process, Request, Ticket, Version,
+    Answer, ChunkId, Fault, GuardId, Kind, Mode, Process, Protocol, Request, ServerId, Ticket,
+    Version,
 };
 
 const CHUNK: ChunkId = ChunkId(0);
@@ -21,7 +22,7 @@ struct Asked(Server);
 
 impl Asked {
     fn new() -> Asked {
-        let mut asked = Asked(Server::new(process(0)));
+        let mut asked = Asked(Server::new(process(0), ServerId::default()));
         asked.ask(process(1), 1, open(kind("u64"), 16));
         asked
     }
@@ -51,6 +52,7 @@ fn open(kind: Kind, bytes: u64) -> Request {
         name: "chunk".to_owned(),
         kind,
         bytes: Some(bytes),
+        protocol: Protocol::default(),
         timeout: NEVER,
     }
 }

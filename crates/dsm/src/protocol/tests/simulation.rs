@@ -16,8 +16,8 @@
 use super::world::process;
 use crate::protocol::server::{Server, ServerAction, ServerEvent};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, Kind, Mode, Op, Policy, Process, PutFrom, Request,
-    SubscriptionId, Ticket, Token, Version,
+    Answer, ChunkId, Fault, GuardId, Kind, Mode, Op, Policy, Process, Protocol, PutFrom, Request,
+    ServerId, SubscriptionId, Ticket, Token, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -177,7 +177,7 @@ impl Simulation {
         let mut simulation = Simulation {
             random,
             now: 0,
-            server: Server::new(process(0)),
+            server: Server::new(process(0), ServerId::default()),
             clients: (1..=count)
                 .map(|number| Client::new(process(number)))
                 .collect(),
@@ -202,6 +202,7 @@ impl Simulation {
                     size: 8,
                 },
                 bytes: Some(16),
+                protocol: Protocol::default(),
                 timeout: 0,
             };
             simulation.commits.insert(ChunkId(number), Vec::new());
@@ -268,6 +269,11 @@ impl Simulation {
                 self.send(to, ToClient::Answer(ticket, Answer::Failed(late)));
             }
             ServerAction::Create { .. } => {}
+            ServerAction::Send { .. }
+            | ServerAction::Forward { .. }
+            | ServerAction::AdoptFrom { .. }
+            | ServerAction::DropFrom { .. }
+            | ServerAction::DropCopy { .. } => unreachable!("there is one server"),
             ServerAction::Give {
                 to,
                 ticket,
@@ -482,6 +488,7 @@ impl Simulation {
                     after,
                     policy,
                     with_content: self.random.is(50),
+                    prefetch: None,
                 };
                 (Asked::Other, request)
             }

@@ -37,6 +37,8 @@ pub(super) struct Server {
     pub(super) up: VecDeque<Up>,
     /// Whether the home takes it for lost.
     pub(super) is_lost: bool,
+    /// Whether it has dropped a copy without a word to the home.
+    has_evicted: bool,
 }
 
 /// What a client does.
@@ -102,6 +104,8 @@ pub(super) enum Step {
     Down(usize),
     /// The home learns that a server is lost.
     Lose(usize),
+    /// A server needs the memory of its copy.
+    Evict(usize),
 }
 
 pub(in crate::protocol) fn process(number: usize) -> Process {
@@ -127,6 +131,7 @@ impl World {
             down: VecDeque::new(),
             up: VecDeque::new(),
             is_lost: false,
+            has_evicted: false,
         };
         World {
             directory: Directory::default(),
@@ -171,6 +176,7 @@ impl World {
                 self.clients[client].1 = Client::Idle;
                 self.at_cache(self.clients[client].0, cancel, 0);
             }
+            Step::Evict(at) => self.at_cache(at, CacheEvent::Evict, 0),
             Step::Count(client) => self.clients[client].1 = Client::Counts,
             Step::Look(client) => {
                 let server = &self.servers[self.clients[client].0];
@@ -369,6 +375,11 @@ impl World {
                     continue;
                 }
                 CacheAction::Discard { .. } => continue,
+                CacheAction::Evicted => {
+                    server.has_evicted = true;
+                    continue;
+                }
+                CacheAction::Redirect { .. } => unreachable!("the home lets servers write"),
             };
             server.up.push_back(message);
         }
@@ -456,12 +467,13 @@ impl World {
                 return Some("a server has a copy that the directory does not know of");
             }
             let is_owner = self.directory.owner() == Some(process(at));
-            if is_owner
-                != matches!(
-                    server.cache.state(),
-                    State::E | State::EI | State::M | State::MS | State::MI
-                )
-            {
+            let owns = matches!(
+                server.cache.state(),
+                State::E | State::EI | State::M | State::MS | State::MI
+            );
+            // An owner that has dropped its copy is asked to give it up like any other.
+            let agrees = is_owner == owns || (server.has_evicted && is_owner);
+            if !agrees {
                 return Some("the directory and a server disagree about the owner");
             }
         }

@@ -9,6 +9,9 @@
 //! Services in several processes talk to each other as to any peer, by [`rpc`](crate::rpc). Those
 //! of one [`Starter`] are always in one process, and may share queues.
 
+mod served;
+
+use self::served::Units;
 use super::AgentConfig;
 use crate::node::IDLE;
 use crate::rpc::{Inbound, Life, Server, ServiceId};
@@ -300,6 +303,38 @@ impl Host {
             service.end();
         }
         ran
+    }
+
+    /// As [`Host::run`], until the units of other programs of this job have joined and left, or
+    /// have ended without joining. `servers`: the programs and ranks of other units that do the
+    /// same.
+    ///
+    /// # Errors
+    /// As [`Host::run`].
+    pub fn run_for_job(
+        &mut self,
+        fabric: &Fabric,
+        services: &mut [&mut dyn Service],
+        servers: &[(String, u32)],
+    ) -> Result<()> {
+        let own = fabric.identity();
+        let is_served = |one: &Identity| {
+            let is = |(program, rank): &(String, u32)| (program, *rank) == (&one.program, one.rank);
+            one.job == own.job && one.program != own.program && !servers.iter().any(is)
+        };
+        let others = own.units.saturating_sub(own.size) as usize;
+        let mut units = Units::new(others.saturating_sub(servers.len()));
+        self.run(fabric, services, |fabric| {
+            let there = || {
+                let peers = fabric.peers();
+                let others = peers.iter().map(|info| &info.identity);
+                others
+                    .filter(|one| is_served(one))
+                    .map(|one| one.unit)
+                    .collect()
+            };
+            units.need_servers(there, || fabric.awaits_units().unwrap_or(true))
+        })
     }
 
     /// Sleeps until something has arrived for a service, at most for the given time.

@@ -1,9 +1,9 @@
-//! Decides whether the units of a job still need their staging servers.
+//! Decides whether the units of a job still need those that serve them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a staging server waits for units of its job that it has never seen, when all others
+/// How long a server waits for units of its job that it has never seen, when all others
 /// have left.
 const MISSING: Duration = Duration::from_secs(10);
 

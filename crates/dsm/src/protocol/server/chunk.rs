@@ -1,0 +1,156 @@
+//! A chunk at a server: at its home, or cached there.
+
+use crate::protocol::message::{Event, Kind, Protocol};
+use crate::protocol::{
+    Access, Cache, Directory, DirectoryEvent, Mode, Process, Subscribers, Ticket, Version,
+};
+use std::collections::{BTreeSet, VecDeque};
+
+/// How often writers of several servers may alternate before they are served at the home.
+const BOUNCES: u32 = 8;
+
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) bytes: u64,
+    pub(super) cache: Cache,
+    /// The commit that is being carried out, if it brought the content.
+    pub(super) sent: Option<(Process, Ticket)>,
+    pub(super) side: Side,
+}
+
+#[derive(Debug)]
+pub(super) enum Side {
+    /// This server is the home.
+    Home(Box<Home>),
+    /// Another one is.
+    Copy {
+        /// The home.
+        home: Process,
+    },
+}
+
+/// What the home of a chunk has.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub(super) kind: Kind,
+    pub(super) protocol: Protocol,
+    pub(super) directory: Directory,
+    /// The last commits, the oldest first.
+    pub(super) history: VecDeque<Event>,
+    pub(super) subscribers: Subscribers,
+    /// Requests to write that wait for subscribers.
+    pub(super) gate: VecDeque<(Process, Ticket)>,
+    /// Commits of other servers that wait for subscribers.
+    pub(super) late: VecDeque<DirectoryEvent>,
+    /// The last version that was taken.
+    pub(super) taken: Version,
+    /// Requests to take one; the first of them may have asked the cache.
+    pub(super) takers: VecDeque<(Process, Ticket)>,
+    pub(super) is_taking: bool,
+    /// The other servers that have ever asked for the chunk.
+    pub(super) servers: BTreeSet<Process>,
+    /// Those that each version is pushed to.
+    pub(super) followers: BTreeSet<Process>,
+    /// The server that committed last, and how often it was another one.
+    last: Option<Process>,
+    bounces: u32,
+}
+
+impl Chunk {
+    pub(super) fn at_home(kind: &Kind, bytes: u64, protocol: Protocol) -> Chunk {
+        let home = Home {
+            kind: kind.clone(),
+            protocol,
+            directory: Directory::default(),
+            history: VecDeque::new(),
+            subscribers: Subscribers::default(),
+            gate: VecDeque::new(),
+            late: VecDeque::new(),
+            taken: Version::default(),
+            takers: VecDeque::new(),
+            is_taking: false,
+            servers: BTreeSet::new(),
+            followers: BTreeSet::new(),
+            last: None,
+            bounces: 0,
+        };
+        Chunk {
+            bytes,
+            cache: Cache::default(),
+            sent: None,
+            side: Side::Home(Box::new(home)),
+        }
+    }
+
+    pub(super) fn copy_of(home: Process) -> Chunk {
+        Chunk {
+            bytes: 0,
+            cache: Cache::default(),
+            sent: None,
+            side: Side::Copy { home },
+        }
+    }
+
+    pub(super) fn home(&self) -> Option<&Home> {
+        match &self.side {
+            Side::Home(home) => Some(home),
+            Side::Copy { .. } => None,
+        }
+    }
+
+    pub(super) fn home_mut(&mut self) -> Option<&mut Home> {
+        match &mut self.side {
+            Side::Home(home) => Some(home),
+            Side::Copy { .. } => None,
+        }
+    }
+
+    /// Returns the servers that those who wait here wait for, as holders of guards.
+    pub(super) fn servers_waited_for(&self) -> impl Iterator<Item = (Process, Mode)> {
+        let (recalled, home) = match &self.side {
+            Side::Home(home) => (Some(home.directory.waits_for()), None),
+            Side::Copy { home } => (None, self.cache.asks().then_some(*home)),
+        };
+        let recalled = recalled.into_iter().flatten();
+        recalled.chain(home).map(|server| (server, Mode::Write))
+    }
+}
+
+impl Home {
+    /// Returns the processes that writers have to wait for.
+    pub(super) fn full(&self) -> impl Iterator<Item = Process> {
+        let (present, _) = self.directory.version();
+        self.subscribers.full(present)
+    }
+
+    /// Returns true if anybody waits for subscribers.
+    pub(super) fn waits(&self) -> bool {
+        !self.gate.is_empty() || !self.late.is_empty()
+    }
+
+    /// Returns true if one more version may be committed besides those that `writers` may commit.
+    pub(super) fn has_room(&self, writers: usize) -> bool {
+        let (present, _) = self.directory.version();
+        self.subscribers.room(present) > writers as u64
+    }
+
+    /// A server has committed a version for its clients.
+    pub(super) fn committed_by(&mut self, server: Process) {
+        match self.last.replace(server) {
+            Some(last) if last != server => self.bounces += 1,
+            _ if self.bounces < BOUNCES => self.bounces = self.bounces.saturating_sub(1),
+            _ => {}
+        }
+    }
+
+    /// Returns true if no other server may have the chunk in that way.
+    pub(super) fn refuses(&self, access: Access) -> bool {
+        let is_at_home = self.protocol.is_written_at_home() || self.bounces >= BOUNCES;
+        access == Access::Owned && is_at_home
+    }
+
+    /// Returns true if it was written, and is written once.
+    pub(super) fn is_final(&self) -> bool {
+        self.protocol == Protocol::Immutable && self.directory.version().0 > Version::default()
+    }
+}

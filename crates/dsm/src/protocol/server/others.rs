@@ -1,0 +1,290 @@
+//! What other servers say, and what is done when they are lost.
+
+use super::chunk::{Chunk, Side};
+use super::{Server, ServerAction, Waiting, fail};
+use crate::protocol::message::{Fault, Protocol};
+use crate::protocol::{Between, CacheEvent, ChunkId, DirectoryEvent, Process, ServerId};
+use crate::protocol::{Ticket, Version};
+use std::collections::BTreeSet;
+
+impl Server {
+    /// Returns the other servers that are known.
+    pub fn servers(&self) -> impl Iterator<Item = Process> {
+        self.servers.values().copied()
+    }
+
+    /// Returns true if this process is a server that is known.
+    pub fn is_server(&self, process: Process) -> bool {
+        self.servers().any(|server| server == process)
+    }
+
+    /// Returns the homes of the chunks that are cached here.
+    pub fn homes(&self) -> BTreeSet<Process> {
+        let homes = self.chunks.values().filter_map(|chunk| match chunk.side {
+            Side::Copy { home } => Some(home),
+            Side::Home(_) => None,
+        });
+        homes.collect()
+    }
+
+    /// Returns the home of a chunk that is cached here, if it is another server.
+    pub fn home_of(&self, chunk: ChunkId) -> Option<Process> {
+        match self.chunks.get(&chunk)?.side {
+            Side::Copy { home } => Some(home),
+            Side::Home(_) => None,
+        }
+    }
+
+    /// Returns the servers that keep others waiting, because they do not answer a recall.
+    pub fn blocking_servers(&self) -> BTreeSet<Process> {
+        let blocked = self.blocked.iter().filter_map(|id| self.chunks.get(id));
+        let homes = blocked.filter_map(Chunk::home);
+        let all = homes.flat_map(|home| home.directory.waits_for());
+        all.filter(|server| *server != self.me).collect()
+    }
+
+    /// Returns true if there is such a chunk. One of another home that is known is cached from now
+    /// on.
+    pub(super) fn knows(&mut self, chunk: ChunkId) -> bool {
+        if self.chunks.contains_key(&chunk) {
+            return true;
+        }
+        let home = self.servers.get(&chunk.home()).copied();
+        let Some(home) = home.filter(|_| chunk.home() != self.id) else {
+            return false;
+        };
+        self.chunks.insert(chunk, Chunk::copy_of(home));
+        true
+    }
+
+    /// Caches a chunk of another home, so that clients can enroll before it is granted.
+    pub fn enrolls(&mut self, chunk: ChunkId) -> bool {
+        self.knows(chunk)
+    }
+
+    /// Pushes each version of a chunk to a server, because a client of it wants that.
+    pub(super) fn follow(&mut self, chunk: ChunkId, server: Option<ServerId>) {
+        let server = server.and_then(|server| self.servers.get(&server).copied());
+        if let (Some(server), Some(home)) = (server, self.home(chunk)) {
+            home.servers.insert(server);
+            home.followers.insert(server);
+        }
+    }
+
+    /// Handles what another server says.
+    pub(super) fn hear(
+        &mut self,
+        from: Process,
+        message: Between,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let send = |message| ServerAction::Send { to: from, message };
+        match message {
+            Between::Ask { chunk, access } => {
+                let Some(home) = self.home(chunk) else {
+                    return actions.push(send(Between::Freed { chunk }));
+                };
+                home.servers.insert(from);
+                if home.protocol == Protocol::Update {
+                    home.followers.insert(from);
+                }
+                if home.refuses(access) || home.protocol == Protocol::HomeOnly {
+                    return actions.push(send(Between::AtHome { chunk }));
+                }
+                self.at_directory(chunk, DirectoryEvent::Ask { from, access }, actions);
+            }
+            Between::Recalled { chunk, keeps } => {
+                self.at_directory(chunk, DirectoryEvent::Recalled { from, keeps }, actions);
+            }
+            Between::Commit {
+                chunk,
+                epoch,
+                tag,
+                writer,
+                ..
+            } => {
+                let commit = DirectoryEvent::Commit {
+                    from,
+                    epoch,
+                    tag,
+                    writer,
+                };
+                match self.home(chunk) {
+                    None => {
+                        actions.push(ServerAction::DropFrom { from, chunk });
+                        actions.push(send(Between::Freed { chunk }));
+                    }
+                    Some(home) => {
+                        home.late.push_back(commit);
+                        self.admit(chunk, actions);
+                        self.take(chunk, actions);
+                    }
+                }
+            }
+            Between::Unfollow { chunk } => {
+                if let Some(home) = self.home(chunk) {
+                    home.followers.remove(&from);
+                }
+            }
+            Between::Grant { .. }
+            | Between::Recall { .. }
+            | Between::Committed { .. }
+            | Between::Fenced { .. }
+            | Between::Void { .. }
+            | Between::AtHome { .. }
+            | Between::Freed { .. } => self.hear_home(from, message, actions),
+            // About time and the network, which this machine does not know.
+            Between::Renew { .. } | Between::Renewed { .. } => {}
+        }
+    }
+
+    /// Handles what the home of a chunk says that is cached here.
+    fn hear_home(&mut self, from: Process, message: Between, actions: &mut Vec<ServerAction>) {
+        let Some(chunk) = message.chunk() else {
+            return;
+        };
+        if self.home_of(chunk) != Some(from) {
+            // A server that has forgotten a chunk has no copy of it.
+            if let Between::Recall { .. } = message {
+                let message = Between::Recalled {
+                    chunk,
+                    keeps: false,
+                };
+                actions.push(ServerAction::Send { to: from, message });
+            }
+            return;
+        }
+        let event = match message {
+            Between::Grant {
+                bytes,
+                access,
+                version,
+                tag,
+                epoch,
+                ..
+            } => {
+                if let Some(found) = self.chunks.get_mut(&chunk) {
+                    found.bytes = bytes;
+                }
+                CacheEvent::Granted {
+                    access,
+                    version,
+                    tag,
+                    epoch,
+                }
+            }
+            Between::Recall { keeps, .. } => CacheEvent::Recall { keeps },
+            Between::Committed { version, .. } => CacheEvent::Committed { version },
+            Between::Fenced { .. } => CacheEvent::Fenced,
+            Between::Void { .. } => return self.void(chunk, actions),
+            Between::AtHome { .. } => CacheEvent::AtHome,
+            Between::Freed { .. } => return self.remove(chunk, &Fault::Freed, actions),
+            _ => return,
+        };
+        self.at_cache(chunk, event, actions);
+    }
+
+    /// The copy of a chunk is not valid any more: its guards have ended.
+    fn void(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
+        // First: the end of a guard may give the next one.
+        let committing = self.chunks.get(&chunk).and_then(|of| of.cache.committing());
+        self.given.retain(|_, (of, by, at)| {
+            *at != chunk || committing.is_some_and(|commit| commit == (*of, *by))
+        });
+        self.at_cache(chunk, CacheEvent::Void, actions);
+    }
+
+    /// The copies of chunks of a home are not valid any more.
+    pub(super) fn void_copies(&mut self, home: Process, actions: &mut Vec<ServerAction>) {
+        let copies = self.chunks.iter();
+        let of_home = |chunk: &Chunk| matches!(chunk.side, Side::Copy { home: of } if of == home);
+        let copies = copies.filter(|(_, chunk)| of_home(chunk));
+        let copies: Vec<ChunkId> = copies.map(|(id, _)| *id).collect();
+        for chunk in copies {
+            self.void(chunk, actions);
+        }
+    }
+
+    /// Takes back what a server has, which does not answer: it is told when it goes on.
+    pub(super) fn fence_server(&mut self, server: Process, actions: &mut Vec<ServerAction>) {
+        let is_gone = !self.is_server(server);
+        for chunk in self.chunks_of(server) {
+            if is_gone && let Some(home) = self.home(chunk) {
+                home.servers.remove(&server);
+            }
+            let message = Between::Void { chunk };
+            let to = server;
+            actions.push(ServerAction::Send { to, message });
+            self.at_directory(chunk, DirectoryEvent::Lost { server }, actions);
+        }
+    }
+
+    /// A process is lost, which may be a server. Its clients may still read its copies, until its
+    /// lease is over: then it is [fenced](Server::fence_server).
+    pub(super) fn lost_server(&mut self, server: Process, actions: &mut Vec<ServerAction>) {
+        if !self.is_server(server) {
+            return;
+        }
+        self.servers.retain(|_, process| *process != server);
+        for chunk in self.chunks_of(server) {
+            if let Some(home) = self.home(chunk) {
+                home.followers.remove(&server);
+                home.late.retain(
+                    |commit| !matches!(commit, DirectoryEvent::Commit { from, .. } if *from == server),
+                );
+            }
+            let from = server;
+            actions.push(ServerAction::DropFrom { from, chunk });
+        }
+        let copies = self.chunks.iter();
+        let copies =
+            copies.filter(|(_, of)| matches!(of.side, Side::Copy { home } if home == server));
+        let copies: Vec<_> = copies
+            .map(|(id, of)| (*id, of.cache.version().unwrap_or_default()))
+            .collect();
+        for (chunk, last) in copies {
+            self.remove(chunk, &Fault::Lost { last }, actions);
+        }
+    }
+
+    /// Returns the chunks of this home that a server has asked for.
+    fn chunks_of(&self, server: Process) -> Vec<ChunkId> {
+        let all = self.chunks.iter();
+        let has = |chunk: &Chunk| {
+            chunk
+                .home()
+                .is_some_and(|home| home.servers.contains(&server))
+        };
+        all.filter(|(_, chunk)| has(chunk))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    /// The content of a copy could not be fetched: those that wait for it hear why.
+    pub(super) fn unfetched(&mut self, chunk: ChunkId, why: &str, actions: &mut Vec<ServerAction>) {
+        let bytes = self.bytes(chunk).unwrap_or(0);
+        let of_chunk = |waiting: &Waiting| waiting.chunk() == Some(chunk);
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter(|(_, (_, waiting))| of_chunk(waiting));
+        let waiting: Vec<(Process, Ticket)> = waiting.map(|(asker, _)| *asker).collect();
+        for asker in waiting {
+            self.waits_no_more(asker);
+            let why = why.to_owned();
+            fail(asker, Fault::NoMemory { bytes, why }, actions);
+            self.cancel(chunk, asker, actions);
+        }
+        self.void(chunk, actions);
+    }
+
+    /// Returns the chunks of other homes of which there is a copy that nobody uses, with their
+    /// versions.
+    pub fn idle_copies(&self) -> impl Iterator<Item = (ChunkId, Version)> {
+        let copies = self.chunks.iter();
+        let copies = copies.filter(|(_, chunk)| chunk.home().is_none());
+        copies.filter_map(|(id, chunk)| {
+            let version = chunk.cache.version()?;
+            let is_idle = chunk.cache.holders().next().is_none() && chunk.cache.waiting() == 0;
+            is_idle.then_some((*id, version))
+        })
+    }
+}

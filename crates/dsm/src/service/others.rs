@@ -1,0 +1,453 @@
+//! Other servers: what is said to them and heard of them, the content of their chunks, and leases.
+//!
+//! The content of a grant, or of a commit, lies in memory of the server that sends the message.
+//! Where that is mapped here, a copy stays there: clients map it, too. Otherwise it is fetched; what
+//! is said about the chunk meanwhile waits.
+//!
+//! Copies of the chunks of a home are valid for a [`LEASE`] after a message that the home has
+//! answered was sent. The home takes a chunk back from a server that it has not heard of for
+//! longer.
+
+use super::memory::{Arrived, Memory};
+use super::words::{LINE, WORDS};
+use super::{ChunkService, Request, To, encode};
+use crate::protocol::{
+    Between, ChunkId, Content, GuardId, INLINE, Message, Process, ServerEvent, ServerId, Ticket,
+    Version,
+};
+use samite_fabric::rpc::ServiceId;
+use samite_fabric::{Fabric, Handle, Segment, SegmentKey};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long the copies of a server stay valid without a word of their home.
+pub(super) const LEASE: Duration = Duration::from_secs(2);
+
+/// How often a server renews its lease.
+const RENEW: Duration = Duration::from_millis(500);
+
+/// What a home waits longer than the lease: clocks differ in rate.
+const MARGIN: Duration = Duration::from_millis(50);
+
+/// How long the service keeps its processor for content that is on its way, and how often it looks
+/// after that.
+const AT_ONCE: Duration = Duration::from_millis(2);
+const FETCH: Duration = Duration::from_millis(1);
+
+/// What a server knows of the others.
+#[derive(Debug)]
+pub(super) struct Others {
+    pub(super) id: ServerId,
+    /// The digest of the topology, once it is known.
+    topology: Option<u64>,
+    /// The most bytes of copies.
+    limit: u64,
+    /// When each server was heard of.
+    heard: BTreeMap<Process, Duration>,
+    /// Until when copies of chunks of a home are valid.
+    valid: BTreeMap<Process, Duration>,
+    renewed: Duration,
+    /// Where clients read that.
+    shown: Option<Segment>,
+    places: BTreeMap<Process, u64>,
+    fetching: BTreeMap<ChunkId, Fetching>,
+    /// The content of commits of other servers, until they are committed or refused.
+    arrived: HashMap<(Process, ChunkId), Arrived>,
+    copies: HashMap<ChunkId, Copied>,
+    /// Counts uses of copies.
+    uses: u64,
+}
+
+/// A message whose content is on its way, and those that wait for it.
+#[derive(Debug)]
+struct Fetching {
+    from: Process,
+    message: Between,
+    content: Handle<Vec<u8>>,
+    since: Duration,
+    then: VecDeque<(Process, Between)>,
+}
+
+/// A copy of a chunk of another home.
+#[derive(Clone, Copy, Debug)]
+struct Copied {
+    version: Version,
+    bytes: u64,
+    used: u64,
+}
+
+/// The content of a message.
+enum Fetched {
+    Here(Arrived),
+    OnWay(Handle<Vec<u8>>),
+}
+
+impl Others {
+    pub(super) fn new(id: ServerId, topology: Option<u64>, limit: u64) -> Others {
+        Others {
+            id,
+            topology,
+            limit,
+            heard: BTreeMap::new(),
+            valid: BTreeMap::new(),
+            renewed: Duration::ZERO,
+            shown: None,
+            places: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            arrived: HashMap::new(),
+            copies: HashMap::new(),
+            uses: 0,
+        }
+    }
+
+    /// A guard of a copy is given.
+    pub(super) fn uses(&mut self, chunk: ChunkId) {
+        if let Some(copy) = self.copies.get_mut(&chunk) {
+            self.uses += 1;
+            copy.used = self.uses;
+        }
+    }
+
+    /// Returns when there is something to do, at the latest.
+    pub(super) fn next(&self, now: Duration) -> Duration {
+        let fetches = self.fetching.values();
+        let since = fetches.map(|fetching| now.saturating_sub(fetching.since));
+        match since.max() {
+            Some(since) if since < AT_ONCE => Duration::ZERO,
+            Some(_) => FETCH,
+            None if self.valid.is_empty() => Duration::MAX,
+            None => RENEW,
+        }
+    }
+
+    /// Returns how long the lease of a server may last; zero if it was not heard of for longer.
+    pub(super) fn lease_of(&self, server: Process, now: Duration) -> Duration {
+        let heard = self.heard.get(&server).copied().unwrap_or_default();
+        (heard + LEASE + MARGIN).saturating_sub(now)
+    }
+
+    fn set_valid(&mut self, fabric: &Fabric, home: Process, until: Duration) {
+        self.valid.insert(home, until);
+        let place = self.places.get(&home).copied();
+        if let (Some(place), Some(shown)) = (place, &self.shown) {
+            let left = until.saturating_sub(fabric.now());
+            let until = crate::clock::nanoseconds().saturating_add(left.as_nanos() as u64);
+            // ORDERING: a reader compares it with its clock; an older value is an earlier end.
+            let word = shown.bytes().u64(place * LINE);
+            word.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns where clients read until when copies of chunks of a home are valid; `None` if there
+    /// is no memory.
+    pub(super) fn lease(&mut self, fabric: &Fabric, home: Process) -> Option<(SegmentKey, u64)> {
+        if self.shown.is_none() {
+            self.shown = fabric.allocate(WORDS * LINE).ok();
+        }
+        let key = self.shown.as_ref()?.key();
+        let next = self.places.len() as u64;
+        let place = *self.places.entry(home).or_insert(next);
+        if place >= WORDS {
+            return None;
+        }
+        if let Some(until) = self.valid.get(&home).copied() {
+            self.set_valid(fabric, home, until);
+        }
+        Some((key, place * LINE))
+    }
+}
+
+impl ChunkService {
+    /// A server introduces itself. Returns false if its place is another one's.
+    pub(super) fn meets(&mut self, from: Process, server: ServerId, topology: u64) -> bool {
+        let known = *self.others.topology.get_or_insert(topology);
+        if known != topology || server == self.others.id {
+            tracing::warn!(%from, "a server of chunks of another topology is ignored");
+            return false;
+        }
+        let now = self.fabric.now();
+        self.others.heard.insert(from, now);
+        let process = from;
+        self.on_event(ServerEvent::Known { server, process });
+        true
+    }
+
+    /// Handles what another server says.
+    pub(super) fn hear_server(&mut self, from: Process, message: Between) {
+        if !self.server.is_server(from) {
+            tracing::debug!(%from, "a message between servers, of a process that is none");
+            return;
+        }
+        let now = self.fabric.now();
+        self.others.heard.insert(from, now);
+        match message {
+            Between::Renew { at } => return self.say(from, Between::Renewed { at }),
+            Between::Renewed { at } => {
+                let until = Duration::from_millis(at).saturating_add(LEASE);
+                // A lease that was over began anew, if at all, with another request.
+                if let Some(valid) = self.others.valid.get(&from)
+                    && *valid < until
+                    && until < now + LEASE + MARGIN
+                {
+                    self.others.set_valid(&self.fabric, from, until);
+                }
+                return;
+            }
+            _ => {}
+        }
+        let chunk = message.chunk();
+        let fetching = chunk.and_then(|chunk| self.others.fetching.get_mut(&chunk));
+        match fetching {
+            Some(fetching) => fetching.then.push_back((from, message)),
+            None => self.receive_from(from, message),
+        }
+    }
+
+    /// Handles a message after what was said about the same chunk before.
+    fn receive_from(&mut self, from: Process, message: Between) {
+        let expected = match &message {
+            Between::Grant {
+                chunk,
+                bytes,
+                version,
+                ..
+            } => {
+                self.counters.granted += 1;
+                let has = self.others.copies.get(chunk).map(|copy| copy.version);
+                (has != Some(*version)).then_some(*bytes)
+            }
+            Between::Commit { chunk, .. } => self.server.bytes(*chunk),
+            Between::Recall { .. } => {
+                self.counters.recalled += 1;
+                None
+            }
+            _ => None,
+        };
+        let (Some(bytes), Some(content)) = (expected, message.content()) else {
+            return self.on_event(ServerEvent::Between { from, message });
+        };
+        match self.fetch(from, bytes, content.clone()) {
+            Ok(Fetched::Here(arrived)) => self.arrived_from(from, message, arrived),
+            Ok(Fetched::OnWay(content)) => {
+                let fetching = Fetching {
+                    from,
+                    content,
+                    since: self.fabric.now(),
+                    then: VecDeque::new(),
+                    message,
+                };
+                let chunk = fetching.message.chunk();
+                chunk.and_then(|chunk| self.others.fetching.insert(chunk, fetching));
+            }
+            Err(why) => self.not_fetched(from, &message, why),
+        }
+    }
+
+    /// Gets the content of a message, or begins to.
+    fn fetch(
+        &mut self,
+        from: Process,
+        bytes: u64,
+        content: Content,
+    ) -> std::result::Result<Fetched, String> {
+        let arrived = match content {
+            Content::Zeros => Arrived::zeros(),
+            Content::Inline(data) if data.len() as u64 == bytes && bytes <= INLINE => {
+                Arrived::inline(data)
+            }
+            Content::Segment(key) if key.bytes == bytes => {
+                let remote = self.fabric.attach(key).map_err(|error| error.to_string())?;
+                match remote.readable() {
+                    Some(_) => Arrived::mapped(remote),
+                    None => {
+                        let get = remote.get_nb(0, bytes);
+                        return get.map(Fetched::OnWay).map_err(|error| error.to_string());
+                    }
+                }
+            }
+            _ => return Err(format!("{from} has sent content of another length")),
+        };
+        Ok(Fetched::Here(arrived))
+    }
+
+    /// The content of a message is there.
+    fn arrived_from(&mut self, from: Process, message: Between, arrived: Arrived) {
+        match message {
+            Between::Grant {
+                chunk,
+                version,
+                bytes,
+                ..
+            } => {
+                self.memory.adopt_from(chunk, arrived);
+                self.others.uses += 1;
+                let used = self.others.uses;
+                let copy = Copied {
+                    version,
+                    bytes,
+                    used,
+                };
+                self.others.copies.insert(chunk, copy);
+                self.on_event(ServerEvent::Between { from, message });
+                self.evict();
+            }
+            Between::Commit { chunk, .. } => {
+                // The home has its own memory of each version: it outlives the server that wrote.
+                match self.memory.own(arrived) {
+                    Ok(arrived) => {
+                        if let Some(other) = self.others.arrived.insert((from, chunk), arrived) {
+                            self.memory.drop_arrived(other);
+                        }
+                        self.on_event(ServerEvent::Between { from, message });
+                    }
+                    Err(error) => self.not_fetched(from, &message, error.to_string()),
+                }
+            }
+            message => self.on_event(ServerEvent::Between { from, message }),
+        }
+    }
+
+    /// The content of a message cannot be had.
+    fn not_fetched(&mut self, from: Process, message: &Between, why: String) {
+        tracing::warn!(%from, %why, "the content of a chunk does not arrive");
+        match *message {
+            Between::Grant { chunk, .. } => self.on_event(ServerEvent::Unfetched { chunk, why }),
+            Between::Commit { chunk, .. } => self.say(from, Between::Fenced { chunk }),
+            _ => {}
+        }
+    }
+
+    /// Looks which content has arrived.
+    pub(super) fn fetched(&mut self) -> bool {
+        let mut over = Vec::new();
+        for (chunk, fetching) in &mut self.others.fetching {
+            if let Some(content) = fetching.content.test() {
+                over.push((*chunk, content));
+            }
+        }
+        let has_any = !over.is_empty();
+        for (chunk, content) in over {
+            let Some(fetching) = self.others.fetching.remove(&chunk) else {
+                continue;
+            };
+            let (from, message) = (fetching.from, fetching.message);
+            let stored = content.and_then(|content| self.memory.store(content));
+            match stored {
+                Ok(arrived) => self.arrived_from(from, message, arrived),
+                Err(error) => self.not_fetched(from, &message, error.to_string()),
+            }
+            for (from, message) in fetching.then {
+                self.hear_server(from, message);
+            }
+        }
+        has_any
+    }
+
+    /// Says something to another server. A grant gets the present content.
+    pub(super) fn say(&mut self, to: Process, mut message: Between) {
+        match &mut message {
+            Between::Grant { chunk, content, .. } => *content = self.memory.content(*chunk),
+            Between::Ask { .. } if !self.others.valid.contains_key(&to) => {
+                let until = self.fabric.now() + LEASE;
+                self.others.set_valid(&self.fabric, to, until);
+            }
+            _ => {}
+        }
+        let message: Message = Message {
+            notes: vec![Request::Between(message)],
+            request: None,
+        };
+        self.send(to, To::Inbox(ServiceId::CHUNKS), encode(&message));
+    }
+
+    /// Sends the home what a client has written.
+    pub(super) fn forward(
+        &mut self,
+        to: Process,
+        (chunk, guard): (ChunkId, GuardId),
+        sent: Option<(Process, Ticket)>,
+        (epoch, tag, writer): (u64, u64, Process),
+    ) {
+        let sent = sent.and_then(|asker| self.arrived.get(&asker));
+        let content = self.memory.written(guard, sent);
+        self.say(
+            to,
+            Between::Commit {
+                chunk,
+                epoch,
+                tag,
+                writer,
+                content,
+            },
+        );
+    }
+
+    /// A commit of another server is the content, or is refused.
+    pub(super) fn take_from(&mut self, from: Process, chunk: ChunkId, is_adopted: bool) {
+        match (self.others.arrived.remove(&(from, chunk)), is_adopted) {
+            (Some(arrived), true) => self.memory.adopt_from(chunk, arrived),
+            (Some(arrived), false) => self.memory.drop_arrived(arrived),
+            (None, _) => {}
+        }
+    }
+
+    pub(super) fn drop_copy(&mut self, chunk: ChunkId) {
+        self.others.copies.remove(&chunk);
+        self.memory.free(chunk);
+    }
+
+    /// Drops copies that nobody uses, the longest unused first, if there are too many bytes.
+    fn evict(&mut self) {
+        let copied = |others: &Others| others.copies.values().map(|copy| copy.bytes).sum::<u64>();
+        if copied(&self.others) <= self.others.limit {
+            return;
+        }
+        let idle = self.server.idle_copies();
+        let idle =
+            idle.filter_map(|(chunk, _)| Some((self.others.copies.get(&chunk)?.used, chunk)));
+        let mut idle: Vec<_> = idle.collect();
+        idle.sort_unstable();
+        for (_, chunk) in idle {
+            if copied(&self.others) <= self.others.limit {
+                return;
+            }
+            self.counters.evicted += 1;
+            self.on_event(ServerEvent::Evict(chunk));
+        }
+    }
+
+    /// Ends copies that may not be valid any more, before anything else is handled; and renews
+    /// leases.
+    pub(super) fn keep_leases(&mut self) {
+        let now = self.fabric.now();
+        let over = self.others.valid.extract_if(.., |_, until| *until <= now);
+        let over: Vec<Process> = over.map(|(home, _)| home).collect();
+        for home in over {
+            tracing::warn!(%home, "a server of chunks does not answer: copies of its chunks are void");
+            self.on_event(ServerEvent::Void(home));
+        }
+        if now.saturating_sub(self.others.renewed) < RENEW || self.others.valid.is_empty() {
+            return;
+        }
+        self.others.renewed = now;
+        let homes = self.server.homes();
+        self.others.valid.retain(|home, _| homes.contains(home));
+        for home in self.others.valid.keys().copied().collect::<Vec<_>>() {
+            let at = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+            self.say(home, Between::Renew { at });
+        }
+    }
+
+    /// A server is lost.
+    pub(super) fn forget_server(&mut self, process: Process) {
+        // When it was heard of last counts as long as its clients may read its copies.
+        self.others.valid.remove(&process);
+        let arrived = self.others.arrived.extract_if(|(of, _), _| *of == process);
+        let arrived: Vec<Arrived> = arrived.map(|(_, arrived)| arrived).collect();
+        let memory: &mut Memory = &mut self.memory;
+        arrived
+            .into_iter()
+            .for_each(|arrived| memory.drop_arrived(arrived));
+    }
+}
