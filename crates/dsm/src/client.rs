@@ -51,8 +51,8 @@ pub(crate) struct Client {
     own_server: Option<ServerId>,
     /// Whether that server is lost: then the homes are asked.
     own_is_lost: AtomicBool,
-    /// In a domain of one process: the server, driven by waiting threads, and the layer that
-    /// excludes a second one.
+    /// In a domain of one process, and in a unit that is a server of the topology: the server,
+    /// driven by waiting threads, and the layer that excludes a second one.
     own: Option<Mutex<(ChunkService, Host, Layer)>>,
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
@@ -115,33 +115,33 @@ impl Drop for Asked<'_> {
 
 impl Client {
     pub(crate) fn new(fabric: &Fabric, topology: Arc<Topology>) -> Result<Client> {
-        // In a domain of one process there is no other server. A simulated domain has no name.
-        let own = match (fabric.domain(), agent::find_host(fabric)) {
-            (None, None) => {
-                let only = fabric.layer(LAYER).ok_or(Error::SecondDsm)?;
-                Some(Mutex::new((
-                    ChunkService::new(fabric),
-                    Host::default(),
-                    only,
-                )))
-            }
-            _ => None,
-        };
-        let (topology, servers) = match own {
-            Some(_) => {
-                let me = Life {
-                    peer: fabric.me(),
-                    incarnation: fabric.incarnation(),
-                };
-                let servers = BTreeMap::from([(ServerId::default(), me)]);
-                (Arc::default(), servers)
-            }
-            None => (topology, BTreeMap::new()),
-        };
         let unit = fabric.identity();
+        let id = topology.server_of(&unit.program, unit.rank);
+        // In a domain of one process there is no other server. A simulated domain has no name.
+        let is_alone = fabric.domain().is_none() && agent::find_host(fabric).is_none();
+        let topology = if is_alone { Arc::default() } else { topology };
+        let mut servers = BTreeMap::new();
+        let mut own = None;
+        if is_alone || id.is_some() {
+            let only = fabric.layer(LAYER).ok_or(Error::SecondDsm)?;
+            let service = match is_alone {
+                true => ChunkService::new(fabric),
+                false => ChunkService::join(fabric, &topology)?,
+            };
+            own = Some(Mutex::new((service, Host::default(), only)));
+            let me = Life {
+                peer: fabric.me(),
+                incarnation: fabric.incarnation(),
+            };
+            servers.insert(id.filter(|_| !is_alone).unwrap_or_default(), me);
+        }
+        let own_server = match is_alone {
+            true => None,
+            false => id.or(topology.server_for(&unit.program, unit.rank)),
+        };
         let client = Client {
             fabric: fabric.clone(),
-            own_server: topology.server_for(&unit.program, unit.rank),
+            own_server,
             own_is_lost: AtomicBool::new(false),
             topology,
             servers: Mutex::new(servers),

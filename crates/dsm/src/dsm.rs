@@ -25,7 +25,9 @@ impl Dsm {
         Dsm::join_with(fabric, Topology::of_process())
     }
 
-    /// As [`Dsm::join`], with a topology, which is the same in all processes.
+    /// As [`Dsm::join`], with a topology, which is the same in all processes. A unit that is one of
+    /// its servers serves while it calls or waits: what the chunks of which it is the home are asked
+    /// for waits otherwise. They end with it.
     ///
     /// # Errors
     /// As [`Dsm::join`].

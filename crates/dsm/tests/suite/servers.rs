@@ -506,3 +506,46 @@ fn together(dsm: &Dsm, _: u32) -> Outcome {
 }
 
 everywhere!(guards_of_several_servers_do_not_lock_up, runs(together));
+
+/// Clients 0 and 1 are servers themselves, beside the agent's.
+const OF_CLIENTS: &str = r#"
+    [[server]]
+    name = "gateway"
+    [[server]]
+    name = "left"
+    program = "client"
+    rank = 0
+    [[server]]
+    name = "right"
+    program = "client"
+    rank = 1
+    [[client]]
+    program = "client"
+    ranks = [2]
+    server = "left"
+    [[chunk]]
+    name = "left*"
+    home = "left"
+    [[chunk]]
+    name = "right*"
+    home = "right"
+    [[chunk]]
+    name = "gateway*"
+    home = "gateway"
+"#;
+
+/// As [`runs`], where clients are servers. They stay until the last one has nothing to do with them.
+fn hosts(body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let units = programs(&[("client", 4)]).services(vec![STARTER]);
+        units.mask(mask).run(name, |fabric: &Fabric, _: &[PeerId]| {
+            let topology = Topology::parse(OF_CLIENTS).expect("it is valid");
+            let dsm = Dsm::join_with(fabric, Arc::new(topology))?;
+            body(&dsm, fabric.identity().rank)?;
+            meet(&dsm)
+        });
+    }
+}
+
+everywhere!(clients_may_be_servers, hosts(all_write));
+everywhere!(clients_that_are_servers_tell_of_commits, hosts(told));
