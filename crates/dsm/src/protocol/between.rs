@@ -11,7 +11,10 @@
 //!   Renew ----------------------------------> the copies of that server stay valid
 //!   <-------------------------------- Renewed for a lease from when the request was sent
 //! ```
-//! They are notes, and those of two servers arrive in the order in which they were sent.
+//! They are notes, and those of two servers arrive in the order in which they were sent. When the
+//! lease of a server is over, its copies of the chunks of that home are void, and another *term*
+//! begins: [`Between::Void`]. What the home sends before it hears of that is ignored, except the fate
+//! of a commit.
 
 use super::{Access, ChunkId, Content, Process, Version};
 use serde::{Deserialize, Serialize};
@@ -32,6 +35,12 @@ pub enum Between {
         chunk: ChunkId,
         /// Whether I keep a copy for reading.
         keeps: bool,
+    },
+    /// My copies of your chunks are void, and so is all that you have sent me before you hear of it,
+    /// except the fate of a commit.
+    Void {
+        /// How often that has happened.
+        term: u64,
     },
     /// A client of mine has written the next version.
     Commit {
@@ -65,6 +74,8 @@ pub enum Between {
         tag: u64,
         /// What your commits must name.
         epoch: u64,
+        /// The last term that you have told me.
+        term: u64,
         /// The content. It stays where it is until you give the copy up.
         content: Content,
     },
@@ -74,6 +85,8 @@ pub enum Between {
         chunk: ChunkId,
         /// What may be left to you.
         keeps: Option<Access>,
+        /// The last term that you have told me.
+        term: u64,
     },
     /// Your commit is this version.
     Committed {
@@ -84,11 +97,6 @@ pub enum Between {
     },
     /// Your commit came too late, or there is no memory for it: nothing is committed.
     Fenced {
-        /// The chunk.
-        chunk: ChunkId,
-    },
-    /// You were not heard of for longer than your lease: your copy is not valid any more.
-    Void {
         /// The chunk.
         chunk: ChunkId,
     },
@@ -118,7 +126,7 @@ impl Between {
     /// Returns the chunk that the message is about.
     pub fn chunk(&self) -> Option<ChunkId> {
         match self {
-            Between::Renew { .. } | Between::Renewed { .. } => None,
+            Between::Void { .. } | Between::Renew { .. } | Between::Renewed { .. } => None,
             Between::Ask { chunk, .. }
             | Between::Recalled { chunk, .. }
             | Between::Commit { chunk, .. }
@@ -127,7 +135,6 @@ impl Between {
             | Between::Recall { chunk, .. }
             | Between::Committed { chunk, .. }
             | Between::Fenced { chunk }
-            | Between::Void { chunk }
             | Between::AtHome { chunk }
             | Between::Freed { chunk } => Some(*chunk),
         }

@@ -264,6 +264,8 @@ pub struct Cache {
     queue: VecDeque<Waiting>,
     opening: Opening,
     is_evicted: bool,
+    /// Whether the copy is dropped as soon as a commit that is on its way has been answered.
+    is_void: bool,
 }
 
 /// Whether clients may take read guards themselves.
@@ -381,9 +383,9 @@ impl Cache {
             CacheEvent::Void => {
                 self.readers.clear();
                 self.abort(|_| true, actions);
-                // What was asked for may be forgotten. The home ignores that this is carried out.
-                self.asked = None;
-                self.recall = self.held.map(|_| None);
+                // The home has forgotten what was asked for, and what it has recalled.
+                (self.asked, self.recall) = (None, None);
+                self.is_void = self.held.is_some();
             }
             CacheEvent::AtHome => {
                 self.asked = None;
@@ -415,7 +417,7 @@ impl Cache {
     /// Opens the copy if nobody waits.
     fn open(&mut self, actions: &mut Vec<CacheAction>) {
         let is_idle = self.queue.is_empty() && self.recall.is_none() && self.writer.is_none();
-        let is_idle = is_idle && !self.is_evicted;
+        let is_idle = is_idle && !self.is_evicted && !self.is_void;
         if is_idle && self.held.is_some() && self.opening == Opening::Closed {
             self.opening = Opening::Open;
             let (version, tag) = (self.version, self.tag);
@@ -497,7 +499,7 @@ impl Cache {
                 actions.push(CacheAction::Adopt { guard });
             }
             None => {
-                self.held = None;
+                (self.held, self.is_void) = (None, false);
                 actions.push(CacheAction::Discard { guard });
             }
         }
@@ -537,6 +539,13 @@ impl Cache {
 
     /// Carries out a recall, and gives guards, as far as possible.
     fn advance(&mut self, next: &mut GuardId, actions: &mut Vec<CacheAction>) {
+        if self.is_void {
+            if self.writer.is_some() || !self.is_closed(actions) {
+                return;
+            }
+            (self.held, self.is_void) = (None, false);
+            actions.push(CacheAction::Evicted);
+        }
         if let Some(keeps) = self.recall {
             let is_read = keeps.is_none() && !self.readers.is_empty();
             let is_closed = keeps.is_some() || self.is_closed(actions);

@@ -81,6 +81,10 @@ pub struct Server {
     id: ServerId,
     /// The other servers that are known.
     servers: BTreeMap<ServerId, Process>,
+    /// How often copies of the chunks of a home have become void here; and at other servers, of the
+    /// chunks of this one, as they say.
+    terms: BTreeMap<Process, u64>,
+    terms_of: BTreeMap<Process, u64>,
     names: BTreeMap<String, ChunkId>,
     chunks: BTreeMap<ChunkId, Chunk>,
     next_chunk: ChunkId,
@@ -110,6 +114,8 @@ impl Server {
             me,
             id,
             servers: BTreeMap::new(),
+            terms: BTreeMap::new(),
+            terms_of: BTreeMap::new(),
             names: BTreeMap::new(),
             chunks: BTreeMap::new(),
             next_chunk: ChunkId(id.first_number()),

@@ -121,6 +121,10 @@ impl Server {
                     }
                 }
             }
+            Between::Void { term } => {
+                self.terms_of.insert(from, term);
+                self.fence_server(from, actions);
+            }
             Between::Unfollow { chunk } => {
                 if let Some(home) = self.home(chunk) {
                     home.followers.remove(&from);
@@ -130,7 +134,6 @@ impl Server {
             | Between::Recall { .. }
             | Between::Committed { .. }
             | Between::Fenced { .. }
-            | Between::Void { .. }
             | Between::AtHome { .. }
             | Between::Freed { .. } => self.hear_home(from, message, actions),
             // About time and the network, which this machine does not know.
@@ -161,8 +164,12 @@ impl Server {
                 version,
                 tag,
                 epoch,
+                term,
                 ..
             } => {
+                if term != self.term(from) {
+                    return; // It may have been taken back meanwhile.
+                }
                 if let Some(found) = self.chunks.get_mut(&chunk) {
                     found.bytes = bytes;
                 }
@@ -173,10 +180,10 @@ impl Server {
                     epoch,
                 }
             }
+            Between::Recall { term, .. } if term != self.term(from) => return,
             Between::Recall { keeps, .. } => CacheEvent::Recall { keeps },
             Between::Committed { version, .. } => CacheEvent::Committed { version },
             Between::Fenced { .. } => CacheEvent::Fenced,
-            Between::Void { .. } => return self.void(chunk, actions),
             Between::AtHome { .. } => CacheEvent::AtHome,
             Between::Freed { .. } => return self.remove(chunk, &Fault::Freed, actions),
             _ => return,
@@ -196,6 +203,10 @@ impl Server {
 
     /// The copies of chunks of a home are not valid any more.
     pub(super) fn void_copies(&mut self, home: Process, actions: &mut Vec<ServerAction>) {
+        let term = self.terms.entry(home).or_default();
+        *term += 1;
+        let message = Between::Void { term: *term };
+        actions.push(ServerAction::Send { to: home, message });
         let copies = self.chunks.iter();
         let of_home = |chunk: &Chunk| matches!(chunk.side, Side::Copy { home: of } if of == home);
         let copies = copies.filter(|(_, chunk)| of_home(chunk));
@@ -205,16 +216,19 @@ impl Server {
         }
     }
 
-    /// Takes back what a server has, which does not answer: it is told when it goes on.
+    /// Returns how often copies of the chunks of a home have become void.
+    pub(super) fn term(&self, home: Process) -> u64 {
+        self.terms.get(&home).copied().unwrap_or(0)
+    }
+
+    /// Takes back what a server has: its copies are void, as it says, or because it does not answer
+    /// and its lease is over. Then it says so before anything else when it goes on.
     pub(super) fn fence_server(&mut self, server: Process, actions: &mut Vec<ServerAction>) {
         let is_gone = !self.is_server(server);
         for chunk in self.chunks_of(server) {
             if is_gone && let Some(home) = self.home(chunk) {
                 home.servers.remove(&server);
             }
-            let message = Between::Void { chunk };
-            let to = server;
-            actions.push(ServerAction::Send { to, message });
             self.at_directory(chunk, DirectoryEvent::Lost { server }, actions);
         }
     }
@@ -226,6 +240,8 @@ impl Server {
             return;
         }
         self.servers.retain(|_, process| *process != server);
+        self.terms.remove(&server);
+        self.terms_of.remove(&server);
         for chunk in self.chunks_of(server) {
             if let Some(home) = self.home(chunk) {
                 home.followers.remove(&server);

@@ -307,7 +307,11 @@ impl Server {
                 DirectoryAction::Recall { to, keeps } => (
                     to,
                     CacheEvent::Recall { keeps },
-                    Between::Recall { chunk: id, keeps },
+                    Between::Recall {
+                        chunk: id,
+                        keeps,
+                        term: self.terms_of.get(&to).copied().unwrap_or(0),
+                    },
                 ),
                 DirectoryAction::Grant {
                     to,
@@ -330,6 +334,7 @@ impl Server {
                         version,
                         tag,
                         epoch,
+                        term: self.terms_of.get(&to).copied().unwrap_or(0),
                         content: Content::Zeros,
                     },
                 ),

@@ -1,6 +1,6 @@
-//! A server and its clients in one thread, with a clock and a network of their own. A seed decides
-//! what the clients do, how long messages take, and who is stopped or killed when. The same
-//! [`Server`] runs in production.
+//! One to three servers and their clients in one thread, with a clock and a network of their own. A
+//! seed decides what the clients do, how long messages take, and who is stopped or killed when. The
+//! same [`Server`] runs in production.
 //!
 //! What is checked:
 //! * A version is what one writer has written, whole: contents are numbers that are never used
@@ -10,21 +10,24 @@
 //! * What a reader gets is the last committed version at that moment.
 //! * Events come in order, each once, with their tags and contents; what is missed is counted.
 //! * A version is taken once.
+//! * A copy has the content of its version. A server whose lease is over is not waited for, and
+//!   nothing that it gives or commits after that is taken for valid.
 //! * When the faults are over, every request is answered by its deadline; when all clients are
 //!   gone, nothing of them is left.
 
 use super::world::process;
 use crate::protocol::server::{Server, ServerAction, ServerEvent};
 use crate::protocol::{
-    Answer, ChunkId, Fault, GuardId, Kind, Mode, Op, Policy, Process, Protocol, PutFrom, Request,
-    ServerId, SubscriptionId, Ticket, Token, Version,
+    Answer, Between, ChunkId, Content, Fault, GuardId, Kind, Mode, Op, Policy, Process, Protocol,
+    PutFrom, Request, ServerId, SubscriptionId, Ticket, Token, Version,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What a version contains: its number is never used again.
 type Value = u64;
 
-const CHUNKS: u64 = 3;
+/// Chunks of each server, at most.
+const CHUNKS: usize = 3;
 
 /// Milliseconds that a stopped client may keep others waiting.
 const LEASE: u64 = 200;
@@ -60,6 +63,8 @@ impl Random {
 enum ToClient {
     Answer(Ticket, Answer),
     Given {
+        /// The server.
+        at: usize,
         ticket: Ticket,
         chunk: ChunkId,
         guard: GuardId,
@@ -79,7 +84,7 @@ enum ToClient {
 /// What a client waits for.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
-    Guard(Mode),
+    Guard(ChunkId, Mode),
     Take(ChunkId),
     /// What is written.
     Write(ChunkId, Value),
@@ -89,6 +94,8 @@ enum Asked {
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
+    /// The server that gave it.
+    at: usize,
     chunk: ChunkId,
     mode: Mode,
 }
@@ -107,6 +114,8 @@ struct Subscribed {
 #[derive(Debug)]
 struct Client {
     me: Process,
+    /// Its own server.
+    near: Option<usize>,
     asked: BTreeMap<Ticket, Asked>,
     held: BTreeMap<GuardId, Held>,
     drafts: BTreeMap<GuardId, ChunkId>,
@@ -122,9 +131,10 @@ struct Client {
 }
 
 impl Client {
-    fn new(me: Process) -> Client {
+    fn new(me: Process, near: Option<usize>) -> Client {
         Client {
             me,
+            near,
             asked: BTreeMap::new(),
             held: BTreeMap::new(),
             drafts: BTreeMap::new(),
@@ -138,28 +148,59 @@ impl Client {
         }
     }
 
+    /// Returns the server that it asks for guards.
+    fn asks(&self, chunk: ChunkId) -> usize {
+        self.near.unwrap_or(home(chunk))
+    }
+
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 }
 
-/// Requests under way, from one client: they arrive in order.
+fn home(chunk: ChunkId) -> usize {
+    usize::from(chunk.home().0)
+}
+
+/// Requests under way, from one client to one server: they arrive in order.
 type Line = VecDeque<(u64, Option<Ticket>, Request)>;
+
+/// A message between servers, with the content and the guard under which it was written.
+#[derive(Debug)]
+struct Said {
+    at: u64,
+    message: Between,
+    content: Option<(Value, Option<GuardId>)>,
+}
 
 struct Simulation {
     random: Random,
     now: u64,
-    server: Server,
+    servers: Vec<Server>,
+    chunks: Vec<ChunkId>,
     clients: Vec<Client>,
-    lines: BTreeMap<Process, Line>,
+    lines: BTreeMap<(Process, usize), Line>,
+    between: BTreeMap<(usize, usize), VecDeque<Said>>,
+    /// When a server was stopped; and the homes that have fenced it since.
+    stopped: BTreeMap<usize, u64>,
+    /// The clients that died meanwhile.
+    unheard: BTreeMap<usize, Vec<Process>>,
+    /// The servers that requests were sent to.
+    asked_at: BTreeMap<(Process, Ticket), usize>,
+    voided: BTreeSet<(usize, usize)>,
+    /// The contents of copies, and of commits of other servers.
+    copies: BTreeMap<(usize, ChunkId), Value>,
+    commit_of: BTreeMap<(usize, usize, ChunkId), (Value, Option<GuardId>)>,
+    /// The chunks that are written at their homes, as clients have heard.
+    at_home: BTreeSet<ChunkId>,
     /// All versions of the chunks, with their tags.
     commits: BTreeMap<ChunkId, Vec<(Value, u64)>>,
     /// What was written under guards and drafts, in place, and what requests have brought.
     written: BTreeMap<GuardId, Value>,
     arrived: BTreeMap<(Process, Ticket), Value>,
-    open: BTreeMap<ChunkId, Version>,
-    closing: BTreeSet<ChunkId>,
+    open: BTreeMap<(usize, ChunkId), Version>,
+    closing: BTreeSet<(usize, ChunkId)>,
     /// Own guards that are not waited for any more.
     fenced_own: BTreeSet<(Process, ChunkId)>,
     fenced: BTreeSet<GuardId>,
@@ -174,14 +215,30 @@ impl Simulation {
     fn new(seed: u64) -> Simulation {
         let mut random = Random(seed);
         let count = 2 + random.below(4) as usize;
+        let servers = 1 + random.below(3) as usize;
+        let near = |random: &mut Random| {
+            let near = random.below(1 + servers as u64) as usize;
+            (near < servers).then_some(near)
+        };
         let mut simulation = Simulation {
-            random,
             now: 0,
-            server: Server::new(process(0), ServerId::default()),
-            clients: (1..=count)
-                .map(|number| Client::new(process(number)))
+            servers: (0..servers)
+                .map(|at| Server::new(process(at), ServerId(at as u16)))
                 .collect(),
+            chunks: Vec::new(),
+            clients: (1..=count)
+                .map(|number| Client::new(process(10 + number), near(&mut random)))
+                .collect(),
+            random,
             lines: BTreeMap::new(),
+            between: BTreeMap::new(),
+            stopped: BTreeMap::new(),
+            unheard: BTreeMap::new(),
+            asked_at: BTreeMap::new(),
+            voided: BTreeSet::new(),
+            copies: BTreeMap::new(),
+            commit_of: BTreeMap::new(),
+            at_home: BTreeSet::new(),
             commits: BTreeMap::new(),
             written: BTreeMap::new(),
             arrived: BTreeMap::new(),
@@ -194,7 +251,18 @@ impl Simulation {
             value: 0,
             trace: Vec::new(),
         };
+        for at in 0..servers {
+            for other in (0..servers).filter(|other| *other != at) {
+                let (server, process) = (ServerId(other as u16), process(other));
+                simulation.event(at, ServerEvent::Known { server, process });
+            }
+        }
         for number in 0..CHUNKS {
+            let at = number % servers;
+            let protocol = match simulation.random.is(30) {
+                true => Protocol::Update,
+                false => Protocol::HomeMesi,
+            };
             let open = Request::Open {
                 name: format!("chunk {number}"),
                 kind: Kind {
@@ -202,15 +270,23 @@ impl Simulation {
                     size: 8,
                 },
                 bytes: Some(16),
-                protocol: Protocol::default(),
+                protocol,
                 timeout: 0,
             };
-            simulation.commits.insert(ChunkId(number), Vec::new());
-            simulation.event(ServerEvent::Request {
-                from: process(1),
-                ticket: Some(Ticket(number)),
-                request: open,
-            });
+            let chunk = ChunkId(ServerId(at as u16).first_number() + (number / servers) as u64);
+            simulation.chunks.push(chunk);
+            simulation.commits.insert(chunk, Vec::new());
+            if protocol == Protocol::Update {
+                simulation.at_home.insert(chunk);
+            }
+            simulation.event(
+                at,
+                ServerEvent::Request {
+                    from: simulation.clients[0].me,
+                    ticket: Some(Ticket(number as u64)),
+                    request: open,
+                },
+            );
         }
         for client in &mut simulation.clients {
             client.in_box.clear();
@@ -226,14 +302,65 @@ impl Simulation {
         self.trace.push(line);
     }
 
-    fn event(&mut self, event: ServerEvent) {
-        self.say(|| format!("server <- {event:?}"));
+    fn event(&mut self, at: usize, event: ServerEvent) {
+        self.say(|| format!("server {at} <- {event:?}"));
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
-            for action in self.server.on_event(self.now, event) {
+            for action in self.servers[at].on_event(self.now, event) {
                 self.say(|| format!("   {action:?}"));
-                events.extend(self.act(action));
+                events.extend(self.act(at, action));
             }
+        }
+    }
+
+    /// Says something to another server.
+    fn tell(
+        &mut self,
+        from: usize,
+        to: Process,
+        message: Between,
+        content: Option<(Value, Option<GuardId>)>,
+    ) {
+        let delay = self.random.below(20);
+        let line = self.between.entry((from, to.peer.0 as usize)).or_default();
+        let after = line.back().map_or(0, |said| said.at);
+        line.push_back(Said {
+            at: after.max(self.now + delay),
+            message,
+            content,
+        });
+    }
+
+    /// The first message of a server to another one arrives.
+    fn server_hears(&mut self, from: usize, at: usize) {
+        let Some(said) = self
+            .between
+            .get_mut(&(from, at))
+            .and_then(VecDeque::pop_front)
+        else {
+            return;
+        };
+        let Said {
+            message, content, ..
+        } = said;
+        match (&message, content) {
+            (Between::Grant { chunk, .. }, Some((value, _))) => {
+                self.copies.insert((at, *chunk), value);
+            }
+            (Between::Commit { chunk, .. }, Some(content)) => {
+                self.commit_of.insert((at, from, *chunk), content);
+            }
+            _ => {}
+        }
+        let from = process(from);
+        self.event(at, ServerEvent::Between { from, message });
+    }
+
+    /// Returns the content of a chunk at a server.
+    fn content(&self, at: usize, chunk: ChunkId) -> Value {
+        match home(chunk) == at {
+            true => self.present(chunk).1,
+            false => self.copies.get(&(at, chunk)).copied().unwrap_or(0),
         }
     }
 
@@ -253,7 +380,7 @@ impl Simulation {
     }
 
     /// Does what the service does with an action, and checks it.
-    fn act(&mut self, action: ServerAction) -> Option<ServerEvent> {
+    fn act(&mut self, at: usize, action: ServerAction) -> Option<ServerEvent> {
         match action {
             ServerAction::Answer { to, ticket, answer } => {
                 self.arrived.remove(&(to, ticket));
@@ -269,11 +396,43 @@ impl Simulation {
                 self.send(to, ToClient::Answer(ticket, Answer::Failed(late)));
             }
             ServerAction::Create { .. } => {}
-            ServerAction::Send { .. }
-            | ServerAction::Forward { .. }
-            | ServerAction::AdoptFrom { .. }
-            | ServerAction::DropFrom { .. }
-            | ServerAction::DropCopy { .. } => unreachable!("there is one server"),
+            ServerAction::Send { to, message } => {
+                let content = match &message {
+                    Between::Grant { chunk, .. } => Some((self.present(*chunk).1, None)),
+                    _ => None,
+                };
+                self.tell(at, to, message, content);
+            }
+            ServerAction::Forward {
+                to,
+                chunk,
+                guard,
+                sent,
+                epoch,
+                tag,
+                writer,
+            } => {
+                let brought = sent.and_then(|asker| self.arrived.get(&asker));
+                let value = brought.or_else(|| self.written.get(&guard)).copied();
+                let value = value.expect("a commit has a content");
+                let message = Between::Commit {
+                    chunk,
+                    epoch,
+                    tag,
+                    writer,
+                    content: Content::Zeros,
+                };
+                self.tell(at, to, message, Some((value, Some(guard))));
+            }
+            ServerAction::AdoptFrom { from, chunk } => {
+                let commit = self.commit_of.remove(&(at, from.peer.0 as usize, chunk));
+                let (value, guard) = commit.expect("a commit has a content");
+                self.commits_now(chunk, guard.expect("a commit has a guard"), value);
+            }
+            ServerAction::DropFrom { from, chunk } => {
+                _ = self.commit_of.remove(&(at, from.peer.0 as usize, chunk));
+            }
+            ServerAction::DropCopy { chunk } => _ = self.copies.remove(&(at, chunk)),
             ServerAction::Give {
                 to,
                 ticket,
@@ -284,13 +443,21 @@ impl Simulation {
             } => {
                 let present = self.present(chunk);
                 assert_eq!(version, present.0, "not the last version of {chunk:?}");
-                self.fenced_own.remove(&(to, chunk));
+                assert_eq!(self.content(at, chunk), present.1, "not its content");
+                if self
+                    .clients
+                    .iter()
+                    .any(|one| one.me == to && one.asks(chunk) == at)
+                {
+                    self.fenced_own.remove(&(to, chunk));
+                }
                 if self.takes.contains(&(to, ticket)) {
                     assert!(self.taken.insert((chunk, version)), "taken twice");
                 }
                 self.send(
                     to,
                     ToClient::Given {
+                        at,
                         ticket,
                         chunk,
                         guard,
@@ -319,7 +486,7 @@ impl Simulation {
                 self.value += 1;
                 self.arrived.insert((to, ticket), self.value);
             }
-            ServerAction::Adopt { chunk, guard, sent } => self.adopt(chunk, guard, sent),
+            ServerAction::Adopt { chunk, guard, sent } => self.adopt(at, chunk, guard, sent),
             ServerAction::Discard { guard, .. } => _ = self.written.remove(&guard),
             ServerAction::Tell { chunk, telling } => {
                 let last = telling.events.last().map(|event| event.version);
@@ -344,32 +511,60 @@ impl Simulation {
             ServerAction::Took { .. } | ServerAction::Free { .. } => {}
             ServerAction::Open { chunk, version } => {
                 assert_eq!(version, self.present(chunk).0);
-                self.open.insert(chunk, version);
+                self.open.insert((at, chunk), version);
             }
             ServerAction::Close { chunk } => {
-                self.open.remove(&chunk);
-                self.closing.insert(chunk);
-                return self.drained(chunk);
+                self.open.remove(&(at, chunk));
+                self.closing.insert((at, chunk));
+                return self.drained(at, chunk);
             }
         }
         None
     }
 
-    fn has_own(&self, chunk: ChunkId) -> bool {
+    fn has_own(&self, at: usize, chunk: ChunkId) -> bool {
         self.clients.iter().any(|client| {
             let count = client.own.get(&chunk).copied().unwrap_or(0);
-            count > 0 && !self.fenced_own.contains(&(client.me, chunk))
+            let is_here = client.asks(chunk) == at;
+            is_here && count > 0 && !self.fenced_own.contains(&(client.me, chunk))
         })
     }
 
-    fn drained(&mut self, chunk: ChunkId) -> Option<ServerEvent> {
-        if self.has_own(chunk) || !self.closing.remove(&chunk) {
+    fn drained(&mut self, at: usize, chunk: ChunkId) -> Option<ServerEvent> {
+        if self.has_own(at, chunk) || !self.closing.remove(&(at, chunk)) {
             return None;
         }
         Some(ServerEvent::Closed(chunk))
     }
 
-    fn adopt(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<(Process, Ticket)>) {
+    fn all_drained(&mut self) {
+        let closing = self.closing.clone().into_iter();
+        let stopped = self.stopped.clone();
+        for (at, chunk) in closing.filter(|(at, _)| !stopped.contains_key(at)) {
+            let closed = self.drained(at, chunk);
+            closed.into_iter().for_each(|event| self.event(at, event));
+        }
+    }
+
+    /// What was written is the content of a server.
+    fn adopt(
+        &mut self,
+        at: usize,
+        chunk: ChunkId,
+        guard: GuardId,
+        sent: Option<(Process, Ticket)>,
+    ) {
+        let brought = sent.and_then(|asker| self.arrived.remove(&asker));
+        let value = brought.or_else(|| self.written.remove(&guard));
+        let value = value.expect("a commit has a content");
+        match home(chunk) == at {
+            true => self.commits_now(chunk, guard, value),
+            false => _ = self.copies.insert((at, chunk), value),
+        }
+    }
+
+    /// A version is committed at its home.
+    fn commits_now(&mut self, chunk: ChunkId, guard: GuardId, value: Value) {
         assert!(
             !self.fenced.contains(&guard),
             "a fenced guard has committed"
@@ -394,9 +589,6 @@ impl Simulation {
                 );
             }
         }
-        let brought = sent.and_then(|asker| self.arrived.remove(&asker));
-        let value = brought.or_else(|| self.written.remove(&guard));
-        let value = value.expect("a commit has a content");
         let all = self.commits.get_mut(&chunk).expect("a chunk");
         assert!(
             all.iter().all(|(old, _)| *old != value),
@@ -407,7 +599,7 @@ impl Simulation {
 
     /// Lets one client do something.
     fn client_acts(&mut self, which: usize) {
-        let chunk = ChunkId(self.random.below(CHUNKS));
+        let chunk = self.chunks[self.random.below(CHUNKS as u64) as usize];
         let what = self.random.below(100);
         let timeout = match self.random.is(20) {
             true => self.random.below(50),
@@ -432,7 +624,7 @@ impl Simulation {
                     in_place: mode == Mode::Write,
                     timeout,
                 };
-                (Asked::Guard(mode), request)
+                (Asked::Guard(chunk, mode), request)
             }
             20..26 if can_ask => {
                 self.takes.insert((me, ticket));
@@ -496,7 +688,8 @@ impl Simulation {
                 // Gives up what it waits for.
                 if let Some(ticket) = self.random.of(&tickets) {
                     self.clients[which].asked.remove(&ticket);
-                    self.ask(me, None, Request::Forget { ticket });
+                    let at = self.asked_at[&(me, ticket)];
+                    self.ask(me, at, None, Request::Forget { ticket });
                 }
                 return;
             }
@@ -535,7 +728,15 @@ impl Simulation {
             _ => return,
         };
         self.clients[which].asked.insert(ticket, asked);
-        self.ask(me, Some(ticket), request);
+        let at = match &request {
+            Request::Acquire {
+                mode: Mode::Write, ..
+            } if self.at_home.contains(&chunk) => home(chunk),
+            Request::Acquire { chunk, .. } => self.clients[which].asks(*chunk),
+            Request::Put { chunk, .. } => home(*chunk),
+            _ => home(chunk),
+        };
+        self.ask(me, at, Some(ticket), request);
     }
 
     /// Ends a guard: by a commit, or without one.
@@ -545,9 +746,9 @@ impl Simulation {
         let Some(held) = client.held.remove(&guard) else {
             return;
         };
-        let chunk = held.chunk;
+        let Held { at, chunk, .. } = held;
         if held.mode == Mode::Read || self.random.is(30) {
-            return self.ask(me, None, Request::Release { chunk, guard });
+            return self.ask(me, at, None, Request::Release { chunk, guard });
         }
         self.value += 1;
         let value = self.value;
@@ -556,7 +757,8 @@ impl Simulation {
             .asked
             .insert(ticket, Asked::Write(chunk, value));
         // Under a lock that nobody has, nothing is committed; the guard is released then.
-        let under = self.random.is(5).then_some(Token {
+        let knows_lock = home(chunk) == at && self.random.is(5);
+        let under = knows_lock.then_some(Token {
             guard: GuardId(u64::MAX),
             lock: chunk,
         });
@@ -567,16 +769,19 @@ impl Simulation {
             data: None,
             under,
         };
-        self.ask(me, Some(ticket), commit);
+        self.ask(me, at, Some(ticket), commit);
         if under.is_some() {
-            self.ask(me, None, Request::Release { chunk, guard });
+            self.ask(me, at, None, Request::Release { chunk, guard });
         }
     }
 
     /// Takes a read guard without a message, or drops such a guard.
     fn reads_itself(&mut self, which: usize, chunk: ChunkId) {
-        let open = self.open.get(&chunk).copied();
+        let at = self.clients[which].asks(chunk);
+        let open = self.open.get(&(at, chunk)).copied();
         let present = self.present(chunk).0;
+        // Its server has not been heard of for longer than its lease.
+        let is_void = self.voided.contains(&(home(chunk), at));
         let client = &mut self.clients[which];
         let (me, is_fenced) = (client.me, self.fenced_own.contains(&(client.me, chunk)));
         let known = client.known.get(&chunk).copied();
@@ -587,9 +792,9 @@ impl Simulation {
             let stale = client.stale.entry(chunk).or_default();
             *stale = stale.saturating_sub(1);
             if is_last && open.is_none() {
-                self.ask(me, None, Request::Drained { chunk });
+                self.ask(me, at, None, Request::Drained { chunk });
             }
-        } else if open.is_some() && open == known && !is_fenced {
+        } else if open.is_some() && open == known && !is_fenced && !is_void {
             assert_eq!(open, Some(present), "an old version is open");
             *own += 1;
         }
@@ -611,36 +816,45 @@ impl Simulation {
             }
             false => Request::Took { chunk, id, version },
         };
-        self.ask(me, None, note);
+        self.ask(me, home(chunk), None, note);
     }
 
-    fn ask(&mut self, from: Process, ticket: Option<Ticket>, request: Request) {
+    fn ask(&mut self, from: Process, at: usize, ticket: Option<Ticket>, request: Request) {
         let delay = self.random.below(20);
-        let line = self.lines.entry(from).or_default();
+        if let Some(ticket) = ticket {
+            self.asked_at.insert((from, ticket), at);
+        }
+        let line = self.lines.entry((from, at)).or_default();
         let after = line.back().map_or(0, |(at, ..)| *at);
         line.push_back((after.max(self.now + delay), ticket, request));
     }
 
     /// The first request of a client arrives at the server.
-    fn arrives(&mut self, from: Process) {
-        let Some((_, ticket, request)) = self.lines.get_mut(&from).and_then(VecDeque::pop_front)
+    fn arrives(&mut self, from: Process, at: usize) {
+        let Some((_, ticket, request)) = self
+            .lines
+            .get_mut(&(from, at))
+            .and_then(VecDeque::pop_front)
         else {
             return;
         };
         match request {
             Request::Drained { chunk } => {
-                let closed = self.drained(chunk);
-                closed.into_iter().for_each(|event| self.event(event));
+                let closed = self.drained(at, chunk);
+                closed.into_iter().for_each(|event| self.event(at, event));
             }
             request => {
                 if let Request::Forget { ticket } = request {
                     self.arrived.remove(&(from, ticket));
                 }
-                self.event(ServerEvent::Request {
-                    from,
-                    ticket,
-                    request,
-                });
+                self.event(
+                    at,
+                    ServerEvent::Request {
+                        from,
+                        ticket,
+                        request,
+                    },
+                );
             }
         }
     }
@@ -654,13 +868,13 @@ impl Simulation {
         self.say(|| format!("{me} <- {message:?}"));
         match message {
             ToClient::Given {
+                at,
                 ticket,
                 chunk,
                 guard,
                 version,
                 value,
-                ..
-            } => self.gets(which, ticket, (chunk, guard), (version, value)),
+            } => self.gets(which, at, ticket, (chunk, guard), (version, value)),
             ToClient::Shown(ticket) => _ = self.clients[which].asked.remove(&ticket),
             ToClient::Drafted(ticket, chunk, draft) => {
                 let client = &mut self.clients[which];
@@ -669,13 +883,27 @@ impl Simulation {
                     // It has given up, and gives the draft back, too.
                     None => {
                         let guard = draft;
-                        self.ask(me, None, Request::Release { chunk, guard });
+                        self.ask(me, home(chunk), None, Request::Release { chunk, guard });
                     }
                 }
             }
             ToClient::Answer(ticket, answer) => {
                 let asked = self.clients[which].asked.remove(&ticket);
                 match (answer, asked) {
+                    (Answer::Failed(Fault::AtHome), Some(Asked::Guard(chunk, mode))) => {
+                        self.at_home.insert(chunk);
+                        self.clients[which]
+                            .asked
+                            .insert(ticket, Asked::Guard(chunk, mode));
+                        let again = Request::Acquire {
+                            chunk,
+                            mode,
+                            in_place: true,
+                            timeout: 5_000,
+                        };
+                        self.ask(me, home(chunk), Some(ticket), again);
+                    }
+                    (Answer::Failed(Fault::AtHome), None) => {}
                     (Answer::Committed { version, .. }, Some(Asked::Write(chunk, value))) => {
                         let all = &self.commits[&chunk];
                         let at = all.get(version.0 as usize - 1);
@@ -737,6 +965,7 @@ impl Simulation {
     fn gets(
         &mut self,
         which: usize,
+        at: usize,
         ticket: Ticket,
         (chunk, guard): (ChunkId, GuardId),
         (version, value): (Version, Value),
@@ -744,7 +973,7 @@ impl Simulation {
         let client = &mut self.clients[which];
         let asked = client.asked.remove(&ticket);
         let mode = match asked {
-            Some(Asked::Guard(mode)) => mode,
+            Some(Asked::Guard(_, mode)) => mode,
             Some(Asked::Take(_)) => Mode::Read,
             // The server hears that it has given up, and ends the guard.
             _ => return,
@@ -752,8 +981,10 @@ impl Simulation {
         if self.fenced.contains(&guard) {
             return;
         }
-        client.held.insert(guard, Held { chunk, mode });
-        client.known.insert(chunk, version);
+        client.held.insert(guard, Held { at, chunk, mode });
+        if client.asks(chunk) == at {
+            client.known.insert(chunk, version);
+        }
         let all = &self.commits[&chunk];
         assert_eq!(Version(all.len() as u64), version, "written under a guard");
         assert_eq!(all.last().map_or(0, |(last, _)| *last), value);
@@ -770,71 +1001,153 @@ impl Simulation {
     fn dies(&mut self, which: usize) {
         let me = self.clients[which].me;
         self.say(|| format!("{me} dies"));
-        let sent = self
-            .random
-            .below(1 + self.lines.get(&me).map_or(0, VecDeque::len) as u64);
-        for _ in 0..sent {
-            self.arrives(me);
+        for at in 0..self.servers.len() {
+            let is_stopped = self.stopped.contains_key(&at);
+            let line = self.lines.get(&(me, at)).filter(|_| !is_stopped);
+            let line = line.map_or(0, VecDeque::len);
+            let sent = self.random.below(1 + line as u64);
+            for _ in 0..sent {
+                self.arrives(me, at);
+            }
+            self.lines.remove(&(me, at));
         }
-        self.lines.remove(&me);
-        self.arrived.retain(|(of, _), _| *of != me);
+        if self.stopped.is_empty() {
+            self.arrived.retain(|(of, _), _| *of != me);
+        }
         let next = Process {
             incarnation: me.incarnation + 1,
             ..me
         };
-        self.clients[which] = Client::new(next);
+        self.clients[which] = Client::new(next, self.clients[which].near);
         self.fenced_own.retain(|(of, _)| *of != me);
-        self.event(ServerEvent::Lost(me));
-        for chunk in self.closing.clone() {
-            let closed = self.drained(chunk);
-            closed.into_iter().for_each(|event| self.event(event));
+        for at in 0..self.servers.len() {
+            match self.stopped.contains_key(&at) {
+                true => self.unheard.entry(at).or_default().push(me),
+                false => self.event(at, ServerEvent::Lost(me)),
+            }
         }
+        self.all_drained();
     }
 
     /// The leases of clients that are stopped and keep others waiting end.
-    fn fence(&mut self) {
+    fn fence(&mut self, at: usize) {
         for which in 0..self.clients.len() {
             let me = self.clients[which].me;
             if !self.clients[which].is_stopped {
                 continue;
             }
-            let blocks = self.server.blockers().any(|(chunk, holder)| match holder {
-                Some(holder) => holder == me,
-                None => self.clients[which]
-                    .own
-                    .get(&chunk)
-                    .is_some_and(|own| *own > 0),
-            });
+            let blocks = self.servers[at]
+                .blockers()
+                .any(|(chunk, holder)| match holder {
+                    Some(holder) => holder == me,
+                    None => {
+                        let client = &self.clients[which];
+                        let has_own = client.own.get(&chunk).is_some_and(|own| *own > 0);
+                        client.asks(chunk) == at && has_own
+                    }
+                });
             if !blocks {
                 continue;
             }
             // Guards whose commits have arrived are not ended; this one has only sent them.
-            let held: Vec<_> = self.clients[which].held.keys().copied().collect();
-            self.fenced.extend(held);
-            for (_, message) in &self.clients[which].in_box {
-                if let ToClient::Given { guard, .. } = message {
-                    self.fenced.insert(*guard);
-                }
-            }
+            self.fence_guards(which, at, |_| true);
             for subscribed in self.clients[which].subscribed.values_mut() {
-                subscribed.is_fenced = true;
+                subscribed.is_fenced |= home(subscribed.chunk) == at;
             }
-            self.event(ServerEvent::Fence(me));
-            for chunk in self.closing.clone() {
-                if self.clients[which]
-                    .own
-                    .get(&chunk)
-                    .is_some_and(|own| *own > 0)
-                {
-                    self.fenced_own.insert((me, chunk));
-                    let own = self.clients[which].own.get(&chunk).copied().unwrap_or(0);
-                    self.clients[which].stale.insert(chunk, own);
-                    self.clients[which].known.remove(&chunk);
+            self.event(at, ServerEvent::Fence(me));
+            for (of, chunk) in self.closing.clone() {
+                if of == at && self.clients[which].asks(chunk) == at {
+                    self.fence_own(which, chunk);
+                    let closed = self.drained(at, chunk);
+                    closed.into_iter().for_each(|event| self.event(at, event));
                 }
-                let closed = self.drained(chunk);
-                closed.into_iter().for_each(|event| self.event(event));
             }
         }
+    }
+
+    /// The guards that a server has given a client count for nothing any more.
+    fn fence_guards(&mut self, which: usize, at: usize, of: impl Fn(ChunkId) -> bool) {
+        let client = &self.clients[which];
+        let held = client.held.iter();
+        let held = held.filter(|(_, held)| held.at == at && of(held.chunk));
+        self.fenced.extend(held.map(|(guard, _)| *guard));
+        for (_, message) in &client.in_box {
+            if let ToClient::Given {
+                at: from,
+                chunk,
+                guard,
+                ..
+            } = message
+                && *from == at
+                && of(*chunk)
+            {
+                self.fenced.insert(*guard);
+            }
+        }
+    }
+
+    /// The read guards that a client has taken itself count for nothing any more.
+    fn fence_own(&mut self, which: usize, chunk: ChunkId) {
+        let client = &mut self.clients[which];
+        let own = client.own.get(&chunk).copied().unwrap_or(0);
+        if own > 0 {
+            self.fenced_own.insert((client.me, chunk));
+            client.stale.insert(chunk, own);
+            client.known.remove(&chunk);
+        }
+    }
+
+    /// A home takes its chunks back from servers that are stopped for longer than their leases.
+    fn fence_servers(&mut self, at: usize) {
+        let blocking = self.servers[at].blocking_servers();
+        for server in blocking {
+            let other = server.peer.0 as usize;
+            let since = self.stopped.get(&other);
+            if since.is_none_or(|since| self.now < since + LEASE) {
+                continue;
+            }
+            for which in 0..self.clients.len() {
+                self.fence_guards(which, other, |chunk| home(chunk) == at);
+                for chunk in self.chunks.clone() {
+                    if home(chunk) == at && self.clients[which].asks(chunk) == other {
+                        self.fence_own(which, chunk);
+                    }
+                }
+            }
+            self.voided.insert((at, other));
+            self.event(at, ServerEvent::FenceServer(server));
+        }
+    }
+
+    /// A server is stopped, or goes on: then it first ends copies whose leases are over.
+    fn stops_or_goes_on(&mut self, at: usize) {
+        match self.stopped.remove(&at) {
+            None => _ = self.stopped.insert(at, self.now),
+            Some(since) if self.now < since + LEASE => {}
+            Some(_) => {
+                for other in (0..self.servers.len()).filter(|other| *other != at) {
+                    for which in 0..self.clients.len() {
+                        self.fence_guards(which, at, |chunk| home(chunk) == other);
+                        for chunk in self.chunks.clone() {
+                            if home(chunk) == other && self.clients[which].asks(chunk) == at {
+                                self.fence_own(which, chunk);
+                            }
+                        }
+                    }
+                    self.voided.remove(&(other, at));
+                    self.event(at, ServerEvent::Void(process(other)));
+                }
+            }
+        }
+        if !self.stopped.contains_key(&at) {
+            for dead in self.unheard.remove(&at).unwrap_or_default() {
+                self.event(at, ServerEvent::Lost(dead));
+                if self.unheard.values().flatten().all(|other| *other != dead) {
+                    self.arrived.retain(|(of, _), _| *of != dead);
+                }
+            }
+        }
+        self.all_drained();
     }
 
     /// One step of the whole.
@@ -848,16 +1161,12 @@ impl Simulation {
             let client = &mut self.clients[which];
             client.is_stopped = !client.is_stopped;
         }
-        if self.now % LEASE < 5 {
-            self.fence();
+        let at = self.random.below(self.servers.len() as u64) as usize;
+        if has_faults && self.servers.len() > 1 && self.random.is(1) {
+            self.stops_or_goes_on(at);
         }
-        let me = self.clients[which].me;
-        let is_due = |line: &Line| line.front().is_some_and(|(at, ..)| *at <= self.now);
-        if self.lines.get(&me).is_some_and(is_due) {
-            self.arrives(me);
-        }
-        if self.server.wake_at().is_some_and(|at| at <= self.now) {
-            self.event(ServerEvent::Tick);
+        if !self.stopped.contains_key(&at) {
+            self.server_acts(at, has_faults);
         }
         if self.clients[which].is_stopped {
             return;
@@ -871,10 +1180,49 @@ impl Simulation {
         }
     }
 
+    /// A server handles what has arrived.
+    fn server_acts(&mut self, at: usize, has_faults: bool) {
+        if self.now % LEASE < 5 {
+            self.fence(at);
+        }
+        self.fence_servers(at);
+        for which in 0..self.clients.len() {
+            let me = self.clients[which].me;
+            let is_due = |line: &Line| line.front().is_some_and(|(due, ..)| *due <= self.now);
+            if self.lines.get(&(me, at)).is_some_and(is_due) {
+                self.arrives(me, at);
+            }
+        }
+        for from in 0..self.servers.len() {
+            let line = self.between.get(&(from, at));
+            let first = line.and_then(VecDeque::front);
+            if first.is_some_and(|said| said.at <= self.now) {
+                self.server_hears(from, at);
+            }
+        }
+        if self.servers[at]
+            .wake_at()
+            .is_some_and(|due| due <= self.now)
+        {
+            self.event(at, ServerEvent::Tick);
+        }
+        if has_faults && self.random.is(3) {
+            let idle: Vec<_> = self.servers[at].idle_copies().collect();
+            if let Some((chunk, _)) = self.random.of(&idle) {
+                self.event(at, ServerEvent::Evict(chunk));
+            }
+        }
+    }
+
     /// No more faults: the clients take what they are told, and end what they have.
     fn come_to_rest(&mut self) {
         for which in 0..self.clients.len() {
             self.clients[which].is_stopped = false;
+        }
+        for at in 0..self.servers.len() {
+            if self.stopped.contains_key(&at) {
+                self.stops_or_goes_on(at);
+            }
         }
         for _ in 0..20_000 {
             self.step(false);
@@ -891,12 +1239,13 @@ impl Simulation {
                 let own = self.clients[which].own.clone();
                 for (chunk, _) in own.into_iter().filter(|(_, count)| *count > 0) {
                     self.clients[which].own.insert(chunk, 0);
-                    let me = self.clients[which].me;
-                    self.ask(me, None, Request::Drained { chunk });
+                    let (me, at) = (self.clients[which].me, self.clients[which].asks(chunk));
+                    self.ask(me, at, None, Request::Drained { chunk });
                 }
             }
             let waits = self.clients.iter().any(|client| !client.asked.is_empty());
             let is_quiet = self.lines.values().all(VecDeque::is_empty)
+                && self.between.values().all(VecDeque::is_empty)
                 && self.clients.iter().all(|client| client.in_box.is_empty());
             if is_quiet && !waits {
                 return;
@@ -911,7 +1260,7 @@ impl Simulation {
                     let is_taken = self.taken.contains(&(*chunk, present));
                     assert!(present.0 == 0 || is_taken, "nobody gets {chunk:?}");
                 }
-                let at = self.server.wake_at();
+                let at = self.servers.iter().filter_map(Server::wake_at).min();
                 let at = at.expect("a request without an answer, and without a deadline");
                 self.now = self.now.max(at);
             }
@@ -924,10 +1273,16 @@ impl Simulation {
             self.step(true);
         }
         self.come_to_rest();
-        for which in 0..self.clients.len() {
-            self.event(ServerEvent::Lost(self.clients[which].me));
+        for at in 0..self.servers.len() {
+            for which in 0..self.clients.len() {
+                self.event(at, ServerEvent::Lost(self.clients[which].me));
+            }
+            assert_eq!(
+                self.servers[at].held(),
+                0,
+                "something of the clients is left"
+            );
         }
-        assert_eq!(self.server.held(), 0, "something of the clients is left");
         assert!(self.arrived.is_empty(), "{:?}", self.arrived);
     }
 }
