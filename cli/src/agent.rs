@@ -63,6 +63,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
                 .config
         }
     };
+    settings.dsm.log_settings().make_default();
     let budget = settings
         .memory
         .budget
@@ -72,8 +73,9 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         domain: args.domain.clone(),
         budget,
     };
-    run_with(&config, samite::services())
-        .with_context(|| format!("the agent of domain {}", args.domain))?;
+    let ended = run_with(&config, samite::services());
+    samite::dsm::log::flush_all();
+    ended.with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,6 +19,7 @@ mod settings;
 mod shell;
 mod style;
 mod top;
+mod trace;
 mod words;
 mod zarr;
 
@@ -44,6 +45,7 @@ Examples:
   samite programs                              the programs that come with samite
   samite ps                                    which jobs are running?
   samite top                                   what is going on in them?
+  samite trace                                 what did the last one do with its chunks?
   samite config show --origin                  all settings, and where each is from";
 
 /// One memory for many processes: runs programs that see each other's data.
@@ -68,8 +70,10 @@ enum Command {
     Programs(builtin::ProgramsArgs),
     /// List your domains and jobs that run on this machine, with their processes
     Ps(ps::PsArgs),
-    /// Watch a running domain: streams, queues, memory, who waits for whom
+    /// Watch a running domain: streams, chunks, queues, memory, who waits for whom
     Top(top::TopArgs),
+    /// Show, export and check what a run did with coherent chunks (--config dsm.log=full)
+    Trace(trace::TraceArgs),
     /// Show settings
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -132,7 +136,9 @@ struct ExecUnitArgs {
 }
 
 fn main() -> ExitCode {
-    match start() {
+    let ended = start();
+    samite::dsm::log::flush_all();
+    match ended {
         Ok(code) => code,
         Err(error) if error.is::<screen::NobodyReads>() => ExitCode::SUCCESS,
         Err(error) => {
@@ -227,6 +233,7 @@ fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> R
         Command::Ps(args) => ps::run(&args),
         Command::Config(ConfigCommand::Show(args)) => settings::show(&args),
         Command::Top(args) => top::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Schema => {
             screen::say(format_args!("{}", samite_launch::workflow_schema()))?;
             Ok(ExitCode::SUCCESS)

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, ValueEnum, ValueHint};
 use samite::config::Resolved;
+use samite::dsm::log::Level;
 use samite::stage::{Configuration, Method, Stage};
 use samite::{Fabric, FabricConfig, Identity};
 use samite_launch::{
@@ -354,6 +355,8 @@ struct Job {
     streams: Configuration,
     /// The streams that somebody is expected to open, each with the origin of its settings.
     meant: Vec<(String, String)>,
+    /// The folder of the event logs of chunks, if they are on.
+    log: Option<PathBuf>,
 }
 
 impl Job {
@@ -367,10 +370,13 @@ impl Job {
         meant.retain(|(name, _)| {
             streams.edges.is_empty() && streams.stream(name).method != Method::File
         });
+        let log = settings.config.dsm.log_settings();
+        let log = (log.level != Level::Off).then(|| log.folder_of(&plan.domain));
         Job {
             plan,
             streams,
             meant,
+            log,
         }
     }
 }
@@ -407,6 +413,7 @@ fn run_to_end(
         mut plan,
         streams,
         meant,
+        log,
     }: Job,
     interrupts: &Interrupts,
     outcome: &mut Outcome,
@@ -444,6 +451,13 @@ fn run_to_end(
             return ended.context(Unread);
         }
     };
+    if let Some(log) = log.filter(|log| log.is_dir()) {
+        let log = log.display().to_string();
+        note(format_args!(
+            "what happened to chunks: samite trace {}",
+            printable(&log)
+        ));
+    }
     result.and_then(|()| shown.context("cannot write the output of the units"))?;
     for sentence in unused {
         note(format_args!("{}", printable(&sentence)));

@@ -28,7 +28,7 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     Ok(layers.resolve()?)
 }
 
-/// Makes the folders of streams absolute, so that programs in different folders mean the same one:
+/// Makes the folders of streams, and of event logs, absolute, so that programs in different folders mean the same one:
 /// those of the workflow are relative to the folder of the file, others to the present one; in a
 /// sweep, all are relative to the folder of the run.
 pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Result<()> {
@@ -60,6 +60,8 @@ pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Re
     if let Some(folder) = &mut resolved.config.stage.all.folder {
         settle(origin.as_deref(), folder);
     }
+    let origin = resolved.origin("dsm.log_dir").map(str::to_owned);
+    settle(origin.as_deref(), &mut resolved.config.dsm.log_dir);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ const MARK: char = '─';
 
 /// The order in which the sections get the lines of a small terminal, by their place in
 /// [`sections`]: who waits comes first.
-const FIRST: [usize; 5] = [1, 0, 2, 3, 4];
+const FIRST: [usize; 6] = [1, 0, 2, 3, 4, 5];
 
 /// What a line is, for its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +172,8 @@ pub(super) fn lines(report: &Report, width: Option<u16>, height: Option<u16>) ->
 }
 
 /// Returns how many rows of each part are shown in `height` lines: one more of each in turn.
-fn allot(parts: &[Part; 5], height: usize) -> [usize; 5] {
-    let mut shown = [0; 5];
+fn allot(parts: &[Part; 6], height: usize) -> [usize; 6] {
+    let mut shown = [0; 6];
     let mut used: usize = parts.iter().map(|part| part.height(0)).sum();
     loop {
         let before = shown;
@@ -251,6 +251,8 @@ mod tests {
         };
         Report {
             services: Vec::new(),
+            chunks: Vec::new(),
+            more_chunks: 0,
             more: 0,
             domain: "test".to_owned(),
             agent_pid: 7,

@@ -1,13 +1,14 @@
-//! `samite top`: shows a running domain live: streams and their readers, queues, memory, and which
+//! `samite top`: shows a running domain live: streams and their readers, chunks, memory, and which
 //! process waits for which.
 //!
-//! It joins the domain as a background peer, and queries the agent, the coordinator and the block
-//! stores, but no unit: what a unit waits for is read where it has published that.
+//! It joins the domain as a background peer, and queries the agent, the coordinator, the block
+//! stores and the server of chunks, but no unit: what a unit waits for is read where it has published that.
 //!
 //! # Files
-//! `sample` (queries) · `report` (the contents, and `--json`) · `tables` (as cells) · `frame` (as
-//! lines that fit) · `screen` (the terminal)
+//! `sample` (queries) · `report` (the contents, and `--json`) · `chunks` (of coherent memory) ·
+//! `tables` (as cells) · `frame` (as lines that fit) · `screen` (the terminal)
 
+mod chunks;
 mod frame;
 mod report;
 mod sample;

@@ -1,6 +1,7 @@
 //! The state of a domain for `samite top`, by names instead of numbers. `--json` prints it
 //! unchanged.
 
+use super::chunks::{self, Chunk};
 use super::sample::{PROGRAM, STOPPED, Sample};
 use samite::agent::ServiceFacts;
 use samite::stage::protocol::{
@@ -26,6 +27,10 @@ pub(super) struct Report {
     pub(super) services: Vec<ServiceFacts>,
     pub(super) streams: Vec<Stream>,
     pub(super) block_stores: Vec<BlockStore>,
+    /// Coherent chunks: those that somebody waits for, then the most active ones.
+    pub(super) chunks: Vec<Chunk>,
+    /// The number of chunks that are left out.
+    pub(super) more_chunks: u64,
     pub(super) waits: Vec<Waiter>,
     /// The number of streams, readers and waits that are left out because there are too many.
     pub(super) more: u64,
@@ -161,6 +166,7 @@ impl Report {
             .into_iter()
             .filter_map(|wait| processes.of_unit(wait));
         waits.extend(others.collect::<Vec<Waiter>>());
+        chunks::explain(&mut waits, &sample.chunks, &processes);
         let units = facts.peers.iter().zip(&sample.processes);
         // This process is a peer, too, but not part of the report.
         let units = units.filter(|(peer, _)| peer.identity.program != PROGRAM);
@@ -177,8 +183,12 @@ impl Report {
                     BlockStore::new(block_store, kept.as_ref(), &facts.peers)
                 })
                 .collect(),
+            chunks: (sample.chunks.chunks.iter())
+                .map(|chunk| Chunk::new(chunk, &processes))
+                .collect(),
+            more_chunks: sample.chunks.more,
             waits,
-            more: figures.more,
+            more: figures.more.saturating_add(sample.chunks.more_waits),
             units: units
                 .map(|(peer, process)| Unit {
                     peer: peer.peer.0,
@@ -308,12 +318,12 @@ impl Waiter {
 }
 
 /// Returns the name of a unit: program and rank.
-fn name(info: &PeerInfo) -> String {
+pub(super) fn name(info: &PeerInfo) -> String {
     format!("{}.{}", info.identity.program, info.identity.rank)
 }
 
 /// The processes of a sample, to be found by their numbers.
-struct Processes<'s>(&'s Sample);
+pub(super) struct Processes<'s>(&'s Sample);
 
 impl Processes<'_> {
     fn all(&self) -> impl Iterator<Item = (&PeerInfo, &'static str)> {
@@ -322,7 +332,11 @@ impl Processes<'_> {
     }
 
     /// Returns a process and its state; of any incarnation if it is not known which.
-    fn find(&self, peer: PeerId, incarnation: Option<u32>) -> Option<(&PeerInfo, &'static str)> {
+    pub(super) fn find(
+        &self,
+        peer: PeerId,
+        incarnation: Option<u32>,
+    ) -> Option<(&PeerInfo, &'static str)> {
         let is_it = |info: &PeerInfo| {
             info.peer == peer && incarnation.is_none_or(|life| info.incarnation == life)
         };
@@ -330,7 +344,7 @@ impl Processes<'_> {
     }
 
     /// Returns the names of processes, those that are stopped first.
-    fn named(&self, peers: impl Iterator<Item = (PeerId, Option<u32>)>) -> Vec<Named> {
+    pub(super) fn named(&self, peers: impl Iterator<Item = (PeerId, Option<u32>)>) -> Vec<Named> {
         let named = peers.map(|(peer, incarnation)| match self.find(peer, incarnation) {
             Some((info, state)) => Named {
                 name: match info.pid == self.0.facts.agent_pid {

@@ -1,9 +1,10 @@
-//! Queries the state of a domain: from the agent, the coordinator and the block stores, and from
-//! the kernel for the processes.
+//! Queries the state of a domain: from the agent, the coordinator, the block stores and the server
+//! of chunks, and from the kernel for the processes.
 
 use crate::process::Process;
 use anyhow::{Context, Result};
 use samite::agent::{self, DomainFacts, ServiceFacts};
+use samite::dsm::{self, Dsm};
 use samite::stage::{Overview, Stage};
 use samite::{Fabric, FabricConfig, Identity, PeerWait};
 use std::time::{Duration, Instant};
@@ -23,10 +24,12 @@ pub(super) struct Source {
     fabric: Fabric,
 }
 
-/// A connection to the coordinator.
+/// A connection to the coordinator and to the server of chunks.
 pub(super) struct Connected<'f> {
     source: &'f Source,
     stage: Stage,
+    /// `None` if the domain has no server of chunks.
+    dsm: Option<Dsm>,
 }
 
 /// The state of the domain at one time.
@@ -36,6 +39,8 @@ pub(super) struct Sample {
     /// The services that the agent hosts.
     pub(super) services: Vec<ServiceFacts>,
     pub(super) overview: Overview,
+    /// The chunks.
+    pub(super) chunks: dsm::protocol::Overview,
     /// What processes of this node wait for, as they say.
     pub(super) waits: Vec<PeerWait>,
     /// The processes of the peers in `facts`.
@@ -59,9 +64,14 @@ impl Source {
 
     pub(super) fn stage(&self) -> Result<Connected<'_>> {
         let stage = Stage::join(&self.fabric)?;
+        let dsm = match Dsm::join(&self.fabric) {
+            Err(dsm::Error::NoServer) => None,
+            joined => Some(joined?),
+        };
         Ok(Connected {
             source: self,
             stage,
+            dsm,
         })
     }
 }
@@ -73,6 +83,8 @@ impl Connected<'_> {
     /// The agent, or its coordinator, does not answer: the domain is gone, or its agent is stopped.
     pub(super) fn sample(&self) -> Result<Sample> {
         let overview = self.stage.overview(TIMEOUT)?;
+        let chunks = self.dsm.as_ref().map(|dsm| dsm.overview(TIMEOUT));
+        let chunks = chunks.transpose()?.unwrap_or_default();
         let facts = agent::facts(&self.source.domain, TIMEOUT)?;
         let services = agent::services(&self.source.fabric, TIMEOUT)?;
         let waits = self.source.fabric.waits();
@@ -81,6 +93,7 @@ impl Connected<'_> {
             at: Instant::now(),
             processes: processes.collect(),
             overview,
+            chunks,
             waits,
             services,
             facts,

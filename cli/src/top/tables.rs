@@ -1,5 +1,6 @@
 //! A report as tables of cells, the same for `--once` and for the live view.
 
+use super::chunks::Chunk;
 use super::report::{Named, Readers, Report, Stream, Waiter};
 use super::sample::STOPPED;
 use crate::screen::size;
@@ -30,10 +31,11 @@ pub(super) fn headline(report: &Report) -> String {
 }
 
 /// Returns all tables; `frame` knows their order.
-pub(super) fn sections(report: &Report) -> [Section; 5] {
+pub(super) fn sections(report: &Report) -> [Section; 6] {
     [
         streams(report),
         waits(report),
+        chunks(report),
         units(report),
         block_stores(report),
         services(report),
@@ -107,6 +109,67 @@ fn readers(readers: &Readers) -> Vec<String> {
         rate(readers.bytes_per_second),
         size(readers.bytes),
     ]
+}
+
+fn chunks(report: &Report) -> Section {
+    let row = |chunk: &Chunk| {
+        let writes = chunk
+            .writer
+            .as_ref()
+            .map(|who| format!("{} writes", process(who)));
+        let reads = match (chunk.reading, &chunk.readers[..]) {
+            (0, _) => None,
+            (1, [only]) => Some(format!("{} reads", process(only))),
+            (count, _) => Some(format!("{count} read")),
+        };
+        let full = chunk
+            .full
+            .iter()
+            .map(|who| format!("{} is full", process(who)));
+        let who: Vec<String> = writes.into_iter().chain(reads).chain(full).collect();
+        let owner = match (&chunk.owner, chunk.sharers) {
+            (Some(owner), _) => owner.clone(),
+            (None, sharers) => format!("{sharers} share it"),
+        };
+        vec![
+            chunk.name.clone(),
+            size(chunk.bytes),
+            chunk.version.to_string(),
+            chunk.home.clone(),
+            owner,
+            who.join(", "),
+            chunk.queue.to_string(),
+            chunk.subscriptions.to_string(),
+            chunk.guards.to_string(),
+            chunk.closed.to_string(),
+        ]
+    };
+    let title = match report.more_chunks {
+        0 => "chunks".to_owned(),
+        more => format!("chunks (and {more} that are less active)"),
+    };
+    Section {
+        title,
+        header: &[
+            "chunk",
+            "bytes",
+            "version",
+            "home",
+            "owner",
+            "guards out",
+            "queue",
+            "subscr.",
+            "guards",
+            "closed",
+        ],
+        rows: report.chunks.iter().map(row).collect(),
+        nothing: "there is none",
+        notes: &[
+            "home: the server that stores it. owner: the server whose clients may write it.",
+            "guards: given by its server so far. closed: how often readers had to ask again.",
+        ],
+        is_about_waits: false,
+    }
 }
 
 fn waits(report: &Report) -> Section {

@@ -16,5 +16,6 @@ mod run;
 mod staging;
 mod starting;
 mod top;
+mod trace;
 mod video;
 mod zarr;

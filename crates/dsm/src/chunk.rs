@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::guard::{
     Buffer, Committed, Content, Draft, Guard, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
 };
+use crate::log::Call;
 use crate::protocol::{
     self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, Protocol, PutFrom,
     Request, ServerId, SubscriptionId, Token, Version,
@@ -121,6 +122,7 @@ impl<T: Elem> Chunk<T> {
         });
         let weak = Arc::downgrade(&shared);
         known().insert(id, weak);
+        client.log.opened(id, name, bytes);
         Ok(Chunk { client, shared })
     }
 
@@ -176,9 +178,10 @@ impl<T: Elem> Chunk<T> {
         if own.open.u64(0).load(Ordering::Relaxed) != committed.number {
             return None;
         }
+        let time = self.client.log.clock();
         // ORDERING: the count is written before the server's word is read; see `service/words`.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
-        let taken = Taken(self.clone());
+        let mut taken = Taken(self.clone(), false);
         let open = own.open.u64(0).load(Ordering::SeqCst);
         let is_valid = |until: &SharedBytes| {
             // ORDERING: an older value is an earlier end.
@@ -194,6 +197,9 @@ impl<T: Elem> Chunk<T> {
             drop(last);
             return None;
         }
+        let at = (committed.version, committed.tag);
+        self.client.log.hit(time, self.id(), at);
+        taken.1 = true;
         Some(ReadGuard {
             snapshot: Snapshot(committed.clone()),
             reads: Reads::Taken(taken),
@@ -257,6 +263,7 @@ impl<T: Elem> Chunk<T> {
     /// Those of the fabric, and then those of [`Chunk::read`].
     pub fn snapshot(&self) -> Result<Snapshot<T>> {
         let deadline = self.client.fabric.deadline();
+        let began = self.client.log.clock();
         for _ in 0..FETCHES {
             let request = Request::Snapshot { chunk: self.id() };
             let (version, tag, content) = match self.ask_home(deadline, "a snapshot", &request)? {
@@ -269,6 +276,7 @@ impl<T: Elem> Chunk<T> {
             };
             // The next version may have been committed meanwhile, and its memory be used again.
             if let Some(content) = self.content(&content)? {
+                self.client.log.got(began, self.id(), (version, tag));
                 return Ok(Snapshot(Arc::new(Committed {
                     content,
                     version,
@@ -347,7 +355,10 @@ impl<T: Elem> Chunk<T> {
             from,
             timeout: millis(deadline),
         };
-        match self.ask_home(deadline, "a put", &request)? {
+        let answer = self.commits(Call::Put, GuardId(0), tag, || {
+            self.ask_home(deadline, "a put", &request)
+        });
+        match answer? {
             Answer::Committed { version, draft } => {
                 if let Some(next) = draft
                     && let Some((other, _)) = self.spare().replace(next)
@@ -440,7 +451,8 @@ impl<T: Elem> Chunk<T> {
             chunk: self.id(),
             timeout: millis(deadline),
         };
-        let (home, words) = (self.id().home(), ("take", "a version to take"));
+        let home = self.id().home();
+        let words = ("take", "a version to take", Call::Take);
         let given = self.given(home, &request, words, deadline)?;
         let given = given.ok_or_else(|| self.not_at_home())?;
         Ok(ReadGuard {
@@ -488,7 +500,10 @@ impl<T: Elem> Chunk<T> {
             tag,
             timeout: millis(deadline),
         };
-        match self.ask_home(deadline, "a change", &request)? {
+        let answer = self.commits(Call::Change, GuardId(0), tag, || {
+            self.ask_home(deadline, "a change", &request)
+        });
+        match answer? {
             Answer::Changed { old, .. } => Ok(old),
             other => Err(self.refused(other, "write", deadline)),
         }
@@ -646,8 +661,8 @@ impl<T: Elem> Chunk<T> {
             timeout: millis(deadline),
         };
         let words = match mode {
-            Mode::Read => ("read", "a guard to read a chunk"),
-            Mode::Write => ("write", "a guard to write a chunk"),
+            Mode::Read => ("read", "a guard to read a chunk", Call::Read),
+            Mode::Write => ("write", "a guard to write a chunk", Call::Write),
         };
         self.given(server, &request, words, deadline)
     }
@@ -655,6 +670,51 @@ impl<T: Elem> Chunk<T> {
     /// Asks for a guard. `words`: what it is for, and what is waited for. Returns `None` if the home
     /// has to be asked.
     fn given(
+        &self,
+        server: ServerId,
+        request: &Request,
+        (word, what, call): (&'static str, &'static str, Call),
+        deadline: Duration,
+    ) -> Result<Option<Given<T>>> {
+        let (log, id) = (&self.client.log, self.id());
+        let began = log.asks(call, id);
+        let given = self.ask_guard(server, request, (word, what), deadline);
+        match &given {
+            Ok(None) => {}
+            Ok(Some(given)) => {
+                let at = (given.version, given.tag);
+                log.given((call, began), (id, given.held.guard), at);
+            }
+            Err(error) => log.failed((call, began), (id, GuardId(0)), error),
+        }
+        given
+    }
+
+    /// Records a commit, which `commit` carries out.
+    pub(crate) fn commits(
+        &self,
+        call: Call,
+        guard: GuardId,
+        tag: u64,
+        commit: impl FnOnce() -> Result<Answer>,
+    ) -> Result<Answer> {
+        let (log, id) = (&self.client.log, self.id());
+        let began = log.asks(call, id);
+        let answer = commit();
+        match &answer {
+            Ok(Answer::Committed { version, .. } | Answer::Changed { version, .. }) => {
+                log.committed((call, began), (id, guard), (*version, tag));
+            }
+            Ok(other) => {
+                let error = self.refused(other.clone(), "write", Duration::ZERO);
+                log.failed((call, began), (id, guard), &error);
+            }
+            Err(error) => log.failed((call, began), (id, guard), error),
+        }
+        answer
+    }
+
+    fn ask_guard(
         &self,
         server: ServerId,
         request: &Request,

@@ -1,8 +1,9 @@
 //! The requests of a process, and their answers.
 
 use crate::error::{Error, Result};
+use crate::log::{Role, Writer};
 use crate::protocol::{
-    Answer, ChunkId, Counters, GuardId, Message, Policy, Process, Request, ServerId,
+    Answer, ChunkId, Counters, GuardId, Message, Overview, Policy, Process, Request, ServerId,
     SubscriptionId, Ticket, Told, Version,
 };
 use crate::service::{ChunkService, LINE, WORDS, life_of};
@@ -44,6 +45,7 @@ const SERVER: &str = "the server of chunks";
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) fabric: Fabric,
+    pub(crate) log: Writer,
     pub(crate) topology: Arc<Topology>,
     /// The servers that are known, by their places.
     servers: Mutex<BTreeMap<ServerId, Life>>,
@@ -141,6 +143,7 @@ impl Client {
         };
         let client = Client {
             fabric: fabric.clone(),
+            log: Writer::open(fabric, Role::Client)?,
             own_server,
             own_is_lost: AtomicBool::new(false),
             topology,
@@ -321,6 +324,22 @@ impl Client {
         for server in self.topology.servers() {
             match self.ask(server, deadline, "the counters of chunks", &Request::Count)? {
                 Answer::Counted(counters) => all.add(&counters),
+                other => return Err(Error::Nonsense(format!("{other:?}"))),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns what its home says of a chunk, or what the servers say of the most active ones.
+    pub(crate) fn overview(&self, chunk: Option<ChunkId>, deadline: Duration) -> Result<Overview> {
+        let servers = match chunk {
+            Some(chunk) => vec![chunk.home()],
+            None => self.topology.servers().collect(),
+        };
+        let (request, mut all) = (Request::Overview { chunk }, Overview::default());
+        for server in servers {
+            match self.ask(server, deadline, "an overview of chunks", &request)? {
+                Answer::Overview(overview) => all.add(overview),
                 other => return Err(Error::Nonsense(format!("{other:?}"))),
             }
         }

@@ -3,6 +3,7 @@
 use rustix::time::{ClockId, clock_gettime};
 
 /// Returns the nanoseconds of the monotonic clock, which all processes of a node share.
+#[inline]
 pub(crate) fn nanoseconds() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

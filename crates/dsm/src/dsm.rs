@@ -3,10 +3,11 @@
 use crate::chunk::{Chunk, Elem, kind_of};
 use crate::client::{Client, millis};
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, Counters, Fault, Request};
+use crate::protocol::{Answer, Counters, Fault, Overview, Request};
 use crate::topology::Topology;
 use samite_fabric::Fabric;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The chunks of a domain. Clones are the same. Thread: any.
 #[derive(Clone, Debug)]
@@ -70,6 +71,15 @@ impl Dsm {
     /// Those of the fabric.
     pub fn counters(&self) -> Result<Counters> {
         self.client.counters()
+    }
+
+    /// Returns the most active chunks and the requests that wait, for people. `deadline`: how long
+    /// the server may take to answer.
+    ///
+    /// # Errors
+    /// Those of the fabric.
+    pub fn overview(&self, deadline: Duration) -> Result<Overview> {
+        self.client.overview(None, deadline)
     }
 
     pub(crate) fn client(&self) -> &Client {

@@ -2,6 +2,7 @@
 
 use crate::protocol::{LONGEST_NAME, Mode, Process, Version};
 use samite_fabric::Named;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Failures of the world, and calls that do not fit the chunk they are for.
@@ -88,9 +89,10 @@ pub enum Error {
     },
     /// Not all have come to a meeting in time.
     #[error(
-        "only {} of {count} processes came to the meeting \"{meeting}\" within {after:?}{}: do all of them run, and give the same number?",
+        "only {} of {count} processes came to the meeting \"{meeting}\" within {after:?}{}{}: do all of them run, and give the same number?",
         here.len() + 1,
-        and_who(here)
+        and_who(here),
+        and_not(absent)
     )]
     Missing {
         /// The name.
@@ -101,6 +103,8 @@ pub enum Error {
         after: Duration,
         /// The others that had come.
         here: Vec<Named<Process>>,
+        /// Those that had come before, and not this time.
+        absent: Vec<Named<Process>>,
     },
     /// Others meet in another number.
     #[error(
@@ -117,7 +121,7 @@ pub enum Error {
     /// The deadline has passed while others had guards.
     #[error(
         "no guard to {mode} the chunk \"{chunk}\" within {after:?}: {}; drop guards earlier, or raise the deadline",
-        said_of(holders, *before, full)
+        said_of(mode, holders, *before, full)
     )]
     Late {
         /// The chunk.
@@ -134,12 +138,19 @@ pub enum Error {
         full: Vec<Named<Process>>,
     },
     /// Nothing was committed in time.
-    #[error("nothing was committed to the chunk \"{chunk}\" within {after:?}")]
+    #[error(
+        "nothing was committed to the chunk \"{chunk}\" within {after:?}{}",
+        and_why(holders, last)
+    )]
     NoEvent {
         /// The chunk.
         chunk: String,
         /// The time that was waited.
         after: Duration,
+        /// The processes that have guards, and what for. Not known after a wait that was short.
+        holders: Vec<(Named<Process>, Mode)>,
+        /// The process that has committed last.
+        last: Option<Named<Process>>,
     },
     /// A subscription is further behind than its server remembers.
     #[error(
@@ -202,6 +213,25 @@ pub enum Error {
         /// The last version that this process knows of; 0 if none.
         last: Version,
     },
+    /// The event log of this process cannot be written.
+    #[error(
+        "the event log {} cannot be written: {why}; give another folder with dsm.log_dir, or set dsm.log to off",
+        path.display()
+    )]
+    LogUnwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// A file or folder is no event log.
+    #[error("{} {why}", path.display())]
+    LogUnreadable {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        why: String,
+    },
     /// An unexpected answer.
     #[error("an unexpected answer of the server of chunks: {0}")]
     Nonsense(String),
@@ -211,7 +241,7 @@ samite_mem::error_codes!(Error, "dsm", {
     NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
     Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
     Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517, Topology = 518,
-    Immutable = 519, Lost = 520,
+    Immutable = 519, Lost = 520, LogUnwritable = 521, LogUnreadable = 522,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.
@@ -225,11 +255,36 @@ fn and_who(here: &[Named<Process>]) -> String {
     }
 }
 
-fn said_of(holders: &[(Named<Process>, Mode)], before: u64, full: &[Named<Process>]) -> String {
-    let said = |(who, mode): &(Named<Process>, Mode)| match mode {
+fn and_not(absent: &[Named<Process>]) -> String {
+    let named: Vec<String> = absent.iter().map(Named::to_string).collect();
+    match named.is_empty() {
+        true => String::new(),
+        false => format!(", and not {}, as before", named.join(", ")),
+    }
+}
+
+fn and_why(holders: &[(Named<Process>, Mode)], last: &Option<Named<Process>>) -> String {
+    let mut all: Vec<String> = holders.iter().map(said).collect();
+    all.extend(last.iter().map(|who| format!("{who} has committed last")));
+    match all.is_empty() {
+        true => String::new(),
+        false => format!(": {}", all.join(", ")),
+    }
+}
+
+fn said((who, mode): &(Named<Process>, Mode)) -> String {
+    match mode {
         Mode::Read => format!("{who} reads it"),
         Mode::Write => format!("{who} writes it"),
-    };
+    }
+}
+
+fn said_of(
+    wanted: &str,
+    holders: &[(Named<Process>, Mode)],
+    before: u64,
+    full: &[Named<Process>],
+) -> String {
     let mut all: Vec<String> = holders.iter().map(said).collect();
     all.extend(
         full.iter()
@@ -239,7 +294,8 @@ fn said_of(holders: &[(Named<Process>, Mode)], before: u64, full: &[Named<Proces
         all.push(format!("{before} requests wait before"));
     }
     match all.is_empty() {
-        true => "its server did not answer".to_owned(),
+        true if wanted == "take" => "nobody committed a version that is left to take".to_owned(),
+        true => "others had it until then".to_owned(),
         false => all.join(", "),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::chunk::{Chunk, Elem};
 use crate::error::{Error, Result};
+use crate::log::Call;
 use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, ServerId, Token, Version};
 use samite_fabric::{Borrowed, Remote};
 use std::ops::{Deref, DerefMut};
@@ -84,16 +85,21 @@ impl<T: Elem> Drop for Held<T> {
             return;
         }
         let (chunk, guard) = (self.chunk.id(), self.guard);
+        self.chunk.client.log.ended(chunk, guard);
         self.chunk.client.release(self.server, chunk, guard);
     }
 }
 
-/// A read guard that this process has taken without a message.
+/// A read guard that this process has taken without a message, if it was open: only then it is
+/// recorded.
 #[derive(Debug)]
-pub(crate) struct Taken<T: Elem>(pub(crate) Chunk<T>);
+pub(crate) struct Taken<T: Elem>(pub(crate) Chunk<T>, pub(crate) bool);
 
 impl<T: Elem> Drop for Taken<T> {
     fn drop(&mut self) {
+        if self.1 {
+            self.0.client.log.ended(self.0.id(), GuardId(0));
+        }
         self.0.give_up();
     }
 }
@@ -230,7 +236,9 @@ impl<T: Elem> WriteGuard<T> {
             under,
         };
         let deadline = chunk.client.fabric.deadline();
-        let answer = chunk.ask(self.held.server, deadline, "a commit", &request)?;
+        let answer = chunk.commits(Call::Commit, self.held.guard, tag, || {
+            chunk.ask(self.held.server, deadline, "a commit", &request)
+        })?;
         // A commit that was refused does not end the guard, nor does one that has no answer: then
         // it is released.
         self.held.has_ended = matches!(

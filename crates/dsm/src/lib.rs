@@ -32,11 +32,13 @@
 //!   let processes wait for each other.
 //! * [`protocol`]: the messages, and the pure state machines.
 //! * [`service`]: the server, which the agent of the domain hosts.
+//! * [`log`]: what happens, as records in files. [`history`]: whether that may happen.
 //!
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
 //! `subscription` · `client` (requests) · `service/` (the server) ·
-//! `protocol/{ids, message, directory, cache, subscribers, meetings, server}` · `error`
+//! `protocol/{ids, message, directory, cache, subscribers, meetings, server}` · `log/` ·
+//! `history/` (its checker) · `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
 //! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).
@@ -54,6 +56,8 @@ mod clock;
 mod dsm;
 mod error;
 mod guard;
+pub mod history;
+pub mod log;
 mod meeting;
 pub mod protocol;
 pub mod service;

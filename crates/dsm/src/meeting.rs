@@ -77,6 +77,19 @@ impl Dsm {
     }
 
     fn meet(&self, name: &str, count: u64, bytes: Vec<u8>) -> Result<Vec<(Process, Vec<u8>)>> {
+        let log = &self.client().log;
+        let began = log.meets(name);
+        let met = self.ask_meeting(name, count, bytes);
+        log.met(began, name, met.as_ref().err());
+        met
+    }
+
+    fn ask_meeting(
+        &self,
+        name: &str,
+        count: u64,
+        bytes: Vec<u8>,
+    ) -> Result<Vec<(Process, Vec<u8>)>> {
         let client = self.client();
         let after = client.fabric.deadline();
         let request = Request::Meet {
@@ -93,11 +106,12 @@ impl Dsm {
                 meeting,
                 lost: client.named(lost),
             }),
-            Answer::Failed(Fault::Missing { here }) => Err(Error::Missing {
+            Answer::Failed(Fault::Missing { here, absent }) => Err(Error::Missing {
                 meeting,
                 count,
                 after,
                 here: here.into_iter().map(|who| client.named(who)).collect(),
+                absent: absent.into_iter().map(|who| client.named(who)).collect(),
             }),
             Answer::Failed(Fault::OtherCount { count: other }) => Err(Error::OtherCount {
                 meeting,

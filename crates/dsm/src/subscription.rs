@@ -3,13 +3,18 @@
 use crate::chunk::{Chunk, Elem};
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
-use crate::protocol::{Content, Event, Policy, Request, SubscriptionId, Told, Version};
+use crate::protocol::{Content, Event, Mode, Policy, Request, SubscriptionId, Told, Version};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The most events that are acknowledged by one note.
 const BATCH: u32 = 32;
+
+/// How long a wait is after whose end the server is asked who keeps others from committing, and how
+/// long it may take to answer.
+const WORTH_ASKING: Duration = Duration::from_millis(100);
+const ASKED: Duration = Duration::from_millis(200);
 
 /// A subscription: tells of commits in the order of their versions, each once. An event is told
 /// when its version can be read. An iterator over events, which never ends. Thread: any; one at a
@@ -43,6 +48,7 @@ impl<T: Elem> Subscription<T> {
         after: Version,
     ) -> Result<Self> {
         let id = chunk.begin_subscription(policy, with_content, after)?;
+        (chunk.client.log).subscribed((chunk.id(), id), policy, after);
         Ok(Subscription {
             chunk,
             id,
@@ -112,13 +118,18 @@ impl<T: Elem> Subscription<T> {
             return Ok(ready);
         }
         let Some(first) = all.first() else {
-            return Err(no_event("", deadline));
+            return Err(Error::NoEvent {
+                chunk: String::new(),
+                after: deadline,
+                holders: Vec::new(),
+                last: None,
+            });
         };
         let (client, ids) = (first.chunk.client.clone(), all.iter().map(|one| one.id));
         let ids: Vec<_> = ids.collect();
         let (id, told) = client
             .await_told(&ids, deadline)?
-            .ok_or_else(|| no_event(first.chunk.name(), deadline))?;
+            .ok_or_else(|| first.no_event(deadline))?;
         let place = ids.iter().position(|of| *of == id);
         let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
         all[place].add(told)?;
@@ -137,15 +148,42 @@ impl<T: Elem> Subscription<T> {
     }
 
     fn pop(&mut self, deadline: Duration) -> Result<(Event, Option<Content>)> {
+        let began = self.chunk.client.log.clock();
         if self.events.is_empty() {
             let told = self.chunk.client.await_told(&[self.id], deadline)?;
-            let (_, told) = told.ok_or_else(|| no_event(self.chunk.name(), deadline))?;
+            let (_, told) = told.ok_or_else(|| self.no_event(deadline))?;
             self.add(told)?;
         }
         let next = self.events.pop_front();
         let (event, content) = next.ok_or_else(|| Error::Nonsense("no event".to_owned()))?;
         self.after = event.version;
+        (self.chunk.client.log).event(began, (self.chunk.id(), self.id), &event);
         Ok((event, content))
+    }
+
+    /// Returns the error of a wait, which says who has guards, and who has committed last.
+    fn no_event(&self, after: Duration) -> Error {
+        let client = &self.chunk.client;
+        // A caller that only looks does not wait for that.
+        let found = match after < WORTH_ASKING {
+            true => None,
+            false => client.overview(Some(self.chunk.id()), ASKED).ok(),
+        };
+        let found = found.and_then(|mut found| found.chunks.pop());
+        let (mut holders, mut last) = (Vec::new(), None);
+        if let Some(found) = found {
+            let writer = found.writer.into_iter().map(|who| (who, Mode::Write));
+            let readers = found.readers.into_iter().map(|who| (who, Mode::Read));
+            let named = |(who, mode)| (client.named(who), mode);
+            holders = writer.chain(readers).map(named).collect();
+            last = found.last_writer.map(|who| client.named(who));
+        }
+        Error::NoEvent {
+            chunk: self.chunk.name().to_owned(),
+            after,
+            holders,
+            last,
+        }
     }
 
     /// Adds what was told.
@@ -171,6 +209,7 @@ impl<T: Elem> Subscription<T> {
         if missed == 0 {
             return Ok(());
         }
+        (self.chunk.client.log).missed((self.chunk.id(), self.id), missed);
         self.after.0 += missed;
         Err(self.lagged(missed))
     }
@@ -200,13 +239,6 @@ impl<T: Elem> Subscription<T> {
         } else if let Err(error) = client.tell(self.chunk.id().home(), took) {
             tracing::debug!(chunk = self.chunk.name(), %error, "an event is acknowledged later");
         }
-    }
-}
-
-fn no_event(chunk: &str, after: Duration) -> Error {
-    Error::NoEvent {
-        chunk: chunk.to_owned(),
-        after,
     }
 }
 

@@ -141,10 +141,11 @@ fn ptracer(name: PtracerName) -> Ptracer {
 }
 
 /// Returns the settings that the launcher resolved; without a launcher, those of the user's file
-/// and the environment. Makes them the default for streams.
+/// and the environment. Makes them the default for streams and for the event logs of chunks.
 fn of_environment() -> Result<Config> {
     let settings = settings()?;
     settings.streams().make_default();
+    settings.dsm.log_settings().make_default();
     Ok(fabric_config(&settings))
 }
 

@@ -97,6 +97,15 @@ impl Meetings {
         here.into_iter().flatten().map(|here| here.who).collect()
     }
 
+    /// Returns the processes that have come before, and are not here now.
+    pub(super) fn absent(&self, name: &str) -> Vec<Process> {
+        let absent = self.0.get(name).into_iter().flat_map(|meeting| {
+            let is_here = |who: &Process| meeting.here.iter().any(|here| here.who == *who);
+            meeting.members.iter().filter(move |who| !is_here(who))
+        });
+        absent.copied().collect()
+    }
+
     /// A process is lost: its meetings are broken.
     pub(super) fn lost(&mut self, process: Process) -> Vec<Outcome> {
         let mut broken = Vec::new();
@@ -156,6 +165,7 @@ mod tests {
         come(&mut meetings, 2, 1);
         meetings.leave("noon", (process(2), Ticket(1)));
         assert_eq!(meetings.here("noon"), [process(1)]);
+        assert_eq!(meetings.absent("noon"), [process(2)]);
         let lost = process(2);
         let to = vec![(process(1), Ticket(1))];
         assert_eq!(meetings.lost(lost), [Outcome::Broken { to, lost }]);

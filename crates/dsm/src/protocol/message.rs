@@ -1,6 +1,8 @@
 //! The messages between clients and the server that they use.
 
-use super::{Between, ChunkId, GuardId, Mode, Process, ServerId, SubscriptionId, Ticket, Version};
+use super::{
+    Between, ChunkId, GuardId, Mode, Overview, Process, ServerId, SubscriptionId, Ticket, Version,
+};
 use samite_fabric::SegmentKey;
 use serde::{Deserialize, Serialize};
 
@@ -180,6 +182,12 @@ pub enum Request {
     },
     /// How much have you done? Answer: [`Answer::Counted`].
     Count,
+    /// What is known of that chunk, or of the most active ones, and who waits? Answer:
+    /// [`Answer::Overview`].
+    Overview {
+        /// The chunk.
+        chunk: Option<ChunkId>,
+    },
     /// A note: I have given up waiting for the answer to a request; a guard that was given for it
     /// ends.
     Forget {
@@ -300,6 +308,8 @@ pub enum Answer {
     Subscribed,
     /// What the server has done.
     Counted(Counters),
+    /// The chunks.
+    Overview(Overview),
     /// The word has changed.
     Changed {
         /// The new version.
@@ -511,6 +521,8 @@ pub enum Fault {
     Missing {
         /// Those that had come.
         here: Vec<Process>,
+        /// Those that had come before, and not this time.
+        absent: Vec<Process>,
     },
     /// Others meet in another number.
     OtherCount {

@@ -6,6 +6,7 @@ mod directory;
 mod ids;
 mod meetings;
 mod message;
+mod overview;
 mod server;
 mod subscribers;
 #[cfg(test)]
@@ -19,5 +20,6 @@ pub use message::{
     Answer, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Op, Policy,
     Protocol, PutFrom, Request, Token, Told,
 };
+pub use overview::{Activity, Figures, MOST_FIGURES, Overview, Waits};
 pub use server::{Server, ServerAction, ServerEvent};
 pub use subscribers::{Subscriber, Subscribers, Telling};

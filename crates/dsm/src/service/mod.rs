@@ -10,24 +10,26 @@
 //! # Files
 //! `mod` (requests and answers) · `memory` (the contents of chunks) · `words` (read guards without
 //! messages) · `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is a
-//! unit of a job)
+//! unit of a job) · `recorder` (the event log, and how active chunks are)
 
 mod memory;
 mod others;
+mod recorder;
 mod stopped;
 mod unit;
 mod words;
 
 use self::memory::{Arrived, Beginning, Memory};
 use self::others::Others;
+use self::recorder::Recorder;
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
 pub(crate) use self::words::{LINE, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Process,
-    PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling, Ticket,
-    Told,
+    Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
+    Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
+    Ticket, Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
@@ -107,6 +109,7 @@ pub struct ChunkService {
     /// The processes that have asked for anything.
     clients: BTreeSet<Process>,
     counters: Counters,
+    recorder: Recorder,
 }
 
 impl ChunkService {
@@ -137,6 +140,7 @@ impl ChunkService {
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
             counters: Counters::default(),
+            recorder: Recorder::new(fabric),
         }
     }
 
@@ -166,6 +170,7 @@ impl ChunkService {
         if ticket.is_some_and(|ticket| self.server.is_waiting((from, ticket))) {
             return; // A client that numbers two requests alike hears of the first.
         }
+        self.recorder.request(from, ticket, &request);
         if let Request::Forget { ticket } = request {
             self.drafted.remove(&(from, ticket));
             if let Some(arrived) = self.arrived.remove(&(from, ticket)) {
@@ -212,6 +217,10 @@ impl ChunkService {
             (Request::Count, Some(ticket)) => {
                 let counters = self.counters;
                 self.answer(from, ticket, &Answer::Counted(counters));
+            }
+            (Request::Overview { chunk }, Some(ticket)) => {
+                let answer = Answer::Overview(self.overview(chunk));
+                self.answer(from, ticket, &answer);
             }
             (request, ticket) => self.on_event(ServerEvent::Request {
                 from,
@@ -296,6 +305,7 @@ impl ChunkService {
     }
 
     fn on_event(&mut self, event: ServerEvent) {
+        self.recorder.event(&event);
         let now = self.now();
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -307,6 +317,7 @@ impl ChunkService {
 
     /// Carries out an action. Returns what follows from it, to be handled after the other actions.
     fn act(&mut self, action: ServerAction) -> Option<ServerEvent> {
+        self.recorder.action(&action, &self.server);
         match action {
             ServerAction::Answer {
                 to,
@@ -448,6 +459,13 @@ impl ChunkService {
             }
         }
         None
+    }
+
+    /// Returns the most active chunks, or that one, for people.
+    fn overview(&self, only: Option<ChunkId>) -> Overview {
+        let readers = |chunk| self.words.readers(chunk).collect();
+        let name = |chunk| self.recorder.name(chunk);
+        (self.server).overview(only, self.recorder.activity(only), name, readers)
     }
 
     /// Tells a subscriber of commits.

@@ -31,9 +31,11 @@ macro_rules! everywhere {
 
 mod chunks;
 mod faults;
+mod histories;
 mod servers;
 mod subscriptions;
 mod together;
+mod waits;
 
 use samite_dsm::service::STARTER;
 use samite_fabric::Mask;

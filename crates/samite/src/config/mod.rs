@@ -56,6 +56,8 @@ pub struct Config {
     pub launch: LaunchConfig,
     /// The staging of streams.
     pub stage: StageConfig,
+    /// Coherent chunks.
+    pub dsm: DsmConfig,
     /// Which program reads what from which. Not a setting: the launcher passes the edges of a
     /// workflow here to all units.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -142,6 +144,52 @@ impl Default for LaunchConfig {
             grace: Span::from_secs(5),
         }
     }
+}
+
+/// Coherent chunks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DsmConfig {
+    /// What processes record of their chunks, for `samite trace`: `off`, `counters`, `full`.
+    pub log: LogLevel,
+    /// The folder of these records. Each run has a folder in it, which is named after its domain.
+    pub log_dir: PathBuf,
+}
+
+impl Default for DsmConfig {
+    fn default() -> Self {
+        Self {
+            log: LogLevel::Off,
+            log_dir: "samite-log".into(),
+        }
+    }
+}
+
+impl DsmConfig {
+    /// Returns the settings of event logs in the form that a process needs.
+    pub fn log_settings(&self) -> samite_dsm::log::Settings {
+        use samite_dsm::log::{Level, Settings};
+        Settings {
+            level: match self.log {
+                LogLevel::Off => Level::Off,
+                LogLevel::Counters => Level::Counters,
+                LogLevel::Full => Level::Full,
+            },
+            folder: self.log_dir.clone(),
+        }
+    }
+}
+
+/// What is recorded of chunks, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogLevel {
+    /// Nothing.
+    Off,
+    /// How often what happened to each chunk.
+    Counters,
+    /// Everything.
+    Full,
 }
 
 /// A transport by its name.

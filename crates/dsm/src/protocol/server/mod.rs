@@ -8,13 +8,14 @@
 //! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
 //! `chunk` (a chunk at its home, or cached) · `names` (chunks are created, found and removed) ·
 //! `guards` (guards, drafts, commits) · `told` (subscriptions and meetings) · `talk` (caches and
-//! directories) · `others` (other servers)
+//! directories) · `others` (other servers) · `overview` (for people)
 
 mod action;
 mod chunk;
 mod guards;
 mod names;
 mod others;
+mod overview;
 mod talk;
 mod told;
 
@@ -383,6 +384,7 @@ impl Server {
             Request::Enroll { .. }
             | Request::Drained { .. }
             | Request::Count
+            | Request::Overview { .. }
             | Request::Forget { .. }
             | Request::Took { .. }
             | Request::Unsubscribe { .. }
@@ -514,7 +516,9 @@ impl Server {
                 Some(Waiting::Meet { name }) => {
                     self.meetings.leave(&name, asker);
                     let here = self.meetings.here(&name);
-                    fail(asker, Fault::Missing { here }, actions);
+                    let mut absent = self.meetings.absent(&name);
+                    absent.retain(|who| *who != asker.0);
+                    fail(asker, Fault::Missing { here, absent }, actions);
                 }
                 Some(
                     Waiting::Acquire { chunk, .. }

@@ -1,0 +1,123 @@
+//! `samite trace`: what the processes of a run did with chunks, from their event logs: tables, a
+//! trace for Perfetto, and the consistency checker.
+//!
+//! # Files
+//! `tally` (sums for each chunk and process) · `tables` (on the terminal) · `export` (for Perfetto)
+
+mod export;
+mod tables;
+mod tally;
+
+use crate::run::UsageError;
+use crate::screen::{note, printable, say};
+use anyhow::{Context, Result};
+use samite::dsm::history::{self, Report};
+use samite::dsm::log::{EXTENSION, Log};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+/// Options of `samite trace`.
+#[derive(clap::Args)]
+pub(crate) struct TraceArgs {
+    /// The folder of a run, or one with the folders of several runs, of which the last one is
+    /// shown; `samite run --config dsm.log=full` writes them [default: the setting dsm.log_dir]
+    folder: Option<PathBuf>,
+    /// Write what happened to this file, for https://ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE.json", value_hint = clap::ValueHint::FilePath)]
+    export: Option<PathBuf>,
+    /// Check that what was read, written and told is consistent; if not, the exit code is 1
+    #[arg(long)]
+    check: bool,
+    /// The number of chunks, of processes and of slow waits that are listed
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    rows: usize,
+}
+
+pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
+    let folder = match &args.folder {
+        Some(folder) => folder.clone(),
+        None => crate::settings::resolve(None, &[])?.config.dsm.log_dir,
+    };
+    let folder = run_folder(&folder)?;
+    let logs = Log::read_run(&folder)?;
+    if let Some(path) = &args.export {
+        export::write(&logs, path)
+            .with_context(|| format!("cannot write the trace to {}", path.display()))?;
+    }
+    say(format_args!("{}", tables::text(&folder, &logs, args.rows)))?;
+    for log in logs.iter().filter(|log| log.missing > 0) {
+        note(format_args!(
+            "{} misses {} records: its disk was too slow",
+            log.path.display(),
+            log.missing
+        ));
+    }
+    if !args.check {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let report = history::check(&logs);
+    say(format_args!("{}", verdict(&report)))?;
+    Ok(match report.is_consistent() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Returns the folder itself if it has logs, otherwise the folder in it that has changed last and
+/// has some.
+fn run_folder(folder: &Path) -> Result<PathBuf> {
+    if folder.is_file() || has_logs(folder) {
+        return Ok(folder.to_owned());
+    }
+    let entries = std::fs::read_dir(folder).map_err(|error| {
+        UsageError(format!(
+            "cannot read {}: {error}; give the folder of a run (samite run --config dsm.log=full)",
+            folder.display()
+        ))
+    })?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let runs = paths.filter(|path| has_logs(path));
+    let changed = |path: &PathBuf| {
+        let facts = std::fs::metadata(path);
+        let time = facts.and_then(|facts| facts.modified());
+        time.unwrap_or(SystemTime::UNIX_EPOCH)
+    };
+    // Without any, the reader of logs says so.
+    Ok(runs
+        .max_by_key(changed)
+        .unwrap_or_else(|| folder.to_owned()))
+}
+
+fn has_logs(folder: &Path) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    paths.any(|path| path.extension().is_some_and(|end| end == EXTENSION))
+}
+
+/// Returns what the checker has found, in words.
+fn verdict(report: &Report) -> String {
+    let mut text = format!(
+        "\nchecked {} chunks: {} commits, {} reads, {} events: {}\n",
+        report.chunks,
+        report.commits,
+        report.reads,
+        report.events,
+        match report.count {
+            0 => "consistent".to_owned(),
+            1 => "1 violation".to_owned(),
+            count => format!("{count} violations"),
+        }
+    );
+    for why in &report.unchecked {
+        text += &format!("  not checked: {}\n", printable(why));
+    }
+    for violation in &report.violations {
+        text += &format!("  {}\n", printable(&violation.to_string()));
+    }
+    let more = report.count - report.violations.len() as u64;
+    if more > 0 {
+        text += &format!("  and {more} more\n");
+    }
+    text
+}
