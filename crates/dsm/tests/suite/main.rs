@@ -31,6 +31,8 @@ macro_rules! everywhere {
 
 mod chunks;
 mod faults;
+mod lessons;
+mod litmus;
 mod servers;
 mod sizes;
 mod streams;
