@@ -299,7 +299,8 @@ fn subscribers_that_die_exhaust_no_memory() {
         let chunk: Chunk<u8> = dsm.alloc("chunk", BYTES as u64)?;
         if unit < LIVES {
             pause("ready");
-            let every = chunk.subscribe_with_content(Policy::Every, Version(0))?;
+            let present = chunk.snapshot()?.version();
+            let every = chunk.subscribe_with_content(Policy::Every, present)?;
             pause("subscribed");
             drop(every);
             return Ok(());
@@ -313,7 +314,7 @@ fn subscribers_that_die_exhaust_no_memory() {
         }
         Ok(())
     };
-    // Enough for what two of them have.
+    // Enough for what two of them have, and not for that of all.
     let units = served(LIVES + 1, Mask::default()).budget(128 << 20);
     let name = full_name(module_path!(), "subscribers_that_die_exhaust_no_memory");
     units.orchestrate(&name, body, |cluster: &mut Cluster| {

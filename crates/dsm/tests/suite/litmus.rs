@@ -322,10 +322,8 @@ fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
             });
             let read: Vec<u64> = of_round.collect();
             let mut end = Vec::new();
-            for (var, variable) in variables.iter().enumerate() {
+            for variable in variables {
                 end.push(variable.read(batch, how)?);
-                let commits = program.writes(var) * batch;
-                same!(variable.chunk.read()?.version(), Version(commits));
             }
             let is_forbidden = (program.forbidden)((&read, &end));
             check!(
@@ -336,6 +334,12 @@ fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
             *outcomes.entry((read, end)).or_default() += 1;
         }
         dsm.barrier("checked", UNITS.into())?;
+    }
+    for variables in &rounds {
+        for (var, variable) in variables.iter().enumerate() {
+            let commits = program.writes(var) * BATCHES;
+            same!(variable.chunk.read()?.version(), Version(commits));
+        }
     }
     if unit == 0 {
         for ((read, end), count) in &outcomes {
