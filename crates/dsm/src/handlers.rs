@@ -106,9 +106,9 @@ impl<'h> Handlers<'h> {
     }
 
     /// Adds a handler, which is called with each event, until it returns `Break`. It gets
-    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] is the last thing that
-    /// it is called with. As with [`Subscription::next_event`], an event counts as taken when the
-    /// handler is called.
+    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] is the last thing
+    /// that it is called with. As with [`Subscription::next_event`], an event counts as taken when
+    /// the handler is called.
     pub fn on_commit<T: Elem>(
         &mut self,
         subscription: Subscription<T>,

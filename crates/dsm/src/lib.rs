@@ -29,9 +29,9 @@
 //! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the
 //!   server is mapped, they are views of it: nothing is copied.
 //! * [`ChunkedVec`]: an array over many chunks.
-//! * [`Subscription`]: its commits, to wait for; [`Handlers`] and [`EventStream`]: to be called, and
-//!   to await. [`LockGuard`]: a lock; [`Dsm::barrier`] and [`Dsm::rendezvous`]
-//!   let processes wait for each other.
+//! * [`Subscription`]: its commits, to wait for; [`Handlers`] and [`EventStream`]: to be called,
+//!   and to await. [`LockGuard`]: a lock; [`Dsm::barrier`] and [`Dsm::rendezvous`] let processes
+//!   wait for each other.
 //! * [`protocol`]: the messages, and the pure state machines.
 //! * [`service`]: the server, which the agent of the domain hosts.
 //!

@@ -1,6 +1,6 @@
-//! What went wrong in other systems of coherent memory, publishing and caching. Each test is a class
-//! of defects that one of them has shipped. Classes that other files test, and the simulation of
-//! the protocol, are not repeated here: a lock-up of processes that acquire chunks in opposite
+//! What went wrong in other systems of coherent memory, publishing and caching. Each test is a
+//! class of defects that one of them has shipped. Classes that other files test, and the simulation
+//! of the protocol, are not repeated here: a lock-up of processes that acquire chunks in opposite
 //! orders (`together.rs`, `vectors.rs`), a lossless subscriber that dies or is stopped
 //! (`faults.rs`), memory of the dead (`faults.rs`).
 
@@ -41,8 +41,8 @@ fn more_sharers_than_bits_of_a_word() {
     served(UNITS, Mask::default()).run(&name, body);
 }
 
-/// What came with an event, and nobody has looked at, is not taken for the present version (ArgoDSM:
-/// a page that was prefetched and not touched stayed as it was).
+/// What came with an event, and nobody has looked at, is not taken for the present version
+/// (ArgoDSM: a page that was prefetched and not touched stayed as it was).
 fn untouched(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     let chunk: Chunk<u8> = dsm.alloc("chunk", 9000)?;
@@ -199,8 +199,8 @@ fn back(fabric: &Fabric, unit: u32) -> Outcome {
 
 everywhere!(who_comes_back_has_nothing_old, runs(2, back));
 
-/// The memory is full of old versions that a process keeps: the error says so, and nothing waits for
-/// ever. When they are dropped, all goes on (Ray: copies that were received filled the store).
+/// The memory is full of old versions that a process keeps: the error says so, and nothing waits
+/// for ever. When they are dropped, all goes on (Ray: copies that were received filled the store).
 #[test]
 fn old_versions_fill_the_memory() {
     const BYTES: usize = 4 << 20;
