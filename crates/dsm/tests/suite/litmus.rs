@@ -11,16 +11,19 @@
 //! | events as flags, and read guards after them | the same; but an event may come late, so the absence of one proves nothing |
 //! | snapshots | what the coherence of one chunk forbids; the rest is only counted |
 
-use crate::runs;
+use crate::{runs, servers};
 use samite_dsm::{Chunk, Dsm, Error, Policy, Subscription, Version};
 use samite_fabric::Fabric;
 use samite_testkit::{Outcome, check, same};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Rounds of a batch, and batches.
+/// Rounds of a batch.
 const ROUNDS: usize = 32;
+
+/// Batches with one server, and with several.
 const BATCHES: u64 = 20;
+const BATCHES_OF_SEVERAL: u64 = 8;
 
 /// The units: as many as the largest program has.
 const UNITS: u32 = 4;
@@ -262,7 +265,7 @@ impl Variable {
 }
 
 /// Runs a program; prints how often each outcome was seen.
-fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
+fn run(program: &Program, dsm: &Dsm, unit: u32, how: How, batches: u64) -> Outcome {
     let steps = program.threads.get(unit as usize).copied().unwrap_or(&[]);
     let is_flag = |var: Var| {
         let flags = steps
@@ -288,7 +291,7 @@ fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
     let mut outcomes: BTreeMap<(Vec<u64>, Vec<u64>), u64> = BTreeMap::new();
     let mut random = u64::from(unit) + 1;
     dsm.barrier("begin", UNITS.into())?;
-    for batch in 1..=BATCHES {
+    for batch in 1..=batches {
         let mut reads: Vec<u64> = Vec::new();
         for variables in &mut rounds {
             random = random
@@ -337,7 +340,7 @@ fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
     }
     for variables in &rounds {
         for (var, variable) in variables.iter().enumerate() {
-            let commits = program.writes(var) * BATCHES;
+            let commits = program.writes(var) * batches;
             same!(variable.chunk.read()?.version(), Version(commits));
         }
     }
@@ -357,22 +360,42 @@ fn run(program: &Program, dsm: &Dsm, unit: u32, how: How) -> Outcome {
     Ok(())
 }
 
-fn all(fabric: &Fabric, unit: u32, how: How) -> Outcome {
-    let dsm = Dsm::join(fabric)?;
-    PROGRAMS
-        .iter()
-        .try_for_each(|program| run(program, &dsm, unit, how))
+fn all(dsm: &Dsm, unit: u32, how: How, batches: u64) -> Outcome {
+    let mut programs = PROGRAMS.iter();
+    programs.try_for_each(|program| run(program, dsm, unit, how, batches))
+}
+
+fn one_server(fabric: &Fabric, unit: u32, how: How) -> Outcome {
+    all(&Dsm::join(fabric)?, unit, how, BATCHES)
+}
+
+fn several_servers(dsm: &Dsm, unit: u32, how: How) -> Outcome {
+    all(dsm, unit, how, BATCHES_OF_SEVERAL)
 }
 
 everywhere!(
     guards,
-    runs(UNITS, |fabric, unit| all(fabric, unit, How::Guards))
+    runs(UNITS, |fabric, unit| one_server(fabric, unit, How::Guards))
 );
 everywhere!(
     events,
-    runs(UNITS, |fabric, unit| all(fabric, unit, How::Events))
+    runs(UNITS, |fabric, unit| one_server(fabric, unit, How::Events))
 );
 everywhere!(
     snapshots,
-    runs(UNITS, |fabric, unit| all(fabric, unit, How::Snapshots))
+    runs(UNITS, |fabric, unit| one_server(
+        fabric,
+        unit,
+        How::Snapshots
+    ))
+);
+
+// The variables of a round have any homes, and the clients several servers.
+everywhere!(
+    guards_of_several_servers,
+    servers::runs(|dsm, unit| several_servers(dsm, unit, How::Guards))
+);
+everywhere!(
+    events_of_several_servers,
+    servers::runs(|dsm, unit| several_servers(dsm, unit, How::Events))
 );

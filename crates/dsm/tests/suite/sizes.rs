@@ -1,6 +1,6 @@
 //! Chunks of all lengths, also of more bytes than a message can have.
 
-use crate::{runs, served};
+use crate::{runs, served, servers};
 use samite_dsm::{Chunk, Dsm, Version};
 use samite_fabric::{Fabric, Mask};
 use samite_testkit::pattern::{pattern, verify};
@@ -71,6 +71,37 @@ fn of_33_mb(name: &str, mask: Mask) {
 }
 
 everywhere!(of_millions_of_bytes, of_33_mb);
+
+/// The same through servers that are not the home, one of which caches less.
+fn through_servers(dsm: &Dsm, rank: u32) -> Outcome {
+    const LENGTH: usize = 33_000_001;
+    for home in ["gateway", "right"] {
+        let chunk: Chunk<u8> = dsm.alloc(&format!("{home} long"), LENGTH as u64)?;
+        for version in 1..=2 {
+            if u64::from(rank) == version {
+                let mut guard = chunk.write()?;
+                guard.copy_from_slice(&pattern(version, LENGTH));
+                guard.commit(version)?;
+            }
+            dsm.barrier("written", 4)?;
+            if rank > 1 {
+                let read = chunk.read()?;
+                same!((read.version(), read.tag()), (Version(version), version));
+                verify(version, &read)?;
+            }
+            dsm.barrier("read", 4)?;
+        }
+        if rank == 0 {
+            chunk.free()?;
+        }
+    }
+    Ok(())
+}
+
+everywhere!(
+    of_millions_of_bytes_at_several_servers,
+    servers::runs(through_servers)
+);
 
 /// Longer than a message.
 fn of_65_mib(name: &str, mask: Mask) {

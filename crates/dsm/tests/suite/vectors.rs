@@ -1,6 +1,6 @@
 //! Arrays over many chunks.
 
-use crate::{runs, served};
+use crate::{runs, served, servers};
 use samite_dsm::{ChunkedVec, Dsm, Error, Policy, Version};
 use samite_fabric::{Fabric, Mask};
 use samite_testkit::{Outcome, check, matches_or_fail, same};
@@ -12,10 +12,8 @@ fn value(round: u64, index: u64) -> u64 {
 }
 
 /// Each unit writes its part, in several ways, and reads all of it.
-fn partitioned(fabric: &Fabric, unit: u32) -> Outcome {
+fn partitioned(dsm: &Dsm, unit: u32, ranks: u64) -> Outcome {
     const ROUNDS: u64 = 4;
-    let dsm = Dsm::join(fabric)?;
-    let ranks = u64::from(fabric.identity().units);
     // Chunks that travel inside messages, and others; lengths that are multiples, or not.
     for (len, chunk_len) in [(1000, 100), (1001, 7), (40_000, 1024), (5, 100), (0, 3)] {
         let name = format!("{len} by {chunk_len}");
@@ -66,7 +64,14 @@ fn partitioned(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-everywhere!(each_writes_its_part, runs(3, partitioned));
+everywhere!(
+    each_writes_its_part,
+    runs(3, |fabric, unit| partitioned(&Dsm::join(fabric)?, unit, 3))
+);
+everywhere!(
+    chunks_have_several_homes,
+    servers::runs(|dsm, unit| partitioned(dsm, unit, 4))
+);
 
 /// All write ranges that overlap, and add one to each element.
 fn overlapping(fabric: &Fabric, unit: u32) -> Outcome {
