@@ -11,11 +11,11 @@ use crate::protocol::{
     self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, Protocol, PutFrom,
     Request, ServerId, SubscriptionId, Token, Version,
 };
-use crate::subscription::Subscription;
+use crate::subscription::{Carry, Subscription};
 use samite_fabric::{Borrowed, SegmentKey};
 use samite_mem::SharedBytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// What a chunk may consist of: plain data, the same in every process.
@@ -26,8 +26,12 @@ impl<T: bytemuck::Pod + Send + Sync> Elem for T {}
 /// How often the memory of a version may be given up while a snapshot fetches it.
 const FETCHES: usize = 4;
 
-/// The most bytes that a commit brings: a message has at most 64 MiB.
-const MOST_SENT: u64 = (64 << 20) - (4 << 10);
+/// The most bytes that a commit brings. What is longer is put into the memory of the server, which
+/// takes a request more; a message has at most 64 MiB.
+const MOST_SENT: u64 = 32 << 20;
+
+/// The bytes that are put into the memory of the server at a time.
+const PIECE: usize = 1 << 20;
 
 /// How many read guards a process takes without a message before it looks whether the server is
 /// lost.
@@ -62,8 +66,8 @@ struct Shared<T> {
     reads_at_home: bool,
     /// Whether the memory of the server can be mapped here, as far as is known.
     maps: AtomicBool,
-    /// `None` if read guards cannot be taken without messages.
-    own: Option<OwnGuards>,
+    /// Set before the first read guard; `None` if they cannot be taken without messages.
+    own: OnceLock<Option<OwnGuards>>,
     /// How many were taken so.
     hits: AtomicU64,
     /// The version that was read last.
@@ -97,12 +101,12 @@ impl<T: Elem> Chunk<T> {
         id: ChunkId,
         name: &str,
         (bytes, protocol): (u64, Protocol),
-    ) -> Result<Chunk<T>> {
+    ) -> Chunk<T> {
         let known = || client.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         let client = client.clone();
         let found = known().get(&id).and_then(Weak::upgrade);
         if let Some(shared) = found.and_then(|shared| shared.downcast().ok()) {
-            return Ok(Chunk { client, shared });
+            return Chunk { client, shared };
         }
         let shared = Arc::new(Shared {
             client: client.clone(),
@@ -112,10 +116,7 @@ impl<T: Elem> Chunk<T> {
             writes_at_home: AtomicBool::new(protocol.is_written_at_home()),
             reads_at_home: protocol == Protocol::HomeOnly,
             maps: AtomicBool::new(true),
-            own: match protocol == Protocol::HomeOnly && client.near(id) != id.home() {
-                true => None,
-                false => client.enroll(id)?,
-            },
+            own: OnceLock::new(),
             hits: AtomicU64::new(0),
             last: Mutex::new(None),
             spare: Mutex::new(None),
@@ -123,7 +124,7 @@ impl<T: Elem> Chunk<T> {
         let weak = Arc::downgrade(&shared);
         known().insert(id, weak);
         client.log.opened(id, name, bytes);
-        Ok(Chunk { client, shared })
+        Chunk { client, shared }
     }
 
     pub(crate) fn id(&self) -> ChunkId {
@@ -158,6 +159,9 @@ impl<T: Elem> Chunk<T> {
         if let Some(guard) = self.read_known() {
             return Ok(guard);
         }
+        if self.shared.own.get().is_none() {
+            self.enroll()?;
+        }
         let given = self.acquire(Mode::Read)?;
         let snapshot = given.snapshot()?;
         *self.last() = Some(snapshot.0.clone());
@@ -167,10 +171,26 @@ impl<T: Elem> Chunk<T> {
         })
     }
 
+    /// Prepares to take read guards without messages.
+    fn enroll(&self) -> Result<()> {
+        let is_near = self.client.near(self.id()) == self.id().home();
+        let own = match self.shared.reads_at_home && !is_near {
+            true => None,
+            false => match self.client.enroll(self.id()) {
+                // Then the guard is asked for at the home, or the loss is told.
+                Err(Error::Fabric(samite_fabric::Error::PeerLost { .. })) => return Ok(()),
+                own => own?,
+            },
+        };
+        // Another thread may have been faster: it has the same words.
+        let _ = self.shared.own.set(own);
+        Ok(())
+    }
+
     /// Takes a read guard without a message, if the version that was read last is the present one.
     #[inline]
     fn read_known(&self) -> Option<ReadGuard<T>> {
-        let own = self.shared.own.as_ref()?;
+        let own = self.shared.own.get()?.as_ref()?;
         let last = self.last();
         let committed = last.as_ref()?;
         // A chunk that is closed is not counted: the end of that would have to be told.
@@ -209,7 +229,7 @@ impl<T: Elem> Chunk<T> {
     /// Ends a read guard that was taken without a message.
     #[inline]
     pub(crate) fn give_up(&self) {
-        let Some(own) = &self.shared.own else {
+        let Some(Some(own)) = self.shared.own.get() else {
             return;
         };
         // ORDERING: as above.
@@ -295,12 +315,18 @@ impl<T: Elem> Chunk<T> {
     /// [`Error::Length`]; [`Error::Late`], which names the processes that have guards.
     pub fn put(&self, elements: &[T], tag: u64) -> Result<Version> {
         self.check_length(elements)?;
-        if self.shared.bytes > INLINE && self.maps() {
-            let mut draft = self.draft()?;
-            draft.copy_from_slice(elements);
-            return draft.put(tag);
+        match self.memory()? {
+            Some((mut draft, None)) => {
+                draft.copy_from_slice(elements);
+                return draft.put(tag);
+            }
+            Some((mut draft, Some((key, id)))) => {
+                self.put_far(self.id().home(), (key, id), elements)?;
+                draft.id = None;
+                return self.put_from(PutFrom::Draft(id), tag);
+            }
+            None => {}
         }
-        self.check_sent()?;
         let bytes = bytemuck::cast_slice(elements).to_vec();
         self.put_from(PutFrom::Inline(bytes), tag)
     }
@@ -313,29 +339,46 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::NoMemory`]; [`Error::TooMany`].
     pub fn draft(&self) -> Result<Draft<T>> {
-        let of = |buffer, id| Draft {
-            chunk: self.clone(),
-            buffer: Some(buffer),
-            id,
-        };
-        if self.shared.bytes > INLINE && self.maps() {
-            let spare = self.spare().take();
-            let (id, key) = match spare {
-                Some((id, key)) => (id, Some(key)),
-                None => self.ask_draft()?,
-            };
-            let given = of(Buffer::Sent(Vec::new()), Some(id));
-            if let Some(key) = key
-                && let Some(borrowed) = self.borrow(self.id().home(), key)?
-            {
-                let mut given = given;
-                given.buffer = Some(Buffer::Mapped(borrowed));
-                return Ok(given);
+        match self.memory()? {
+            Some((draft, None)) => Ok(draft),
+            Some((mut draft, Some((key, _)))) => {
+                draft.buffer = Some(Buffer::Far(key, self.zeros()?));
+                Ok(draft)
             }
-            self.maps_not();
+            None => Ok(Draft {
+                chunk: self.clone(),
+                buffer: Some(Buffer::Sent(self.zeros()?)),
+                id: None,
+            }),
         }
-        self.check_sent()?;
-        Ok(of(Buffer::Sent(self.zeros()?), None))
+    }
+
+    /// Returns a draft in memory of the server, and if that is not mapped here, where it is: then
+    /// the draft has no buffer. `None` if the content is to be sent.
+    #[allow(clippy::type_complexity, reason = "only for the two functions above")]
+    fn memory(&self) -> Result<Option<(Draft<T>, Option<(SegmentKey, GuardId)>)>> {
+        if !self.wants_memory() {
+            return Ok(None);
+        }
+        let spare = self.spare().take();
+        let (id, key) = match spare {
+            Some((id, key)) => (id, Some(key)),
+            None => self.ask_draft()?,
+        };
+        let mut draft = Draft {
+            chunk: self.clone(),
+            buffer: None,
+            id: Some(id),
+        };
+        let Some(key) = key else {
+            return Err(Error::Nonsense("a draft without memory".to_owned()));
+        };
+        if let Some(borrowed) = self.borrow(self.id().home(), key)? {
+            draft.buffer = Some(Buffer::Mapped(borrowed));
+            return Ok(Some((draft, None)));
+        }
+        self.maps_not();
+        Ok((self.shared.bytes > MOST_SENT).then_some((draft, Some((key, id)))))
     }
 
     fn ask_draft(&self) -> Result<(GuardId, Option<SegmentKey>)> {
@@ -344,6 +387,42 @@ impl<T: Elem> Chunk<T> {
         match self.ask_home(deadline, "memory of a chunk", &request)? {
             Answer::Drafted { draft, buffer } => Ok((draft, buffer)),
             other => Err(self.refused(other, "write", deadline)),
+        }
+    }
+
+    /// Returns true if a writer needs memory of the server: it maps it, or the content is too long
+    /// to be sent with a commit.
+    fn wants_memory(&self) -> bool {
+        let bytes = self.shared.bytes;
+        bytes > MOST_SENT || bytes > INLINE && self.maps()
+    }
+
+    /// Puts content by messages into the memory of a guard or a draft that a server has given.
+    pub(crate) fn put_far(
+        &self,
+        server: ServerId,
+        (key, guard): (SegmentKey, GuardId),
+        elements: &[T],
+    ) -> Result<()> {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Expose { guard };
+        match self.ask(server, deadline, "memory of a chunk", &request)? {
+            Answer::Exposed => {}
+            other => return Err(self.refused(other, "write", deadline)),
+        }
+        let remote = self.client.fabric.attach(key)?;
+        let bytes: &[u8] = bytemuck::cast_slice(elements);
+        // Two pieces are on the way at a time.
+        let mut before = None;
+        for (piece, at) in bytes.chunks(PIECE).zip((0_u64..).step_by(PIECE)) {
+            let next = remote.put_nb(at, piece)?;
+            if let Some(handle) = before.replace(next) {
+                handle.wait()?;
+            }
+        }
+        match before {
+            Some(handle) => Ok(handle.wait().map(drop)?),
+            None => Ok(()),
         }
     }
 
@@ -387,22 +466,6 @@ impl<T: Elem> Chunk<T> {
         self.shared.maps.store(false, Ordering::Relaxed);
     }
 
-    /// Checks that the content can be sent.
-    fn check_sent(&self) -> Result<()> {
-        let bytes = self.shared.bytes;
-        match bytes > MOST_SENT {
-            false => Ok(()),
-            true => Err(Error::NoMemory {
-                chunk: self.shared.name.clone(),
-                bytes,
-                why: format!(
-                    "this process does not map the memory of the server, and sends at most \
-                     {MOST_SENT} bytes with a commit: use shorter chunks"
-                ),
-            }),
-        }
-    }
-
     /// Subscribes to the commits after a version: those after the present one are missed by nobody
     /// who asks for the version first. `Version::default()` is the one before the first commit.
     ///
@@ -424,6 +487,24 @@ impl<T: Elem> Chunk<T> {
         after: Version,
     ) -> Result<Subscription<T>> {
         Subscription::begin(self.clone(), (policy, true), after)
+    }
+
+    /// As [`Chunk::subscribe`], with what comes with each event.
+    ///
+    /// # Errors
+    /// As [`Chunk::subscribe`].
+    pub fn subscribe_carrying(
+        &self,
+        policy: Policy,
+        carry: Carry,
+        after: Version,
+    ) -> Result<Subscription<T>> {
+        let with_content = match carry {
+            Carry::Notice => false,
+            Carry::Content => true,
+            Carry::Prefetch => self.client.near(self.id()) != self.id().home(),
+        };
+        Subscription::begin(self.clone(), (policy, with_content), after)
     }
 
     pub(crate) fn begin_subscription(
@@ -594,7 +675,7 @@ impl<T: Elem> Chunk<T> {
     }
 
     /// Returns the error of a chunk whose server is lost.
-    fn lost(&self, server: ServerId, known: Version) -> Error {
+    pub(crate) fn lost(&self, server: ServerId, known: Version) -> Error {
         let own = self.last().as_ref().map(|last| last.version);
         Error::Lost {
             chunk: self.shared.name.clone(),
@@ -657,7 +738,7 @@ impl<T: Elem> Chunk<T> {
         let request = Request::Acquire {
             chunk: self.id(),
             mode,
-            in_place: self.maps(),
+            in_place: self.wants_memory(),
             timeout: millis(deadline),
         };
         let words = match mode {
@@ -855,15 +936,13 @@ impl<T: Elem> Given<T> {
             Some(key) => chunk.borrow(self.held.server, key)?,
             None => None,
         };
-        let buffer = match borrowed {
-            Some(borrowed) => Buffer::Mapped(borrowed),
-            None => {
-                chunk.check_sent()?;
-                if self.buffer.is_some() {
-                    chunk.maps_not();
-                }
-                Buffer::Sent(chunk.zeros()?)
-            }
+        if borrowed.is_none() && self.buffer.is_some() {
+            chunk.maps_not();
+        }
+        let buffer = match (borrowed, self.buffer) {
+            (Some(borrowed), _) => Buffer::Mapped(borrowed),
+            (None, Some(key)) if chunk.shared.bytes > MOST_SENT => Buffer::Far(key, chunk.zeros()?),
+            _ => Buffer::Sent(chunk.zeros()?),
         };
         Ok(WriteGuard {
             buffer: Some(buffer),

@@ -17,6 +17,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
 use std::time::Duration;
 
 /// How long the server may take beyond the time that it was given.
@@ -71,6 +72,26 @@ struct Events {
     /// `None` before the first subscription.
     inbox: Option<rpc::Server>,
     told: HashMap<SubscriptionId, VecDeque<Told>>,
+    /// The streams that wait for a thread to deliver events, and the number of such threads.
+    wakers: HashMap<SubscriptionId, Waker>,
+    deliverers: u32,
+}
+
+/// A thread that delivers events to streams. When the last one leaves, the streams look themselves.
+struct Deliverer<'a>(&'a Client);
+
+impl Drop for Deliverer<'_> {
+    fn drop(&mut self) {
+        let wakers = {
+            let mut events = self.0.events();
+            events.deliverers -= 1;
+            match events.deliverers {
+                0 => std::mem::take(&mut events.wakers),
+                _ => HashMap::new(),
+            }
+        };
+        wakers.into_values().for_each(Waker::wake);
+    }
 }
 
 /// The words in which this process counts read guards that it takes itself: one for each chunk that
@@ -182,9 +203,7 @@ impl Client {
     /// progress, to hear of it.
     pub(crate) fn has_lost(&self, chunk: ChunkId) -> bool {
         self.fabric.progress();
-        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let life = servers.get(&self.near(chunk));
-        life.is_none_or(|life| self.fabric.lost_life(life.peer, life.incarnation).is_some())
+        self.is_lost(self.near(chunk))
     }
 
     /// Returns the name of a server, for errors.
@@ -386,7 +405,12 @@ impl Client {
 
     /// Ends a subscription.
     pub(crate) fn end_subscription(&self, chunk: ChunkId, id: SubscriptionId) {
-        self.events().told.remove(&id);
+        let waker = {
+            let mut events = self.events();
+            events.told.remove(&id);
+            events.wakers.remove(&id)
+        };
+        drop(waker); // Without the lock: it is foreign code.
         let note = Request::Unsubscribe { chunk, id };
         if std::thread::panicking() {
             self.tell_later(chunk.home(), note);
@@ -402,41 +426,99 @@ impl Client {
         ids: &[SubscriptionId],
         deadline: Duration,
     ) -> Result<Option<(SubscriptionId, Told)>> {
+        self.await_events(deadline, || self.told(ids))
+    }
+
+    /// Waits until `find` finds anything among what the servers have told. Returns `None` after the
+    /// deadline.
+    pub(crate) fn await_events<V>(
+        &self,
+        deadline: Duration,
+        mut find: impl FnMut() -> Option<V>,
+    ) -> Result<Option<V>> {
         self.send_all_notes();
         let begin = self.fabric.now();
         let passed = || self.fabric.now().saturating_sub(begin);
         // A server that has no processor of its own gets this one.
         while self.own.is_none() && passed() < YIELDING.min(deadline) {
             self.fabric.progress();
-            if let Some(told) = self.told(ids) {
-                return Ok(Some(told));
+            if let Some(found) = find() {
+                return Ok(Some(found));
             }
             std::thread::yield_now();
         }
         let has_more = Cell::new(false);
         let look = || {
             has_more.set(self.serve());
-            self.told(ids)
+            find()
         };
         let what = "a commit of another process";
         let left = deadline.saturating_sub(passed());
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let peers: Vec<_> = servers.values().map(|life| life.peer).collect();
         drop(servers);
-        let told = self
+        let found = self
             .fabric
             .wait_stepping_within(left, what, &peers[..], look, || has_more.get());
-        match told {
-            Ok(told) => Ok(Some(told)),
+        match found {
+            Ok(found) => Ok(Some(found)),
             Err(samite_fabric::Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Looks once what a subscription was told. If that is nothing, `waker` is woken later: by a
+    /// thread that delivers events, or at once if there is none.
+    pub(crate) fn poll_told(&self, id: SubscriptionId, waker: &Waker) -> Option<Told> {
+        self.send_all_notes();
+        self.fabric.progress();
+        self.serve();
+        let (_, told) = self.look(&[id], Some((id, waker)))?;
+        Some(told)
+    }
+
+    /// Returns true if a server is lost, as far as is known.
+    pub(crate) fn is_lost(&self, server: ServerId) -> bool {
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let life = servers.get(&server);
+        life.is_none_or(|life| self.fabric.lost_life(life.peer, life.incarnation).is_some())
+    }
+
+    /// Delivers events to streams until `is_wanted` returns false, or the deadline.
+    pub(crate) fn deliver(
+        &self,
+        deadline: Duration,
+        mut is_wanted: impl FnMut() -> bool,
+    ) -> Result<()> {
+        self.events().deliverers += 1;
+        let _deliverer = Deliverer(self);
+        let look = || {
+            let none = self.told(&[]);
+            debug_assert!(none.is_none());
+            (!is_wanted()).then_some(())
+        };
+        self.await_events(deadline, look).map(drop)
+    }
+
     /// Returns what one of these subscriptions was told.
-    fn told(&self, ids: &[SubscriptionId]) -> Option<(SubscriptionId, Told)> {
+    pub(crate) fn told(&self, ids: &[SubscriptionId]) -> Option<(SubscriptionId, Told)> {
+        self.look(ids, None)
+    }
+
+    /// As [`Client::told`]. If that is nothing, `waiting` waits from now on.
+    fn look(
+        &self,
+        ids: &[SubscriptionId],
+        waiting: Option<(SubscriptionId, &Waker)>,
+    ) -> Option<(SubscriptionId, Told)> {
+        let mut woken = Vec::new();
         let mut events = self.events();
-        let Events { inbox, told } = &mut *events;
+        let Events {
+            inbox,
+            told,
+            wakers,
+            deliverers,
+        } = &mut *events;
         while let Some(heard) = inbox.as_ref().and_then(rpc::Server::take) {
             let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
             if !servers.values().any(|life| *life == heard.from) {
@@ -447,6 +529,7 @@ impl Client {
                 // Others are of subscriptions that have ended.
                 Ok((new, [])) => {
                     if let Some(queue) = told.get_mut(&new.id) {
+                        woken.extend(wakers.remove(&new.id));
                         queue.push_back(new);
                     }
                 }
@@ -454,7 +537,16 @@ impl Client {
             }
         }
         let next = |id: &SubscriptionId| Some((*id, told.get_mut(id)?.pop_front()?));
-        ids.iter().find_map(next)
+        let found = ids.iter().find_map(next);
+        if let (None, Some((id, waker))) = (&found, waiting) {
+            match deliverers {
+                0 => woken.push(waker.clone()),
+                _ => woken.extend(wakers.insert(id, waker.clone())),
+            }
+        }
+        drop(events);
+        woken.into_iter().for_each(Waker::wake);
+        found
     }
 
     fn events(&self) -> MutexGuard<'_, Events> {

@@ -3,7 +3,7 @@
 use crate::chunk::{Chunk, Elem, kind_of};
 use crate::client::{Client, millis};
 use crate::error::{Error, Result};
-use crate::protocol::{Answer, Counters, Fault, Overview, Request};
+use crate::protocol::{Answer, Counters, Fault, Kind, Overview, Request, Version};
 use crate::topology::Topology;
 use samite_fabric::Fabric;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ impl Dsm {
             bytes: u64::MAX,
             why: "it is more than 2^64 bytes".to_owned(),
         })?;
-        self.open(name, Some(bytes))
+        let (chunk, _) = self.open(name, kind_of::<T>(), Some(bytes))?;
+        Ok(chunk)
     }
 
     /// Waits until a process has allocated a chunk of that name, and returns it.
@@ -62,7 +63,8 @@ impl Dsm {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Differs`]: it has elements of another type.
     pub fn lookup<T: Elem>(&self, name: &str) -> Result<Chunk<T>> {
-        self.open(name, None)
+        let (chunk, _) = self.open(name, kind_of::<T>(), None)?;
+        Ok(chunk)
     }
 
     /// Returns what the servers have done so far, for all processes.
@@ -82,15 +84,34 @@ impl Dsm {
         self.client.overview(None, deadline)
     }
 
+    /// Delivers events to the streams of this `Dsm` ([`EventStream`](crate::EventStream)) until
+    /// `is_wanted`, which is called again and again, at least ten times a second, returns false, or
+    /// until the deadline. As long as a thread of the program is in this call, streams without
+    /// events do not use a processor.
+    ///
+    /// # Errors
+    /// Those of the fabric: the server is lost.
+    pub fn deliver(&self, deadline: Duration, is_wanted: impl FnMut() -> bool) -> Result<()> {
+        self.client.deliver(deadline, is_wanted)
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    fn open<T: Elem>(&self, name: &str, bytes: Option<u64>) -> Result<Chunk<T>> {
+    /// Returns a chunk whose elements are said to be of that kind, and its present version.
+    /// `bytes`: it is created if there is none.
+    pub(crate) fn open<T: Elem>(
+        &self,
+        name: &str,
+        kind: Kind,
+        bytes: Option<u64>,
+    ) -> Result<(Chunk<T>, Version)> {
+        let asked_kind = kind.name.clone();
         let deadline = self.client.fabric.deadline();
         let request = Request::Open {
             name: name.to_owned(),
-            kind: kind_of::<T>(),
+            kind,
             bytes,
             protocol: self.client.topology.protocol(name),
             timeout: millis(deadline),
@@ -101,8 +122,11 @@ impl Dsm {
                 chunk,
                 bytes,
                 protocol,
-                ..
-            } => Chunk::open(&self.client, chunk, name, (bytes, protocol)),
+                version,
+            } => {
+                let chunk = Chunk::open(&self.client, chunk, name, (bytes, protocol));
+                Ok((chunk, version))
+            }
             Answer::Failed(Fault::NotFound) => Err(Error::NotFound {
                 chunk: name.to_owned(),
                 after: deadline,
@@ -115,9 +139,9 @@ impl Dsm {
                 asked: match bytes {
                     Some(bytes) => {
                         let len = bytes / (size_of::<T>() as u64).max(1);
-                        format!("{len} of {}", std::any::type_name::<T>())
+                        format!("{len} of {asked_kind}")
                     }
-                    None => std::any::type_name::<T>().to_owned(),
+                    None => asked_kind,
                 },
             }),
             Answer::Failed(Fault::TooMany { most }) => Err(Error::TooMany { most }),

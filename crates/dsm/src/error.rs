@@ -172,6 +172,18 @@ pub enum Error {
         /// The number that the chunk has.
         len: u64,
     },
+    /// A range that is not in an array.
+    #[error("the array \"{chunk}\" of {len} elements has no elements {begin}..{end}")]
+    OutOfRange {
+        /// The array.
+        chunk: String,
+        /// The first element of the range.
+        begin: u64,
+        /// The one after its last.
+        end: u64,
+        /// The number of elements of the array.
+        len: u64,
+    },
     /// The memory of the domain.
     #[error(
         "there is no memory for {bytes} bytes of the chunk \"{chunk}\": {why}; drop snapshots of old versions"
@@ -241,7 +253,7 @@ samite_mem::error_codes!(Error, "dsm", {
     NoServer = 500, SecondDsm = 501, NotFound = 502, Differs = 503, BadName = 504, Fenced = 505,
     Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
     Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517, Topology = 518,
-    Immutable = 519, Lost = 520, LogUnwritable = 521, LogUnreadable = 522,
+    Immutable = 519, Lost = 520, LogUnwritable = 521, LogUnreadable = 522, OutOfRange = 523,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.

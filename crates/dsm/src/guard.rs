@@ -4,7 +4,7 @@ use crate::chunk::{Chunk, Elem};
 use crate::error::{Error, Result};
 use crate::log::Call;
 use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, ServerId, Token, Version};
-use samite_fabric::{Borrowed, Remote};
+use samite_fabric::{Borrowed, Remote, SegmentKey};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -169,6 +169,8 @@ pub enum Guard<T: Elem> {
 pub(crate) enum Buffer<T> {
     /// Of the server, mapped here.
     Mapped(Borrowed),
+    /// Put into memory of the server before the commit.
+    Far(SegmentKey, Vec<T>),
     /// Sent with the commit.
     Sent(Vec<T>),
 }
@@ -213,6 +215,16 @@ impl<T: Elem> WriteGuard<T> {
 
     fn commit_if(mut self, tag: u64, under: Option<Token>) -> Result<Version> {
         let data = match self.buffer.take() {
+            Some(Buffer::Far(key, elements)) => {
+                let Held {
+                    chunk,
+                    server,
+                    guard,
+                    ..
+                } = &self.held;
+                chunk.put_far(*server, (key, *guard), &elements)?;
+                None
+            }
             // The server gets its memory back before it is asked to publish it.
             Some(Buffer::Mapped(borrowed)) => {
                 drop(borrowed);
@@ -270,7 +282,7 @@ impl<T: Elem> Buffer<T> {
     fn as_slice(buffer: &Option<Buffer<T>>) -> &[T] {
         match buffer {
             Some(Buffer::Mapped(borrowed)) => borrowed.as_slice(),
-            Some(Buffer::Sent(elements)) => elements,
+            Some(Buffer::Far(_, elements) | Buffer::Sent(elements)) => elements,
             None => &[],
         }
     }
@@ -278,7 +290,7 @@ impl<T: Elem> Buffer<T> {
     fn as_mut_slice(buffer: &mut Option<Buffer<T>>) -> &mut [T] {
         match buffer {
             Some(Buffer::Mapped(borrowed)) => borrowed.as_mut_slice(),
-            Some(Buffer::Sent(elements)) => elements,
+            Some(Buffer::Far(_, elements) | Buffer::Sent(elements)) => elements,
             None => &mut [],
         }
     }
@@ -306,6 +318,13 @@ impl<T: Elem> Draft<T> {
             // The server gets its memory back before it is asked to publish it.
             (Some(Buffer::Mapped(borrowed)), Some(id)) => {
                 drop(borrowed);
+                PutFrom::Draft(id)
+            }
+            (Some(Buffer::Far(key, elements)), Some(id)) => {
+                self.id = Some(id); // It ends if that fails.
+                let home = self.chunk.id().home();
+                self.chunk.put_far(home, (key, id), &elements)?;
+                self.id = None;
                 PutFrom::Draft(id)
             }
             (buffer, _) => {

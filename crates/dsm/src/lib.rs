@@ -28,16 +28,19 @@
 //! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
 //! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the
 //!   server is mapped, they are views of it: nothing is copied.
-//! * [`Subscription`]: its commits. [`LockGuard`]: a lock; [`Dsm::barrier`] and [`Dsm::rendezvous`]
-//!   let processes wait for each other.
+//! * [`ChunkedVec`]: an array over many chunks.
+//! * [`Subscription`]: its commits, to wait for; [`Handlers`] and [`EventStream`]: to be called,
+//!   and to await. [`LockGuard`]: a lock; [`Dsm::barrier`] and [`Dsm::rendezvous`] let processes
+//!   wait for each other.
 //! * [`protocol`]: the messages, and the pure state machines.
 //! * [`service`]: the server, which the agent of the domain hosts.
 //! * [`log`]: what happens, as records in files. [`history`]: whether that may happen.
 //!
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
-//! `subscription` · `client` (requests) · `service/` (the server) ·
-//! `protocol/{ids, message, directory, cache, subscribers, meetings, server}` · `log/` ·
+//! `subscription` · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many
+//! chunks) · `client` (requests) · `topology` (which servers there are) · `service/` (a server) ·
+//! `protocol/{ids, message, between, directory, cache, subscribers, meetings, server}` · `log/` ·
 //! `history/` (its checker) · `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
@@ -56,19 +59,25 @@ mod clock;
 mod dsm;
 mod error;
 mod guard;
+mod handlers;
 pub mod history;
 pub mod log;
 mod meeting;
 pub mod protocol;
 pub mod service;
+mod stream;
 mod subscription;
 mod topology;
+mod vector;
 
 pub use chunk::{Chunk, Elem};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
 pub use guard::{Draft, Guard, ReadGuard, Snapshot, WriteGuard};
+pub use handlers::Handlers;
 pub use meeting::LockGuard;
 pub use protocol::{Counters, Event, Mode, Op, Policy, Process, Protocol, Token, Version};
-pub use subscription::Subscription;
+pub use stream::{EventStream, VersionStream};
+pub use subscription::{Carry, Subscription};
 pub use topology::Topology;
+pub use vector::{ChunkedVec, VecGuard, VecRead, VecSnapshot, VecWrite};

@@ -1,11 +1,14 @@
 //! Subscriptions to the commits of a chunk.
 
 use crate::chunk::{Chunk, Elem};
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
 use crate::protocol::{Content, Event, Mode, Policy, Request, SubscriptionId, Told, Version};
+use crate::stream::{EventStream, VersionStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 /// The most events that are acknowledged by one note.
@@ -16,6 +19,18 @@ const BATCH: u32 = 32;
 const WORTH_ASKING: Duration = Duration::from_millis(100);
 const ASKED: Duration = Duration::from_millis(200);
 
+/// What comes with an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carry {
+    /// Nothing: a reader asks for the version.
+    Notice,
+    /// The content of its version, or where it is: a reader need not ask.
+    Content,
+    /// Where the content is, after the server of this process has got it. The same as
+    /// [`Carry::Notice`] if this process asks the home of the chunk itself.
+    Prefetch,
+}
+
 /// A subscription: tells of commits in the order of their versions, each once. An event is told
 /// when its version can be read. An iterator over events, which never ends. Thread: any; one at a
 /// time.
@@ -23,8 +38,9 @@ const ASKED: Duration = Duration::from_millis(200);
 /// The server hears that events were taken when this process asks it for anything, or waits for
 /// events; with a mark of one event ([`Policy::Lossless`]), at once.
 ///
-/// A handler of events is a loop of the caller's own thread, and may do with the chunk what it
-/// likes: write it, or subscribe again.
+/// A handler of events is a loop of the caller's own thread, or a function that
+/// [`Handlers`](crate::Handlers) calls in it, and may do with the chunk what it likes: write it, or
+/// subscribe again. [`Subscription::into_events`] is for programs that await events.
 ///
 /// Dropped, it ends; a subscription that begins at [`Subscription::after`] goes on.
 #[derive(Debug)]
@@ -39,6 +55,8 @@ pub struct Subscription<T: Elem> {
     taken: u32,
     /// Whether a writer may wait for each event that is not taken.
     is_awaited: bool,
+    /// Whether the chunk was removed.
+    is_freed: bool,
 }
 
 impl<T: Elem> Subscription<T> {
@@ -61,6 +79,7 @@ impl<T: Elem> Subscription<T> {
             },
             taken: 0,
             is_awaited: matches!(policy, Policy::Lossless { high_water: 0 | 1 }),
+            is_freed: false,
         })
     }
 
@@ -93,6 +112,15 @@ impl<T: Elem> Subscription<T> {
     /// process was stopped.
     pub fn next_version(&mut self) -> Result<Snapshot<T>> {
         let (event, content) = self.pop(self.chunk.client.fabric.deadline())?;
+        self.version_of(event, content)
+    }
+
+    /// Returns the content of the version of an event that was taken last.
+    pub(crate) fn version_of(
+        &mut self,
+        event: Event,
+        content: Option<Content>,
+    ) -> Result<Snapshot<T>> {
         let found = match content {
             Some(content) => self.chunk.content(&content)?.map(|content| {
                 Snapshot(Arc::new(Committed {
@@ -106,6 +134,16 @@ impl<T: Elem> Subscription<T> {
         };
         self.took();
         found.ok_or_else(|| self.lagged(1))
+    }
+
+    /// Returns the events as a stream, to be awaited.
+    pub fn into_events(self) -> EventStream<T> {
+        EventStream::new(self)
+    }
+
+    /// Returns the versions, as [`Subscription::next_version`] returns them, as a stream.
+    pub fn into_versions(self) -> VersionStream<T> {
+        VersionStream::new(self)
     }
 
     /// Waits until one of several subscriptions has an event, and returns its place: the first of
@@ -150,19 +188,61 @@ impl<T: Elem> Subscription<T> {
     fn pop(&mut self, deadline: Duration) -> Result<(Event, Option<Content>)> {
         let began = self.chunk.client.log.clock();
         if self.events.is_empty() {
+            self.check_freed()?;
             let told = self.chunk.client.await_told(&[self.id], deadline)?;
             let (_, told) = told.ok_or_else(|| self.no_event(deadline))?;
             self.add(told)?;
         }
-        let next = self.events.pop_front();
-        let (event, content) = next.ok_or_else(|| Error::Nonsense("no event".to_owned()))?;
+        self.pop_known(began)
+            .ok_or_else(|| Error::Nonsense("no event".to_owned()))
+    }
+
+    /// Returns the next event that has arrived.
+    pub(crate) fn pop_known(&mut self, began: u64) -> Option<(Event, Option<Content>)> {
+        let (event, content) = self.events.pop_front()?;
         self.after = event.version;
         (self.chunk.client.log).event(began, (self.chunk.id(), self.id), &event);
-        Ok((event, content))
+        Some((event, content))
+    }
+
+    /// Returns the next event, or has `waker` woken when there may be one.
+    pub(crate) fn poll(&mut self, waker: &Waker) -> Poll<Result<(Event, Option<Content>)>> {
+        loop {
+            let began = self.chunk.client.log.clock();
+            if let Some(next) = self.pop_known(began) {
+                return Poll::Ready(Ok(next));
+            }
+            self.check_freed()?;
+            let home = self.chunk.id().home();
+            match self.chunk.client.poll_told(self.id, waker) {
+                Some(told) => self.add(told)?,
+                None if self.chunk.client.is_lost(home) => {
+                    return Poll::Ready(Err(self.chunk.lost(home, self.after)));
+                }
+                None => return Poll::Pending,
+            }
+        }
+    }
+
+    pub(crate) fn id(&self) -> SubscriptionId {
+        self.id
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.chunk.client
+    }
+
+    fn check_freed(&self) -> Result<()> {
+        match self.is_freed {
+            true => Err(Error::Freed {
+                chunk: self.chunk.name().to_owned(),
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Returns the error of a wait, which says who has guards, and who has committed last.
-    fn no_event(&self, after: Duration) -> Error {
+    pub(crate) fn no_event(&self, after: Duration) -> Error {
         let client = &self.chunk.client;
         // A caller that only looks does not wait for that.
         let found = match after < WORTH_ASKING {
@@ -187,7 +267,7 @@ impl<T: Elem> Subscription<T> {
     }
 
     /// Adds what was told.
-    fn add(&mut self, told: Told) -> Result<()> {
+    pub(crate) fn add(&mut self, told: Told) -> Result<()> {
         let Told {
             events,
             missed,
@@ -196,8 +276,8 @@ impl<T: Elem> Subscription<T> {
             ..
         } = told;
         if is_freed {
-            let chunk = self.chunk.name().to_owned();
-            return Err(Error::Freed { chunk });
+            self.is_freed = true;
+            return self.check_freed();
         }
         let last = events.len().saturating_sub(1);
         let mut content = Some(content);
@@ -222,7 +302,7 @@ impl<T: Elem> Subscription<T> {
     }
 
     /// The last event was taken. Tells the server if that is worth a note.
-    fn took(&mut self) {
+    pub(crate) fn took(&mut self) {
         self.taken += 1;
         if self.taken < self.batch {
             return;

@@ -136,6 +136,12 @@ pub enum Request {
         /// The chunk.
         chunk: ChunkId,
     },
+    /// Let me put by messages into the memory of my guard or draft: I do not map it. Answer:
+    /// [`Answer::Exposed`].
+    Expose {
+        /// The guard, or the draft.
+        guard: GuardId,
+    },
     /// Write the whole chunk as soon as nobody has a guard. Answer: [`Answer::Committed`].
     Put {
         /// The chunk.
@@ -297,6 +303,8 @@ pub enum Answer {
         /// The memory; `None`: the content is sent with the put.
         buffer: Option<SegmentKey>,
     },
+    /// The memory of a guard or a draft takes what is put by messages.
+    Exposed,
     /// The commit is the last one.
     Committed {
         /// Its version.

@@ -12,6 +12,9 @@ use std::sync::Arc;
 /// How long old memory is kept for the next writers, in milliseconds, however much there is.
 const KEPT: u64 = 1000;
 
+/// The most segments: the services of an agent have 4096 of them together.
+const MOST_SEGMENTS: usize = 3072;
+
 /// What a chunk contains.
 #[derive(Debug)]
 enum Stored {
@@ -40,6 +43,8 @@ pub(super) struct Memory {
     /// Bytes of segments: of all, and of those in `free`.
     used: u64,
     freed: u64,
+    /// The number of segments, without those that grow.
+    segments: usize,
 }
 
 impl Memory {
@@ -53,6 +58,7 @@ impl Memory {
             now: 0,
             used: 0,
             freed: 0,
+            segments: 0,
         }
     }
 
@@ -149,6 +155,12 @@ impl Memory {
         if let Some(segment) = self.reuse(bytes) {
             return Ok(Beginning::There(segment));
         }
+        if self.segments >= MOST_SEGMENTS && !self.give_back(0, u64::MAX) {
+            return Err(samite_fabric::Error::Memory(format!(
+                "the server has the contents of {MOST_SEGMENTS} chunks and old versions of more \
+                 than 4096 bytes, and no more: use fewer, larger chunks"
+            )));
+        }
         let grow = |memory: &Memory| memory.fabric.grow_phased(bytes);
         let growing = match grow(self) {
             Err(samite_fabric::Error::Budget { .. }) if self.give_back(0, u64::MAX) => grow(self)?,
@@ -160,6 +172,7 @@ impl Memory {
     /// Returns memory that was being allocated, once it is there.
     pub(super) fn grown(&mut self, growing: Growing) -> Result<Phased> {
         let segment = growing.publish(None)?;
+        self.segments += 1;
         self.used += segment.key().bytes;
         Ok(segment)
     }
@@ -205,14 +218,46 @@ impl Memory {
         Ok(key)
     }
 
+    /// Lets the process to which memory was lent put into it by messages, because it does not map
+    /// it. Returns false if that is not possible.
+    pub(super) fn expose(&mut self, from: Process, guard: GuardId) -> bool {
+        let lent = self.lent.get(&guard);
+        if !lent.is_some_and(|(to, segment)| *to == from && !segment.is_reading()) {
+            return false;
+        }
+        let Some((to, segment)) = self.lent.remove(&guard) else {
+            return false;
+        };
+        segment.shut();
+        let bytes = segment.key().bytes;
+        let (segment, is_exposed) = match segment.own().map(|owned| owned.give(false)) {
+            Ok(Ok(segment)) => (segment, true),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "the memory of a guard is lost");
+                self.used -= bytes;
+                self.segments -= 1;
+                return false;
+            }
+            // It maps the memory, and uses it.
+            Err(refused) => (refused.0, false),
+        };
+        self.lent.insert(guard, (to, segment));
+        is_exposed
+    }
+
     /// Takes back what was lent to a process under that guard, to be read from now on. Returns
     /// false if the process still has it, if it was lent to another one, or if there is none.
     pub(super) fn take_back(&mut self, from: Process, guard: GuardId) -> bool {
         match self.lent.get_mut(&guard) {
-            None => false,
-            Some((to, segment)) => {
-                *to == from && (segment.is_reading() || segment.turn(true).is_ok())
+            Some((to, segment)) if *to == from => {
+                if segment.is_reading() || segment.turn(true).is_ok() {
+                    return true;
+                }
+                // The engine, too, uses what is exposed; no put by messages changes it any more.
+                segment.shut();
+                segment.turn(true).is_ok()
             }
+            _ => false,
         }
     }
 
@@ -297,6 +342,7 @@ impl Memory {
                     tracing::warn!(%error, "old memory cannot be used again");
                     self.freed -= bytes;
                     self.used -= bytes;
+                    self.segments -= 1;
                 }
                 // Somebody still reads it.
                 Err(refused) => self.free.push_back((since, refused.0)),
@@ -327,6 +373,7 @@ impl Memory {
                     drop(owned);
                     self.freed -= bytes;
                     self.used -= bytes;
+                    self.segments -= 1;
                 }
                 Err(refused) => self.free.push_back((free, refused.0)),
             }

@@ -214,6 +214,14 @@ impl ChunkService {
                 self.answer(from, ticket, &answer);
             }
             (Request::Between(message), None) => self.hear_server(from, message),
+            (Request::Expose { guard }, Some(ticket)) => {
+                let answer = match self.memory.expose(from, guard) {
+                    true => Answer::Exposed,
+                    // Its memory is gone with the guard.
+                    false => Answer::Failed(Fault::Fenced),
+                };
+                self.answer(from, ticket, &answer);
+            }
             (Request::Count, Some(ticket)) => {
                 let counters = self.counters;
                 self.answer(from, ticket, &Answer::Counted(counters));

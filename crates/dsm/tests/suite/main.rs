@@ -32,16 +32,29 @@ macro_rules! everywhere {
 mod chunks;
 mod faults;
 mod histories;
+mod lessons;
+mod litmus;
 mod servers;
+mod sizes;
+mod streams;
 mod subscriptions;
 mod together;
 mod waits;
+mod vectors;
 
 use samite_dsm::service::STARTER;
-use samite_fabric::Mask;
-use samite_testkit::{Units, units};
+use samite_fabric::{Fabric, Mask};
+use samite_testkit::{Outcome, Units, units};
 
 /// Units of a domain whose agent serves chunks.
 fn served(count: u32, mask: Mask) -> Units {
     units(count).services(vec![STARTER]).mask(mask)
+}
+
+/// Returns what runs a body in that many units, whose numbers it gets.
+fn runs(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[_]| body(fabric, fabric.identity().unit);
+        served(count, mask).run(name, body);
+    }
 }

@@ -80,8 +80,8 @@ fn unit(fabric: &Fabric, client: impl FnOnce(&Dsm, u32) -> Outcome) -> Outcome {
     client(&dsm, fabric.identity().rank)
 }
 
-/// Returns what runs a body in each client.
-fn runs(body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
+/// Returns what runs a body in each of four clients.
+pub(crate) fn runs(body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
     move |name, mask| {
         cluster(mask).run(name, |fabric: &Fabric, _: &[PeerId]| unit(fabric, body));
     }

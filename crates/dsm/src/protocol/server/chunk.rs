@@ -32,6 +32,7 @@ pub(super) enum Side {
 /// What the home of a chunk has.
 #[derive(Debug)]
 pub(super) struct Home {
+    pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) protocol: Protocol,
     pub(super) directory: Directory,
@@ -57,8 +58,9 @@ pub(super) struct Home {
 }
 
 impl Chunk {
-    pub(super) fn at_home(kind: &Kind, bytes: u64, protocol: Protocol) -> Chunk {
+    pub(super) fn at_home(name: &str, kind: &Kind, bytes: u64, protocol: Protocol) -> Chunk {
         let home = Home {
+            name: name.to_owned(),
             kind: kind.clone(),
             protocol,
             directory: Directory::default(),

@@ -382,6 +382,7 @@ impl Server {
             }
             // About memory, which this machine does not know, and notes.
             Request::Enroll { .. }
+            | Request::Expose { .. }
             | Request::Drained { .. }
             | Request::Count
             | Request::Overview { .. }

@@ -43,7 +43,7 @@ impl Server {
         self.next_chunk.0 += 1;
         self.names.insert(name.to_owned(), id);
         self.chunks
-            .insert(id, Chunk::at_home(kind, bytes, protocol));
+            .insert(id, Chunk::at_home(name, kind, bytes, protocol));
         id
     }
 
@@ -96,18 +96,17 @@ impl Server {
         chunk: ChunkId,
         actions: &mut Vec<ServerAction>,
     ) {
-        if self.home(chunk).is_none() {
+        let Some(home) = self.home(chunk) else {
             return fail(asker, self.no_chunk(chunk), actions);
-        }
-        self.names.retain(|_, id| *id != chunk);
-        let servers = self
-            .home(chunk)
-            .map(|home| std::mem::take(&mut home.servers));
+        };
+        let servers = std::mem::take(&mut home.servers);
+        let name = std::mem::take(&mut home.name);
+        self.names.remove(&name);
         let tell = |to| ServerAction::Send {
             to,
             message: Between::Freed { chunk },
         };
-        actions.extend(servers.into_iter().flatten().map(tell));
+        actions.extend(servers.into_iter().map(tell));
         self.remove(chunk, &Fault::Freed, actions);
         answer_to(asker, Answer::Freed, actions);
     }

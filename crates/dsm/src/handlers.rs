@@ -1,0 +1,213 @@
+//! Subscriptions whose events are handled by functions, in a thread of the caller.
+
+use crate::chunk::Elem;
+use crate::client::Client;
+use crate::error::{Error, Result};
+use crate::guard::Snapshot;
+use crate::protocol::{Event, SubscriptionId, Told};
+use crate::subscription::Subscription;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Functions that are called for the commits of chunks, of any types, in the thread that runs them.
+/// A handler may do with chunks what it likes: write the one that it subscribes to, or wait for a
+/// guard. While it does so, the other handlers wait. Thread: one at a time.
+///
+/// ```
+/// use samite_dsm::{Dsm, Handlers, Policy, Version};
+/// use std::ops::ControlFlow;
+/// # use samite_fabric::{Config, Fabric, Identity};
+/// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+/// let dsm = Dsm::join(&fabric)?;
+/// let (field, total) = (dsm.alloc::<f64>("field", 100)?, dsm.alloc::<f64>("total", 1)?);
+/// for step in 1..=3 {
+///     field.put(&[step as f64; 100], step)?;
+/// }
+/// let mut handlers = Handlers::new();
+/// handlers.on_commit(field.subscribe(Policy::Every, Version(0))?, |event| {
+///     let Ok(event) = event else { return ControlFlow::Break(()) };
+///     match total.put(&[event.tag as f64], event.tag) {
+///         Ok(_) if event.tag < 3 => ControlFlow::Continue(()),
+///         _ => ControlFlow::Break(()), // This handler is not called any more.
+///     }
+/// });
+/// handlers.run()?; // until all handlers have ended
+/// drop(handlers);
+/// assert_eq!(total.read()?[0], 3.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct Handlers<'h> {
+    all: Vec<Box<dyn Handled + 'h>>,
+    /// The handler that is looked at first: each has its turn.
+    first: usize,
+}
+
+/// A subscription with its handler.
+trait Handled {
+    fn client(&self) -> &Arc<Client>;
+    fn id(&self) -> SubscriptionId;
+    fn name(&self) -> &str;
+    fn no_event(&self, after: Duration) -> Error;
+    fn add(&mut self, told: Told) -> Result<()>;
+    /// Calls the handler with an event that has arrived; `None` if there is none.
+    fn handle(&mut self) -> Option<ControlFlow<()>>;
+    fn fail(&mut self, error: Error) -> ControlFlow<()>;
+}
+
+struct OnCommit<T: Elem, F>(Subscription<T>, F);
+
+struct OnVersion<T: Elem, F>(Subscription<T>, F);
+
+macro_rules! of_subscription {
+    () => {
+        fn client(&self) -> &Arc<Client> {
+            self.0.client()
+        }
+        fn id(&self) -> SubscriptionId {
+            self.0.id()
+        }
+        fn name(&self) -> &str {
+            self.0.chunk().name()
+        }
+        fn no_event(&self, after: Duration) -> Error {
+            self.0.no_event(after)
+        }
+        fn add(&mut self, told: Told) -> Result<()> {
+            self.0.add(told)
+        }
+        fn fail(&mut self, error: Error) -> ControlFlow<()> {
+            (self.1)(Err(error))
+        }
+    };
+}
+
+impl<T: Elem, F: FnMut(Result<Event>) -> ControlFlow<()>> Handled for OnCommit<T, F> {
+    of_subscription!();
+
+    fn handle(&mut self) -> Option<ControlFlow<()>> {
+        let began = self.0.client().log.clock();
+        let (event, _) = self.0.pop_known(began)?;
+        self.0.took();
+        Some((self.1)(Ok(event)))
+    }
+}
+
+impl<T: Elem, F: FnMut(Result<Snapshot<T>>) -> ControlFlow<()>> Handled for OnVersion<T, F> {
+    of_subscription!();
+
+    fn handle(&mut self) -> Option<ControlFlow<()>> {
+        let began = self.0.client().log.clock();
+        let (event, content) = self.0.pop_known(began)?;
+        let version = self.0.version_of(event, content);
+        Some((self.1)(version))
+    }
+}
+
+impl<'h> Handlers<'h> {
+    /// Returns no handlers.
+    pub fn new() -> Handlers<'h> {
+        Handlers::default()
+    }
+
+    /// Adds a handler, which is called with each event, until it returns `Break`. It gets
+    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] is the last thing
+    /// that it is called with. As with [`Subscription::next_event`], an event counts as taken when
+    /// the handler is called.
+    pub fn on_commit<T: Elem>(
+        &mut self,
+        subscription: Subscription<T>,
+        handler: impl FnMut(Result<Event>) -> ControlFlow<()> + 'h,
+    ) {
+        self.all.push(Box::new(OnCommit(subscription, handler)));
+    }
+
+    /// As [`Handlers::on_commit`], and the handler is called with each version
+    /// ([`Subscription::next_version`]).
+    pub fn on_version<T: Elem>(
+        &mut self,
+        subscription: Subscription<T>,
+        handler: impl FnMut(Result<Snapshot<T>>) -> ControlFlow<()> + 'h,
+    ) {
+        self.all.push(Box::new(OnVersion(subscription, handler)));
+    }
+
+    /// Returns the number of handlers that have not ended.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Returns true if all handlers have ended.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Calls handlers until all have ended.
+    ///
+    /// # Errors
+    /// [`Error::NoEvent`]: there was no event within the deadline of the fabric; call it again to
+    /// wait longer. Those of the fabric.
+    pub fn run(&mut self) -> Result<()> {
+        while let Some(one) = self.all.first() {
+            let deadline = one.client().fabric.deadline();
+            self.handle_next(deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event of any handler, and calls it. Returns at once if all have ended.
+    ///
+    /// # Errors
+    /// As [`Handlers::run`], with another deadline.
+    pub fn handle_next(&mut self, deadline: Duration) -> Result<()> {
+        loop {
+            let count = self.all.len();
+            let order = |first: usize| (0..count).map(move |place| (first + place) % count);
+            for place in order(self.first) {
+                if let Some(then) = self.all[place].handle() {
+                    self.goes_on(place, then);
+                    return Ok(());
+                }
+            }
+            let Some(one) = self.all.first() else {
+                return Ok(());
+            };
+            let (all, first) = (&self.all, self.first);
+            let find = |place: usize| {
+                let (_, told) = all[place].client().told(&[all[place].id()])?;
+                Some((place, told))
+            };
+            let found = one
+                .client()
+                .await_events(deadline, || order(first).find_map(find))?;
+            let (place, told) = found.ok_or_else(|| one.no_event(deadline))?;
+            if let Err(error) = self.all[place].add(told) {
+                let is_last = !matches!(error, Error::Lagged { .. });
+                let then = match self.all[place].fail(error) {
+                    ControlFlow::Continue(()) if !is_last => ControlFlow::Continue(()),
+                    _ => ControlFlow::Break(()),
+                };
+                self.goes_on(place, then);
+                return Ok(());
+            }
+        }
+    }
+
+    fn goes_on(&mut self, place: usize, then: ControlFlow<()>) {
+        match then {
+            ControlFlow::Continue(()) => self.first = place + 1,
+            ControlFlow::Break(()) => {
+                self.all.remove(place);
+                self.first = place;
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Handlers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.all.iter().map(|one| one.name());
+        f.debug_list().entries(names).finish()
+    }
+}
