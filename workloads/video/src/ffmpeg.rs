@@ -9,6 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
 use crate::Error;
+use crate::partial::Encodes;
 
 /// Bytes of the error output that are kept.
 const KEPT: usize = 2048;
@@ -19,6 +20,8 @@ pub(crate) struct Ffmpeg {
     words: Option<JoinHandle<String>>,
     doing: &'static str,
     path: PathBuf,
+    /// Declared last: it ends when the child has been waited for.
+    _encodes: Encodes,
 }
 
 /// Returns the command that decodes a file to a grey y4m stream on its standard output. It ends
@@ -84,12 +87,17 @@ impl Ffmpeg {
             ErrorKind::NotFound => Error::FfmpegMissing,
             _ => Error::FfmpegStart(error),
         })?;
+        let encodes = match doing {
+            "encode" => Encodes::new(&child),
+            _ => Encodes::nothing(),
+        };
         let errors = child.stderr.take().expect("was piped");
         Ok(Self {
             child,
             words: Some(std::thread::spawn(|| last_words(errors))),
             doing,
             path: path.to_path_buf(),
+            _encodes: encodes,
         })
     }
 
