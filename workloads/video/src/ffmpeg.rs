@@ -83,14 +83,14 @@ impl Ffmpeg {
         path: &Path,
     ) -> Result<Self, Error> {
         command.stdin(input).stdout(output).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| match error.kind() {
+        let started = match doing {
+            "encode" => Encodes::start(command),
+            _ => Encodes::start_other(command),
+        };
+        let (mut child, encodes) = started.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::FfmpegMissing,
             _ => Error::FfmpegStart(error),
         })?;
-        let encodes = match doing {
-            "encode" => Encodes::new(&child),
-            _ => Encodes::nothing(),
-        };
         let errors = child.stderr.take().expect("was piped");
         Ok(Self {
             child,

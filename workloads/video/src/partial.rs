@@ -9,6 +9,7 @@ use std::fs::{File, remove_file, rename};
 use std::io::{Read, Result as IoResult};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -49,7 +50,9 @@ fn start() -> IoResult<()> {
             .name("end of output".to_owned())
             .spawn(move || {
                 if told.read_exact(&mut [0]).is_ok() {
-                    give_up(&open());
+                    // Until the end, so that no encoder starts and no file is made any more.
+                    let open = open();
+                    give_up(&open);
                     // Fails only for signals without a default.
                     _ = emulate_default_handler(signal);
                 }
@@ -75,15 +78,18 @@ fn give_up(open: &Open) {
 pub(crate) struct Encodes(Option<Pid>);
 
 impl Encodes {
-    pub(crate) fn new(child: &std::process::Child) -> Self {
-        let pid = Pid::from_child(child);
-        open().encoders.push(pid);
-        Self(Some(pid))
+    /// Starts it.
+    pub(crate) fn start(mut command: Command) -> IoResult<(Child, Self)> {
+        let mut open = open(); // No signal between the two.
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        open.encoders.push(pid);
+        Ok((child, Self(Some(pid))))
     }
 
-    /// Of a process that writes no file.
-    pub(crate) fn nothing() -> Self {
-        Self(None)
+    /// Starts a process that writes no file.
+    pub(crate) fn start_other(mut command: Command) -> IoResult<(Child, Self)> {
+        Ok((command.spawn()?, Self(None)))
     }
 }
 
