@@ -12,7 +12,7 @@ use samite_laplace::job::{analysis, array, solver};
 use samite_launch::Program;
 use samite_nas::job::{cg, is};
 use samite_synthetic::{reader, writer};
-use samite_video::job::{sink, source, worker};
+use samite_video::job::{report, sink, source, worker};
 use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -30,7 +30,7 @@ pub(crate) struct Builtin {
 /// A command line, the name of the program first.
 type Arguments = Vec<OsString>;
 
-const PROGRAMS: [Builtin; 22] = [
+const PROGRAMS: [Builtin; 23] = [
     Builtin {
         name: "laplace-solver",
         options: solver::Args::command,
@@ -95,6 +95,11 @@ const PROGRAMS: [Builtin; 22] = [
         name: "video-sink",
         options: sink::Args::command,
         run: |words| start(words, sink::run),
+    },
+    Builtin {
+        name: "video-report",
+        options: report::Args::command,
+        run: |words| start(words, report::run),
     },
     Builtin {
         name: "stage-server",

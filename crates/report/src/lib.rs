@@ -11,6 +11,7 @@
 //! | `page` | [`Report`]: the page, with its [`Fact`]s, [`Check`]s and [`Section`]s; [`Field`]: a picture with its axes |
 //! | `picture` | [`Picture`]: averages of a field over small squares, as colours |
 //! | `plot` | [`Diagram`]: a line over steps |
+//! | `bars` | [`Bars`]: values of several things, made of parts |
 //! | `table` | [`Table`]: for the page and for the terminal; [`figure`]: a number with six digits |
 //!
 //! # Rules
@@ -39,6 +40,7 @@
 //!         title: "Distance over steps".into(),
 //!         diagrams: vec![Diagram::new("Distance", "step", distances.into())],
 //!         table: Some(table),
+//!         ..Section::default()
 //!     }],
 //! };
 //! assert!(report.to_html()?.contains("each distance is smaller"));
@@ -47,11 +49,13 @@
 
 #![forbid(unsafe_code)]
 
+mod bars;
 mod page;
 mod picture;
 mod plot;
 mod table;
 
+pub use bars::{Bar, Bars};
 pub use page::{Check, Fact, Field, Report, Section};
 pub use picture::Picture;
 pub use plot::{Diagram, Scale, Shown};

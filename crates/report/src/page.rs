@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::picture::{LEVELS, palette};
-use crate::{Diagram, Error, Picture, Table, representative};
+use crate::{Bars, Diagram, Error, Picture, Table, representative};
 
 const STYLE: &str = include_str!("page.css");
 /// Rows of a table.
@@ -86,6 +86,8 @@ pub struct Section {
     pub title: String,
     /// The diagrams; one without a point is left out.
     pub diagrams: Vec<Diagram>,
+    /// The bar charts.
+    pub bars: Vec<Bars>,
     /// Of many rows, the page shows some: see [`representative`].
     pub table: Option<Table>,
 }
@@ -242,6 +244,9 @@ impl Section {
                     }
                 }
             }
+            @if !self.bars.is_empty() {
+                div.diagrams { @for bars in &self.bars { (bars.markup()) } }
+            }
             @if let Some(table) = &self.table { (table.markup()) }
         })
     }
@@ -335,6 +340,7 @@ mod tests {
             sections: &[Section {
                 title: "Values".into(),
                 diagrams: vec![diagram("Plain"), diagram("Steep").logarithmic()],
+                bars: vec![Bars::default()],
                 table: Some(table),
             }],
         };

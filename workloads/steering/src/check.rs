@@ -115,6 +115,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
                     "round",
                     factors.collect(),
                 )],
+                bars: Vec::new(),
                 table: None,
             }],
         };

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
 
 use crate::Error;
+use crate::partial::Encodes;
 
 /// Bytes of the error output that are kept.
 const KEPT: usize = 2048;
@@ -19,6 +20,8 @@ pub(crate) struct Ffmpeg {
     words: Option<JoinHandle<String>>,
     doing: &'static str,
     path: PathBuf,
+    /// Declared last: it ends when the child has been waited for.
+    _encodes: Encodes,
 }
 
 /// Returns the command that decodes a file to a grey y4m stream on its standard output. It ends
@@ -80,7 +83,11 @@ impl Ffmpeg {
         path: &Path,
     ) -> Result<Self, Error> {
         command.stdin(input).stdout(output).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| match error.kind() {
+        let started = match doing {
+            "encode" => Encodes::start(command),
+            _ => Encodes::start_other(command),
+        };
+        let (mut child, encodes) = started.map_err(|error| match error.kind() {
             ErrorKind::NotFound => Error::FfmpegMissing,
             _ => Error::FfmpegStart(error),
         })?;
@@ -90,6 +97,7 @@ impl Ffmpeg {
             words: Some(std::thread::spawn(|| last_words(errors))),
             doing,
             path: path.to_path_buf(),
+            _encodes: encodes,
         })
     }
 

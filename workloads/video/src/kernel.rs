@@ -28,7 +28,7 @@ pub enum Kernel {
 }
 
 /// How the pixels are walked over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Loop {
     /// One pixel at a time.
     Scalar,

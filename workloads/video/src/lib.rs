@@ -18,6 +18,7 @@
 //! | [`sequential`] | the run in one process, with which parallel runs are compared |
 //! | [`job`] | the run by several programs: a source, workers, and a sink |
 //! | `ffmpeg` | the child process, its last words and its exit status |
+//! | `partial` | output files that get their names when they are complete |
 //!
 //! # Rules
 //!
@@ -47,6 +48,7 @@ pub mod frame;
 pub mod generator;
 pub mod job;
 pub mod kernel;
+mod partial;
 pub mod sequential;
 pub mod sink;
 pub mod source;

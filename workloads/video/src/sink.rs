@@ -1,11 +1,12 @@
 //! Where frames go.
 
-use std::fs::{File, remove_file, rename};
+use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command};
 
 use crate::ffmpeg::{self, Ffmpeg};
+use crate::partial::Partial;
 use crate::y4m::{Rate, Writer};
 use crate::{Checksum, Error, Frame, Size};
 
@@ -56,7 +57,7 @@ impl Sink {
                 let partial = partial.insert(Partial::new(path));
                 // A sentence about the file is better than one about ffmpeg.
                 drop(partial.create()?);
-                let command = ffmpeg::encoder(&partial.written);
+                let command = ffmpeg::encoder(partial.written());
                 Kind::Ffmpeg(Encoder::start(command, path, size, rate)?)
             }
         };
@@ -105,63 +106,6 @@ impl Output {
             partial.complete()?;
         }
         Ok(checksum)
-    }
-}
-
-/// A file that gets its name when it is complete.
-struct Partial {
-    path: PathBuf,
-    /// Where it is written until then. A device or a pipe is written directly.
-    written: PathBuf,
-}
-
-impl Partial {
-    fn new(path: &Path) -> Self {
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        let written = match path.file_name() {
-            Some(name) if !is_special => {
-                // The ending stays, because ffmpeg chooses the format by it.
-                let mut partial = std::ffi::OsString::from(".partial-");
-                partial.push(name);
-                path.with_file_name(partial)
-            }
-            _ => path.to_path_buf(),
-        };
-        Self {
-            path: path.to_path_buf(),
-            written,
-        }
-    }
-
-    fn create(&self) -> Result<File, Error> {
-        let created = File::create(&self.written);
-        created.map_err(|source| self.error("created", source))
-    }
-
-    fn complete(mut self) -> Result<(), Error> {
-        if self.written != self.path {
-            let renamed = rename(&self.written, &self.path);
-            renamed.map_err(|source| self.error("completed", source))?;
-            self.written = self.path.clone();
-        }
-        Ok(())
-    }
-
-    fn error(&self, doing: &'static str, source: std::io::Error) -> Error {
-        Error::File {
-            path: self.path.clone(),
-            doing,
-            source,
-        }
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        if self.written != self.path {
-            // The file may not exist, if it could not be created.
-            _ = remove_file(&self.written);
-        }
     }
 }
 

@@ -92,6 +92,14 @@ impl Input {
         }
     }
 
+    /// Returns how many frames are still to be read, if that is known.
+    pub fn left(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Generator { frames, next, .. } => Some(frames - next),
+            Kind::Stream(_) | Kind::Ffmpeg(_) => None,
+        }
+    }
+
     /// Reads the next frame into `frame`, whose memory is used again. Returns false after the last
     /// frame of a complete source; a source that ended early is an error.
     pub fn read(&mut self, frame: &mut Frame) -> Result<bool, Error> {

@@ -426,6 +426,7 @@ fn write_report(
                     .of_differences()
                     .logarithmic(),
             ],
+            bars: Vec::new(),
             table: Some(table(found)),
         }],
     };

@@ -95,11 +95,13 @@ impl Outcome {
                 Section {
                     title: "Moments over steps".into(),
                     diagrams: self.diagrams(),
+                    bars: Vec::new(),
                     table: None,
                 },
                 Section {
                     title: "Moments per step".into(),
                     diagrams: Vec::new(),
+                    bars: Vec::new(),
                     table: Some(self.table.clone()),
                 },
             ],

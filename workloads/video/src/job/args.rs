@@ -1,22 +1,8 @@
 //! What the programs share on their command lines.
 
 use crate::{Kernel, Sink, Size, Source};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::{Path, PathBuf};
-
-/// How frames move between the programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Via {
-    /// Through chunks of coherent memory: each access is one request, and an event brings the
-    /// frame.
-    Dsm,
-    /// As `dsm`, but events bring no frame.
-    DsmFused,
-    /// As `dsm-fused`, but each access takes a guard.
-    DsmStrict,
-    /// By messages: a worker requests a frame, the source replies.
-    Messages,
-}
 
 /// The frames of the job.
 #[derive(Clone, Debug, Args)]

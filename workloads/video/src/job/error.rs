@@ -19,6 +19,34 @@ pub enum Error {
     /// The frames are not those of the sequential run.
     #[error("the output differs from that of a sequential run: {0}")]
     Different(String),
+    /// A file holds no figures of a run.
+    #[error("{} holds no figures of a run: {why}", path.display())]
+    Figures {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The report could not be written.
+    #[error(transparent)]
+    Report(#[from] samite_report::Error),
+    /// A worker cannot play a board.
+    #[error("{0}")]
+    Board(String),
+    /// The processor time of a worker cannot be limited.
+    #[error("the processor time of a worker cannot be limited: {why}; use `--pace sleep`")]
+    Quota {
+        /// What is missing.
+        why: String,
+    },
+    /// The live page cannot be served.
+    #[error("the live page cannot be served at {address}: {why}")]
+    Live {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// The error of the system.
+        why: String,
+    },
     /// The output of the program cannot be written.
     #[error("the standard output could not be written")]
     Output(#[from] std::io::Error),

@@ -1,15 +1,20 @@
 //! The program `video-sink`: takes the results in order.
 
 use super::args::{parse_kernel, sink};
-use super::{Clip, Error, Header, Processed, Via, from_workers};
-use crate::{Checksum, Frame, Kernel, Loop, Output, Sink, sequential};
+use super::figures::{Figures, Run};
+use super::live::Live;
+use super::measured::Told;
+use super::via::{FromWorkers, Processed, from_workers};
+use super::{Clip, Error, Header, Via, report};
+use crate::{Checksum, Frame, Kernel, Loop, Output, Sink, partial, sequential};
 use clap::Parser;
 use samite::Fabric;
 use samite::program::Summary;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Puts the processed frames in order, writes them, and compares them with a sequential run.
 #[derive(Clone, Debug, Parser)]
@@ -27,86 +32,203 @@ pub struct Args {
     /// The kernel of the sequential run: sobel, laplacian or copy
     #[arg(long, default_value = "sobel", value_parser = parse_kernel)]
     pub kernel: Kernel,
+    /// Write what the run was like as JSON
+    #[arg(long, value_name = "FILE")]
+    pub figures: Option<PathBuf>,
+    /// Write what the run was like as a page
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Show the stream and the load of the workers in a browser; on this host alone, and at any
+    /// port, unless an address is given
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        value_parser = parse_address
+    )]
+    pub live: Option<SocketAddr>,
+    /// The rate per second at which frames can leave and reach this host, such as 117MB, for the
+    /// lower bound of the time
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub link_rate: Option<f64>,
     /// The frames of the sequential run.
     #[command(flatten)]
     pub clip: Clip,
+}
+
+/// Parses the address of the live page; `true` is any port of this host alone.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let here = if text == "true" { "127.0.0.1:0" } else { text };
+    let expected = |_| "expected an address such as 127.0.0.1:8080, or true".to_owned();
+    here.parse().map_err(expected)
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    let rate: bytesize::ByteSize = text.parse()?;
+    match rate.as_u64() {
+        0 => Err("expected more than nothing per second".to_owned()),
+        rate => Ok(rate as f64),
+    }
 }
 
 /// Runs the only unit; returns when the last frame was written and compared.
 ///
 /// # Errors
 /// [`Error::Video`] if the output cannot be written, [`Error::Different`] if it is not that of a
-/// sequential run; those of the fabric and of chunks.
+/// sequential run, [`Error::Report`] and [`Error::Live`] if pages cannot be written or served; those
+/// of the fabric and of chunks.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
-    let mut results = from_workers(fabric, args.via)?;
-    let header = results.header();
-    let mut order = InOrder::new(
-        header,
-        sink(args.output.as_deref()).open(header.size, header.rate)?,
-    );
-    let mut by_worker = BTreeMap::<usize, u64>::new();
-    let messages = results.messages()?;
-    let begin = Instant::now();
-    while let Some(result) = results.next()? {
-        *by_worker.entry(result.worker).or_default() += 1;
-        order.take(result)?;
+    partial::remove_at_signals()?;
+    let live = args.live.map(Live::start).transpose()?;
+    if let Some(live) = &live {
+        writeln!(out, "live page: http://{}/", live.address())?;
+        out.flush()?;
     }
+    let mut results = from_workers(fabric, args.via)?;
+    let mut told = Told::new(fabric)?;
+    let header = results.header();
+    let output = sink(args.output.as_deref()).open(header.size, header.rate)?;
+    let mut order = InOrder::new(header, output, live);
+    let taken = order.take_all(&mut *results, &mut told)?;
+    let picture = args.report.is_some().then(|| report::picture(&order.frame));
     let (frames, checksum) = order.finish()?;
-    let elapsed = begin.elapsed().as_secs_f64();
-    let messages = match (messages, results.messages()?) {
-        (Some(before), Some(after)) => Some((after - before) as f64 / frames.max(1) as f64),
-        _ => None,
+    let wall = taken.begin.elapsed();
+    told.finish()?;
+    let sent = told.by_workers.iter().chain([&told.by_source]);
+    let sent: u64 = sent.map(|measured| measured.messages).sum();
+    let run = Run {
+        via: args.via.to_string(),
+        kernel: name(args.kernel),
+        header,
+        frames,
+        checksum,
+        wall_s: wall.as_secs_f64(),
+        // The time in which it waits for frames is not its own.
+        encode_s: wall.saturating_sub(taken.waiting).as_secs_f64(),
+        link: args.link_rate,
+        source: &told.by_source,
+        workers: told
+            .by_workers
+            .iter()
+            .cloned()
+            .zip(taken.of_workers)
+            .collect(),
+        messages: taken.messages + sent,
     };
-    let each: Vec<String> = by_worker.values().map(u64::to_string).collect();
+    let mut figures = run.figures();
+    let expected = args.check.then(|| {
+        let source = args.clip.source();
+        sequential::run(&source, args.kernel, Loop::Vector, &Sink::Checksum)
+    });
+    let expected = expected.transpose()?;
+    let is_right = expected.map(|all| (all.frames, all.checksum) == (frames, Some(checksum)));
+    figures.verified = is_right;
+    if let Some(path) = &args.figures {
+        figures.write(path)?;
+    }
+    if let Some(path) = &args.report {
+        report::write(path, std::slice::from_ref(&figures), picture.as_ref())?;
+    }
+    let mut summary = summary(&figures);
+    if let Some(path) = &args.report {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        summary = summary.row("report", path.display());
+    }
+    if let (Some(expected), Some(is_right)) = (expected, is_right) {
+        let alone = expected.decode + expected.process + expected.encode;
+        let detail = format!(
+            "{frames} of {} frames, compared with a sequential run of {:.2} s",
+            expected.frames,
+            alone.as_secs_f64()
+        );
+        summary = summary.verification(is_right, &detail);
+        if !is_right {
+            write!(out, "{summary}")?;
+            return Err(Error::Different(format!(
+                "{frames} frames with the checksum {checksum:016x} instead of {} with {:016x}",
+                expected.frames,
+                expected.checksum.unwrap_or_default()
+            )));
+        }
+    }
+    Ok(write!(out, "{summary}")?)
+}
+
+fn name(kernel: Kernel) -> &'static str {
+    match kernel {
+        Kernel::Sobel => "sobel",
+        Kernel::Laplacian => "laplacian",
+        Kernel::Copy => "copy",
+    }
+}
+
+/// Returns the figures for people.
+fn summary(figures: &Figures) -> Summary {
+    let Figures {
+        frames,
+        width,
+        height,
+        wall_s,
+        ..
+    } = figures;
+    let each: Vec<String> = figures
+        .nodes
+        .iter()
+        .map(|node| node.frames.to_string())
+        .collect();
+    let bounds = figures.bounds.all().into_iter();
+    let bounds = bounds.filter_map(|(name, bound)| Some(format!("{name} {:.2} s", bound?)));
+    let late: u64 = figures.nodes.iter().map(|node| node.late_frames).sum();
     let mut summary = Summary::new("Video")
-        .row(
-            "frames",
-            format_args!(
-                "{frames} of {} x {}",
-                header.size.width(),
-                header.size.height()
-            ),
-        )
-        .row("via", format!("{:?}", args.via).to_lowercase())
-        .row("workers", by_worker.len())
+        .row("frames", format_args!("{frames} of {width} x {height}"))
+        .row("via", &figures.via)
+        .row("workers", figures.nodes.len())
         .row("frames of each", each.join(", "))
-        .row("time", format_args!("{elapsed:.2} s"))
+        .row("time", format_args!("{wall_s:.2} s"))
         .row(
             "speed",
-            format_args!("{:.1} frames/s", frames as f64 / elapsed),
+            format_args!("{:.1} frames/s", *frames as f64 / wall_s),
         )
-        .row("checksum", format_args!("{checksum:016x}"));
-    if let Some(messages) = messages {
-        summary = summary.row("messages", format_args!("{messages:.1} per frame"));
+        .row("lower bounds", bounds.collect::<Vec<_>>().join(", "))
+        .row(
+            "ideal/time",
+            format_args!("{:.3}; the bound is {}", figures.efficiency, figures.binds),
+        )
+        .row(
+            "deviation",
+            format_args!(
+                "{:.1} frames from the ideal; {:.4} of twice the frames",
+                figures.deviation, figures.deviation_of_2n
+            ),
+        )
+        .row(
+            "messages",
+            format_args!("{:.1} per frame", figures.messages_per_frame),
+        )
+        .row("checksum", &figures.checksum);
+    if late > 0 {
+        let what = "for which the kernel took longer than the board";
+        summary = summary.row("late", format_args!("{late} frames {what}"));
     }
-    if !args.check {
-        write!(out, "{summary}")?;
-        return Ok(());
-    }
-    let source = args.clip.source();
-    let expected = sequential::run(&source, args.kernel, Loop::Vector, &Sink::Checksum)?;
-    let right = (expected.frames, expected.checksum) == (frames, Some(checksum));
-    let alone = expected.decode + expected.process + expected.encode;
-    let detail = format!(
-        "{frames} of {} frames, compared with a sequential run of {:.2} s",
-        expected.frames,
-        alone.as_secs_f64()
-    );
-    write!(out, "{}", summary.verification(right, &detail))?;
-    match right {
-        true => Ok(()),
-        false => Err(Error::Different(format!(
-            "{frames} frames with the checksum {checksum:016x} instead of {} with {:016x}",
-            expected.frames,
-            expected.checksum.unwrap_or_default()
-        ))),
-    }
+    summary
+}
+
+/// What was found while all results were taken.
+struct Taken {
+    begin: Instant,
+    /// The time without a frame.
+    waiting: Duration,
+    of_workers: Vec<u64>,
+    /// The messages of a server, or of the sink.
+    messages: u64,
 }
 
 /// Writes frames in the order of their numbers.
 struct InOrder {
     output: Output,
     checksum: Checksum,
+    live: Option<Live>,
     /// The next frame to be written; used again.
     frame: Frame,
     /// Those that came before their turn.
@@ -114,13 +236,43 @@ struct InOrder {
 }
 
 impl InOrder {
-    fn new(header: Header, output: Output) -> InOrder {
+    fn new(header: Header, output: Output, live: Option<Live>) -> InOrder {
         InOrder {
             output,
             checksum: Checksum::new(),
+            live,
             frame: Frame::black(header.size),
             early: BTreeMap::new(),
         }
+    }
+
+    /// Takes all results.
+    fn take_all(&mut self, from: &mut dyn FromWorkers, told: &mut Told) -> Result<Taken, Error> {
+        let before = from.messages()?;
+        let begin = Instant::now();
+        let mut waiting = Duration::ZERO;
+        let mut of_workers = vec![0; told.by_workers.len()];
+        loop {
+            let since = Instant::now();
+            let next = from.next()?;
+            waiting += since.elapsed();
+            let Some(result) = next else { break };
+            if let Some(frames) = of_workers.get_mut(result.worker) {
+                *frames += 1;
+            }
+            self.take(result)?;
+            told.hear()?;
+            if let Some(live) = &mut self.live {
+                live.tell(self.frame.number, &of_workers, told);
+            }
+        }
+        let messages = from.messages()?.saturating_sub(before);
+        Ok(Taken {
+            begin,
+            waiting,
+            of_workers,
+            messages,
+        })
     }
 
     fn take(&mut self, result: Processed) -> Result<(), Error> {
@@ -134,6 +286,9 @@ impl InOrder {
             drop(next);
             self.checksum.add(&self.frame);
             self.output.write(&self.frame)?;
+            if let Some(live) = &self.live {
+                live.show(&self.frame);
+            }
             self.frame.number += 1;
         }
         Ok(())
@@ -148,5 +303,20 @@ impl InOrder {
         }
         self.output.finish()?;
         Ok((self.frame.number, self.checksum.value()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(parse_rate("117MB"), Ok(117e6));
+        assert!(parse_rate("0").is_err() && parse_rate("fast").is_err());
+        let args = |line: &[&str]| Args::try_parse_from(line.iter().copied());
+        let live = args(&["video-sink", "--live"]).unwrap().live.unwrap();
+        assert!(live.ip().is_loopback());
+        assert!(args(&["video-sink", "--live", "somewhere"]).is_err());
     }
 }

@@ -1,12 +1,15 @@
 //! The program `video-source`: gives frames to the workers.
 
-use super::{Clip, Error, Header, Via, to_workers};
+use super::measured::{Measured, Teller};
+use super::via::to_workers;
+use super::{Clip, Error, Header, Via};
 use crate::Frame;
 use clap::Parser;
 use samite::Fabric;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
-/// Decodes or generates the frames of a video, and gives each to a worker that is ready.
+/// Decodes or generates the frames of a video, and gives them to the workers.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "video-source")]
 pub struct Args {
@@ -18,7 +21,7 @@ pub struct Args {
     pub clip: Clip,
 }
 
-/// Runs the only unit; returns when all frames have arrived at the sink.
+/// Runs the only unit; returns when the workers have all frames.
 ///
 /// # Errors
 /// [`Error::Video`] if the frames cannot be read; those of the fabric and of chunks.
@@ -29,11 +32,24 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
         rate: input.rate(),
     };
     let mut workers = to_workers(fabric, args.via, header)?;
+    let teller = Teller::new(fabric)?;
     let mut frame = Frame::black(header.size);
-    let mut frames = 0;
-    while input.read(&mut frame)? {
-        workers.send(frames, &frame.pixels)?;
+    let (mut frames, mut decode) = (0, Duration::ZERO);
+    loop {
+        let begin = Instant::now();
+        let is_frame = input.read(&mut frame)?;
+        decode += begin.elapsed();
+        if !is_frame {
+            break;
+        }
+        workers.send(frames, &frame.pixels, input.left())?;
         frames += 1;
     }
-    workers.finish(frames)
+    workers.finish(frames)?;
+    teller.finish(Measured {
+        frames,
+        decode_s: decode.as_secs_f64(),
+        messages: workers.messages(),
+        ..Measured::default()
+    })
 }

@@ -1,0 +1,204 @@
+//! What the source and the workers have measured, and tell the sink: at the end, and workers also
+//! every second, for the live page.
+//!
+//! A worker that is done waits until the sink has all frames ([`leave`]): as long as one may be
+//! missing, a worker that has ended is one that is lost.
+
+use super::via::only;
+use super::{Error, Result, SINK};
+use samite::{Fabric, Match, PeerId};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant};
+
+/// The tags of the messages.
+const MEASURED: u64 = 0x60 << 56;
+const LEAVE: u64 = 0x61 << 56;
+
+/// The most bytes of a message.
+const MOST: u64 = 4096;
+/// The time between two messages of a worker.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long a worker waits for the slowest one.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What a program has measured so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    /// The board that a worker plays, and how long that needs for a frame, if it sleeps so long.
+    pub(super) board: Option<String>,
+    pub(super) board_needs_s: Option<f64>,
+    pub(super) pace: String,
+    pub(super) frames: u64,
+    pub(super) processing_s: f64,
+    pub(super) waiting_s: f64,
+    /// Frames for which the kernel took longer than the board.
+    pub(super) late_frames: u64,
+    /// Of the source: the time in reading frames.
+    pub(super) decode_s: f64,
+    pub(super) messages: u64,
+    pub(super) is_last: bool,
+}
+
+impl Measured {
+    /// Returns how long a frame takes.
+    pub(super) fn needs_s(&self) -> Option<f64> {
+        let mean = || (self.frames > 0).then(|| self.processing_s / self.frames as f64);
+        self.board_needs_s.or_else(mean)
+    }
+
+    /// Returns the part of the time since an earlier measurement in which it computed.
+    fn load_since(&self, before: &Measured) -> f64 {
+        let processing = (self.processing_s - before.processing_s).max(0.0);
+        let waiting = (self.waiting_s - before.waiting_s).max(0.0);
+        let all = processing + waiting;
+        if all > 0.0 { processing / all } else { 0.0 }
+    }
+
+    fn send(&self, fabric: &Fabric, sink: PeerId) -> Result<()> {
+        let bytes = serde_json::to_vec(self).map_err(std::io::Error::from)?;
+        Ok(fabric.send(sink, MEASURED, &bytes)?)
+    }
+
+    /// Receives what a peer has sent.
+    fn receive(fabric: &Fabric, from: PeerId, len: u64) -> Result<Measured> {
+        let wrong = |what: &str| Error::Unexpected(format!("measurements that {what}"));
+        if len > MOST {
+            return Err(wrong("are too long"));
+        }
+        let (_, bytes) = fabric.recv_vec(Match::from(from, MEASURED))?;
+        let measured: Measured =
+            serde_json::from_slice(&bytes).map_err(|_| wrong("cannot be read"))?;
+        let times = [measured.processing_s, measured.waiting_s, measured.decode_s];
+        let times = times.into_iter().chain(measured.board_needs_s);
+        match times
+            .into_iter()
+            .all(|time| time.is_finite() && time >= 0.0)
+        {
+            true => Ok(measured),
+            false => Err(wrong("are no times")),
+        }
+    }
+}
+
+/// Tells the sink.
+pub(super) struct Teller {
+    fabric: Fabric,
+    sink: PeerId,
+    last: Instant,
+}
+
+impl Teller {
+    pub(super) fn new(fabric: &Fabric) -> Result<Teller> {
+        Ok(Teller {
+            fabric: fabric.clone(),
+            sink: only(fabric, SINK)?,
+            last: Instant::now(),
+        })
+    }
+
+    /// Tells if the last time was long enough ago.
+    pub(super) fn tell(&mut self, measured: impl FnOnce() -> Measured) -> Result<()> {
+        if self.last.elapsed() < PAUSE {
+            return Ok(());
+        }
+        self.last = Instant::now();
+        measured().send(&self.fabric, self.sink)
+    }
+
+    /// Tells for the last time.
+    pub(super) fn finish(self, measured: Measured) -> Result<()> {
+        let is_last = true;
+        Measured {
+            is_last,
+            ..measured
+        }
+        .send(&self.fabric, self.sink)
+    }
+}
+
+/// Waits, at the end of a worker, until the sink has all frames.
+pub(super) fn leave(fabric: &Fabric) -> Result<()> {
+    let sink = only(fabric, SINK)?;
+    fabric.within(PATIENCE, || fabric.recv(Match::from(sink, LEAVE), &mut []))?;
+    Ok(())
+}
+
+/// What the sink has been told.
+pub(super) struct Told {
+    fabric: Fabric,
+    source: PeerId,
+    workers: Vec<PeerId>,
+    pub(super) by_source: Measured,
+    pub(super) by_workers: Vec<Measured>,
+    /// The part of their time in which workers have computed of late.
+    pub(super) loads: Vec<f64>,
+}
+
+impl Told {
+    pub(super) fn new(fabric: &Fabric) -> Result<Told> {
+        let workers = fabric.program(super::WORKERS)?;
+        Ok(Told {
+            fabric: fabric.clone(),
+            source: only(fabric, super::SOURCE)?,
+            by_source: Measured::default(),
+            by_workers: vec![Measured::default(); workers.len()],
+            loads: vec![0.0; workers.len()],
+            workers,
+        })
+    }
+
+    /// Takes what has arrived.
+    pub(super) fn hear(&mut self) -> Result<()> {
+        while let Some(status) = self.fabric.probe(Match::any(MEASURED)) {
+            self.take(status.from, status.len)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, from: PeerId, len: u64) -> Result<()> {
+        let measured = Measured::receive(&self.fabric, from, len)?;
+        let worker = self.workers.iter().position(|worker| *worker == from);
+        match worker {
+            Some(worker) => {
+                self.loads[worker] = measured.load_since(&self.by_workers[worker]);
+                self.by_workers[worker] = measured;
+            }
+            None if from == self.source => self.by_source = measured,
+            None => return Err(Error::Unexpected(format!("measurements of {from}"))),
+        }
+        Ok(())
+    }
+
+    /// Waits for what all say last, and lets the workers leave. What a lost worker said before is
+    /// all that is known of it.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let all = self.workers.clone().into_iter().chain([self.source]);
+        for from in all {
+            while !self.is_last(from) {
+                let fabric = self.fabric.clone();
+                let arrived = || fabric.probe(Match::from(from, MEASURED));
+                match fabric.wait_stepping("measurements", &[from], arrived, || false) {
+                    Ok(status) => self.take(from, status.len)?,
+                    Err(samite::Error::PeerLost { .. }) if from != self.source => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        for worker in &self.workers {
+            match self.fabric.send(*worker, LEAVE, &[]) {
+                Ok(()) | Err(samite::Error::PeerLost { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn is_last(&self, from: PeerId) -> bool {
+        let workers = self.workers.iter().zip(&self.by_workers);
+        let mut workers = workers.filter(|(worker, _)| **worker == from);
+        let measured = workers
+            .next()
+            .map_or(&self.by_source, |(_, measured)| measured);
+        measured.is_last
+    }
+}

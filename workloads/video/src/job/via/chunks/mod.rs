@@ -1,0 +1,112 @@
+//! Frames in chunks of coherent memory.
+//!
+//! | chunk | content | tag of a version | written by | heard by |
+//! |---|---|---|---|---|
+//! | `video` | the header | 0 | source | all, once |
+//! | `in.S` | the frame in slot S | its number, or [`END`] | source | the worker of the slot |
+//! | `out.S` | its result | its number | worker | source: the slot is free; sink |
+//! | `ready` | nothing | 0 | sink, once: it has subscribed to the results | source |
+//! | `done` | nothing | [`END`] and the number of frames | source | sink |
+//!
+//! Nobody copies a frame but the source: the worker reads a view of `in.S` and writes `out.S` in
+//! place, and the sink keeps a snapshot of it until the frame's turn comes. The next result is
+//! written when the sink has the one before.
+//!
+//! | [`Way`] | the source writes | the worker reads | the worker writes | the sink reads | messages per frame |
+//! |---|---|---|---|---|---|
+//! | strict | guard, commit: 4 | event, guard: 1 + 3 | guard, commit: 4 | event, snapshot: 1 + 2 + 1 | 17 |
+//! | fused | draft, put: 2 | event, snapshot: 1 + 2 | draft, put: 2 | the same: 1 + 2 + 1 | 12 |
+//! | inline | draft, put: 2 | event with the frame: 1 | draft, put: 2 | event with the frame: 1 + 1/2 | 7.5 |
+//!
+//! Each way has one more, by which the source hears that a slot is free. That a worker or the
+//! source has taken events goes with its next put.
+//!
+//! A worker that is lost leaves its frames in the chunks: the source gives them to another one.
+
+mod sink;
+mod source;
+mod worker;
+
+pub(super) use sink::FromWorkers;
+pub(super) use source::ToWorkers;
+pub(super) use worker::AtWorker;
+
+use super::super::{Error, Header, Result};
+use samite::dsm::{self, Chunk, Dsm, Policy, Subscription, Version};
+use std::time::Duration;
+
+/// The tag that says that there are no more frames.
+const END: u64 = 1 << 63;
+
+/// How many versions of a result wait for the sink when they come with their events.
+const WAITING: u32 = 4;
+
+/// Which requests move a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Way {
+    /// A guard for each access, and events that bring nothing.
+    Strict,
+    /// Each access is one request.
+    Fused,
+    /// As `Fused`, and events bring the frame.
+    Inline,
+}
+
+impl Way {
+    /// Writes a chunk, and publishes it.
+    fn write(self, chunk: &Chunk<u8>, tag: u64, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        match self {
+            Way::Strict => {
+                let mut guard = chunk.write()?;
+                fill(&mut guard);
+                guard.commit(tag)?;
+            }
+            Way::Fused | Way::Inline => {
+                let mut draft = chunk.draft()?;
+                fill(&mut draft);
+                draft.put(tag)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn subscribe(self, chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
+        let (first, high_water) = (Version::default(), WAITING);
+        Ok(match self {
+            Way::Strict | Way::Fused => {
+                chunk.subscribe(Policy::Lossless { high_water: 1 }, first)?
+            }
+            Way::Inline => chunk.subscribe_with_content(Policy::Lossless { high_water }, first)?,
+        })
+    }
+}
+
+fn name(what: &str, slot: usize) -> String {
+    format!("{what}.{slot}")
+}
+
+/// Returns a subscription to all versions of a chunk.
+fn all(chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
+    Ok(chunk.subscribe(Policy::Every, Version::default())?)
+}
+
+fn read_header(dsm: &Dsm) -> Result<Header> {
+    let chunk = dsm.lookup::<u64>("video")?;
+    let mut header = chunk.subscribe_with_content(Policy::Latest, Version::default())?;
+    Header::from_words(&header.next_version()?)
+}
+
+/// Waits for the next event of any of these chunks.
+fn next_of(all: &mut [Subscription<u8>], deadline: Duration) -> Result<usize> {
+    let mut each: Vec<_> = all.iter_mut().collect();
+    Ok(Subscription::select(&mut each, deadline)?)
+}
+
+/// As [`next_of`]. Returns `None` after the deadline.
+fn next_soon(all: &mut [Subscription<u8>], deadline: Duration) -> Result<Option<usize>> {
+    match next_of(all, deadline) {
+        Ok(which) => Ok(Some(which)),
+        Err(Error::Dsm(dsm::Error::NoEvent { .. })) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

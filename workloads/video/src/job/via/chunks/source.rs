@@ -1,0 +1,207 @@
+//! The end of the source: which worker gets a frame, and what becomes of those of a lost one.
+
+use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
+use super::super::schedule::{Choice, Schedule};
+use super::{END, Way, all, name, next_soon};
+use samite::dsm::{Chunk, Dsm, Snapshot, Subscription};
+use samite::{Fabric, UnitLife};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How often the source looks whether a worker is lost.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    /// A frame.
+    Has(u64),
+    /// Its worker is lost.
+    Lost,
+}
+
+pub(in super::super) struct ToWorkers {
+    fabric: Fabric,
+    way: Way,
+    workers: Vec<UnitLife>,
+    frames: Vec<Chunk<u8>>,
+    results: Vec<Subscription<u8>>,
+    done: Chunk<u8>,
+    slots: Vec<Slot>,
+    /// The frames of workers that are lost.
+    again: VecDeque<(u64, Snapshot<u8>)>,
+    schedule: Schedule,
+    begin: Instant,
+    looked: Instant,
+    /// Since when the source reads the next frame.
+    reads_since: Instant,
+    /// How long it took to give the last one.
+    giving: Duration,
+}
+
+impl ToWorkers {
+    pub(in super::super) fn new(fabric: &Fabric, header: Header, way: Way) -> Result<Self> {
+        let workers = fabric.lives_of(WORKERS)?;
+        let slots = workers.len() * SLOTS;
+        let dsm = Dsm::join(fabric)?;
+        let bytes = header.size.pixels() as u64;
+        let (mut frames, mut results) = (Vec::new(), Vec::new());
+        for slot in 0..slots {
+            frames.push(dsm.alloc(&name("in", slot), bytes)?);
+            results.push(all(&dsm.alloc(&name("out", slot), bytes)?)?);
+        }
+        let done = dsm.alloc("done", 0)?;
+        let mut ready = all(&dsm.alloc("ready", 0)?)?;
+        // Last: who has read it finds the other chunks.
+        let video = dsm.alloc("video", Header::WORDS as u64)?;
+        video.put(&header.to_words(), 0)?;
+        ready.next_event()?;
+        let now = Instant::now();
+        Ok(ToWorkers {
+            fabric: fabric.clone(),
+            way,
+            schedule: Schedule::new(workers.len()),
+            workers,
+            frames,
+            results,
+            done,
+            slots: vec![Slot::Free; slots],
+            again: VecDeque::new(),
+            begin: now,
+            looked: now,
+            reads_since: now,
+            giving: Duration::ZERO,
+        })
+    }
+
+    /// Waits until a frame is done, or for so long, or until it is time to look for workers that
+    /// are lost.
+    fn wait(&mut self, most: Duration) -> Result<()> {
+        if self.looked.elapsed() >= LOOK {
+            return self.look();
+        }
+        let Some(slot) = next_soon(&mut self.results, most.min(LOOK))? else {
+            return Ok(());
+        };
+        self.done(slot)
+    }
+
+    /// Takes what has been told of results.
+    fn hear(&mut self) -> Result<()> {
+        while let Some(slot) = next_soon(&mut self.results, Duration::ZERO)? {
+            self.done(slot)?;
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, slot: usize) -> Result<()> {
+        let number = self.results[slot].next_event()?.tag;
+        match self.slots[slot] {
+            Slot::Has(frame) if frame == number => {
+                self.slots[slot] = Slot::Free;
+                self.schedule.done(slot / SLOTS, self.begin.elapsed());
+                Ok(())
+            }
+            // The frame was given to another worker before this was heard.
+            Slot::Lost => Ok(()),
+            other => Err(Error::Unexpected(format!(
+                "frame {number} in a slot that is {other:?}"
+            ))),
+        }
+    }
+
+    /// Takes back the frames of workers that are lost.
+    fn look(&mut self) -> Result<()> {
+        self.looked = Instant::now();
+        for slot in 0..self.slots.len() {
+            let worker = &self.workers[slot / SLOTS];
+            let lost = self.fabric.lost_life(worker.peer, worker.incarnation);
+            let (Some(error), true) = (lost, self.slots[slot] != Slot::Lost) else {
+                continue;
+            };
+            if let Slot::Has(number) = self.slots[slot] {
+                tracing::warn!(%error, "frame {number} goes to another worker");
+                self.again
+                    .push_back((number, self.frames[slot].snapshot()?));
+            }
+            self.slots[slot] = Slot::Lost;
+            self.schedule.lost(slot / SLOTS);
+            if self.slots.iter().all(|slot| *slot == Slot::Lost) {
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives frames of lost workers to others, until none is left to be given.
+    fn send_again(&mut self, left: Option<u64>) -> Result<()> {
+        while let Some((number, frame)) = self.again.pop_front() {
+            let left = left.map(|left| left + self.again.len() as u64);
+            self.give(number, &frame, left)?;
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, number: u64, pixels: &[u8], left: Option<u64>) -> Result<()> {
+        loop {
+            self.hear()?;
+            match self.schedule.choose(self.begin.elapsed(), left) {
+                Choice::Give(worker) => return self.give_to(worker, number, pixels),
+                Choice::Wait(None) => self.wait(LOOK)?,
+                Choice::Wait(Some(until)) => {
+                    self.wait(until.saturating_sub(self.begin.elapsed()))?;
+                }
+            }
+        }
+    }
+
+    fn give_to(&mut self, worker: usize, number: u64, pixels: &[u8]) -> Result<()> {
+        let mut slots = worker * SLOTS..(worker + 1) * SLOTS;
+        let slot = slots.find(|slot| self.slots[*slot] == Slot::Free);
+        let what = || Error::Unexpected(format!("more frames at worker {worker} than slots"));
+        let slot = slot.ok_or_else(what)?;
+        self.slots[slot] = Slot::Has(number);
+        let (frame, begin) = (&self.frames[slot], Instant::now());
+        self.way
+            .write(frame, number, |to| to.copy_from_slice(pixels))?;
+        self.giving = begin.elapsed();
+        self.schedule.given(worker, self.begin.elapsed());
+        Ok(())
+    }
+}
+
+impl super::super::ToWorkers for ToWorkers {
+    fn send(&mut self, number: u64, pixels: &[u8], left: Option<u64>) -> Result<()> {
+        let reading = self.reads_since.elapsed();
+        if self.looked.elapsed() >= LOOK {
+            self.look()?; // Also if others are always ready.
+        }
+        self.send_again(left.map(|left| left + 1))?;
+        self.give(number, pixels, left)?;
+        self.schedule.source_needs(reading + self.giving);
+        self.reads_since = Instant::now();
+        Ok(())
+    }
+
+    fn finish(&mut self, frames: u64) -> Result<()> {
+        let has_frame = |slot: &Slot| matches!(slot, Slot::Has(_));
+        while !self.again.is_empty() || self.slots.iter().any(has_frame) {
+            self.send_again(Some(0))?;
+            if self.slots.iter().any(has_frame) {
+                self.wait(LOOK)?;
+            }
+        }
+        for (frame, slot) in self.frames.iter().zip(&self.slots) {
+            if *slot != Slot::Lost {
+                self.way.write(frame, END, |_| ())?;
+            }
+        }
+        self.done.put(&[], END | frames)?;
+        Ok(())
+    }
+
+    fn messages(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,315 @@
+//! How the job ends when something fails, and what is left then; and the live page, which nothing
+//! may depend on.
+
+use clap::Parser;
+use samite_testkit::{Cluster, Outcome, Units, Who, check, pause, point, programs, same, say};
+use samite_video::Error as VideoError;
+use samite_video::job::{Error, sink, source, worker};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const SOURCE: Who = Who::Unit(0);
+const WORKER: Who = Who::Unit(1);
+const SINK: Who = Who::Unit(2);
+
+/// Runs the program of this unit. `options`: those of the source and of the sink.
+fn program(
+    fabric: &samite::Fabric,
+    [via, worker_options]: [&str; 2],
+    options: &[&str],
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    let program = fabric.identity().program.clone();
+    let line = [&program, "--via", via];
+    let line = |more: &[&str]| -> Vec<String> {
+        let words = line.iter().chain(more);
+        words.flat_map(|word| word.split_whitespace()).map(str::to_owned).collect()
+    };
+    match &*program {
+        "source" => {
+            let args = source::Args::try_parse_from(line(&options[..1]));
+            source::run(fabric, &args.expect("options of the source"), out)
+        }
+        "worker" => {
+            let args = worker::Args::try_parse_from(line(&[worker_options]));
+            worker::run(fabric, &args.expect("options of the worker"), out)
+        }
+        _ => {
+            let args = sink::Args::try_parse_from(line(&options[1..]));
+            sink::run(fabric, &args.expect("options of the sink"), out)
+        }
+    }
+}
+
+fn job() -> Units {
+    let job = programs(&[("source", 1), ("worker", 1), ("sink", 1)]);
+    job.services(samite::services())
+}
+
+/// A path that all processes of a test know.
+fn path(name: &str) -> PathBuf {
+    let user = rustix::process::getuid().as_raw();
+    std::env::temp_dir().join(format!("samite-video-test-{user}-{name}"))
+}
+
+fn until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::yield_now();
+    }
+}
+
+/// The disk is full: the sink says so, and all others end.
+fn full_disk(via: &'static str, name: &'static str) {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        // A link with the ending of a format, to a device that is always full.
+        let full = path(name).with_extension("y4m");
+        let options = ["--size 640x480 --frames 200", &format!("--output {}", full.display())];
+        if &*fabric.identity().program == "sink" {
+            _ = std::fs::remove_file(&full);
+            std::os::unix::fs::symlink("/dev/full", &full)?;
+        }
+        let ended = program(fabric, [via, "--kernel copy"], &options, &mut Vec::new());
+        if &*fabric.identity().program == "sink" {
+            let error = ended.err().map(|error| error.to_string()).unwrap_or_default();
+            check!(error.contains("could not be written; free some space"), "{error}");
+            std::fs::remove_file(&full)?;
+        }
+        Ok(())
+    };
+    job().run(name, body);
+}
+
+#[test]
+fn a_full_disk_ends_the_job() {
+    full_disk("dsm", "a_full_disk_ends_the_job");
+}
+
+#[test]
+fn a_full_disk_ends_the_job_by_messages() {
+    full_disk("push-pull", "a_full_disk_ends_the_job_by_messages");
+}
+
+/// A sink that is told to end leaves no file, whether it or ffmpeg writes it.
+fn told_to_end(ending: &'static str, name: &'static str) {
+    let output = path(&format!("{name}.{ending}"));
+    let partial = output.with_file_name(format!(
+        ".partial-{}",
+        output.file_name().unwrap_or_default().display()
+    ));
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        if &*fabric.identity().program == "worker" {
+            pause("here"); // No frame will come.
+        }
+        let output = format!("--output {}", path(&format!("{name}.{ending}")).display());
+        let options = ["--size 640x480 --frames 200", &output];
+        Ok(program(fabric, ["mp-sync", ""], &options, &mut Vec::new())?)
+    };
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        cluster.wait_point(WORKER, "here");
+        until(|| partial.exists());
+        cluster.let_die(SINK);
+        let pid = rustix::process::Pid::from_raw(cluster.pid(SINK)).expect("a process id");
+        let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        told.expect("the sink can be told");
+        cluster.wait_gone(SINK);
+        assert!(!partial.exists() && !output.exists(), "{}", partial.display());
+        cluster.kill(SOURCE);
+        cluster.kill(WORKER);
+        cluster.all_end();
+        assert!(!partial.exists());
+    });
+}
+
+#[test]
+fn a_sink_that_is_told_to_end_leaves_no_file() {
+    told_to_end("y4m", "a_sink_that_is_told_to_end_leaves_no_file");
+}
+
+#[test]
+fn an_encoder_is_ended_with_its_sink() {
+    let name = "an_encoder_is_ended_with_its_sink";
+    let found = std::process::Command::new("ffmpeg").arg("-version").output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    if samite_testkit::require(name, is_there, "install the Debian package ffmpeg") {
+        told_to_end("mkv", name);
+    }
+}
+
+/// A worker that is lost ends a job by messages, for its frames were in its memory alone.
+#[test]
+fn a_lost_worker_ends_a_job_by_messages() {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        let is_worker = &*fabric.identity().program == "worker";
+        if is_worker {
+            pause("here");
+        }
+        let options = ["--size 640x480 --frames 200", ""];
+        let ended = program(fabric, ["req-rep", ""], &options, &mut Vec::new());
+        check!(
+            matches!(ended, Err(Error::Fabric(samite::Error::PeerLost { .. }))),
+            "{ended:?}"
+        );
+        Ok(())
+    };
+    let name = "a_lost_worker_ends_a_job_by_messages";
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        cluster.wait_point(WORKER, "here");
+        cluster.kill(WORKER);
+        cluster.all_end();
+    });
+}
+
+/// Announces the address of the live page.
+struct Announces(Vec<u8>);
+
+impl Write for Announces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let text = String::from_utf8_lossy(&self.0);
+        if let Some(address) = text.strip_prefix("live page: ") {
+            say(address.trim());
+            point("live");
+        }
+        self.0.clear();
+        Ok(())
+    }
+}
+
+/// Returns the address that the sink has announced.
+fn live_page(cluster: &mut Cluster) -> String {
+    cluster.wait_point(SINK, "live");
+    let lines = cluster.lines(SINK).iter();
+    let said = lines.filter_map(|line| line.strip_prefix("@say "));
+    said.last().expect("the address").to_owned()
+}
+
+fn get(address: &str, path: &str) -> (i32, Vec<u8>) {
+    let request = minreq::get(format!("{address}{path}")).with_timeout(60);
+    let answer = request.send().expect("the page answers");
+    (answer.status_code, answer.into_bytes())
+}
+
+#[test]
+fn the_live_page_shows_frames_and_loads() {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        if &*fabric.identity().program == "worker" {
+            pause("here");
+        }
+        // More frames than the test will wait for.
+        let options = ["--size 1280x720 --frames 1000000", "--live"];
+        let board = ["dsm", "--node i7"];
+        Ok(program(fabric, board, &options, &mut Announces(Vec::new()))?)
+    };
+    let name = "the_live_page_shows_frames_and_loads";
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let address = live_page(cluster);
+        assert!(address.starts_with("http://127.0.0.1:"), "{address}");
+        let (status, page) = get(&address, "");
+        assert!(status == 200 && page.starts_with(b"<!DOCTYPE html>"));
+        assert_eq!(get(&address, "frame.png").0, 204);
+        assert_eq!(get(&address, "load.json"), (200, b"{}".to_vec()));
+        assert_eq!(get(&address, "../etc/passwd").0, 404);
+        let posted = minreq::post(&address).send().expect("the page answers");
+        assert_eq!(posted.status_code, 405);
+        cluster.wait_point(WORKER, "here");
+        cluster.release(WORKER);
+        // A picture of every second pixel of the latest frame, then another one.
+        let mut picture = Vec::new();
+        for _ in 0..2 {
+            let last = picture.clone();
+            until(|| {
+                let (status, png) = get(&address, "frame.png");
+                picture = png;
+                status == 200 && picture != last
+            });
+            let reader = png::Decoder::new(std::io::Cursor::new(&picture)).read_info();
+            let mut reader = reader.expect("a picture");
+            assert_eq!(reader.info().size(), (640, 360));
+            let mut pixels = vec![0; 640 * 360];
+            reader.next_frame(&mut pixels).expect("a picture");
+            assert!(pixels.iter().any(|pixel| *pixel != pixels[0]));
+        }
+        // The load of the worker comes once a second.
+        until(|| {
+            let (_, load) = get(&address, "load.json");
+            let load: serde_json::Value = serde_json::from_slice(&load).expect("JSON");
+            let worker = &load["workers"][0];
+            worker["name"] == "i7" && worker["load"].as_f64() > Some(0.0)
+        });
+        for who in [SOURCE, WORKER, SINK] {
+            cluster.kill(who);
+        }
+        cluster.all_end();
+    });
+}
+
+#[test]
+fn a_browser_that_does_not_read_holds_up_nothing() {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        if &*fabric.identity().program == "worker" {
+            pause("here");
+        }
+        let options = ["--size 1280x720 --frames 100", "--live"];
+        let ended = program(fabric, ["dsm", ""], &options, &mut Announces(Vec::new()));
+        same!(ended.is_ok(), true);
+        Ok(())
+    };
+    let name = "a_browser_that_does_not_read_holds_up_nothing";
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let address = live_page(cluster);
+        let host = address.trim_start_matches("http://").trim_end_matches('/');
+        let mut browsers = Vec::new();
+        for _ in 0..8 {
+            let mut browser = std::net::TcpStream::connect(host).expect("the page");
+            // As many answers as no buffer holds.
+            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000);
+            browser.set_nonblocking(true).expect("a socket");
+            _ = browser.write(&request);
+            browsers.push(browser);
+        }
+        cluster.wait_point(WORKER, "here");
+        cluster.release(WORKER);
+        cluster.all_end();
+    });
+}
+
+/// A source that ends early: the error is that of the source, and no output is left.
+#[test]
+fn a_truncated_clip_ends_the_job() {
+    let name = "a_truncated_clip_ends_the_job";
+    let clip = path("truncated.y4m");
+    let output = path("of-truncated.y4m");
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        if &*fabric.identity().program == "source" {
+            write_truncated(&path("truncated.y4m"));
+        }
+        let clip = format!("--file {}", path("truncated.y4m").display());
+        let output = format!("--output {}", path("of-truncated.y4m").display());
+        let ended = program(fabric, ["mp-async", ""], &[&clip, &output], &mut Vec::new());
+        match &*fabric.identity().program {
+            "source" => check!(
+                matches!(ended, Err(Error::Video(VideoError::Truncated { frame: 2, .. }))),
+                "{ended:?}"
+            ),
+            _ => check!(ended.is_err(), "it takes an incomplete clip for a complete one"),
+        }
+        Ok(())
+    };
+    job().run(name, body);
+    assert!(!output.exists());
+    std::fs::remove_file(clip).expect("the clip");
+}
+
+fn write_truncated(clip: &Path) {
+    let mut stream = b"YUV4MPEG2 W200 H111 F25:1 Cmono\n".to_vec();
+    for number in 0..3 {
+        stream.extend(b"FRAME\n");
+        stream.extend(vec![number; 200 * 111]);
+    }
+    stream.pop();
+    std::fs::write(clip, stream).expect("a scratch file");
+}
