@@ -659,7 +659,7 @@ impl<T: Elem> Chunk<T> {
     }
 
     /// Returns what an error means that a server, or its memory, has given.
-    fn at(&self, server: ServerId, error: Error) -> Error {
+    pub(crate) fn at(&self, server: ServerId, error: Error) -> Error {
         match error {
             Error::Fabric(samite_fabric::Error::PeerLost { .. }) => {
                 self.lost(server, Version::default())

@@ -73,7 +73,7 @@ struct Events {
     inbox: Option<rpc::Server>,
     told: HashMap<SubscriptionId, VecDeque<Told>>,
     /// The streams that wait for a thread to deliver events, and the number of such threads.
-    wakers: HashMap<SubscriptionId, Waker>,
+    wakers: HashMap<SubscriptionId, (ServerId, Waker)>,
     deliverers: u32,
 }
 
@@ -90,7 +90,7 @@ impl Drop for Deliverer<'_> {
                 _ => HashMap::new(),
             }
         };
-        wakers.into_values().for_each(Waker::wake);
+        wakers.into_values().for_each(|(_, waker)| waker.wake());
     }
 }
 
@@ -327,7 +327,8 @@ impl Client {
         sent
     }
 
-    fn send_all_notes(&self) {
+    /// Sends the notes that wait for a message.
+    pub(crate) fn send_all_notes(&self) {
         let servers: Vec<ServerId> = self.unsent().keys().copied().collect();
         for server in servers {
             if let Err(error) = self.send_notes(server) {
@@ -419,20 +420,11 @@ impl Client {
         }
     }
 
-    /// Waits until the server has told one of these subscriptions anything. Returns `None` after
+    /// Waits until `find` finds anything among what these servers have told. Returns `None` after
     /// the deadline.
-    pub(crate) fn await_told(
-        &self,
-        ids: &[SubscriptionId],
-        deadline: Duration,
-    ) -> Result<Option<(SubscriptionId, Told)>> {
-        self.await_events(deadline, || self.told(ids))
-    }
-
-    /// Waits until `find` finds anything among what the servers have told. Returns `None` after the
-    /// deadline.
     pub(crate) fn await_events<V>(
         &self,
+        from: &[ServerId],
         deadline: Duration,
         mut find: impl FnMut() -> Option<V>,
     ) -> Result<Option<V>> {
@@ -455,7 +447,8 @@ impl Client {
         let what = "a commit of another process";
         let left = deadline.saturating_sub(passed());
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let peers: Vec<_> = servers.values().map(|life| life.peer).collect();
+        let lives = from.iter().filter_map(|server| servers.get(server));
+        let peers: Vec<_> = lives.map(|life| life.peer).collect();
         drop(servers);
         let found = self
             .fabric
@@ -469,11 +462,15 @@ impl Client {
 
     /// Looks once what a subscription was told. If that is nothing, `waker` is woken later: by a
     /// thread that delivers events, or at once if there is none.
-    pub(crate) fn poll_told(&self, id: SubscriptionId, waker: &Waker) -> Option<Told> {
+    pub(crate) fn poll_told(
+        &self,
+        (id, home): (SubscriptionId, ServerId),
+        waker: &Waker,
+    ) -> Option<Told> {
         self.send_all_notes();
         self.fabric.progress();
         self.serve();
-        let (_, told) = self.look(&[id], Some((id, waker)))?;
+        let (_, told) = self.look(&[id], Some((id, home, waker)))?;
         Some(told)
     }
 
@@ -495,9 +492,20 @@ impl Client {
         let look = || {
             let none = self.told(&[]);
             debug_assert!(none.is_none());
+            self.wake_lost();
             (!is_wanted()).then_some(())
         };
-        self.await_events(deadline, look).map(drop)
+        self.await_events(&[], deadline, look).map(drop)
+    }
+
+    /// Wakes the streams whose homes are lost.
+    fn wake_lost(&self) {
+        let lost: Vec<_> = {
+            let mut events = self.events();
+            let lost = events.wakers.extract_if(|_, (home, _)| self.is_lost(*home));
+            lost.collect()
+        };
+        lost.into_iter().for_each(|(_, (_, waker))| waker.wake());
     }
 
     /// Returns what one of these subscriptions was told.
@@ -509,7 +517,7 @@ impl Client {
     fn look(
         &self,
         ids: &[SubscriptionId],
-        waiting: Option<(SubscriptionId, &Waker)>,
+        waiting: Option<(SubscriptionId, ServerId, &Waker)>,
     ) -> Option<(SubscriptionId, Told)> {
         let mut woken = Vec::new();
         let mut events = self.events();
@@ -538,14 +546,15 @@ impl Client {
         }
         let next = |id: &SubscriptionId| Some((*id, told.get_mut(id)?.pop_front()?));
         let found = ids.iter().find_map(next);
-        if let (None, Some((id, waker))) = (&found, waiting) {
+        if let (None, Some((id, home, waker))) = (&found, waiting) {
+            let waiting = (home, waker.clone());
             match deliverers {
-                0 => woken.push(waker.clone()),
-                _ => woken.extend(wakers.insert(id, waker.clone())),
+                0 => woken.push(waiting),
+                _ => woken.extend(wakers.insert(id, waiting)),
             }
         }
         drop(events);
-        woken.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
         found
     }
 

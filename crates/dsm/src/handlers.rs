@@ -4,7 +4,7 @@ use crate::chunk::Elem;
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::Snapshot;
-use crate::protocol::{Event, SubscriptionId, Told};
+use crate::protocol::{Event, ServerId, SubscriptionId, Told};
 use crate::subscription::Subscription;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,11 +48,14 @@ pub struct Handlers<'h> {
 trait Handled {
     fn client(&self) -> &Arc<Client>;
     fn id(&self) -> SubscriptionId;
-    fn name(&self) -> &str;
+    fn home(&self) -> ServerId;
+    fn check_lost(&self) -> Result<()>;
     fn no_event(&self, after: Duration) -> Error;
+    fn name(&self) -> &str;
     fn add(&mut self, told: Told) -> Result<()>;
-    /// Calls the handler with an event that has arrived; `None` if there is none.
-    fn handle(&mut self) -> Option<ControlFlow<()>>;
+    /// Calls the handler with an event that has arrived; `None` if there is none. `began`: when the
+    /// wait for it began.
+    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>>;
     fn fail(&mut self, error: Error) -> ControlFlow<()>;
 }
 
@@ -68,11 +71,17 @@ macro_rules! of_subscription {
         fn id(&self) -> SubscriptionId {
             self.0.id()
         }
-        fn name(&self) -> &str {
-            self.0.chunk().name()
+        fn home(&self) -> ServerId {
+            self.0.home()
+        }
+        fn check_lost(&self) -> Result<()> {
+            self.0.check_lost()
         }
         fn no_event(&self, after: Duration) -> Error {
             self.0.no_event(after)
+        }
+        fn name(&self) -> &str {
+            self.0.chunk().name()
         }
         fn add(&mut self, told: Told) -> Result<()> {
             self.0.add(told)
@@ -86,8 +95,7 @@ macro_rules! of_subscription {
 impl<T: Elem, F: FnMut(Result<Event>) -> ControlFlow<()>> Handled for OnCommit<T, F> {
     of_subscription!();
 
-    fn handle(&mut self) -> Option<ControlFlow<()>> {
-        let began = self.0.client().log.clock();
+    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>> {
         let (event, _) = self.0.pop_known(began)?;
         self.0.took();
         Some((self.1)(Ok(event)))
@@ -97,8 +105,7 @@ impl<T: Elem, F: FnMut(Result<Event>) -> ControlFlow<()>> Handled for OnCommit<T
 impl<T: Elem, F: FnMut(Result<Snapshot<T>>) -> ControlFlow<()>> Handled for OnVersion<T, F> {
     of_subscription!();
 
-    fn handle(&mut self) -> Option<ControlFlow<()>> {
-        let began = self.0.client().log.clock();
+    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>> {
         let (event, content) = self.0.pop_known(began)?;
         let version = self.0.version_of(event, content);
         Some((self.1)(version))
@@ -112,9 +119,9 @@ impl<'h> Handlers<'h> {
     }
 
     /// Adds a handler, which is called with each event, until it returns `Break`. It gets
-    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] is the last thing
-    /// that it is called with. As with [`Subscription::next_event`], an event counts as taken when
-    /// the handler is called.
+    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] and
+    /// [`Error::Lost`] are the last thing that it is called with. As with
+    /// [`Subscription::next_event`], an event counts as taken when the handler is called.
     pub fn on_commit<T: Elem>(
         &mut self,
         subscription: Subscription<T>,
@@ -161,11 +168,12 @@ impl<'h> Handlers<'h> {
     /// # Errors
     /// As [`Handlers::run`], with another deadline.
     pub fn handle_next(&mut self, deadline: Duration) -> Result<()> {
+        let began = self.all.first().map_or(0, |one| one.client().log.clock());
         loop {
             let count = self.all.len();
             let order = |first: usize| (0..count).map(move |place| (first + place) % count);
             for place in order(self.first) {
-                if let Some(then) = self.all[place].handle() {
+                if let Some(then) = self.all[place].handle(began) {
                     self.goes_on(place, then);
                     return Ok(());
                 }
@@ -178,20 +186,43 @@ impl<'h> Handlers<'h> {
                 let (_, told) = all[place].client().told(&[all[place].id()])?;
                 Some((place, told))
             };
-            let found = one
-                .client()
-                .await_events(deadline, || order(first).find_map(find))?;
-            let (place, told) = found.ok_or_else(|| one.no_event(deadline))?;
-            if let Err(error) = self.all[place].add(told) {
-                let is_last = !matches!(error, Error::Lagged { .. });
-                let then = match self.all[place].fail(error) {
-                    ControlFlow::Continue(()) if !is_last => ControlFlow::Continue(()),
-                    _ => ControlFlow::Break(()),
-                };
-                self.goes_on(place, then);
-                return Ok(());
-            }
+            let look = || order(first).find_map(find);
+            all.iter().for_each(|one| one.client().send_all_notes());
+            let (place, told) = match look() {
+                Some(found) => found,
+                None => {
+                    let lost = |place: usize| Some((place, all[place].check_lost().err()?));
+                    if let Some((place, error)) = order(first).find_map(lost) {
+                        self.fails(place, error);
+                        return Ok(());
+                    }
+                    let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
+                    match one.client().await_events(&homes, deadline, look) {
+                        // Its handler hears of it.
+                        Err(Error::Fabric(samite_fabric::Error::PeerLost { .. })) => continue,
+                        found => found?.ok_or_else(|| one.no_event(deadline))?,
+                    }
+                }
+            };
+            self.adds(place, told);
         }
+    }
+
+    /// Adds what was told to a handler's subscription.
+    fn adds(&mut self, place: usize, told: Told) {
+        if let Err(error) = self.all[place].add(told) {
+            self.fails(place, error);
+        }
+    }
+
+    /// Calls a handler with an error. Only if it has missed events there are others.
+    fn fails(&mut self, place: usize, error: Error) {
+        let goes_on = matches!(error, Error::Lagged { .. });
+        let then = match self.all[place].fail(error) {
+            ControlFlow::Continue(()) if goes_on => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        };
+        self.goes_on(place, then);
     }
 
     fn goes_on(&mut self, place: usize, then: ControlFlow<()>) {

@@ -4,7 +4,9 @@ use crate::chunk::{Chunk, Elem};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
-use crate::protocol::{Content, Event, Mode, Policy, Request, SubscriptionId, Told, Version};
+use crate::protocol::{
+    Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version,
+};
 use crate::stream::{EventStream, VersionStream};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -163,10 +165,11 @@ impl<T: Elem> Subscription<T> {
                 last: None,
             });
         };
-        let (client, ids) = (first.chunk.client.clone(), all.iter().map(|one| one.id));
-        let ids: Vec<_> = ids.collect();
+        let client = first.chunk.client.clone();
+        let ids: Vec<_> = all.iter().map(|one| one.id).collect();
+        let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
         let (id, told) = client
-            .await_told(&ids, deadline)?
+            .await_events(&homes, deadline, || client.told(&ids))?
             .ok_or_else(|| first.no_event(deadline))?;
         let place = ids.iter().position(|of| *of == id);
         let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
@@ -189,7 +192,18 @@ impl<T: Elem> Subscription<T> {
         let began = self.chunk.client.log.clock();
         if self.events.is_empty() {
             self.check_freed()?;
-            let told = self.chunk.client.await_told(&[self.id], deadline)?;
+            let client = &self.chunk.client;
+            // Writers may wait for them, also if there is an event already.
+            client.send_all_notes();
+            let find = || client.told(&[self.id]);
+            let told = match find() {
+                None => {
+                    self.check_lost()?;
+                    let told = client.await_events(&[self.home()], deadline, find);
+                    told.map_err(|error| self.chunk.at(self.home(), error))?
+                }
+                told => told,
+            };
             let (_, told) = told.ok_or_else(|| self.no_event(deadline))?;
             self.add(told)?;
         }
@@ -197,7 +211,7 @@ impl<T: Elem> Subscription<T> {
             .ok_or_else(|| Error::Nonsense("no event".to_owned()))
     }
 
-    /// Returns the next event that has arrived.
+    /// Returns the next event that has arrived. `began`: when the wait for it began, for the log.
     pub(crate) fn pop_known(&mut self, began: u64) -> Option<(Event, Option<Content>)> {
         let (event, content) = self.events.pop_front()?;
         self.after = event.version;
@@ -213,13 +227,12 @@ impl<T: Elem> Subscription<T> {
                 return Poll::Ready(Ok(next));
             }
             self.check_freed()?;
-            let home = self.chunk.id().home();
-            match self.chunk.client.poll_told(self.id, waker) {
+            match self.chunk.client.poll_told((self.id, self.home()), waker) {
                 Some(told) => self.add(told)?,
-                None if self.chunk.client.is_lost(home) => {
-                    return Poll::Ready(Err(self.chunk.lost(home, self.after)));
+                None => {
+                    self.check_lost()?;
+                    return Poll::Pending;
                 }
-                None => return Poll::Pending,
             }
         }
     }
@@ -230,6 +243,18 @@ impl<T: Elem> Subscription<T> {
 
     pub(crate) fn client(&self) -> &Arc<Client> {
         &self.chunk.client
+    }
+
+    /// Returns the server that tells of the commits.
+    pub(crate) fn home(&self) -> ServerId {
+        self.chunk.id().home()
+    }
+
+    pub(crate) fn check_lost(&self) -> Result<()> {
+        match self.chunk.client.is_lost(self.home()) {
+            true => Err(self.chunk.lost(self.home(), self.after)),
+            false => Ok(()),
+        }
     }
 
     fn check_freed(&self) -> Result<()> {

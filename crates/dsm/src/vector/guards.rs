@@ -1,23 +1,11 @@
 //! Guards and snapshots of several chunks of an array.
 
+use super::layout::Piece;
 use crate::chunk::Elem;
 use crate::error::Result;
 use crate::guard::{ReadGuard, Snapshot, WriteGuard};
 use crate::protocol::Version;
 use std::ops::{Deref, DerefMut, Index, IndexMut, Range};
-
-/// The part of a range that is in one chunk.
-#[derive(Clone, Debug)]
-pub(super) struct Piece {
-    /// The number of the chunk.
-    pub(super) chunk: u64,
-    /// The index of the first element.
-    pub(super) at: u64,
-    /// Where the elements are in the chunk.
-    pub(super) inside: Range<usize>,
-    /// Whether it is all of the chunk.
-    pub(super) is_whole: bool,
-}
 
 /// Guards, or snapshots, of the chunks of a range of a [`ChunkedVec`](crate::ChunkedVec). Indices
 /// are those of the array.

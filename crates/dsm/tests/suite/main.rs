@@ -39,8 +39,8 @@ mod sizes;
 mod streams;
 mod subscriptions;
 mod together;
-mod waits;
 mod vectors;
+mod waits;
 
 use samite_dsm::service::STARTER;
 use samite_fabric::{Fabric, Mask};

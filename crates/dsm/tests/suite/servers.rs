@@ -382,7 +382,11 @@ everywhere!(a_chunk_is_freed_at_all_servers, runs(freed));
 
 /// Returns what runs a server that is killed, or stopped, when client 0 is at "here"; the others go
 /// on then.
-fn without(server: u32, is_stopped: bool, body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
+pub(crate) fn without(
+    server: u32,
+    is_stopped: bool,
+    body: fn(&Dsm, u32) -> Outcome,
+) -> impl Fn(&str, Mask) {
     move |name, mask| {
         let body = |fabric: &Fabric, _: &[PeerId]| unit(fabric, body);
         cluster(mask).orchestrate(name, body, |cluster: &mut Cluster| {

@@ -1,6 +1,6 @@
 //! Subscriptions as streams, and with handlers.
 
-use crate::runs;
+use crate::{runs, servers};
 use futures::executor::block_on;
 use futures::stream::{StreamExt, TryStreamExt, select};
 use samite_dsm::{Carry, Chunk, Dsm, Error, Handlers, Policy, Version};
@@ -225,3 +225,68 @@ fn handled(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 everywhere!(handlers_are_called_for_each_commit, runs(3, handled));
+
+/// The home of a chunk dies: its streams and handlers hear of that, and those of other homes go on.
+fn home_dies(dsm: &Dsm, rank: u32) -> Outcome {
+    let lost: Chunk<u64> = dsm.alloc("right lost", 1)?;
+    let other: Chunk<u64> = dsm.alloc("left other", 1)?;
+    let mut events = lost.subscribe(Policy::Every, Version(0))?.into_events();
+    let mut plain = lost.subscribe(Policy::Every, Version(0))?;
+    let mut alive = other.subscribe(Policy::Every, Version(0))?;
+    let (mut ends, mut heard) = (0, 0);
+    let mut handlers = Handlers::new();
+    handlers.on_commit(other.subscribe(Policy::Every, Version(0))?, |event| {
+        heard += u64::from(event.is_ok());
+        match heard {
+            4 => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    handlers.on_commit(lost.subscribe(Policy::Every, Version(0))?, |event| {
+        ends += u32::from(matches!(event, Err(Error::Lost { .. })));
+        ControlFlow::Continue(())
+    });
+    lost.put(&[1], 1)?;
+    samite_testkit::pause("here");
+    let mut await_end = || loop {
+        match block_on(events.next()) {
+            Some(Ok(_)) => {}
+            end => break end,
+        }
+    };
+    // A thread that delivers wakes the stream for its end, too.
+    let has_ended = &AtomicBool::new(false);
+    let end = match rank % 2 {
+        0 => await_end(),
+        _ => std::thread::scope(|scope| {
+            let is_wanted = move || !has_ended.load(Ordering::Acquire);
+            let delivers = scope.spawn(move || dsm.deliver(Duration::from_secs(30), is_wanted));
+            let end = await_end();
+            has_ended.store(true, Ordering::Release);
+            check!(delivers.join().is_ok_and(|delivered| delivered.is_ok()));
+            Outcome::Ok(end)
+        })?,
+    };
+    matches_or_fail!(end, Some(Err(Error::Lost { .. })));
+    check!(block_on(events.next()).is_none());
+    let end = loop {
+        match plain.next_event() {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    matches_or_fail!(end, Error::Lost { .. });
+    other.put(&[2], 2)?;
+    for _ in 0..4 {
+        same!(alive.next_event()?.tag, 2);
+    }
+    handlers.run()?;
+    drop(handlers);
+    same!((ends, heard), (1, 4));
+    Ok(())
+}
+
+everywhere!(
+    streams_end_with_the_home_of_their_chunk,
+    servers::without(1, false, home_dies)
+);
