@@ -30,7 +30,7 @@ pub(crate) struct Builtin {
 /// A command line, the name of the program first.
 type Arguments = Vec<OsString>;
 
-const PROGRAMS: [Builtin; 23] = [
+const PROGRAMS: [Builtin; 24] = [
     Builtin {
         name: "laplace-solver",
         options: solver::Args::command,
@@ -107,6 +107,15 @@ const PROGRAMS: [Builtin; 23] = [
         run: |words| {
             let args = server::ServerArgs::parse_from(words);
             server::run(&join()?, &args)?;
+            Ok(ExitCode::SUCCESS)
+        },
+    },
+    Builtin {
+        name: "chunk-server",
+        options: server::ChunkServerArgs::command,
+        run: |words| {
+            server::ChunkServerArgs::parse_from(words);
+            server::run_chunk_server(&join()?)?;
             Ok(ExitCode::SUCCESS)
         },
     },

@@ -1,14 +1,30 @@
-//! `stage-server`: a program whose units keep the blocks of streams with the method `server`.
+//! `stage-server`: a program whose units keep the blocks of streams with the method `server`; and
+//! `chunk-server`, whose units are servers of chunks.
 
 use crate::screen::say;
 use anyhow::{Context, Result};
 use clap::ArgAction;
 use clap::Parser;
 use samite::config::Bytes;
+use samite::dsm::Topology;
+use samite::dsm::service::ChunkService;
 use samite::program::{Summary, Units};
 use samite::stage::service::{BlockStoreService, Capacity};
 use samite::{Fabric, agent};
 use std::time::Duration;
+
+/// Serves chunks, as the server that the topology (the setting `dsm.topology`) says this unit is,
+/// until the other units of the job have left.
+#[derive(Parser)]
+#[command(name = "chunk-server")]
+pub(crate) struct ChunkServerArgs {}
+
+pub(crate) fn run_chunk_server(fabric: &Fabric) -> Result<()> {
+    let topology = Topology::of_process();
+    let mut service = ChunkService::join(fabric, &topology)
+        .context("this unit cannot be a server of chunks: does dsm.topology name it?")?;
+    Ok(service.run_for_job(&topology)?)
+}
 
 /// Keeps blocks of streams until the other units of the job have left.
 #[derive(Parser)]

@@ -62,6 +62,10 @@ pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Re
     }
     let origin = resolved.origin("dsm.log_dir").map(str::to_owned);
     settle(origin.as_deref(), &mut resolved.config.dsm.log_dir);
+    let origin = resolved.origin("dsm.topology").map(str::to_owned);
+    if !resolved.config.dsm.topology.as_os_str().is_empty() {
+        settle(origin.as_deref(), &mut resolved.config.dsm.topology);
+    }
     Ok(())
 }
 

@@ -146,6 +146,11 @@ fn of_environment() -> Result<Config> {
     let settings = settings()?;
     settings.streams().make_default();
     settings.dsm.log_settings().make_default();
+    let topology = settings.dsm.topology();
+    let topology = topology.map_err(|error| wrong(format!("dsm.topology: {error}")))?;
+    if let Some(topology) = topology {
+        topology.make_default();
+    }
     Ok(fabric_config(&settings))
 }
 

@@ -213,6 +213,7 @@ impl ChunkService {
                 };
                 self.answer(from, ticket, &answer);
             }
+            (Request::Hello { server, topology }, None) => _ = self.meets(from, server, topology),
             (Request::Between(message), None) => self.hear_server(from, message),
             (Request::Expose { guard }, Some(ticket)) => {
                 let answer = match self.memory.expose(from, guard) {

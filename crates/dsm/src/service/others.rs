@@ -162,10 +162,16 @@ impl ChunkService {
     /// A server introduces itself. Returns false if its place is another one's.
     pub(super) fn meets(&mut self, from: Process, server: ServerId, topology: u64) -> bool {
         let known = *self.others.topology.get_or_insert(topology);
-        if known != topology || server == self.others.id {
+        let lives = |process: &Process| {
+            let lost = self.fabric.lost_life(process.peer, process.incarnation);
+            *process != from && lost.is_none()
+        };
+        let is_taken = self.server.server(server).as_ref().is_some_and(lives);
+        if known != topology || server == self.others.id || is_taken {
             tracing::warn!(%from, "a server of chunks of another topology is ignored");
             return false;
         }
+        self.clients.insert(from);
         let now = self.fabric.now();
         self.others.heard.insert(from, now);
         let process = from;

@@ -46,17 +46,27 @@ impl ChunkService {
         let server = life_of(&fabric, topology, other)?;
         let process = server.into();
         self.others_know(other, process);
+        let hello = Request::Hello {
+            server: id,
+            topology: topology.digest(),
+        };
+        let deadline = fabric.deadline();
         if topology.place(other) != Some(Place::Agent) {
+            // Both have the topology. A server that was started again is unknown, though.
+            let hello: Message = Message {
+                notes: vec![hello],
+                request: None,
+            };
+            let told = fabric.note(ServiceId::CHUNKS, server, deadline, &super::encode(&hello));
+            if let Err(error) = told {
+                tracing::debug!(%error, "a server begins, too");
+            }
             return Ok(());
         }
         let hello: Message = Message {
             notes: Vec::new(),
-            request: Some(Request::Hello {
-                server: id,
-                topology: topology.digest(),
-            }),
+            request: Some(hello),
         };
-        let deadline = fabric.deadline();
         let encoded = super::encode(&hello);
         let mut call = fabric.call(ServiceId::CHUNKS, server, deadline, |_| encoded)?;
         let answer = call.wait(deadline, OTHERS)?;

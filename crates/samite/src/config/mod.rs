@@ -154,6 +154,9 @@ pub struct DsmConfig {
     pub log: LogLevel,
     /// The folder of these records. Each run has a folder in it, which is named after its domain.
     pub log_dir: PathBuf,
+    /// A file that says which servers have chunks, who uses them, and how chunks are kept coherent;
+    /// empty: the agent has all.
+    pub topology: PathBuf,
 }
 
 impl Default for DsmConfig {
@@ -161,6 +164,7 @@ impl Default for DsmConfig {
         Self {
             log: LogLevel::Off,
             log_dir: "samite-log".into(),
+            topology: PathBuf::new(),
         }
     }
 }
@@ -177,6 +181,23 @@ impl DsmConfig {
             },
             folder: self.log_dir.clone(),
         }
+    }
+}
+
+impl DsmConfig {
+    /// Reads the topology, if there is one.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is no topology.
+    pub fn topology(&self) -> std::io::Result<Option<samite_dsm::Topology>> {
+        let file = self.topology.as_path();
+        if file.as_os_str().is_empty() {
+            return Ok(None);
+        }
+        let wrong = |what: String| std::io::Error::other(format!("{}: {what}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+        let topology = samite_dsm::Topology::parse(&text);
+        topology.map(Some).map_err(|error| wrong(error.to_string()))
     }
 }
 

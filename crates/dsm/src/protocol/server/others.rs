@@ -13,6 +13,11 @@ impl Server {
         self.servers.values().copied()
     }
 
+    /// Returns the process of another server, if it is known.
+    pub fn server(&self, server: ServerId) -> Option<Process> {
+        self.servers.get(&server).copied()
+    }
+
     /// Returns true if this process is a server that is known.
     pub fn is_server(&self, process: Process) -> bool {
         self.servers().any(|server| server == process)
