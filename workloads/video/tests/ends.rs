@@ -23,7 +23,10 @@ fn program(
     let line = [&program, "--via", via];
     let line = |more: &[&str]| -> Vec<String> {
         let words = line.iter().chain(more);
-        words.flat_map(|word| word.split_whitespace()).map(str::to_owned).collect()
+        words
+            .flat_map(|word| word.split_whitespace())
+            .map(str::to_owned)
+            .collect()
     };
     match &*program {
         "source" => {
@@ -63,15 +66,24 @@ fn full_disk(via: &'static str, name: &'static str) {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
         // A link with the ending of a format, to a device that is always full.
         let full = path(name).with_extension("y4m");
-        let options = ["--size 640x480 --frames 200", &format!("--output {}", full.display())];
+        let options = [
+            "--size 640x480 --frames 200",
+            &format!("--output {}", full.display()),
+        ];
         if &*fabric.identity().program == "sink" {
             _ = std::fs::remove_file(&full);
             std::os::unix::fs::symlink("/dev/full", &full)?;
         }
         let ended = program(fabric, [via, "--kernel copy"], &options, &mut Vec::new());
         if &*fabric.identity().program == "sink" {
-            let error = ended.err().map(|error| error.to_string()).unwrap_or_default();
-            check!(error.contains("could not be written; free some space"), "{error}");
+            let error = ended
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            check!(
+                error.contains("could not be written; free some space"),
+                "{error}"
+            );
             std::fs::remove_file(&full)?;
         }
         Ok(())
@@ -112,7 +124,11 @@ fn told_to_end(ending: &'static str, name: &'static str) {
         let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         told.expect("the sink can be told");
         cluster.wait_gone(SINK);
-        assert!(!partial.exists() && !output.exists(), "{}", partial.display());
+        assert!(
+            !partial.exists() && !output.exists(),
+            "{}",
+            partial.display()
+        );
         cluster.kill(SOURCE);
         cluster.kill(WORKER);
         cluster.all_end();
@@ -128,7 +144,9 @@ fn a_sink_that_is_told_to_end_leaves_no_file() {
 #[test]
 fn an_encoder_is_ended_with_its_sink() {
     let name = "an_encoder_is_ended_with_its_sink";
-    let found = std::process::Command::new("ffmpeg").arg("-version").output();
+    let found = std::process::Command::new("ffmpeg")
+        .arg("-version")
+        .output();
     let is_there = found.is_ok_and(|output| output.status.success());
     if samite_testkit::require(name, is_there, "install the Debian package ffmpeg") {
         told_to_end("mkv", name);
@@ -202,7 +220,12 @@ fn the_live_page_shows_frames_and_loads() {
         // More frames than the test will wait for.
         let options = ["--size 1280x720 --frames 1000000", "--live"];
         let board = ["dsm", "--node i7"];
-        Ok(program(fabric, board, &options, &mut Announces(Vec::new()))?)
+        Ok(program(
+            fabric,
+            board,
+            &options,
+            &mut Announces(Vec::new()),
+        )?)
     };
     let name = "the_live_page_shows_frames_and_loads";
     job().orchestrate(name, body, |cluster: &mut Cluster| {
@@ -292,10 +315,16 @@ fn a_truncated_clip_ends_the_job() {
         let ended = program(fabric, ["mp-async", ""], &[&clip, &output], &mut Vec::new());
         match &*fabric.identity().program {
             "source" => check!(
-                matches!(ended, Err(Error::Video(VideoError::Truncated { frame: 2, .. }))),
+                matches!(
+                    ended,
+                    Err(Error::Video(VideoError::Truncated { frame: 2, .. }))
+                ),
                 "{ended:?}"
             ),
-            _ => check!(ended.is_err(), "it takes an incomplete clip for a complete one"),
+            _ => check!(
+                ended.is_err(),
+                "it takes an incomplete clip for a complete one"
+            ),
         }
         Ok(())
     };
