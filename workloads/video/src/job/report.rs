@@ -10,7 +10,7 @@ use super::{Error, Result};
 use crate::Frame;
 use clap::Parser;
 use samite::Fabric;
-use samite_report::{Bar, Bars, Check, Fact, Field, Picture, Report, Section, Table, figure};
+use samite_report::{Bar, Bars, Check, Fact, Field, Picture, Report, Section, Table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -156,7 +156,7 @@ fn facts(run: &Figures) -> Vec<Fact> {
         Fact::new("frames move", &run.via),
         Fact::new("workers", pace),
         Fact::new("time", seconds(run.wall_s)),
-        Fact::new("frames per second", figure(run.frames as f64 / run.wall_s)),
+        Fact::new("frames per second", format!("{:.1}", run.frames as f64 / run.wall_s)),
         Fact::new(
             "messages per frame",
             format!("{:.1}", run.messages_per_frame),

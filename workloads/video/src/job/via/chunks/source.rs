@@ -2,8 +2,8 @@
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::schedule::{Choice, Schedule};
-use super::{EMPTY, END, Way, all, name, next_soon};
-use samite::dsm::{Chunk, Dsm, Snapshot, Subscription};
+use super::{EMPTY, END, LAST_EMPTY, Way, all, name, next_soon};
+use samite::dsm::{Chunk, Dsm, Policy, Snapshot, Subscription, Version};
 use samite::{Fabric, UnitLife};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -51,9 +51,11 @@ impl ToWorkers {
         let (mut frames, mut results) = (Vec::new(), Vec::new());
         for slot in 0..slots {
             let frame = dsm.alloc(&name("in", slot), bytes)?;
-            way.write(&frame, EMPTY, |_| ())?;
+            way.prepare(&frame)?;
             frames.push(frame);
-            results.push(all(&dsm.alloc(&name("out", slot), bytes)?)?);
+            // It tells of the last version without a frame: the worker has begun.
+            let result = dsm.alloc(&name("out", slot), bytes)?;
+            results.push(result.subscribe(Policy::Every, Version(LAST_EMPTY.0 - 1))?);
         }
         let done = dsm.alloc("done", 0)?;
         let mut ready = all(&dsm.alloc("ready", 0)?)?;
@@ -181,6 +183,7 @@ impl ToWorkers {
         self.way
             .write(frame, number, |to| to.copy_from_slice(pixels))?;
         self.giving = begin.elapsed();
+        tracing::trace!(number, worker, giving = ?self.giving, "frame given");
         self.schedule.given(worker, self.begin.elapsed());
         Ok(())
     }

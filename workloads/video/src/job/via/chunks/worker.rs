@@ -1,7 +1,7 @@
 //! The end of a worker: views of frames, and results that are written in place.
 
 use super::super::super::{Header, Result, SLOTS};
-use super::{EMPTY, EMPTY_VERSION, END, Way, name, next_of, read_header};
+use super::{END, LAST_EMPTY, Way, name, next_of, read_header};
 use samite::Fabric;
 use samite::dsm::{Chunk, Dsm, Policy, Subscription};
 use std::time::Duration;
@@ -26,10 +26,10 @@ impl AtWorker {
             // The source writes a slot again when it has heard of the result.
             frames.push(match way {
                 Way::Inline => way.subscribe(&frame)?,
-                Way::Strict | Way::Fused => frame.subscribe(Policy::Every, EMPTY_VERSION)?,
+                Way::Strict | Way::Fused => frame.subscribe(Policy::Every, LAST_EMPTY)?,
             });
             let result = dsm.lookup(&name("out", slot))?;
-            way.write(&result, EMPTY, |_| ())?;
+            way.prepare(&result)?;
             results.push(result);
         }
         Ok(AtWorker {
