@@ -1,6 +1,6 @@
 //! The report: a page about one run, or about several. It has the S-DSM paper's Table 2 (frames of
-//! each worker, and how far they are from an ideal run), Figure 2 (time per way and size) and Figure
-//! 3 (processing and waiting of each worker), and every lower bound of the time.
+//! each worker, and how far they are from an ideal run), Figure 2 (time per way and size) and
+//! Figure 3 (processing and waiting of each worker), and every lower bound of the time.
 //!
 //! The sink writes the page of its run (`video-sink --report`). The program `video-report` writes
 //! that of several runs, from their figures (`video-sink --figures`).
