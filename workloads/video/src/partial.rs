@@ -72,8 +72,8 @@ fn give_up(open: &Open) {
     }
 }
 
-/// A child process that writes an incomplete file, as long as this exists. The caller has waited for
-/// it before that.
+/// A child process that writes an incomplete file, as long as this exists. The caller has waited
+/// for it before that.
 #[derive(Debug)]
 pub(crate) struct Encodes(Option<Pid>);
 

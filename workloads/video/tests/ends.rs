@@ -201,8 +201,8 @@ impl Write for Announces {
 fn live_page(cluster: &mut Cluster) -> String {
     cluster.wait_point(SINK, "live");
     let lines = cluster.lines(SINK).iter();
-    let said = lines.filter_map(|line| line.strip_prefix("@say "));
-    said.last().expect("the address").to_owned()
+    let mut said = lines.filter_map(|line| line.strip_prefix("@say "));
+    said.next_back().expect("the address").to_owned()
 }
 
 fn get(address: &str, path: &str) -> (i32, Vec<u8>) {

@@ -19,9 +19,9 @@
 //! | `checksum` | of all frames: 16 hexadecimal digits |
 //! | `verified` | whether all frames are those of a sequential run; null if it was not asked |
 //!
-//! The bounds: `decode_s` is the time in reading frames, `encode_s` that of the sink for all frames,
-//! `link_s` the bytes of all frames over the rate of the link (each way), and `compute_s` the time
-//! that all workers together need if none ever waits, `frames / sum(1 / needs_s)`.
+//! The bounds: `decode_s` is the time in reading frames, `encode_s` that of the sink for all
+//! frames, `link_s` the bytes of all frames over the rate of the link (each way), and `compute_s`
+//! the time that all workers together need if none ever waits, `frames / sum(1 / needs_s)`.
 
 use super::measured::Measured;
 use super::{Error, Header, Result};

@@ -6,14 +6,15 @@
 //!       +--- what it measured --+------------------------+
 //! ```
 //! The three programs of a job are called `source` (one unit), `worker` and `sink` (one unit). The
-//! sink puts the frames in order again. [`Via`] chooses how frames move; the result is the same, bit
-//! by bit, as that of [`crate::sequential`].
+//! sink puts the frames in order again. [`Via`] chooses how frames move; the result is the same,
+//! bit by bit, as that of [`crate::sequential`].
 //!
 //! # Files
 //! `args` (what the programs share on their command lines) · `via/` (how frames move) · [`source`],
 //! [`worker`], [`sink`] (the programs) · [`nodes`] (workers as fast as given boards) · `quota` (by
 //! the kernel) · `measured` (what source and workers tell the sink) · [`figures`] (what a run was
-//! like, and how fast it could have been) · [`report`] (as a page) · `live` (while it runs) · `error`
+//! like, and how fast it could have been) · [`report`] (as a page) · `live` (while it runs) ·
+//! `error`
 
 mod args;
 mod error;

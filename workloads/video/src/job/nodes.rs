@@ -1,7 +1,8 @@
-//! Workers that are as fast as the boards of the S-DSM paper (Cudennec and Trabelsi, 2020; Table 1).
+//! Workers that are as fast as the boards in Table 1 of the S-DSM paper (Cudennec and Trabelsi,
+//! 2020).
 //!
-//! A worker that plays a board runs the real kernel, and then sleeps until the board would have been
-//! done. A worker that sleeps uses no processor, so two cores can play eight boards.
+//! A worker that plays a board runs the real kernel, and then sleeps until the board would have
+//! been done. A worker that sleeps uses no processor, so two cores can play eight boards.
 //!
 //! # Which of the times are published
 //!
@@ -16,11 +17,11 @@
 //! | the speeds of the other boards, but TX2 | chosen | chosen | chosen |
 //! | the speed of TX2 | follows | follows | follows |
 //!
-//! The chosen speeds are plausible ones of such boards; that of TX2 is what remains, so that the sum
-//! is the published one. So the ideal time, and the work of all workers together, are those of the
-//! paper. How many frames an ideal run gives to the slowest board is, too; for the boards between it
-//! and the i7, it follows from the chosen speeds. Frames of other sizes take as long as those of HD,
-//! in proportion to their pixels.
+//! The chosen speeds are plausible ones of such boards; that of TX2 is what remains, so that the
+//! sum is the published one. So the ideal time, and the work of all workers together, are those of
+//! the paper. How many frames an ideal run gives to the slowest board is, too; for the boards
+//! between it and the i7, it follows from the chosen speeds. Frames of other sizes take as long as
+//! those of HD, in proportion to their pixels.
 
 use crate::Size;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The report: a page about one run, or about several. It has the S-DSM paper's Table 2 (frames of
-//! each worker, and how far they are from an ideal run), Figure 2 (time per way and size) and Figure
-//! 3 (processing and waiting of each worker), and every lower bound of the time.
+//! each worker, and how far they are from an ideal run), Figure 2 (time per way and size) and
+//! Figure 3 (processing and waiting of each worker), and every lower bound of the time.
 //!
 //! The sink writes the page of its run (`video-sink --report`). The program `video-report` writes
 //! that of several runs, from their figures (`video-sink --figures`).
@@ -10,7 +10,7 @@ use super::{Error, Result};
 use crate::Frame;
 use clap::Parser;
 use samite::Fabric;
-use samite_report::{Bar, Bars, Check, Fact, Field, Picture, Report, Section, Table, figure};
+use samite_report::{Bar, Bars, Check, Fact, Field, Picture, Report, Section, Table};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -156,7 +156,7 @@ fn facts(run: &Figures) -> Vec<Fact> {
         Fact::new("frames move", &run.via),
         Fact::new("workers", pace),
         Fact::new("time", seconds(run.wall_s)),
-        Fact::new("frames per second", figure(run.frames as f64 / run.wall_s)),
+        Fact::new("frames per second", format!("{:.1}", run.frames as f64 / run.wall_s)),
         Fact::new(
             "messages per frame",
             format!("{:.1}", run.messages_per_frame),

@@ -76,8 +76,8 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// [`Error::Video`] if the output cannot be written, [`Error::Different`] if it is not that of a
-/// sequential run, [`Error::Report`] and [`Error::Live`] if pages cannot be written or served; those
-/// of the fabric and of chunks.
+/// sequential run, [`Error::Report`] and [`Error::Live`] if pages cannot be written or served;
+/// those of the fabric and of chunks.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     partial::remove_at_signals()?;
     let live = args.live.map(Live::start).transpose()?;

@@ -110,6 +110,8 @@ struct Work {
     quota: Option<Quota>,
     begin: Instant,
     processing: Duration,
+    /// When the last frame was done.
+    last: Duration,
     frames: u64,
     late: u64,
 }
@@ -130,6 +132,7 @@ impl Work {
             quota,
             begin: Instant::now(),
             processing: Duration::ZERO,
+            last: Duration::ZERO,
             frames: 0,
             late: 0,
         })
@@ -137,6 +140,8 @@ impl Work {
 
     fn process(&mut self, frame: &[u8], result: &mut [u8]) {
         let begin = Instant::now();
+        let waited = self.begin.elapsed() - self.last;
+        tracing::trace!(?waited, frame = self.frames, at = ?self.begin.elapsed(), "frame begins");
         self.kernel.apply(self.how, self.width, frame, result);
         match self.needs.map(|needs| needs.checked_sub(begin.elapsed())) {
             Some(Some(rest)) => std::thread::sleep(rest),
@@ -144,6 +149,7 @@ impl Work {
             None => {}
         }
         self.processing += begin.elapsed();
+        self.last = self.begin.elapsed();
         self.frames += 1;
     }
 

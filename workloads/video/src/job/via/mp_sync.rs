@@ -1,5 +1,6 @@
-//! `mp-sync`: the source sends each frame to the next worker in turn, and waits until the worker has
-//! taken it. A frame of at most 16 KiB is on its way when it has been copied, as with `MPI_Send`.
+//! `mp-sync`: the source sends each frame to the next worker in turn, and waits until the worker
+//! has taken it. A frame of at most 16 KiB is on its way when it has been copied, as with
+//! `MPI_Send`.
 //!
 //! A slow worker delays all others: they get the same number of frames.
 

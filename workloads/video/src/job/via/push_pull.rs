@@ -1,6 +1,6 @@
-//! `push-pull`, as the sockets PUSH and PULL of 0MQ: the source sends frames to the workers in turn,
-//! and skips those for which as many wait as the high-water mark says. The results go to the sink in
-//! the same manner.
+//! `push-pull`, as the sockets PUSH and PULL of 0MQ: the source sends frames to the workers in
+//! turn, and skips those for which as many wait as the high-water mark says. The results go to the
+//! sink in the same manner.
 //!
 //! A slow worker has up to [`HIGH_WATER`] frames before it when the clip ends.
 

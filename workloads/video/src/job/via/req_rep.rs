@@ -1,6 +1,6 @@
-//! `req-rep`, as the sockets REQ and REP of 0MQ: a worker requests a frame when it is ready, and the
-//! source replies with it; the worker sends the result to the sink, and the sink replies that it has
-//! it.
+//! `req-rep`, as the sockets REQ and REP of 0MQ: a worker requests a frame when it is ready, and
+//! the source replies with it; the worker sends the result to the sink, and the sink replies that
+//! it has it.
 //!
 //! A worker waits for the transfer of each frame, and gets as many as it can process.
 

@@ -5,7 +5,8 @@
 //!
 //! * A worker without a frame gets the next one.
 //! * A worker with one frame gets another only shortly before it is done with the first, so that it
-//!   does not wait. How long before (the *lead*) is what the source needs to read and to give frames.
+//!   does not wait. How long before (the *lead*) is what the source needs to read and to give
+//!   frames.
 //! * Near the end, a worker gets no frame that the others together would do earlier. This needs the
 //!   number of frames, which only some sources know.
 //!

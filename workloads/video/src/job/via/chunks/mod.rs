@@ -6,6 +6,7 @@
 //! | `in.S` | the frame in slot S | its number, or [`END`] | source | the worker of the slot |
 //! | `out.S` | its result | its number | worker | source: the slot is free; sink |
 //! | `ready` | nothing | 0 | sink, once: it has subscribed to the results | source |
+//! | `begin` | nothing | 0 | source, once: the first frame comes next | sink |
 //! | `done` | nothing | [`END`] and the number of frames | source | sink |
 //!
 //! Nobody copies a frame but the source: the worker reads a view of `in.S` and writes `out.S` in
@@ -37,6 +38,11 @@ use std::time::Duration;
 
 /// The tag that says that there are no more frames.
 const END: u64 = 1 << 63;
+
+/// The tag of the first versions of `in` and `out`, which have no frame.
+const EMPTY: u64 = END - 1;
+/// The last of them. There are two, because a writer has two buffers for a chunk.
+const LAST_EMPTY: Version = Version(2);
 
 /// How many versions of a result wait for the sink when they come with their events.
 const WAITING: u32 = 4;
@@ -70,8 +76,18 @@ impl Way {
         Ok(())
     }
 
+    /// Writes the versions without a frame, so that no frame waits for memory that the kernel has
+    /// to map and to clear first.
+    fn prepare(self, chunk: &Chunk<u8>) -> Result<()> {
+        for _ in 0..LAST_EMPTY.0 {
+            self.write(chunk, EMPTY, |to| to.fill(0))?;
+        }
+        Ok(())
+    }
+
+    /// Returns a subscription to the frames in a chunk.
     fn subscribe(self, chunk: &Chunk<u8>) -> Result<Subscription<u8>> {
-        let (first, high_water) = (Version::default(), WAITING);
+        let (first, high_water) = (LAST_EMPTY, WAITING);
         Ok(match self {
             Way::Strict | Way::Fused => {
                 chunk.subscribe(Policy::Lossless { high_water: 1 }, first)?

@@ -27,7 +27,9 @@ impl FromWorkers {
             results.push(way.subscribe(&dsm.lookup(&name("out", slot))?)?);
         }
         results.push(all(&dsm.lookup("done")?)?);
+        let mut begin = all(&dsm.lookup("begin")?)?;
         dsm.lookup::<u8>("ready")?.put(&[], 0)?;
+        begin.next_event()?;
         Ok(FromWorkers {
             dsm,
             header,

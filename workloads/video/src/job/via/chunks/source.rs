@@ -2,8 +2,8 @@
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::schedule::{Choice, Schedule};
-use super::{END, Way, all, name, next_soon};
-use samite::dsm::{Chunk, Dsm, Snapshot, Subscription};
+use super::{EMPTY, END, LAST_EMPTY, Way, all, name, next_soon};
+use samite::dsm::{Chunk, Dsm, Policy, Snapshot, Subscription, Version};
 use samite::{Fabric, UnitLife};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
+    /// Its worker has not begun.
+    Cold,
     Free,
     /// A frame.
     Has(u64),
@@ -48,17 +50,22 @@ impl ToWorkers {
         let bytes = header.size.pixels() as u64;
         let (mut frames, mut results) = (Vec::new(), Vec::new());
         for slot in 0..slots {
-            frames.push(dsm.alloc(&name("in", slot), bytes)?);
-            results.push(all(&dsm.alloc(&name("out", slot), bytes)?)?);
+            let frame = dsm.alloc(&name("in", slot), bytes)?;
+            way.prepare(&frame)?;
+            frames.push(frame);
+            // It tells of the last version without a frame: the worker has begun.
+            let result = dsm.alloc(&name("out", slot), bytes)?;
+            results.push(result.subscribe(Policy::Every, Version(LAST_EMPTY.0 - 1))?);
         }
         let done = dsm.alloc("done", 0)?;
         let mut ready = all(&dsm.alloc("ready", 0)?)?;
+        let begin = dsm.alloc::<u8>("begin", 0)?;
         // Last: who has read it finds the other chunks.
         let video = dsm.alloc("video", Header::WORDS as u64)?;
         video.put(&header.to_words(), 0)?;
         ready.next_event()?;
         let now = Instant::now();
-        Ok(ToWorkers {
+        let mut source = ToWorkers {
             fabric: fabric.clone(),
             way,
             schedule: Schedule::new(workers.len()),
@@ -66,13 +73,19 @@ impl ToWorkers {
             frames,
             results,
             done,
-            slots: vec![Slot::Free; slots],
+            slots: vec![Slot::Cold; slots],
             again: VecDeque::new(),
             begin: now,
             looked: now,
             reads_since: now,
             giving: Duration::ZERO,
-        })
+        };
+        while source.slots.contains(&Slot::Cold) {
+            source.wait(LOOK)?;
+        }
+        begin.put(&[], 0)?;
+        source.reads_since = Instant::now();
+        Ok(source)
     }
 
     /// Waits until a frame is done, or for so long, or until it is time to look for workers that
@@ -98,6 +111,10 @@ impl ToWorkers {
     fn done(&mut self, slot: usize) -> Result<()> {
         let number = self.results[slot].next_event()?.tag;
         match self.slots[slot] {
+            Slot::Cold if number == EMPTY => {
+                self.slots[slot] = Slot::Free;
+                Ok(())
+            }
             Slot::Has(frame) if frame == number => {
                 self.slots[slot] = Slot::Free;
                 self.schedule.done(slot / SLOTS, self.begin.elapsed());
@@ -166,6 +183,7 @@ impl ToWorkers {
         self.way
             .write(frame, number, |to| to.copy_from_slice(pixels))?;
         self.giving = begin.elapsed();
+        tracing::trace!(number, worker, giving = ?self.giving, "frame given");
         self.schedule.given(worker, self.begin.elapsed());
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! The end of a worker: views of frames, and results that are written in place.
 
 use super::super::super::{Header, Result, SLOTS};
-use super::{END, Way, all, name, next_of, read_header};
+use super::{END, LAST_EMPTY, Way, name, next_of, read_header};
 use samite::Fabric;
-use samite::dsm::{Chunk, Dsm, Subscription};
+use samite::dsm::{Chunk, Dsm, Policy, Subscription};
 use std::time::Duration;
 
 pub(in super::super) struct AtWorker {
@@ -26,9 +26,11 @@ impl AtWorker {
             // The source writes a slot again when it has heard of the result.
             frames.push(match way {
                 Way::Inline => way.subscribe(&frame)?,
-                Way::Strict | Way::Fused => all(&frame)?,
+                Way::Strict | Way::Fused => frame.subscribe(Policy::Every, LAST_EMPTY)?,
             });
-            results.push(dsm.lookup(&name("out", slot))?);
+            let result = dsm.lookup(&name("out", slot))?;
+            way.prepare(&result)?;
+            results.push(result);
         }
         Ok(AtWorker {
             header,
