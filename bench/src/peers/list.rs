@@ -66,7 +66,8 @@ pub(super) struct Peer {
     pub(super) source: &'static str,
     /// Arguments of the launcher in this bench.
     pub(super) arguments: &'static str,
-    /// Maximum number of ranks.
+    /// Minimum and maximum number of ranks.
+    pub(super) least_ranks: u32,
     pub(super) most_ranks: u32,
 }
 
@@ -106,6 +107,29 @@ const MPICH: Toolkit = Toolkit {
     install: "apt-get install mpich libmpich-dev",
 };
 
+const OPENMPI_BLOCKING: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "blocking")],
+    ..OPENMPI
+};
+
+const OPENMPI_SINGLE: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "single")],
+    ..OPENMPI
+};
+
+const OPENMPI_BUFFERS: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "buffers")],
+    ..OPENMPI
+};
+
+const MPICH_BUFFERS: Toolkit = Toolkit {
+    env: &[(VIDEO, "buffers,naps")],
+    ..MPICH
+};
+
+/// How frames move in the pipeline of the video.
+const VIDEO: &str = "SAMITE_BENCH_VIDEO";
+
 const OPENSHMEM: Toolkit = Toolkit {
     build: Build::C {
         compiler: "oshcc",
@@ -139,6 +163,21 @@ const ZMQ: Toolkit = Toolkit {
     oversubscribed: "",
     env: &[],
     install: "apt-get install gcc libzmq3-dev",
+};
+
+const ZMQ_REQUEST: Toolkit = Toolkit {
+    env: &[(VIDEO, "request")],
+    ..ZMQ
+};
+
+const ZMQ_PUSH: Toolkit = Toolkit {
+    env: &[(VIDEO, "push 10")],
+    ..ZMQ
+};
+
+const ZMQ_PUSH_1: Toolkit = Toolkit {
+    env: &[(VIDEO, "push 1")],
+    ..ZMQ
 };
 
 const SST: Toolkit = Toolkit {
@@ -194,12 +233,26 @@ pub(super) const PEERS: &[Peer] = &[
         most_ranks: 2,
         ..of("message", "zmq", &ZMQ, "zmq_message.c")
     },
-    of("video", "openmpi", &OPENMPI, "mpi_message.c"),
-    of("video", "mpich", &MPICH, "mpi_message.c"),
+    Peer {
+        most_ranks: 2,
+        ..of("video", "openmpi", &OPENMPI, "mpi_message.c")
+    },
+    Peer {
+        most_ranks: 2,
+        ..of("video", "mpich", &MPICH, "mpi_message.c")
+    },
     Peer {
         most_ranks: 2,
         ..of("video", "zmq", &ZMQ, "zmq_message.c")
     },
+    pipeline("openmpi-blocking", &OPENMPI_BLOCKING, "mpi_video.c"),
+    pipeline("openmpi-single", &OPENMPI_SINGLE, "mpi_video.c"),
+    pipeline("openmpi-buffers", &OPENMPI_BUFFERS, "mpi_video.c"),
+    pipeline("mpich-buffers", &MPICH_BUFFERS, "mpi_video.c"),
+    pipeline("zmq-request", &ZMQ_REQUEST, "zmq_video.c"),
+    pipeline("zmq-push", &ZMQ_PUSH, "zmq_video.c"),
+    pipeline("zmq-push-1", &ZMQ_PUSH_1, "zmq_video.c"),
+    of("coherence", "redis", &REDIS, "redis_share.c"),
     of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
     of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
     windows("onesided", "openmpi", &OPENMPI, "mpi_onesided.c"),
@@ -242,7 +295,16 @@ const fn of(
         toolkit,
         source,
         arguments: "",
+        least_ranks: 1,
         most_ranks: u32::MAX,
+    }
+}
+
+/// A pipeline of frames has a source, workers and a sink.
+const fn pipeline(name: &'static str, toolkit: &'static Toolkit, source: &'static str) -> Peer {
+    Peer {
+        least_ranks: 3,
+        ..of("video", name, toolkit, source)
     }
 }
 
