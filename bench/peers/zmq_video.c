@@ -2,10 +2,11 @@
  *
  * The driver starts each process and names it by SAMITE_BENCH_RANK. SAMITE_BENCH_VIDEO says how a frame
  * comes to a worker:
- *   request    the worker asks for it (REQ, and REP at the source)
+ *   request N  the worker asks for it (REQ, and REP at the source), and has asked for N - 1 more while it
+ *              computes one
  *   push N     the source pushes it to the next worker whose queues, of N frames at each end, have room
  *              (PUSH, and PULL at the worker)
- * In both, the worker pushes its results to the sink, with the high-water mark N, or 10.
+ * In both, the worker pushes its results to the sink, with the high-water mark N, or 10 with requests.
  */
 #include "zmq_peer.h"
 #include "video.h"
@@ -17,10 +18,11 @@ struct head {
     int64_t worker;
 };
 
-enum { END = -1, SPARES = 64 };
+enum { END = -1, SPARES = 64, MOST_AHEAD = 4 };
 
-static int rank, ranks, is_request, mark;
+static int rank, ranks, mark, ahead; /* `ahead`: requests of a worker; 0 where frames are pushed */
 static void *frames, *results, *done; /* sockets; `done` is from the sink to the source */
+static void *asking[MOST_AHEAD];      /* of a worker: a socket has one request at a time */
 
 static void *open_socket(void *context, int type, const char *dir, const char *name, int number, int is_server)
 {
@@ -49,16 +51,17 @@ static void connect_to(void *sock, const char *dir, const char *name, int number
 static void open_sockets(void *context, const char *dir)
 {
     int sink = ranks - 1;
-    if (rank == 0 && is_request)
+    if (rank == 0 && ahead)
         frames = open_socket(context, ZMQ_REP, dir, "frames", 0, 1);
     else if (rank == 0) {
         /* It connects to all workers at once, so that each has its turn from the first frame on. */
         frames = open_socket(context, ZMQ_PUSH, dir, "frames", 1, 0);
         for (int w = 2; w < sink; w++)
             connect_to(frames, dir, "frames", w);
-    } else if (rank < sink)
-        frames = is_request ? open_socket(context, ZMQ_REQ, dir, "frames", 0, 0)
-                            : open_socket(context, ZMQ_PULL, dir, "frames", rank, 1);
+    } else if (rank < sink && !ahead)
+        asking[0] = open_socket(context, ZMQ_PULL, dir, "frames", rank, 1);
+    for (int a = 0; rank && rank < sink && a < ahead; a++)
+        asking[a] = open_socket(context, ZMQ_REQ, dir, "frames", 0, 0);
     if (rank == 0)
         done = open_socket(context, ZMQ_PULL, dir, "done", 0, 1);
     else
@@ -104,7 +107,7 @@ static void send_frame(void *sock, struct head head, unsigned char *frame, size_
 static void await_request(void)
 {
     char byte;
-    if (is_request)
+    if (ahead)
         hear(frames, &byte, 1);
 }
 
@@ -116,7 +119,7 @@ static void source(const struct video *v, unsigned char *ring, struct outcome *o
     }
     hear(done, o, sizeof *o);
     /* All queues are empty, so each worker gets one. */
-    for (int w = 0; w < v->workers; w++) {
+    for (long i = 0; i < v->workers * (ahead ? ahead : 1); i++) {
         await_request();
         send_frame(frames, (struct head) { END, 0 }, ring, 0, keep, NULL);
     }
@@ -150,13 +153,17 @@ static void worker(const struct video *v)
     struct head head;
     zmq_msg_t frame;
     char byte = 0;
-    for (;;) {
-        if (is_request)
-            say(frames, &byte, 1, 0);
-        hear(frames, &head, sizeof head);
-        size_t bytes = hear_in_place(frames, &frame);
-        if (head.number == END)
-            break;
+    int sockets = ahead ? ahead : 1;
+    for (int a = 0; a < ahead; a++)
+        say(asking[a], &byte, 1, 0);
+    for (int turn = 0, ends = 0; ends < sockets; turn = (turn + 1) % sockets) {
+        hear(asking[turn], &head, sizeof head);
+        size_t bytes = hear_in_place(asking[turn], &frame);
+        if (head.number == END) {
+            zmq_msg_close(&frame);
+            ends++;
+            continue;
+        }
         if (bytes != v->bytes)
             die("a frame of another size");
         int out = take_spare(v->bytes);
@@ -164,8 +171,9 @@ static void worker(const struct video *v)
         zmq_msg_close(&frame);
         head.worker = rank - 1;
         send_frame(results, head, spare[out].bytes, v->bytes, release, &spare[out].is_taken);
+        if (ahead)
+            say(asking[turn], &byte, 1, 0);
     }
-    zmq_msg_close(&frame);
 }
 
 /* When all results have arrived. */
@@ -240,8 +248,10 @@ int main(int argc, char **argv)
     }
     rank = atoi(text);
     ranks = atoi(count);
-    is_request = !strcmp(way, "request");
-    mark = is_request || sscanf(way, "push %d", &mark) != 1 ? 10 : mark;
+    mark = 10;
+    if (sscanf(way, "request %d", &ahead) != 1 && sscanf(way, "push %d", &mark) != 1)
+        die("SAMITE_BENCH_VIDEO");
+    ahead = ahead > MOST_AHEAD ? MOST_AHEAD : ahead;
     die_with_parent();
     keep_memory();
     void *context = zmq_ctx_new();

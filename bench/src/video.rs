@@ -71,6 +71,7 @@ const SIZES: [Size; 3] = [
 pub(crate) fn cases(is_quick: bool) -> Vec<Case> {
     let mut cases: Vec<Case> = SIZES.iter().flat_map(raw).collect();
     cases.extend(messages());
+    cases.extend([log("counters", 1.02), log("full", 1.05)]);
     cases.extend(SIZES.iter().flat_map(|size| pipeline(size, is_quick)));
     cases
 }
@@ -127,10 +128,10 @@ fn pipeline(size: &Size, is_quick: bool) -> [Case; 3] {
 fn messages() -> Vec<Case> {
     let case = |(name, via, most): (&str, &str, f64)| {
         let command =
-            format!("workflow json:messages_per_frame video --via {via} --frames 400 --workers 4");
+            format!("workflow json:messages_per_frame video --via {via} --frames 1306 --workers 4");
         let figure = Figure::lower("per frame", 1.0);
         let measure = Measure::new(format!("messages/{name}"), command, figure);
-        Case::of(measure.at_pace(Pace::Once(Duration::from_secs(30)))).bar(Bar::at_most(most))
+        Case::of(measure.at_pace(Pace::Once(Duration::from_secs(60)))).bar(Bar::at_most(most))
     };
     let ways = [
         ("strict", "dsm-strict", 18.0),
@@ -138,6 +139,18 @@ fn messages() -> Vec<Case> {
         ("inline", "dsm", 8.0),
     ];
     ways.map(case).into()
+}
+
+/// The time of the job at a level of the event log, over that without the log. All is as fast as it
+/// can be: nothing hides what the log costs.
+fn log(level: &str, most: f64) -> Case {
+    let run = |level: &str| {
+        format!("video --frames 2000 --workers 2 --check false --config dsm.log={level}")
+    };
+    let command = format!("workflow json:wall_s {} vs {}", run(level), run("off"));
+    let figure = Figure::lower("x off", 1.0);
+    let measure = Measure::new(format!("log/{level}"), command, figure);
+    Case::of(measure.at_pace(Pace::Once(Duration::from_secs(200)))).bar(Bar::at_most(most))
 }
 
 #[cfg(test)]
