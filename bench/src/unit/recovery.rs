@@ -16,8 +16,8 @@ use std::time::Duration;
 /// The chunk of the guards.
 const CHUNK: &str = "held";
 const BYTES: u64 = 1 << 20;
-/// What the holder says when it has its guard.
-const HELD: &str = "held";
+/// What the holder says when it has its guard, and whether it maps the memory of the home.
+const HELD: [&str; 2] = ["held by messages", "held in place"];
 /// The tag of messages between the ranks.
 const TURN: u64 = 15;
 /// The request of rank 1 arrives in this time.
@@ -26,9 +26,14 @@ const ASKS: Duration = Duration::from_millis(20);
 /// Holds a guard until it is killed: the program `bench-holder`.
 pub fn run_holder() -> Result<()> {
     let fabric = samite::init()?;
-    let mut guard = Dsm::join(&fabric)?.alloc::<u8>(CHUNK, BYTES)?.write()?;
+    let dsm = Dsm::join(&fabric)?;
+    let probe = dsm.alloc::<u8>(&format!("probe of {}", std::process::id()), BYTES)?;
+    probe.put(&vec![1; BYTES as usize], 0)?;
+    let in_place = probe.snapshot()?.in_place();
+    probe.free()?;
+    let mut guard = dsm.alloc::<u8>(CHUNK, BYTES)?.write()?;
     guard.fill(1);
-    println!("{HELD}");
+    println!("{}", HELD[usize::from(in_place)]);
     std::io::stdout().flush()?;
     loop {
         std::thread::park();
@@ -104,7 +109,7 @@ fn holder(nodes: u32) -> Result<Child> {
     let mut said = String::new();
     let out = child.stdout.take().context("the holder has no output")?;
     BufReader::new(out).read_line(&mut said)?;
-    if said.trim() != HELD {
+    if said.trim() != HELD[usize::from(nodes == 1)] {
         let _ = child.kill();
         let status = child.wait()?;
         anyhow::bail!("the holder of a guard ended with {status}: {said}");
