@@ -145,7 +145,7 @@ fn messages() -> Vec<Case> {
 /// can be: nothing hides what the log costs.
 fn log(level: &str, most: f64) -> Case {
     let run = |level: &str| {
-        format!("video --frames 2000 --workers 2 --check false --config dsm.log={level}")
+        format!("video --frames 1306 --workers 2 --check false --config dsm.log={level}")
     };
     let command = format!("workflow json:wall_s {} vs {}", run(level), run("off"));
     let figure = Figure::lower("x off", 1.0);
