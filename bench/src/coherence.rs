@@ -4,10 +4,10 @@
 //!
 //! A process writes a version of a shared value where it is for Samite, and in its own memory for
 //! Redis, and reads it likewise. The first words of all pages are the version's number, and a
-//! reader looks at all of them. `share/one-writer-cached` has the same figure of ours beside that of
-//! Redis with client-side caching: its reads may return a value that was replaced long ago, which no
-//! guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on the way; our
-//! updates are acknowledged one by one, also there.
+//! reader looks at all of them. `share/one-writer-cached` has the same figure of ours beside that
+//! of Redis with client-side caching: its reads may return a value that was replaced long ago,
+//! which no guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on
+//! the way; our updates are acknowledged one by one, also there.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, size};

@@ -11,8 +11,9 @@
 //! sequential run. The last two are figures of the runs of the first, when it was measured before.
 //!
 //! There are fewer frames than in the study's clip of 1306, so that a run takes about 20 s. The
-//! slowest board needs 4.7 s for a frame of UHD-2: whoever gives it one of the last frames waits for
-//! it, and with few frames that is a large part of the time. This is the same for all contestants.
+//! slowest board needs 4.7 s for a frame of UHD-2: whoever gives it one of the last frames waits
+//! for it, and with few frames that is a large part of the time. This is the same for all
+//! contestants.
 //!
 //! `messages`: of the job, for each frame. `log`: the time of the job with the event log, over that
 //! without it; workers do not sleep there.

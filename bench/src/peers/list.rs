@@ -274,7 +274,8 @@ pub(super) const PEERS: &[Peer] = &[
     },
     Peer {
         most_ranks: 2,
-        arguments: "--mca btl_vader_single_copy_mechanism none --mca btl_vader_max_send_size 131072",
+        arguments: "--mca btl_vader_single_copy_mechanism none \
+                    --mca btl_vader_max_send_size 131072",
         ..of("video", "openmpi-two-copies", &OPENMPI, "mpi_message.c")
     },
     Peer {

@@ -133,10 +133,20 @@ fn runs_leave_figures_and_pages() {
     let clip = ["--size", "240x135", "--frames", "100", "--nodes", "paper"];
     let (first, second, page) = (file("dsm.json"), file("push.json"), file("run.html"));
     let said = succeeds(&[&clip[..], &["--figures", &first, "--report", &page]].concat());
-    assert!(said.contains("ideal/time") && said.contains("run.html"), "{said}");
+    assert!(
+        said.contains("ideal/time") && said.contains("run.html"),
+        "{said}"
+    );
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("RPI 3B+") && page.contains("data:image/png"));
-    let push = ["--via", "push-pull", "--figures", &second, "--check", "false"];
+    let push = [
+        "--via",
+        "push-pull",
+        "--figures",
+        &second,
+        "--check",
+        "false",
+    ];
     let output = video(&[&clip[..], &push].concat());
     assert!(output.status.success());
     let figures = std::fs::read_to_string(&second).expect("figures");
@@ -153,7 +163,10 @@ fn runs_leave_figures_and_pages() {
     assert!(study.contains("2 runs") && study.contains("push-pull"));
     let output = samite(&["video-report", "/dev/null"]);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains("/dev/null holds no figures of a run"), "{errors}");
+    assert!(
+        errors.contains("/dev/null holds no figures of a run"),
+        "{errors}"
+    );
 }
 
 #[test]
@@ -162,9 +175,14 @@ fn a_missing_ffmpeg_is_named() {
     let clip = folder.path().join("clip.mkv");
     std::fs::write(&clip, "not looked at").expect("a scratch folder");
     let clip = clip.display().to_string();
-    let output = command(&["--file", &clip]).env("PATH", folder.path()).output();
+    let output = command(&["--file", &clip])
+        .env("PATH", folder.path())
+        .output();
     let output = output.expect("samite can be started");
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("ffmpeg is not installed: install it"), "{said}");
+    assert!(
+        said.contains("ffmpeg is not installed: install it"),
+        "{said}"
+    );
 }
