@@ -24,13 +24,15 @@
 
 struct command {
     char name[16];
-    char what[16];   /* operation of a collective, class of a program */
+    char what[16];   /* operation of a collective, class of a program, figure of a video */
     char kind[16];   /* kind of buffer or of access, "malloc" where the command names none */
     long bytes;
     long window;     /* messages in flight, blocks of a strided transfer */
     long iters;
     long warmup;
     double seconds;
+    long width, height;
+    char times[512]; /* of nodes for a frame, in microseconds, separated by commas */
 };
 
 struct control {
@@ -130,20 +132,21 @@ static inline void answer_number(struct control *c, double value)
 }
 
 /* The commands and what follows their names: o what, k kind, b bytes, w window, i iterations,
- * u warm-up, s seconds. The crate's documentation says what each is to do. */
+ * u warm-up, s seconds, x width, y height, t times. The crate's documentation says what each is to do. */
 static const struct { const char *name, *fields; } commands[] = {
     { "latency", "biu" }, { "frames", "kbiu" }, { "alltoall", "biu" }, { "rate", "bwiu" }, { "stream", "bwiu" },
     { "bandwidth", "kbiu" }, { "barrier", "iu" }, { "idle", "s" },
     { "put", "biu" }, { "get", "biu" }, { "put_nb", "biu" }, { "strided", "wbiu" },
     { "atomic", "kiu" }, { "collective", "okbiu" }, { "lock", "kiu" }, { "gups", "kiu" },
-    { "is", "o" }, { "step", "kbiu" }, { "slab", "kbiu" }, { "store", "kbiu" }, { "peak", "kbiu" },
+    { "video", "oxyit" }, { "is", "o" }, { "step", "kbiu" }, { "slab", "kbiu" }, { "store", "kbiu" }, { "peak", "kbiu" },
+    { "share", "kbiu" },
 };
 
 static inline int field(char which, const char *word, struct command *k)
 {
     char *end;
-    long *number = which == 'b' ? &k->bytes : which == 'w' ? &k->window
-                 : which == 'i' ? &k->iters : &k->warmup;
+    long *number = which == 'b' ? &k->bytes : which == 'w' ? &k->window : which == 'x' ? &k->width
+                 : which == 'y' ? &k->height : which == 'i' ? &k->iters : &k->warmup;
     switch (which) {
     case 'o':
         snprintf(k->what, sizeof k->what, "%s", word);
@@ -151,6 +154,9 @@ static inline int field(char which, const char *word, struct command *k)
     case 'k':
         snprintf(k->kind, sizeof k->kind, "%s", word);
         return 1;
+    case 't':
+        snprintf(k->times, sizeof k->times, "%s", word);
+        return strlen(word) < sizeof k->times;
     case 's':
         k->seconds = strtod(word, &end);
         return !*end;
@@ -184,7 +190,7 @@ static inline int parse(char *line, struct command *k)
 /* Blocks in read() for the next command. 0 at "quit", and when the driver is gone. */
 static inline int next_command(struct control *c, struct command *k)
 {
-    char line[256];
+    char line[1024];
     while (fgets(line, sizeof line, c->in)) {
         if (!parse(line, k)) {
             answer(c, "error malformed command");

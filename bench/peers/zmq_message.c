@@ -1,10 +1,11 @@
 /* The libzmq contestant: two processes, a PAIR of sockets over ipc.
  *
  * The driver starts both and names each by SAMITE_BENCH_RANK. Rank 0 binds the
- * socket in the control folder.
+ * socket in the control folder. SAMITE_BENCH_ZMQ may have other settings than the
+ * library's: the threads for IO, and the bytes of the buffers of a socket of the
+ * system.
  */
-#include "peer.h"
-#include <zmq.h>
+#include "zmq_peer.h"
 
 static int rank;
 static void *sock;
@@ -103,22 +104,6 @@ static double window_rounds(const struct command *k, int *good)
     return elapsed;
 }
 
-/* The owner keeps it. */
-static void keep(void *data, void *hint)
-{
-    (void)data;
-    (void)hint;
-}
-
-/* Sends without a copy: the bytes must stay until the other has answered. */
-static void say_in_place(unsigned char *bytes, size_t count)
-{
-    zmq_msg_t message;
-    if (zmq_msg_init_data(&message, bytes, count, keep, NULL)
-        || zmq_msg_send(&message, sock, 0) != (int)count)
-        die("zmq_msg_send");
-}
-
 /* Frames from memory of rank 0 to rank 1 and back, two on the way, without copies by the user. The
  * kernel does nothing; `whole`: it copies, and rank 0 compares. */
 static int frames(unsigned char *own, size_t bytes, long count, int whole)
@@ -130,19 +115,18 @@ static int frames(unsigned char *own, size_t bytes, long count, int whole)
         for (; rank == 0 && begun < count && begun < i + SLOTS; begun++) {
             unsigned char *frame = own + (size_t)(begun % SLOTS) * bytes;
             memcpy(frame, &begun, sizeof begun);
-            say_in_place(frame, bytes);
+            say_in_place(sock, frame, bytes, keep, NULL);
         }
         zmq_msg_t message;
-        zmq_msg_init(&message);
-        if (zmq_msg_recv(&message, sock, 0) != (int)bytes)
-            die("zmq_msg_recv");
+        if (hear_in_place(sock, &message) != bytes)
+            die("a frame of another size");
         unsigned char *in = zmq_msg_data(&message), *out = own + (size_t)(i % SLOTS) * bytes;
         if (rank == 0) {
             good &= !memcmp(in, &i, sizeof i);
             good &= !whole || intact(in + sizeof i, bytes - sizeof i, 0);
         } else {
             memcpy(out, in, whole ? bytes : sizeof i);
-            say_in_place(out, bytes);
+            say_in_place(sock, out, bytes, keep, NULL);
         }
         zmq_msg_close(&message);
     }
@@ -186,11 +170,20 @@ int main(int argc, char **argv)
     snprintf(address, sizeof address, "ipc://%s/zmq", argv[1]);
     /* Before this process is pinned: the first socket starts the thread for IO, which may run
      * wherever there is room. */
+    const char *settings = getenv("SAMITE_BENCH_ZMQ");
+    int threads = 1, buffer = 0;
+    if (settings && sscanf(settings, "%d %d", &threads, &buffer) != 2)
+        die("SAMITE_BENCH_ZMQ");
+    keep_memory();
     void *context = zmq_ctx_new();
+    zmq_ctx_set(context, ZMQ_IO_THREADS, threads);
     sock = zmq_socket(context, ZMQ_PAIR);
     pin(rank);
-    int linger = 0;
-    zmq_setsockopt(sock, ZMQ_LINGER, &linger, sizeof linger);
+    set_option(sock, ZMQ_LINGER, 0);
+    if (buffer) {
+        set_option(sock, ZMQ_SNDBUF, buffer);
+        set_option(sock, ZMQ_RCVBUF, buffer);
+    }
     if (rank == 0 ? zmq_bind(sock, address) : zmq_connect(sock, address))
         die(address);
     struct control c = control_open(argv[1], rank);

@@ -71,6 +71,9 @@ pub struct Bar {
     /// At most this, whatever the peers' figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_most: Option<f64>,
+    /// At least this, whatever the peers' figures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
 }
 
 impl Bar {
@@ -84,6 +87,13 @@ impl Bar {
     pub(crate) fn at_most(figure: f64) -> Self {
         Bar {
             at_most: Some(figure),
+            ..Bar::default()
+        }
+    }
+
+    pub(crate) fn at_least(figure: f64) -> Self {
+        Bar {
+            at_least: Some(figure),
             ..Bar::default()
         }
     }
@@ -134,6 +144,9 @@ impl Bar {
         if let Some(bar) = self.at_most {
             hold(ours <= bar);
         }
+        if let Some(bar) = self.at_least {
+            hold(ours >= bar);
+        }
         decision
     }
 }
@@ -154,6 +167,8 @@ mod tests {
         assert_eq!(alone(Bar::default()), None);
         assert_eq!(alone(Bar::at_most(1.0)), Some(true));
         assert_eq!(alone(Bar::at_most(0.2)), Some(false));
+        assert_eq!(alone(Bar::at_least(0.2)), Some(true));
+        assert_eq!(alone(Bar::at_least(0.4)), Some(false));
     }
 
     #[test]

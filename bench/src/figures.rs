@@ -11,11 +11,11 @@ use serde::Serialize;
 
 use crate::case::{Bar, Case};
 use crate::host::Host;
-use crate::measure::{Better, Figure, Pace};
+use crate::measure::{Better, Figure};
 use crate::overhead::{self, Overhead};
 
-/// Marks a row that was measured once.
-const ONCE: &str = "*";
+/// Marks a row that was measured once, or a few times.
+const FEW: &str = "*";
 
 /// The result of a bench. Prints as a table.
 #[derive(Clone, Debug, Serialize)]
@@ -69,8 +69,9 @@ pub struct Row {
     pub limit: Option<f64>,
     /// How many times better ours is than the best peer.
     pub ratio: Option<f64>,
-    /// Interleaved repeats behind each median, if they differ from those of the bench: a figure
-    /// that follows from a layout, or that interleaves its own runs, is measured once.
+    /// Interleaved repeats behind each median, if they may differ from those of the bench: a figure
+    /// that follows from a layout, or that interleaves its own runs, is measured once, and a long
+    /// one a few times.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeats: Option<u32>,
     /// The expectation; absent if the case is only reported.
@@ -87,6 +88,7 @@ impl Row {
         ours: Option<f64>,
         peers: BTreeMap<String, f64>,
         limit: Option<f64>,
+        repeats: Option<u32>,
     ) -> Self {
         let Figure { unit, better, .. } = case.measure.figure;
         let ratio = ratio(better, ours, peers.values().copied());
@@ -103,7 +105,7 @@ impl Row {
                 .collect(),
             limit: limit.map(rounded),
             ratio: ratio.map(rounded),
-            repeats: matches!(case.measure.pace, Pace::Once(_)).then_some(1),
+            repeats,
         }
     }
 }
@@ -149,7 +151,7 @@ impl fmt::Display for Figures {
             self.host.cpu, self.host.cores, self.host.kernel, self.host.load, self.repeats
         )?;
         if self.rows.iter().any(|row| row.repeats.is_some()) {
-            writeln!(f, "{ONCE}: asked for once")?;
+            writeln!(f, "{FEW}: asked for once, or a few times (n)")?;
         }
         for (peer, install) in &self.missing {
             writeln!(f, "without {peer}: {install}")?;
@@ -164,7 +166,8 @@ impl fmt::Display for Figures {
 fn cells(row: &Row, peers: &[&str]) -> Vec<Cell> {
     let number = |figure: Option<f64>| Cell::new(shown(figure)).set_alignment(CellAlignment::Right);
     let name = match row.repeats {
-        Some(_) => format!("{} {ONCE}", row.case),
+        Some(1) => format!("{} {FEW}", row.case),
+        Some(few) => format!("{} {FEW} ({few})", row.case),
         None => row.case.clone(),
     };
     let mut cells = vec![Cell::new(name), Cell::new(row.unit), number(row.ours)];
@@ -192,7 +195,8 @@ fn expectation(bar: Bar, better: Better) -> String {
     });
     let above = bar.above_limit.map(|more| format!("≤ limit + {more}"));
     let most = bar.at_most.map(|figure| format!("≤ {figure}"));
-    [ratio, limit, above, most]
+    let least = bar.at_least.map(|figure| format!("≥ {figure}"));
+    [ratio, limit, above, most, least]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>()
@@ -296,7 +300,8 @@ mod tests {
         let case =
             Case::of(Measure::new("latency/8B", "latency 8", Figure::us(2.0))).bar(Bar::ratio(1.0));
         let peers = BTreeMap::from([("openmpi".to_owned(), 0.2)]);
-        let row = serde_json::to_value(Row::new(&case, Some(0.1), peers, Some(0.08))).unwrap();
+        let row =
+            serde_json::to_value(Row::new(&case, Some(0.1), peers, Some(0.08), None)).unwrap();
         let expected = serde_json::json!({
             "case": "latency/8B", "unit": "us", "better": "lower", "ours": 0.1,
             "peers": {"openmpi": 0.2}, "limit": 0.08, "ratio": 2.0,

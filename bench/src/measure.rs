@@ -35,6 +35,9 @@ pub(crate) enum Pace {
     Whole,
     /// Once, since repetition does not make it more precise; takes about this long.
     Once(Duration),
+    /// In a few repeats, each of which takes about this long; the command itself determines the
+    /// amount of work.
+    Long(Duration),
 }
 
 /// How an answer becomes the figure of the table.
@@ -128,7 +131,7 @@ impl Measure {
     pub(crate) fn line(&self, iters: u64) -> String {
         match self.pace {
             Pace::Iterations => format!("{} {iters} {}", self.command, iters / 8 + 1),
-            Pace::Whole | Pace::Once(_) => self.command.clone(),
+            Pace::Whole | Pace::Once(_) | Pace::Long(_) => self.command.clone(),
         }
     }
 }

@@ -31,6 +31,8 @@ const TARGET_QUICK: Duration = Duration::from_millis(10);
 /// Maximum duration of a measurement (in addition to the time that it is known to take).
 const TIMEOUT: Duration = Duration::from_secs(120);
 const MOST_ITERS: u64 = 1 << 30;
+/// The most repeats of a long measurement.
+const MOST_LONG: u32 = 3;
 
 /// The role of a contestant in the table.
 #[derive(Clone, Debug, PartialEq)]
@@ -228,7 +230,7 @@ fn row(
         turns.retain(|turn| !turn.has_failed);
         progress.inc(1);
     }
-    Ok(summary(case, entrants, turns))
+    Ok(summary(case, entrants, turns, options))
 }
 
 impl Role {
@@ -259,7 +261,7 @@ impl Role {
     }
 }
 
-fn summary(case: &Case, entrants: &[Entrant], turns: Vec<Turn>) -> Row {
+fn summary(case: &Case, entrants: &[Entrant], turns: Vec<Turn>, options: &Options) -> Row {
     let (mut ours, mut limit, mut peers) = (None, None, BTreeMap::new());
     for mut turn in turns {
         let Some(figure) = median(&mut turn.figures) else {
@@ -273,12 +275,15 @@ fn summary(case: &Case, entrants: &[Entrant], turns: Vec<Turn>) -> Row {
             }
         }
     }
-    Row::new(case, ours, peers, limit)
+    let is_usual = matches!(case.measure.pace, Pace::Iterations | Pace::Whole);
+    let repeats = (!is_usual).then(|| repeats(case, options));
+    Row::new(case, ours, peers, limit, repeats)
 }
 
 fn repeats(case: &Case, options: &Options) -> u32 {
     match case.measure.pace {
         Pace::Once(_) => 1,
+        Pace::Long(_) => options.repeats.clamp(1, MOST_LONG),
         _ => options.repeats.max(1),
     }
 }
@@ -287,7 +292,7 @@ impl Entrant {
     /// Returns the answer; `None` if the contestant does not support this measure.
     fn ask(&mut self, measure: &Measure, iters: u64) -> Result<Option<f64>> {
         let timeout = match measure.pace {
-            Pace::Once(lasts) => TIMEOUT + lasts,
+            Pace::Once(lasts) | Pace::Long(lasts) => TIMEOUT + lasts,
             _ => TIMEOUT,
         };
         let line = measure.line(iters);

@@ -91,6 +91,9 @@ enum Command {
     /// A rank of the contestant that measures limits (started by `samite bench`)
     #[command(hide = true)]
     BenchLimit(bench::RankArgs),
+    /// Hold a guard of a chunk until it is killed
+    #[command(hide = true)]
+    BenchHolder,
     /// Hold the memory of a domain that programs join by hand (`samite run` starts its own)
     Agent(agent::AgentArgs),
     /// Become a unit (started by `samite run`)
@@ -244,6 +247,7 @@ fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> R
         Command::BenchUnit(args) => {
             samite_bench::run_unit(args.folder(), bench::PROGRAMS).map(|()| ExitCode::SUCCESS)
         }
+        Command::BenchHolder => samite_bench::run_holder().map(|()| ExitCode::SUCCESS),
         Command::BenchLimit(args) => {
             samite_bench::run_limit(args.folder()).map(|()| ExitCode::SUCCESS)
         }

@@ -54,10 +54,16 @@ const C: Sources = sources![
     "shmem_collectives.c",
     "shmem_lock.c",
     "shmem_gups.c",
+    "zmq_peer.h",
     "zmq_message.c",
+    "video.h",
+    "mpi_video.c",
+    "zmq_video.c",
     "staging.h",
     "sst.c",
+    "redis.h",
     "redis.c",
+    "redis_share.c",
 ];
 const FLAGS: [&str; 3] = ["-O3", "-march=native", "-w"];
 

@@ -38,6 +38,16 @@
 //!   only `evpath`.
 //! * The clients of Redis are our own: a client library adds a copy. Its socket threads need cores
 //!   of their own.
+//! * For frames of UHD-2 in memory, Open MPI and libzmq take part with several settings, because
+//!   which is fastest differs from machine to machine: a copy by the kernel or two through shared
+//!   memory; the usual buffers of sockets, smaller ones, and two threads for IO. Without the
+//!   settings of `malloc` in `zmq_peer.h`, the kernel clears the pages of each frame anew. Open MPI
+//!   over UCX does not come to an end with such frames here.
+//! * In the pipeline of the video, nodes that wait have to leave the processor to those that
+//!   compute: Open MPI that yields while it looks (`openmpi-polling`), and one that sleeps between
+//!   two looks (all others); MPICH does not yield. With one frame more on the way, a worker of
+//!   libzmq does not wait for the next one (`zmq-request-2`). Frames that are pushed to workers in
+//!   turn wait at the slow ones, the more the higher the mark is.
 //! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
 
 use super::Build;
@@ -66,7 +76,8 @@ pub(super) struct Peer {
     pub(super) source: &'static str,
     /// Arguments of the launcher in this bench.
     pub(super) arguments: &'static str,
-    /// Maximum number of ranks.
+    /// Minimum and maximum number of ranks.
+    pub(super) least_ranks: u32,
     pub(super) most_ranks: u32,
 }
 
@@ -106,6 +117,34 @@ const MPICH: Toolkit = Toolkit {
     install: "apt-get install mpich libmpich-dev",
 };
 
+const OPENMPI_BLOCKING: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "blocking,naps")],
+    ..OPENMPI
+};
+
+const OPENMPI_SINGLE: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "single,naps")],
+    ..OPENMPI
+};
+
+const OPENMPI_BUFFERS: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "buffers,naps")],
+    ..OPENMPI
+};
+
+const OPENMPI_POLLING: Toolkit = Toolkit {
+    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "buffers")],
+    ..OPENMPI
+};
+
+const MPICH_BUFFERS: Toolkit = Toolkit {
+    env: &[(VIDEO, "buffers,naps")],
+    ..MPICH
+};
+
+/// How frames move in the pipeline of the video.
+const VIDEO: &str = "SAMITE_BENCH_VIDEO";
+
 const OPENSHMEM: Toolkit = Toolkit {
     build: Build::C {
         compiler: "oshcc",
@@ -139,6 +178,37 @@ const ZMQ: Toolkit = Toolkit {
     oversubscribed: "",
     env: &[],
     install: "apt-get install gcc libzmq3-dev",
+};
+
+/// Buffers of the system's sockets that fit into the cache of a core.
+const ZMQ_BUFFERS: Toolkit = Toolkit {
+    env: &[("SAMITE_BENCH_ZMQ", "1 100000")],
+    ..ZMQ
+};
+
+const ZMQ_THREADS: Toolkit = Toolkit {
+    env: &[("SAMITE_BENCH_ZMQ", "2 0")],
+    ..ZMQ
+};
+
+const ZMQ_REQUEST: Toolkit = Toolkit {
+    env: &[(VIDEO, "request 1")],
+    ..ZMQ
+};
+
+const ZMQ_REQUEST_2: Toolkit = Toolkit {
+    env: &[(VIDEO, "request 2")],
+    ..ZMQ
+};
+
+const ZMQ_PUSH: Toolkit = Toolkit {
+    env: &[(VIDEO, "push 10")],
+    ..ZMQ
+};
+
+const ZMQ_PUSH_1: Toolkit = Toolkit {
+    env: &[(VIDEO, "push 1")],
+    ..ZMQ
 };
 
 const SST: Toolkit = Toolkit {
@@ -194,12 +264,42 @@ pub(super) const PEERS: &[Peer] = &[
         most_ranks: 2,
         ..of("message", "zmq", &ZMQ, "zmq_message.c")
     },
-    of("video", "openmpi", &OPENMPI, "mpi_message.c"),
-    of("video", "mpich", &MPICH, "mpi_message.c"),
+    Peer {
+        most_ranks: 2,
+        ..of("video", "openmpi", &OPENMPI, "mpi_message.c")
+    },
+    Peer {
+        most_ranks: 2,
+        ..of("video", "mpich", &MPICH, "mpi_message.c")
+    },
+    Peer {
+        most_ranks: 2,
+        arguments: "--mca btl_vader_single_copy_mechanism none \
+                    --mca btl_vader_max_send_size 131072",
+        ..of("video", "openmpi-two-copies", &OPENMPI, "mpi_message.c")
+    },
     Peer {
         most_ranks: 2,
         ..of("video", "zmq", &ZMQ, "zmq_message.c")
     },
+    Peer {
+        most_ranks: 2,
+        ..of("video", "zmq-buffers", &ZMQ_BUFFERS, "zmq_message.c")
+    },
+    Peer {
+        most_ranks: 2,
+        ..of("video", "zmq-threads", &ZMQ_THREADS, "zmq_message.c")
+    },
+    pipeline("openmpi-blocking", &OPENMPI_BLOCKING, "mpi_video.c"),
+    pipeline("openmpi-single", &OPENMPI_SINGLE, "mpi_video.c"),
+    pipeline("openmpi-buffers", &OPENMPI_BUFFERS, "mpi_video.c"),
+    pipeline("openmpi-polling", &OPENMPI_POLLING, "mpi_video.c"),
+    pipeline("mpich-buffers", &MPICH_BUFFERS, "mpi_video.c"),
+    pipeline("zmq-request", &ZMQ_REQUEST, "zmq_video.c"),
+    pipeline("zmq-request-2", &ZMQ_REQUEST_2, "zmq_video.c"),
+    pipeline("zmq-push", &ZMQ_PUSH, "zmq_video.c"),
+    pipeline("zmq-push-1", &ZMQ_PUSH_1, "zmq_video.c"),
+    of("coherence", "redis", &REDIS, "redis_share.c"),
     of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
     of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
     windows("onesided", "openmpi", &OPENMPI, "mpi_onesided.c"),
@@ -242,7 +342,16 @@ const fn of(
         toolkit,
         source,
         arguments: "",
+        least_ranks: 1,
         most_ranks: u32::MAX,
+    }
+}
+
+/// A pipeline of frames has a source, workers and a sink.
+const fn pipeline(name: &'static str, toolkit: &'static Toolkit, source: &'static str) -> Peer {
+    Peer {
+        least_ranks: 3,
+        ..of("video", name, toolkit, source)
     }
 }
 

@@ -79,7 +79,7 @@ impl Peers {
         };
         self.built
             .iter()
-            .filter(|(peer, _)| ranks <= peer.most_ranks)
+            .filter(|(peer, _)| (peer.least_ranks..=peer.most_ranks).contains(&ranks))
             .map(|(peer, program)| peer.launch(program, ranks, cores))
             .collect()
     }
@@ -189,6 +189,31 @@ mod tests {
                     let ranks = contestant.process_ids().zip(cpus.iter().cycle());
                     ranks.for_each(|(id, cpu)| is_pinned(&launch.name, id, *cpu));
                 }
+                answers(&mut contestant, &launch.name, &lines);
+            }
+        }
+    }
+
+    /// A source, two workers and a sink, of which the first compares all results with those of a
+    /// sequential run; and four processes that share values.
+    #[test]
+    fn several_ranks_answer_their_commands() {
+        let pipeline = [
+            "video wall 33 17 9 500,1000",
+            "video wall 1 1 3 500,1000",
+            "video wall 64 48 40 500,1000",
+            "video ideal 64 48 40 500,1000",
+            "video deviation 64 48 40 500,1000",
+        ];
+        let cases = crate::coherence::cases();
+        let shared = cases.iter().filter(|case| case.ranks == 4);
+        let shared: Vec<String> = shared.map(|case| case.measure.line(2)).collect();
+        for (bench, lines) in [
+            ("video", pipeline.map(str::to_owned).into()),
+            ("coherence", shared),
+        ] {
+            for launch in Peers::find(bench, true).launches(4, &[]) {
+                let mut contestant = Contestant::start(&launch, 4, &[]).unwrap();
                 answers(&mut contestant, &launch.name, &lines);
             }
         }

@@ -6,7 +6,8 @@
 //! | `threads` | several threads |
 //! | `onesided`, `collectives`, `lock` | global memory |
 //! | `gups` | random updates of it |
-//! | `coherence`, `frames` | chunks |
+//! | `coherence`, `frames`, `share`, `recovery` | chunks |
+//! | `video` | the video job |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod coherence;
@@ -16,8 +17,13 @@ mod gups;
 mod lock;
 mod message;
 mod onesided;
+mod recovery;
+mod share;
 mod staging;
 mod threads;
+mod video;
+
+pub use recovery::run_holder;
 
 use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
@@ -59,6 +65,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         pgas: OnceCell::new(),
         held: RefCell::default(),
         streams: Cell::new(0),
+        past: RefCell::default(),
         programs,
     };
     unit.obey(&mut control)
@@ -73,6 +80,7 @@ struct Unit {
     held: RefCell<collectives::Cached>,
     /// Number of streams so far.
     streams: Cell<u64>,
+    past: RefCell<video::Past>,
     programs: Programs,
 }
 
@@ -116,6 +124,9 @@ impl Unit {
             }
             ("chunk", 2) => self.coherence(command),
             ("frames", 2) => self.frames(command),
+            ("share", _) => self.share(command),
+            ("recovery", 2) => self.recovery(command),
+            ("video", _) => self.video(command),
             _ => self.message(command),
         }
     }
@@ -194,6 +205,7 @@ mod tests {
             pgas: OnceCell::new(),
             held: RefCell::default(),
             streams: Cell::new(0),
+            past: RefCell::default(),
             programs: Programs {
                 is,
                 has_lammps: || false,
@@ -295,8 +307,18 @@ mod tests {
     #[test]
     fn a_pair_shares_chunks() {
         let name = full_name(module_path!(), "a_pair_shares_chunks");
-        let lines = commands(&["coherence"], 2, 20);
+        let mut lines = commands(&["coherence"], 2, 20);
+        // Starts processes of the command `samite`.
+        lines.retain(|line| !line.starts_with("recovery"));
         let served = units(2).services(vec![samite::dsm::service::STARTER]);
+        served.run(&name, |fabric, members| answers(fabric, members, &lines));
+    }
+
+    #[test]
+    fn several_share_chunks() {
+        let name = full_name(module_path!(), "several_share_chunks");
+        let lines = commands(&["coherence"], 4, 20);
+        let served = units(4).services(vec![samite::dsm::service::STARTER]);
         served.run(&name, |fabric, members| answers(fabric, members, &lines));
     }
 

@@ -20,7 +20,7 @@ mod end;
 mod files;
 mod held;
 mod layouts;
-mod workflow;
+pub(super) mod workflow;
 
 use super::Unit;
 use crate::control::Command;

@@ -5,17 +5,19 @@
 //! staging servers to it, the others are passed to `samite run` unchanged. `workflow FIGURE NAME
 //! WORDS… vs NAME WORDS…` runs both alternately, and returns the quotient of their medians.
 
-use super::held;
+use super::held::{self, Watch};
 use super::{Context, Result, bail, ensure};
 use crate::control::Command;
 use crate::figures::median;
+use crate::unit::video;
 use rustix::process::getppid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use serde_json::Value;
 use std::process::{self, Stdio};
 use std::time::Instant;
 
 /// The workflows, and their names here.
-const FILES: [(&str, &str); 2] = [
+const FILES: [(&str, &str); 3] = [
     (
         "synthetic",
         include_str!("../../../../workflows/synthetic.toml"),
@@ -24,10 +26,11 @@ const FILES: [(&str, &str); 2] = [
         "lammps-msd",
         include_str!("../../../../workflows/lammps-msd.toml"),
     ),
+    ("video", include_str!("../../../../workflows/video.toml")),
 ];
 
 /// Variables that the units of this bench got, and those of the workflow must not get.
-const TOLD: [&str; 9] = [
+pub(in crate::unit) const TOLD: [&str; 9] = [
     "SAMITE_DOMAIN",
     "SAMITE_JOB",
     "SAMITE_PROGRAM",
@@ -48,12 +51,15 @@ enum Figure<'c> {
     Row(&'c str),
     /// The maximum bytes of one process of this program.
     Held(&'c str),
+    /// The number of this name in the file that it writes.
+    Json(&'c str),
 }
 
 impl<'c> Figure<'c> {
     fn of(word: &'c str) -> Result<Figure<'c>> {
         Ok(match word.split_once(':') {
             Some(("held", program)) => Figure::Held(program),
+            Some(("json", key)) => Figure::Json(key),
             None if word == "wall" => Figure::Wall,
             None if word == "step" => Figure::Row("a step"),
             None if word == "load" => Figure::Row("largest load"),
@@ -88,7 +94,41 @@ pub(super) fn run(command: &Command) -> Result<Option<f64>> {
     Ok(Some(ours / theirs))
 }
 
+/// The file of a workflow's figures.
+const FIGURES: &str = "figures.json";
+
+/// Runs a workflow that writes its figures to a file, and returns them.
+pub(in crate::unit) fn figures(name: &str, words: &[&str]) -> Result<Value> {
+    let words: Vec<&str> = [name].iter().chain(words).copied().collect();
+    let run = run_file(Figure::Json(""), &words)?;
+    run.map(|run| run.figures)
+        .with_context(|| format!("there is no workflow {name}"))
+}
+
+/// What is known after a run.
+struct Run {
+    seconds: f64,
+    said: String,
+    held: Option<f64>,
+    figures: Value,
+}
+
 fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
+    let Some(run) = run_file(figure, words)? else {
+        return Ok(None);
+    };
+    let what = words.join(" ");
+    Ok(Some(match figure {
+        Figure::Wall => run.seconds,
+        Figure::Row(row) => number_in(&run.said, row)
+            .with_context(|| format!("the workflow {what} did not say `{row}`"))?,
+        Figure::Held(program) => run.held.context(program.to_owned())?,
+        Figure::Json(key) => video::number(&run.figures, key)?,
+    }))
+}
+
+/// `None` for an unknown workflow.
+fn run_file(figure: Figure<'_>, words: &[&str]) -> Result<Option<Run>> {
     let (wanted, rest) = words.split_first().context("which workflow?")?;
     let Some((name, text)) = FILES.iter().find(|(name, _)| name == wanted) else {
         return Ok(None);
@@ -107,6 +147,10 @@ fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
     let mut command = process::Command::new(std::env::current_exe()?);
     command.current_dir(folder.path());
     command.args(["run", "workflow.toml"]).args(words);
+    let has_file = matches!(figure, Figure::Json(_));
+    if has_file {
+        command.args(["--figures", FIGURES]);
+    }
     for name in TOLD {
         command.env_remove(name);
     }
@@ -120,18 +164,22 @@ fn run_one(figure: Figure<'_>, words: &[&str]) -> Result<Option<f64>> {
     };
     let output = child.wait_with_output()?;
     let seconds = start.elapsed().as_secs_f64();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(
         output.status.success(),
         "the workflow {name} ended with {}: {}",
         output.status,
         String::from_utf8_lossy(&output.stderr).trim()
     );
-    Ok(Some(match (figure, watch) {
-        (Figure::Row(row), _) => number_in(&said, row)
-            .with_context(|| format!("the workflow {name} did not say `{row}`"))?,
-        (Figure::Held(program), Some(watch)) => watch.end().context(program.to_owned())?,
-        _ => seconds,
+    let figures = match has_file {
+        true => serde_json::from_slice(&std::fs::read(folder.path().join(FIGURES))?)?,
+        false => Value::Null,
+    };
+    Ok(Some(Run {
+        seconds,
+        said,
+        held: watch.map(Watch::end).transpose()?,
+        figures,
     }))
 }
 
@@ -182,7 +230,10 @@ mod tests {
 
     #[test]
     fn the_workflows_of_the_cases_are_known() {
-        for case in crate::staging::cases() {
+        for case in crate::staging::cases()
+            .into_iter()
+            .chain(crate::video::cases(false))
+        {
             let line = case.measure.line(1);
             let Some(words) = line.strip_prefix("workflow ") else {
                 continue;

@@ -1,0 +1,152 @@
+//! Values that processes share. A version is written where it is, and the first words of all pages
+//! are its number: a reader looks at all of them.
+
+use super::Unit;
+use crate::control::Command;
+use anyhow::{Result, ensure};
+use samite::Match;
+use samite::dsm::{Chunk, Dsm, Policy};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+const WORD: usize = size_of::<u64>();
+/// How long one process writes while others read, and how often.
+const LASTS: Duration = Duration::from_millis(200);
+const EVERY: Duration = Duration::from_millis(1);
+/// The number of the last version.
+const LAST: u64 = u64::MAX;
+/// The tag of a reader's figure.
+const FIGURE: u64 = 14;
+
+impl Unit {
+    /// Runs `share KIND BYTES ITERS WARMUP`.
+    pub(super) fn share(&self, command: &Command) -> Result<Option<f64>> {
+        let bytes = command.number(2)?;
+        let (iters, warmup) = (command.number(3)?, command.number(4)?);
+        ensure!(bytes >= WORD as u64, "a value has at least {WORD} bytes");
+        let dsm = Dsm::join(&self.fabric)?;
+        let chunk = |of: &str| dsm.alloc::<u8>(&format!("{bytes} bytes of {of}"), bytes);
+        match command.word(1) {
+            "one-writer" | "cached" => self.one_writer(&chunk("the writer")?).map(Some),
+            "ping-pong" if self.members.len() == 2 => {
+                let chunk = chunk("both")?;
+                self.in_turn(&chunk, warmup)?;
+                self.in_turn(&chunk, iters).map(Some)
+            }
+            "partitioned" | "pipelined" => {
+                let chunk = chunk(&self.rank.to_string())?;
+                self.partitioned(&chunk, warmup)?;
+                self.partitioned(&chunk, iters).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Rank 0 writes, the others read the latest version. Returns the mean seconds of a read.
+    fn one_writer(&self, chunk: &Chunk<u8>) -> Result<f64> {
+        if self.rank == 0 {
+            write(chunk, 1)?;
+        }
+        self.fabric.barrier(&self.members)?;
+        if self.rank != 0 {
+            let seconds = read_on(chunk)?;
+            let to = self.members[0];
+            self.fabric.send(to, FIGURE, &seconds.to_le_bytes())?;
+            return Ok(0.0);
+        }
+        let (begin, mut turn) = (Instant::now(), Duration::ZERO);
+        for number in 2.. {
+            write(chunk, number)?;
+            turn += EVERY;
+            if turn >= LASTS {
+                break;
+            }
+            std::thread::sleep(turn.saturating_sub(begin.elapsed()));
+        }
+        write(chunk, LAST)?;
+        let mut sum = 0.0;
+        for reader in &self.members[1..] {
+            let mut seconds = [0; 8];
+            self.fabric
+                .recv(Match::from(*reader, FIGURE), &mut seconds)?;
+            sum += f64::from_le_bytes(seconds);
+        }
+        Ok(sum / (self.members.len() - 1) as f64)
+    }
+
+    /// Both ranks write the chunk in turn, so often each.
+    fn in_turn(&self, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
+        self.fabric.barrier(&self.members)?;
+        let present = chunk.snapshot()?.version();
+        let mut versions = chunk.subscribe_with_content(Policy::Latest, present)?;
+        self.fabric.barrier(&self.members)?;
+        let begin = Instant::now();
+        for number in 0..2 * count {
+            if number % 2 == self.rank as u64 {
+                write(chunk, number)?;
+                continue;
+            }
+            // Its own version comes, too.
+            loop {
+                let version = versions.next_version()?;
+                if version.tag() == number {
+                    ensure!(
+                        number_of(&version)? == number,
+                        "another version has arrived"
+                    );
+                    break;
+                }
+            }
+        }
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Each rank writes a chunk of its own so often.
+    fn partitioned(&self, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
+        self.fabric.barrier(&self.members)?;
+        let begin = Instant::now();
+        for number in 0..count {
+            write(chunk, number)?;
+        }
+        self.fabric.barrier(&self.members)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let last = count.saturating_sub(1);
+        let is_last = count == 0 || number_of(&chunk.snapshot()?)? == last;
+        ensure!(is_last, "the last version is another one than {last}");
+        Ok(seconds)
+    }
+}
+
+fn write(chunk: &Chunk<u8>, number: u64) -> Result<()> {
+    let mut draft = chunk.draft()?;
+    for page in draft.chunks_mut(PAGE) {
+        if let Some(word) = page.first_chunk_mut::<WORD>() {
+            *word = number.to_ne_bytes();
+        }
+    }
+    draft.put(number)?;
+    Ok(())
+}
+
+/// Returns the number of a version.
+fn number_of(version: &[u8]) -> Result<u64> {
+    let first = version.first_chunk::<WORD>();
+    let mut words = version.chunks(PAGE).map(|page| page.first_chunk::<WORD>());
+    // The last page may be too short for a number.
+    let is_one = words.all(|word| word.is_none() || word == first);
+    ensure!(is_one, "a reader sees parts of several versions");
+    Ok(first.map_or(0, |first| u64::from_ne_bytes(*first)))
+}
+
+/// Reads until the last version. Returns the seconds of a read.
+fn read_on(chunk: &Chunk<u8>) -> Result<f64> {
+    let (mut newest, mut reads) = (0, 0_u64);
+    let begin = Instant::now();
+    while newest != LAST {
+        let next = number_of(&chunk.read()?)?;
+        ensure!(next >= newest, "version {next} after version {newest}");
+        newest = next;
+        reads += 1;
+    }
+    Ok(begin.elapsed().as_secs_f64() / reads as f64)
+}
