@@ -28,9 +28,9 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
     Ok(layers.resolve()?)
 }
 
-/// Makes the folders of streams, and of event logs, absolute, so that programs in different folders mean the same one:
-/// those of the workflow are relative to the folder of the file, others to the present one; in a
-/// sweep, all are relative to the folder of the run.
+/// Makes the folders of streams and of event logs absolute, so that programs in different folders
+/// mean the same one: those of the workflow are relative to the folder of the file, others to the
+/// present one; in a sweep, all are relative to the folder of the run.
 pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Result<()> {
     let here = std::env::current_dir().context("the present folder cannot be found")?;
     let of_file = format!("{}:", workflow.path().display());

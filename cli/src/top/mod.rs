@@ -2,7 +2,8 @@
 //! process waits for which.
 //!
 //! It joins the domain as a background peer, and queries the agent, the coordinator, the block
-//! stores and the server of chunks, but no unit: what a unit waits for is read where it has published that.
+//! stores and the server of chunks, but no unit: what a unit waits for is read where it has
+//! published that.
 //!
 //! # Files
 //! `sample` (queries) · `report` (the contents, and `--json`) · `chunks` (of coherent memory) ·

@@ -9,8 +9,8 @@
 //!
 //! # Files
 //! `mod` (requests and answers) · `memory` (the contents of chunks) · `words` (read guards without
-//! messages) · `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is a
-//! unit of a job) · `recorder` (the event log, and how active chunks are)
+//! messages) · `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is
+//! a unit of a job) · `recorder` (the event log, and how active chunks are)
 
 mod memory;
 mod others;

@@ -1,26 +1,26 @@
 //! Histories of several processes that do random things with chunks: one of them is killed, and
 //! what the event logs of all say is checked.
 
-use crate::served;
+use crate::{served, servers};
 use fastrand::Rng;
 use samite_dsm::history::{self, Report};
 use samite_dsm::log::{Kind, Level, Log, Settings};
 use samite_dsm::{Chunk, Dsm, Elem, Error, Op, Policy, Subscription, Version};
 use samite_fabric::{Fabric, Mask, PeerId};
 use samite_testkit::pattern::{pattern, verify};
-use samite_testkit::{Cluster, Outcome, Who, fuzz, pause, point};
+use samite_testkit::{Cluster, Outcome, Units, Who, fuzz, pause, point};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The processes; the first one is killed.
-const UNITS: u32 = 4;
+const CLIENTS: u32 = 4;
 
 /// What each of them does before the first one is killed, and afterwards.
 const BEFORE: u32 = 150;
 const AFTER: u32 = 150;
 
-/// Lengths of the chunks: words, inside a message, and in shared memory.
-const LENGTHS: [u64; 3] = [8, 600, 20_000];
+/// The chunk that is written at the end, by its name. The agent's server is its home.
+const LAST: &str = "gateway, at the end";
 
 /// The folder of the logs of all rounds.
 fn folder() -> PathBuf {
@@ -40,8 +40,8 @@ fn record(_: Who) {
 /// What a process uses.
 struct Process {
     random: Rng,
-    /// Its number, and the number of the next version that it writes.
-    unit: u64,
+    /// Its rank, and the number of the next version that it writes.
+    rank: u64,
     next: u64,
     chunks: Vec<Chunk<u8>>,
     words: Chunk<u64>,
@@ -52,7 +52,7 @@ impl Process {
     /// Returns a content that no other version has.
     fn content(&mut self, length: u64) -> (u64, Vec<u8>) {
         self.next += 1;
-        let seed = self.next << 8 | self.unit;
+        let seed = self.next << 8 | self.rank;
         (seed, pattern(seed, length as usize))
     }
 
@@ -120,20 +120,34 @@ fn is_whole<T: Elem>(content: &[T], version: Version, tag: u64) -> Outcome {
     }
 }
 
-fn random_operations(fabric: &Fabric, seed: u64) -> Outcome {
-    let dsm = Dsm::join(fabric)?;
-    let unit = fabric.identity().unit;
-    let chunks = LENGTHS.map(|length| dsm.alloc::<u8>(&format!("of {length} bytes"), length));
-    let chunks: Vec<Chunk<u8>> = chunks.into_iter().collect::<Result<_, _>>()?;
+/// The chunks of a run, by name and length.
+type Names = &'static [(&'static str, u64)];
+
+/// Lengths of the chunks: words, inside a message, and in shared memory.
+const ONE_SERVER: Names = &[("of 8", 8), ("of 600", 600), ("of 20000", 20_000)];
+
+/// Three servers are their homes.
+const SERVERS: Names = &[
+    ("gateway", 600),
+    ("left", 8),
+    ("right", 20_000),
+    ("pushed", 600),
+    ("apart", 600),
+];
+
+/// Does random things, as one of the processes.
+fn random_operations(dsm: &Dsm, rank: u32, names: Names, seed: u64) -> Outcome {
+    let chunks = names.iter().map(|(name, length)| dsm.alloc(name, *length));
+    let chunks: Vec<Chunk<u8>> = chunks.collect::<Result<_, _>>()?;
     let policies = [Policy::Every, Policy::Latest];
     let pairs = chunks
         .iter()
-        .zip(policies.into_iter().cycle().skip(unit as usize % 2));
+        .zip(policies.into_iter().cycle().skip(rank as usize % 2));
     let events = pairs.map(|(chunk, policy)| chunk.subscribe(policy, Version::default()));
     let events: Vec<Subscription<u8>> = events.collect::<Result<_, _>>()?;
     let mut process = Process {
-        random: Rng::with_seed(seed << 8 | u64::from(unit)),
-        unit: unit.into(),
+        random: Rng::with_seed(seed << 8 | u64::from(rank)),
+        rank: rank.into(),
         next: 0,
         words: dsm.alloc("words", 1)?,
         chunks,
@@ -142,7 +156,7 @@ fn random_operations(fabric: &Fabric, seed: u64) -> Outcome {
     for _ in 0..BEFORE {
         process.act()?;
     }
-    if unit == 0 {
+    if rank == 0 {
         // It is killed at any point from here on.
         point("goes on");
         loop {
@@ -156,35 +170,41 @@ fn random_operations(fabric: &Fabric, seed: u64) -> Outcome {
     // The first one may be killed now, if it still lives.
     pause("done");
     process.hear()?;
-    // Who finds this in the log of the server has all before it.
-    if unit == 1 {
-        let last = dsm.alloc::<u8>("last", 1)?;
+    // Who finds this in the log of the agent's server has all before it.
+    if rank == 1 {
+        let last = dsm.alloc::<u8>(LAST, 1)?;
         last.put(&[1], 1)?;
     }
     Ok(())
 }
 
-/// Runs one round, and returns its logs.
-fn run(name: &str, mask: Mask, seed: u64) -> Vec<Log> {
-    let body = |fabric: &Fabric, _: &[PeerId]| random_operations(fabric, seed);
+/// Runs one round, and returns its logs. `first`: the unit that is the first client.
+fn run(
+    name: &str,
+    units: Units,
+    first: u32,
+    body: impl Fn(&Fabric, &[PeerId]) -> Outcome,
+) -> Vec<Log> {
     let mut logs = Vec::new();
-    let units = served(UNITS, mask).before(record).seed(seed);
-    units.orchestrate(name, body, |cluster: &mut Cluster| {
-        cluster.wait_point(Who::Unit(0), "goes on");
-        for unit in 1..UNITS {
-            cluster.wait_point(Who::Unit(unit), "half");
-        }
-        cluster.kill(Who::Unit(0));
-        for unit in 1..UNITS {
-            cluster.wait_point(Who::Unit(unit), "done");
-        }
-        for unit in 1..UNITS {
-            cluster.release(Who::Unit(unit));
-        }
-        cluster.all_end();
-        let domain = cluster.domain().to_owned();
-        logs = logs_of(&domain);
-    });
+    let unit = |rank: u32| Who::Unit(first + rank);
+    units
+        .before(record)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(unit(0), "goes on");
+            for rank in 1..CLIENTS {
+                cluster.wait_point(unit(rank), "half");
+            }
+            cluster.kill(unit(0));
+            for rank in 1..CLIENTS {
+                cluster.wait_point(unit(rank), "done");
+            }
+            for rank in 1..CLIENTS {
+                cluster.release(unit(rank));
+            }
+            cluster.all_end();
+            let domain = cluster.domain().to_owned();
+            logs = logs_of(&domain);
+        });
     logs
 }
 
@@ -201,7 +221,7 @@ fn logs_of(domain: &str) -> Vec<Log> {
         let last = logs.iter().find_map(|log| {
             let names = log.names.iter();
             names
-                .filter(|(_, name)| *name == "last")
+                .filter(|(_, name)| *name == LAST)
                 .map(|(id, _)| *id)
                 .next()
         });
@@ -223,18 +243,38 @@ fn expect_consistent(report: &Report) {
     assert!(report.is_consistent(), "{all:#?}");
 }
 
-/// Returns what runs a few rounds, and checks their histories.
-fn checked(name: &str, mask: Mask) {
+/// Checks what happened in a round.
+fn check(logs: Vec<Log>, processes: u32) {
+    assert_eq!(logs.len(), processes as usize);
+    let report = history::check(&logs);
+    expect_consistent(&report);
+    assert!(report.unchecked.is_empty(), "{:?}", report.unchecked);
+    let least = u64::from((CLIENTS - 1) * (BEFORE + AFTER) / 8);
+    let counts = [report.commits, report.reads, report.events];
+    assert!(counts.iter().all(|count| *count > least), "{report:?}");
+    damage(logs);
+}
+
+fn one_server(name: &str, mask: Mask) {
     fuzz::rounds(name, 3, |seed, _| {
-        let logs = run(name, mask, seed);
-        assert_eq!(logs.len(), UNITS as usize + 1);
-        let report = history::check(&logs);
-        expect_consistent(&report);
-        assert!(report.unchecked.is_empty(), "{:?}", report.unchecked);
-        let least = u64::from((UNITS - 1) * (BEFORE + AFTER) / 8);
-        let counts = [report.commits, report.reads, report.events];
-        assert!(counts.iter().all(|count| *count > least), "{report:?}");
-        damage(logs);
+        let body = |fabric: &Fabric, _: &[PeerId]| {
+            let dsm = Dsm::join(fabric)?;
+            random_operations(&dsm, fabric.identity().unit, ONE_SERVER, seed)
+        };
+        let units = served(CLIENTS, mask).seed(seed);
+        check(run(name, units, 0, body), CLIENTS + 1);
+    });
+}
+
+fn several_servers(name: &str, mask: Mask) {
+    fuzz::rounds(name, 3, |seed, _| {
+        let body = |fabric: &Fabric, _: &[PeerId]| {
+            servers::unit(fabric, |dsm, rank| {
+                random_operations(dsm, rank, SERVERS, seed)
+            })
+        };
+        let units = servers::cluster(mask).seed(seed);
+        check(run(name, units, servers::CLIENT, body), CLIENTS + 3);
     });
 }
 
@@ -251,4 +291,9 @@ fn damage(mut logs: Vec<Log>) {
     assert!(!report.is_consistent(), "a stale read was not seen");
 }
 
-everywhere!(what_random_processes_do_is_consistent, checked);
+everywhere!(what_random_processes_do_is_consistent, one_server);
+
+everywhere!(
+    what_they_do_with_several_servers_is_consistent,
+    several_servers
+);

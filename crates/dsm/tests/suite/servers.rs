@@ -58,19 +58,19 @@ const TOPOLOGY: &str = r#"
 const HOMES: [&str; 3] = ["gateway", "left", "right"];
 
 /// The first client among the units.
-const CLIENT: u32 = 2;
+pub(crate) const CLIENT: u32 = 2;
 
 fn topology() -> Arc<Topology> {
     Arc::new(Topology::parse(TOPOLOGY).expect("it is valid"))
 }
 
-fn cluster(mask: Mask) -> Units {
+pub(crate) fn cluster(mask: Mask) -> Units {
     let units = programs(&[("server", 2), ("client", 4)]);
     units.services(vec![STARTER]).mask(mask)
 }
 
 /// Runs a server, or a client with its rank.
-fn unit(fabric: &Fabric, client: impl FnOnce(&Dsm, u32) -> Outcome) -> Outcome {
+pub(crate) fn unit(fabric: &Fabric, client: impl FnOnce(&Dsm, u32) -> Outcome) -> Outcome {
     let topology = topology();
     if fabric.identity().program == "server" {
         let mut service = ChunkService::join(fabric, &topology)?;

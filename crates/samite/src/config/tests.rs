@@ -436,3 +436,26 @@ fn outer_settings_are_a_layer_of_what_is_not_the_default() {
     assert!(resolved.is_of_this_run("stage.field.method"));
     assert!(!resolved.is_of_this_run("fabric.eager_max"));
 }
+
+#[test]
+fn what_is_recorded_of_chunks_is_chosen_by_name() {
+    use samite_dsm::log::Level;
+    let with = |value: &str| {
+        let layers = Layers::default().assignment(&format!("dsm.log={value}"))?;
+        layers.resolve()
+    };
+    for (word, level) in [
+        ("off", Level::Off),
+        ("counters", Level::Counters),
+        ("full", Level::Full),
+    ] {
+        let config = with(word).expect("it is a level").config;
+        let settings = Config::from_toml(&config.to_toml()).map(|read| read.dsm.log_settings());
+        let settings = settings.expect("it is what was written");
+        assert_eq!(settings.level, level);
+        let folder = settings.folder_of("a/b");
+        assert_eq!(folder, Path::new("samite-log/a_b"));
+    }
+    let error = with("fulll").expect_err("it is none").to_string();
+    assert!(error.contains("did you mean `full`?"), "{error}");
+}
