@@ -654,6 +654,9 @@ impl<T: Elem> Chunk<T> {
         what: &'static str,
         request: &Request,
     ) -> Result<Answer> {
+        if server == self.id().home() && self.client.is_of_earlier_life(self.id())? {
+            return Err(self.lost(server, Version::default()));
+        }
         let asked = self.client.ask(server, deadline, what, request);
         asked.map_err(|error| self.at(server, error))
     }
@@ -661,7 +664,7 @@ impl<T: Elem> Chunk<T> {
     /// Returns what an error means that a server, or its memory, has given.
     pub(crate) fn at(&self, server: ServerId, error: Error) -> Error {
         match error {
-            Error::Fabric(samite_fabric::Error::PeerLost { .. }) => {
+            Error::Fabric(samite_fabric::Error::PeerLost { .. }) if server == self.id().home() => {
                 self.lost(server, Version::default())
             }
             error => error,
@@ -714,7 +717,7 @@ impl<T: Elem> Chunk<T> {
             Ok(Some(given)) => return Ok(given),
             // The home has to be asked; then this process has no server of its own any more.
             Ok(None) => {}
-            Err(Error::Lost { .. }) if self.client.near(self.id()) != near => {
+            Err(Error::Fabric(_)) if self.client.near(self.id()) != near => {
                 return self.acquire_at_home(mode);
             }
             Err(error) => return Err(error),

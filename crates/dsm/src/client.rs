@@ -6,7 +6,7 @@ use crate::protocol::{
     Answer, ChunkId, Counters, GuardId, Message, Overview, Policy, Process, Request, ServerId,
     SubscriptionId, Ticket, Told, Version,
 };
-use crate::service::{ChunkService, LINE, WORDS, life_of};
+use crate::service::{ChunkService, LINE, MOST_NOTES, WORDS, life_of};
 use crate::topology::Topology;
 use samite_fabric::agent::{self, Host};
 use samite_fabric::rpc::{self, Life, ServiceId};
@@ -203,7 +203,27 @@ impl Client {
     /// progress, to hear of it.
     pub(crate) fn has_lost(&self, chunk: ChunkId) -> bool {
         self.fabric.progress();
-        self.is_lost(self.near(chunk))
+        let near = self.near(chunk);
+        match near == chunk.home() {
+            true => self.has_lost_home(chunk),
+            false => self.is_lost(near),
+        }
+    }
+
+    /// Returns true if the home of a chunk is lost, also if it was started again.
+    pub(crate) fn has_lost_home(&self, chunk: ChunkId) -> bool {
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        let life = servers.get(&chunk.home()).copied();
+        drop(servers);
+        let is_other = life.is_some_and(|life| !chunk.is_of(life.incarnation));
+        is_other || self.is_lost(chunk.home())
+    }
+
+    /// Returns true if the home of a chunk was started again after the chunk was created; waits
+    /// until the home has joined.
+    pub(crate) fn is_of_earlier_life(&self, chunk: ChunkId) -> Result<bool> {
+        let life = self.server(chunk.home())?;
+        Ok(!chunk.is_of(life.incarnation))
     }
 
     /// Returns the name of a server, for errors.
@@ -213,9 +233,7 @@ impl Client {
 
     /// A server did not answer because it is lost: another process may take its place.
     fn loses(&self, server: ServerId, error: &Error) {
-        if matches!(error, Error::Fabric(samite_fabric::Error::PeerLost { .. }))
-            && self.own.is_none()
-        {
+        if matches!(error, Error::Fabric(samite_fabric::Error::PeerLost { .. })) {
             let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
             servers.remove(&server);
             self.unsent().remove(&server);
@@ -239,6 +257,17 @@ impl Client {
         request: &Request,
     ) -> Result<Answer> {
         let life = self.server(server)?;
+        if self.unsent().keys().any(|of| *of != server) {
+            // What this waits for may in turn wait for these.
+            self.send_all_notes();
+        }
+        if self
+            .unsent()
+            .get(&server)
+            .is_some_and(|notes| notes.len() as u64 > MOST_NOTES / 2)
+        {
+            self.send_notes(server)?;
+        }
         let notes = self.unsent().remove(&server).unwrap_or_default();
         let encoded = encode(&notes, Some(request));
         let called = self

@@ -49,7 +49,7 @@ impl Dsm {
     }
 
     /// As [`Dsm::barrier`], and each process gets what all have brought, in the order of their
-    /// coming: the same in all of them.
+    /// coming: the same in all of them. Each brings at most 256 KiB.
     ///
     /// # Errors
     /// As [`Dsm::barrier`].
@@ -120,6 +120,11 @@ impl Dsm {
             }),
             Answer::Failed(Fault::BadName) => Err(Error::BadName(meeting)),
             Answer::Failed(Fault::TooMany { most }) => Err(Error::TooMany { most }),
+            Answer::Failed(Fault::NoMemory { bytes, why }) => Err(Error::NoMemory {
+                chunk: meeting,
+                bytes,
+                why,
+            }),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
     }

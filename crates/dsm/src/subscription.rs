@@ -251,7 +251,7 @@ impl<T: Elem> Subscription<T> {
     }
 
     pub(crate) fn check_lost(&self) -> Result<()> {
-        match self.chunk.client.is_lost(self.home()) {
+        match self.chunk.client.has_lost_home(self.chunk.id()) {
             true => Err(self.chunk.lost(self.home(), self.after)),
             false => Ok(()),
         }
@@ -315,7 +315,7 @@ impl<T: Elem> Subscription<T> {
             return Ok(());
         }
         (self.chunk.client.log).missed((self.chunk.id(), self.id), missed);
-        self.after.0 += missed;
+        self.after.0 = self.after.0.saturating_add(missed);
         Err(self.lagged(missed))
     }
 

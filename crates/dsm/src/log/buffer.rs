@@ -167,6 +167,8 @@ impl Shared {
                 (waited.1.timed_out(), waited.0.has_ended)
             };
             if has_ended {
+                // First, so that there is a buffer for the end: it also says how many are missing.
+                self.write(true);
                 let mut buffers = self.buffers();
                 let end = Record::new(Kind::Closed, super::now()).worth(buffers.dropped);
                 buffers.push(end);

@@ -501,6 +501,7 @@ impl Cache {
             None => {
                 (self.held, self.is_void) = (None, false);
                 actions.push(CacheAction::Discard { guard });
+                actions.push(CacheAction::Evicted);
             }
         }
         if let Some(ticket) = answer {
@@ -533,8 +534,7 @@ impl Cache {
 
     /// Returns true if clients are kept waiting by guards.
     pub fn is_blocked(&self) -> bool {
-        let waits = !self.queue.is_empty() || self.recall.is_some();
-        waits && self.asked.is_none()
+        self.recall.is_some() || (!self.queue.is_empty() && self.asked.is_none())
     }
 
     /// Carries out a recall, and gives guards, as far as possible.

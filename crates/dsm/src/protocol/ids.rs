@@ -45,24 +45,33 @@ impl fmt::Display for Process {
 )]
 pub struct ServerId(pub u16);
 
-/// The bits of a number that count within one server; those above name the server.
-const OWN_BITS: u32 = 48;
+/// The bits of a number that count within one life of a server; those above say which life it is,
+/// and, from [`SERVER_BITS`] on, which server.
+const LIFE_BITS: u32 = 32;
+const SERVER_BITS: u32 = 48;
 
 impl ServerId {
-    /// Returns the first of the numbers that this server gives to its chunks and guards.
-    pub(crate) fn first_number(self) -> u64 {
-        u64::from(self.0) << OWN_BITS
+    /// Returns the first of the numbers that this server gives to its chunks and guards in the life
+    /// of that incarnation. Those of a later life are larger.
+    pub(crate) fn first_number(self, incarnation: u32) -> u64 {
+        let life = u64::from(incarnation & 0xffff) << LIFE_BITS;
+        u64::from(self.0) << SERVER_BITS | life
     }
 }
 
-/// A chunk: a number of its home, which never uses it again.
+/// A chunk: a number of its home, which is not used again, also if the home is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
 
 impl ChunkId {
     /// Returns the server that has the directory entry and the last committed version.
     pub fn home(self) -> ServerId {
-        ServerId((self.0 >> OWN_BITS) as u16)
+        ServerId((self.0 >> SERVER_BITS) as u16)
+    }
+
+    /// Returns true if it is a chunk of that life of its home.
+    pub(crate) fn is_of(self, incarnation: u32) -> bool {
+        (self.0 >> LIFE_BITS) as u16 == incarnation as u16
     }
 }
 

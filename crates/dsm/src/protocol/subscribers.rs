@@ -98,13 +98,16 @@ impl Subscribers {
         all.collect()
     }
 
-    /// No longer lets anybody wait for the subscribers of a process.
-    pub fn fence(&mut self, process: Process) {
-        for ((of, _), state) in &mut self.0 {
-            if *of == process && matches!(state.policy, Policy::Lossless { .. }) {
+    /// No longer lets anybody wait for the subscribers of a process. Returns them.
+    pub fn fence(&mut self, process: Process) -> Vec<Subscriber> {
+        let of_process = self.0.iter_mut().filter(|((of, _), _)| *of == process);
+        let fenced = of_process.map(|(who, state)| {
+            if let Policy::Lossless { .. } = state.policy {
                 state.policy = Policy::Every;
             }
-        }
+            *who
+        });
+        fenced.collect()
     }
 
     /// Returns how many commits may follow before a lossless subscriber is at its mark.
@@ -148,8 +151,8 @@ impl State {
     ) -> Option<Telling> {
         let oldest = (present.0 + 1).saturating_sub(history.len() as u64);
         let (window, next) = match self.policy {
-            Policy::Every => (WINDOW, self.told.0 + 1),
-            Policy::Lossless { high_water } => (mark(high_water), self.told.0 + 1),
+            Policy::Every => (WINDOW, self.told.0.saturating_add(1)),
+            Policy::Lossless { high_water } => (mark(high_water), self.told.0.saturating_add(1)),
             Policy::Latest => (1, present.0),
         };
         let free = window.saturating_sub(self.on_way.len() as u64);

@@ -59,6 +59,9 @@ const TIDY: Duration = Duration::from_secs(1);
 /// The longest message, in bytes: a chunk of the largest active message, and what names it.
 const LONGEST: usize = 64 << 20;
 
+/// The most notes of a message.
+pub(crate) const MOST_NOTES: u64 = 16 << 10;
+
 /// A guard that is given when its memory is there.
 #[derive(Debug)]
 struct Given {
@@ -339,7 +342,7 @@ impl ChunkService {
                 if let Some(chunk) = self.drafted.remove(&(to, ticket))
                     && let Answer::Committed { draft, .. } = &mut answer
                 {
-                    *draft = self.next_draft(to, chunk);
+                    *draft = self.next_draft((to, ticket), chunk);
                 }
                 if let Some(old) = self.changed.remove(&(to, ticket))
                     && let Answer::Committed { version, .. } = answer
@@ -459,12 +462,22 @@ impl ChunkService {
             }
             ServerAction::Adopt { chunk, guard, sent } => {
                 self.counters.commits += 1;
-                let sent = sent.and_then(|asker| self.arrived.remove(&asker));
+                let sent = match self.others.forwarded.remove(&guard) {
+                    None => sent.and_then(|asker| self.arrived.remove(&asker)),
+                    forwarded => forwarded,
+                };
                 self.memory.adopt(chunk, guard, sent);
             }
             ServerAction::Discard { guard, .. } => {
-                self.growing.retain(|given| given.guard != guard);
+                if let Some(forwarded) = self.others.forwarded.remove(&guard) {
+                    self.memory.drop_arrived(forwarded);
+                }
                 self.memory.discard(guard);
+                let at = self.growing.iter().position(|given| given.guard == guard);
+                if let Some(given) = at.and_then(|at| self.growing.remove(at)) {
+                    let (to, ticket) = given.to;
+                    self.answer(to, ticket, &Answer::Failed(Fault::Fenced));
+                }
             }
         }
         None
@@ -511,7 +524,7 @@ impl ChunkService {
     fn free(&mut self, chunk: ChunkId, subscribers: Vec<(Subscriber, u16)>) {
         self.closing.remove(&chunk);
         self.words.free(chunk);
-        self.memory.free(chunk);
+        self.drop_copy(chunk);
         for ((process, id), inbox) in subscribers {
             let told = Told {
                 id,
@@ -544,10 +557,14 @@ impl ChunkService {
     }
 
     /// Returns the next draft for a process that has put one, if there is memory at once.
-    fn next_draft(&mut self, to: Process, chunk: ChunkId) -> Option<(GuardId, SegmentKey)> {
+    fn next_draft(
+        &mut self,
+        (to, ticket): (Process, Ticket),
+        chunk: ChunkId,
+    ) -> Option<(GuardId, SegmentKey)> {
         let bytes = self.server.bytes(chunk)?;
         let segment = self.memory.spare(bytes)?;
-        let Some(draft) = self.server.new_draft(to, chunk) else {
+        let Some(draft) = self.server.new_draft((to, ticket), chunk) else {
             self.memory.set_free(segment);
             return None;
         };
@@ -669,6 +686,11 @@ impl ChunkService {
         let deaf: Vec<Process> = deaf.map(|(to, _)| *to).collect();
         self.unsent = unsent;
         for process in deaf {
+            if self.server.is_server(process) {
+                // What it is told concerns its copies: without them, little is.
+                self.on_event(ServerEvent::FenceServer(process));
+                continue;
+            }
             tracing::warn!(%process, "a process that takes no answers is given up");
             self.end_requests(process);
         }
@@ -702,6 +724,7 @@ impl ChunkService {
         let now = self.fabric.now();
         for server in self.server.blocking_servers() {
             if self.others.lease_of(server, now).is_zero() {
+                self.not_fetched_from(server);
                 tracing::warn!(%server, "a server that does not answer loses its copies");
                 self.on_event(ServerEvent::FenceServer(server));
             }
@@ -721,12 +744,12 @@ impl ChunkService {
         self.words.forget(process);
         self.forget_server(process);
         self.end_requests(process);
+        self.clients.remove(&process);
     }
 
     /// Ends the requests of a process, and the guards that it was given. Those that it took itself
     /// count as long as it lives.
     fn end_requests(&mut self, process: Process) {
-        self.clients.remove(&process);
         self.unsent.remove(&process);
         self.drafted.retain(|(of, _), _| *of != process);
         self.changed.retain(|(of, _), _| *of != process);
@@ -757,6 +780,7 @@ impl agent::Service for ChunkService {
     fn poll(&mut self) -> bool {
         self.keep_leases();
         let has_fetched = self.fetched();
+        self.keep_leases();
         let waiting = self.inbox.waiting();
         for _ in 0..waiting {
             let Some(heard) = self.inbox.take() else {
@@ -765,6 +789,8 @@ impl agent::Service for ChunkService {
             let Life { peer, incarnation } = heard.from;
             if self.fabric.lost_life(peer, incarnation).is_none() {
                 self.hear(heard);
+                // This process may have been stopped meanwhile.
+                self.keep_leases();
             }
         }
         self.send_again();
@@ -844,6 +870,11 @@ fn encode(message: &impl serde::Serialize) -> Vec<u8> {
 
 /// Decodes a message; `None` if it is malformed.
 fn decode(bytes: &[u8]) -> Option<Message> {
+    // It begins with the number of its notes, which take more memory than bytes.
+    let (notes, _) = postcard::take_from_bytes::<u64>(bytes).ok()?;
+    if notes > MOST_NOTES {
+        return None;
+    }
     match postcard::take_from_bytes(bytes) {
         Ok((message, [])) if bytes.len() <= LONGEST => Some(message),
         _ => None,

@@ -51,7 +51,9 @@ pub(super) struct Others {
     /// Where clients read that.
     shown: Option<Segment>,
     places: BTreeMap<Process, u64>,
-    fetching: BTreeMap<ChunkId, Fetching>,
+    fetching: BTreeMap<(ChunkId, Process), Fetching>,
+    /// What clients have sent with commits that are on their way to another home.
+    pub(super) forwarded: HashMap<GuardId, Arrived>,
     /// The content of commits of other servers, until they are committed or refused.
     arrived: HashMap<(Process, ChunkId), Arrived>,
     copies: HashMap<ChunkId, Copied>,
@@ -95,6 +97,7 @@ impl Others {
             shown: None,
             places: BTreeMap::new(),
             fetching: BTreeMap::new(),
+            forwarded: HashMap::new(),
             arrived: HashMap::new(),
             copies: HashMap::new(),
             uses: 0,
@@ -161,6 +164,10 @@ impl Others {
 impl ChunkService {
     /// A server introduces itself. Returns false if its place is another one's.
     pub(super) fn meets(&mut self, from: Process, server: ServerId, topology: u64) -> bool {
+        if self.server.servers().next().is_none() && self.others.id == ServerId::default() {
+            // The agent outlives the jobs of its domain, which may have other servers.
+            self.others.topology = Some(topology);
+        }
         let known = *self.others.topology.get_or_insert(topology);
         let lives = |process: &Process| {
             let lost = self.fabric.lost_life(process.peer, process.incarnation);
@@ -170,6 +177,10 @@ impl ChunkService {
         if known != topology || server == self.others.id || is_taken {
             tracing::warn!(%from, "a server of chunks of another topology is ignored");
             return false;
+        }
+        if let Some(old) = self.server.server(server).filter(|old| *old != from) {
+            // Its loss has not been handled yet.
+            self.forget(old);
         }
         self.clients.insert(from);
         let now = self.fabric.now();
@@ -203,7 +214,7 @@ impl ChunkService {
             _ => {}
         }
         let chunk = message.chunk();
-        let fetching = chunk.and_then(|chunk| self.others.fetching.get_mut(&chunk));
+        let fetching = chunk.and_then(|chunk| self.others.fetching.get_mut(&(chunk, from)));
         match fetching {
             Some(fetching) => fetching.then.push_back((from, message)),
             None => self.receive_from(from, message),
@@ -212,6 +223,9 @@ impl ChunkService {
 
     /// Handles a message after what was said about the same chunk before.
     fn receive_from(&mut self, from: Process, message: Between) {
+        if !self.is_wanted(from, &message) {
+            return;
+        }
         let expected = match &message {
             Between::Grant {
                 chunk,
@@ -244,10 +258,20 @@ impl ChunkService {
                     message,
                 };
                 let chunk = fetching.message.chunk();
-                chunk.and_then(|chunk| self.others.fetching.insert(chunk, fetching));
+                chunk.and_then(|chunk| self.others.fetching.insert((chunk, from), fetching));
             }
             Err(why) => self.not_fetched(from, &message, why),
         }
+    }
+
+    /// Returns false for a grant of a copy that would not be valid: of an earlier term, of a chunk
+    /// that is not cached here, or without a lease. The home takes it back like any other.
+    fn is_wanted(&self, from: Process, message: &Between) -> bool {
+        let Between::Grant { chunk, term, .. } = *message else {
+            return true;
+        };
+        let is_known = self.server.home_of(chunk) == Some(from);
+        is_known && term == self.server.term(from) && self.others.valid.contains_key(&from)
     }
 
     /// Gets the content of a message, or begins to.
@@ -279,6 +303,9 @@ impl ChunkService {
 
     /// The content of a message is there.
     fn arrived_from(&mut self, from: Process, message: Between, arrived: Arrived) {
+        if !self.is_wanted(from, &message) {
+            return self.memory.drop_arrived(arrived);
+        }
         match message {
             Between::Grant {
                 chunk,
@@ -296,6 +323,9 @@ impl ChunkService {
                 };
                 self.others.copies.insert(chunk, copy);
                 self.on_event(ServerEvent::Between { from, message });
+                if self.server.copy(chunk).is_none() {
+                    self.drop_copy(chunk);
+                }
                 self.evict();
             }
             Between::Commit { chunk, .. } => {
@@ -324,17 +354,33 @@ impl ChunkService {
         }
     }
 
+    /// Gives up what is fetched from a server that does not answer.
+    pub(super) fn not_fetched_from(&mut self, server: Process) {
+        let given_up = self
+            .others
+            .fetching
+            .extract_if(.., |(_, from), _| *from == server);
+        let given_up: Vec<Fetching> = given_up.map(|(_, fetching)| fetching).collect();
+        for fetching in given_up {
+            let why = "it does not answer".to_owned();
+            self.not_fetched(server, &fetching.message, why);
+            for (from, message) in fetching.then {
+                self.hear_server(from, message);
+            }
+        }
+    }
+
     /// Looks which content has arrived.
     pub(super) fn fetched(&mut self) -> bool {
         let mut over = Vec::new();
-        for (chunk, fetching) in &mut self.others.fetching {
+        for (which, fetching) in &mut self.others.fetching {
             if let Some(content) = fetching.content.test() {
-                over.push((*chunk, content));
+                over.push((*which, content));
             }
         }
         let has_any = !over.is_empty();
-        for (chunk, content) in over {
-            let Some(fetching) = self.others.fetching.remove(&chunk) else {
+        for (which, content) in over {
+            let Some(fetching) = self.others.fetching.remove(&which) else {
                 continue;
             };
             let (from, message) = (fetching.from, fetching.message);
@@ -375,8 +421,14 @@ impl ChunkService {
         sent: Option<(Process, Ticket)>,
         (epoch, tag, writer): (u64, u64, Process),
     ) {
-        let sent = sent.and_then(|asker| self.arrived.get(&asker));
-        let content = self.memory.written(guard, sent);
+        let sent = sent.and_then(|asker| self.arrived.remove(&asker));
+        let content = self.memory.written(guard, sent.as_ref());
+        // It is kept whatever becomes of the client: the commit may already be the last version.
+        if let Some(sent) = sent
+            && let Some(other) = self.others.forwarded.insert(guard, sent)
+        {
+            self.memory.drop_arrived(other);
+        }
         self.say(
             to,
             Between::Commit {
@@ -394,7 +446,8 @@ impl ChunkService {
         match (self.others.arrived.remove(&(from, chunk)), is_adopted) {
             (Some(arrived), true) => self.memory.adopt_from(chunk, arrived),
             (Some(arrived), false) => self.memory.drop_arrived(arrived),
-            (None, _) => {}
+            (None, true) => tracing::error!(%from, "a commit without its content"),
+            (None, false) => {}
         }
     }
 
@@ -405,7 +458,10 @@ impl ChunkService {
 
     /// Drops copies that nobody uses, the longest unused first, if there are too many bytes.
     fn evict(&mut self) {
-        let copied = |others: &Others| others.copies.values().map(|copy| copy.bytes).sum::<u64>();
+        let copied = |others: &Others| {
+            let bytes = others.copies.values().map(|copy| copy.bytes);
+            bytes.fold(0, u64::saturating_add)
+        };
         if copied(&self.others) <= self.others.limit {
             return;
         }
@@ -449,6 +505,7 @@ impl ChunkService {
     pub(super) fn forget_server(&mut self, process: Process) {
         // When it was heard of last counts as long as its clients may read its copies.
         self.others.valid.remove(&process);
+        self.others.fetching.retain(|(_, from), _| *from != process);
         let arrived = self.others.arrived.extract_if(|(of, _), _| *of == process);
         let arrived: Vec<Arrived> = arrived.map(|(_, arrived)| arrived).collect();
         let memory: &mut Memory = &mut self.memory;

@@ -156,7 +156,10 @@ fn facts(run: &Figures) -> Vec<Fact> {
         Fact::new("frames move", &run.via),
         Fact::new("workers", pace),
         Fact::new("time", seconds(run.wall_s)),
-        Fact::new("frames per second", format!("{:.1}", run.frames as f64 / run.wall_s)),
+        Fact::new(
+            "frames per second",
+            format!("{:.1}", run.frames as f64 / run.wall_s),
+        ),
         Fact::new(
             "messages per frame",
             format!("{:.1}", run.messages_per_frame),

@@ -70,6 +70,7 @@ impl Server {
             && let Some(commit) = home.late.pop_front()
         {
             self.at_directory_once(chunk, commit, actions);
+            self.take(chunk, actions);
         }
         while let Some(found) = self.chunks.get_mut(&chunk)
             && let writers = found.cache.writers()
@@ -106,7 +107,7 @@ impl Server {
         if self.home(chunk).is_none() {
             return fail((to, ticket), self.no_chunk(chunk), actions);
         }
-        match self.new_draft(to, chunk) {
+        match self.new_draft((to, ticket), chunk) {
             Some(draft) => actions.push(ServerAction::Draft {
                 to,
                 ticket,
@@ -121,21 +122,26 @@ impl Server {
     }
 
     /// Returns the number of a new draft; `None` if the process has too many.
-    pub fn new_draft(&mut self, to: Process, chunk: ChunkId) -> Option<GuardId> {
-        let drafts = self.drafts.values().filter(|(of, _)| *of == to);
+    pub fn new_draft(
+        &mut self,
+        (to, ticket): (Process, Ticket),
+        chunk: ChunkId,
+    ) -> Option<GuardId> {
+        let drafts = self.drafts.values().filter(|(of, ..)| *of == to);
         if drafts.take(MOST_HELD).count() == MOST_HELD {
             return None;
         }
         let draft = self.next_guard;
         self.next_guard.0 += 1;
-        self.drafts.insert(draft, (to, chunk));
+        self.drafts.insert(draft, (to, chunk, ticket));
         self.used.entry(to).or_default().insert(chunk);
         Some(draft)
     }
 
     /// Returns true if a process was given that draft of a chunk, and has not put it.
     pub fn has_draft(&self, client: Process, chunk: ChunkId, draft: GuardId) -> bool {
-        self.drafts.get(&draft) == Some(&(client, chunk))
+        let found = self.drafts.get(&draft);
+        found.is_some_and(|(of, at, _)| (*of, *at) == (client, chunk))
     }
 
     pub(super) fn commit(
@@ -149,10 +155,14 @@ impl Server {
         if !self.chunks.contains_key(&chunk) {
             return fail((from, ticket), self.no_chunk(chunk), actions);
         }
+        // One whose guard has ended must not take the place of another one that is on its way.
+        let is_out = self.has_guard(from, guard);
         let Some(found) = self.chunks.get_mut(&chunk) else {
             return;
         };
-        found.sent = sent;
+        if is_out {
+            found.sent = sent;
+        }
         let commit = CacheEvent::Commit {
             from,
             ticket,

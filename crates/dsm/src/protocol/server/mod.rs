@@ -96,7 +96,7 @@ pub struct Server {
     /// The guards that are out.
     given: BTreeMap<GuardId, (Process, Ticket, ChunkId)>,
     /// The drafts that are out.
-    drafts: BTreeMap<GuardId, (Process, ChunkId)>,
+    drafts: BTreeMap<GuardId, (Process, ChunkId, Ticket)>,
     /// The subscriptions of each process, and the chunks that they are of.
     subscriptions: BTreeMap<Subscriber, ChunkId>,
     /// The chunks that each process has ever asked for a guard or an event of.
@@ -119,8 +119,8 @@ impl Server {
             terms_of: BTreeMap::new(),
             names: BTreeMap::new(),
             chunks: BTreeMap::new(),
-            next_chunk: ChunkId(id.first_number()),
-            next_guard: GuardId(id.first_number() + 1),
+            next_chunk: ChunkId(id.first_number(me.incarnation)),
+            next_guard: GuardId(id.first_number(me.incarnation) + 1),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             given: BTreeMap::new(),
@@ -209,7 +209,10 @@ impl Server {
                 self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
                     if let Some(home) = self.home(chunk) {
-                        home.subscribers.fence(client);
+                        // What it was told of and does not take is not kept for it.
+                        for who in home.subscribers.fence(client) {
+                            actions.push(ServerAction::Took { who, version: None });
+                        }
                     }
                     self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
                 }
@@ -288,10 +291,11 @@ impl Server {
                 if self.home(chunk).is_none() {
                     return fail(asker, self.no_chunk(chunk), actions);
                 }
-                if let PutFrom::Draft(draft) = from
-                    && self.drafts.remove(&draft) != Some((asker.0, chunk))
-                {
-                    return fail(asker, Fault::Fenced, actions);
+                if let PutFrom::Draft(draft) = from {
+                    if !self.has_draft(asker.0, chunk, draft) {
+                        return fail(asker, Fault::Fenced, actions);
+                    }
+                    self.drafts.remove(&draft);
                 }
                 let waiting = Waiting::Put { chunk, tag };
                 self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
@@ -316,6 +320,7 @@ impl Server {
                     self.used.entry(asker.0).or_default().insert(chunk);
                     self.wait(asker, by(timeout), Waiting::Take { chunk });
                     self.take(chunk, actions);
+                    self.admit(chunk, actions);
                 }
                 None => fail(asker, self.no_chunk(chunk), actions),
             },
@@ -356,7 +361,8 @@ impl Server {
                 data,
                 under,
             } => {
-                if !under.is_none_or(|token| self.allows(token)) {
+                let is_out = self.has_guard(asker.0, guard);
+                if is_out && !under.is_none_or(|token| self.allows(token)) {
                     return fail(asker, Fault::Fenced, actions);
                 }
                 let sent = data.map(|_| asker);
@@ -457,7 +463,13 @@ impl Server {
                 let found = given.find(|(_, (of, by, _))| (*of, *by) == (from, ticket));
                 if let Some((guard, (.., chunk))) = found {
                     let (guard, chunk) = (*guard, *chunk);
-                    self.release(from, chunk, guard, actions);
+                    return self.release(from, chunk, guard, actions);
+                }
+                let mut drafts = self.drafts.iter();
+                let found = drafts.find(|(_, (of, _, by))| (*of, *by) == (from, ticket));
+                if let Some((draft, (_, chunk, _))) = found {
+                    let (draft, chunk) = (*draft, *chunk);
+                    self.release(from, chunk, draft, actions);
                 }
             }
         }
@@ -478,6 +490,8 @@ impl Server {
     }
 
     fn lost(&mut self, process: Process, actions: &mut Vec<ServerAction>) {
+        // First: its commits that wait are dropped, and must not be let in by what follows.
+        self.lost_server(process, actions);
         let askers = self.waiting.keys().filter(|(asker, _)| *asker == process);
         let askers: Vec<_> = askers.copied().collect();
         for asker in askers {
@@ -490,8 +504,8 @@ impl Server {
             self.met(broken, actions);
         }
         self.given.retain(|_, (holder, ..)| *holder != process);
-        let drafts = self.drafts.extract_if(.., |_, (of, _)| *of == process);
-        let dropped = drafts.map(|(guard, (_, chunk))| ServerAction::Discard { chunk, guard });
+        let drafts = self.drafts.extract_if(.., |_, (of, ..)| *of == process);
+        let dropped = drafts.map(|(guard, (_, chunk, _))| ServerAction::Discard { chunk, guard });
         actions.extend(dropped);
         for chunk in self.used.remove(&process).unwrap_or_default() {
             if let Some(home) = self.home(chunk) {
@@ -503,7 +517,6 @@ impl Server {
             }
             self.at_cache(chunk, CacheEvent::Gone { client: process }, actions);
         }
-        self.lost_server(process, actions);
     }
 
     /// Ends the waits whose deadlines have passed.

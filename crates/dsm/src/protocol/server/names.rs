@@ -2,7 +2,7 @@
 
 use super::{Chunk, MOST_CHUNKS, Protocol, Server, ServerAction, Waiting, answer_to, fail};
 use crate::protocol::message::{Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME};
-use crate::protocol::{Between, ChunkId, Process, Ticket, Version};
+use crate::protocol::{Between, ChunkId, DirectoryEvent, Process, Ticket, Version};
 
 impl Server {
     pub(super) fn open(
@@ -83,6 +83,8 @@ impl Server {
     pub(super) fn no_chunk(&self, chunk: ChunkId) -> Fault {
         let last = Version::default();
         match (chunk.home() == self.id, chunk < self.next_chunk) {
+            // Of an earlier life of this server.
+            (true, _) if !chunk.is_of(self.me.incarnation) => Fault::Lost { last },
             (true, true) => Fault::Freed,
             (true, false) => Fault::Malformed,
             (false, _) => Fault::Lost { last },
@@ -126,9 +128,18 @@ impl Server {
         }
         let given = self.given.extract_if(.., |_, (.., of)| *of == chunk);
         let given: Vec<_> = given.map(|(guard, _)| guard).collect();
-        let drafts = self.drafts.extract_if(.., |_, (_, of)| *of == chunk);
-        let ended = given.into_iter().chain(drafts.map(|(guard, _)| guard));
+        let drafts = self.drafts.extract_if(.., |_, (_, of, _)| *of == chunk);
+        // A commit that is on its way has no guard any more, but memory.
+        let writing = found.cache.holders().map(|(_, guard, _)| guard);
+        let writing = writing.filter(|guard| !given.contains(guard));
+        let ended: Vec<_> = writing.chain(given.iter().copied()).collect();
+        let ended = ended.into_iter().chain(drafts.map(|(guard, _)| guard));
         actions.extend(ended.map(|guard| ServerAction::Discard { chunk, guard }));
+        for commit in found.home().into_iter().flat_map(|home| &home.late) {
+            if let DirectoryEvent::Commit { from, .. } = *commit {
+                actions.push(ServerAction::DropFrom { from, chunk });
+            }
+        }
         let subscribers = found.home().map(|home| home.subscribers.all());
         let subscribers = subscribers.unwrap_or_default();
         for (who, _) in &subscribers {

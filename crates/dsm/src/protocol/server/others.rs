@@ -1,7 +1,7 @@
 //! What other servers say, and what is done when they are lost.
 
 use super::chunk::{Chunk, Side};
-use super::{Server, ServerAction, Waiting, fail};
+use super::{MOST_CHUNKS, Server, ServerAction, Waiting, fail};
 use crate::protocol::message::{Fault, Protocol};
 use crate::protocol::{Between, CacheEvent, ChunkId, DirectoryEvent, Process, ServerId};
 use crate::protocol::{Ticket, Version};
@@ -32,6 +32,11 @@ impl Server {
         homes.collect()
     }
 
+    /// Returns the version of a copy of a chunk of another home, if there is one.
+    pub fn copy(&self, chunk: ChunkId) -> Option<Version> {
+        self.chunks.get(&chunk)?.cache.version()
+    }
+
     /// Returns the home of a chunk that is cached here, if it is another server.
     pub fn home_of(&self, chunk: ChunkId) -> Option<Process> {
         match self.chunks.get(&chunk)?.side {
@@ -53,6 +58,9 @@ impl Server {
     pub(super) fn knows(&mut self, chunk: ChunkId) -> bool {
         if self.chunks.contains_key(&chunk) {
             return true;
+        }
+        if self.chunks.len() as u64 >= MOST_CHUNKS {
+            return false;
         }
         let home = self.servers.get(&chunk.home()).copied();
         let Some(home) = home.filter(|_| chunk.home() != self.id) else {
@@ -123,6 +131,7 @@ impl Server {
                         home.late.push_back(commit);
                         self.admit(chunk, actions);
                         self.take(chunk, actions);
+                        self.admit(chunk, actions);
                     }
                 }
             }
@@ -222,7 +231,7 @@ impl Server {
     }
 
     /// Returns how often copies of the chunks of a home have become void.
-    pub(super) fn term(&self, home: Process) -> u64 {
+    pub fn term(&self, home: Process) -> u64 {
         self.terms.get(&home).copied().unwrap_or(0)
     }
 
@@ -231,8 +240,12 @@ impl Server {
     pub(super) fn fence_server(&mut self, server: Process, actions: &mut Vec<ServerAction>) {
         let is_gone = !self.is_server(server);
         for chunk in self.chunks_of(server) {
-            if is_gone && let Some(home) = self.home(chunk) {
-                home.servers.remove(&server);
+            if let Some(home) = self.home(chunk) {
+                // It has to ask again, and nothing is pushed to it until then.
+                home.followers.remove(&server);
+                if is_gone {
+                    home.servers.remove(&server);
+                }
             }
             self.at_directory(chunk, DirectoryEvent::Lost { server }, actions);
         }

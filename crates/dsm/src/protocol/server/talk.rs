@@ -344,14 +344,14 @@ impl Server {
                     tag,
                     writer,
                 } => {
+                    if home.history.len() >= HISTORY {
+                        home.history.pop_front();
+                    }
                     home.history.push_back(Event {
                         version,
                         tag,
                         writer,
                     });
-                    if home.history.len() > HISTORY {
-                        home.history.pop_front();
-                    }
                     home.committed_by(to);
                     talk.has_committed = true;
                     talk.pushes = !home.followers.is_empty();

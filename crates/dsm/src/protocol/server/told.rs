@@ -5,6 +5,9 @@ use crate::protocol::meetings::Outcome;
 use crate::protocol::message::{Answer, Fault, LONGEST_NAME, Policy};
 use crate::protocol::{ChunkId, Process, Subscriber, SubscriptionId, Ticket, Version};
 
+/// The most bytes that a process brings to a meeting: all get those of all.
+const MOST_BROUGHT: usize = 256 << 10;
+
 impl Server {
     pub(super) fn meet(
         &mut self,
@@ -16,6 +19,11 @@ impl Server {
     ) {
         if name.is_empty() || name.len() > LONGEST_NAME {
             return fail(asker, Fault::BadName, actions);
+        }
+        if bytes.len() > MOST_BROUGHT {
+            let bytes = bytes.len() as u64;
+            let why = format!("a process brings at most {MOST_BROUGHT} bytes to a meeting");
+            return fail(asker, Fault::NoMemory { bytes, why }, actions);
         }
         if self.meetings.len() as u64 >= MOST_CHUNKS {
             return fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);

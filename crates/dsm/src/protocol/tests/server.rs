@@ -7,7 +7,8 @@ use crate::protocol::{
     Version,
 };
 
-const CHUNK: ChunkId = ChunkId(0);
+/// The first one of the first life of the agent.
+const CHUNK: ChunkId = ChunkId(1 << 32);
 const NEVER: u64 = 1 << 40;
 
 fn kind(name: &str) -> Kind {

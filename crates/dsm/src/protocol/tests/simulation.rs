@@ -198,6 +198,8 @@ struct Simulation {
     commits: BTreeMap<ChunkId, Vec<(Value, u64)>>,
     /// What was written under guards and drafts, in place, and what requests have brought.
     written: BTreeMap<GuardId, Value>,
+    /// What was sent with commits that are on their way to another home.
+    forwarded: BTreeMap<GuardId, Value>,
     arrived: BTreeMap<(Process, Ticket), Value>,
     open: BTreeMap<(usize, ChunkId), Version>,
     closing: BTreeSet<(usize, ChunkId)>,
@@ -241,6 +243,7 @@ impl Simulation {
             at_home: BTreeSet::new(),
             commits: BTreeMap::new(),
             written: BTreeMap::new(),
+            forwarded: BTreeMap::new(),
             arrived: BTreeMap::new(),
             open: BTreeMap::new(),
             closing: BTreeSet::new(),
@@ -273,7 +276,7 @@ impl Simulation {
                 protocol,
                 timeout: 0,
             };
-            let chunk = ChunkId(ServerId(at as u16).first_number() + (number / servers) as u64);
+            let chunk = ChunkId(ServerId(at as u16).first_number(1) + (number / servers) as u64);
             simulation.chunks.push(chunk);
             simulation.commits.insert(chunk, Vec::new());
             if protocol == Protocol::Update {
@@ -412,8 +415,11 @@ impl Simulation {
                 tag,
                 writer,
             } => {
-                let brought = sent.and_then(|asker| self.arrived.get(&asker));
-                let value = brought.or_else(|| self.written.get(&guard)).copied();
+                let brought = sent.and_then(|asker| self.arrived.remove(&asker));
+                if let Some(value) = brought {
+                    self.forwarded.insert(guard, value);
+                }
+                let value = brought.or_else(|| self.written.get(&guard).copied());
                 let value = value.expect("a commit has a content");
                 let message = Between::Commit {
                     chunk,
@@ -487,7 +493,10 @@ impl Simulation {
                 self.arrived.insert((to, ticket), self.value);
             }
             ServerAction::Adopt { chunk, guard, sent } => self.adopt(at, chunk, guard, sent),
-            ServerAction::Discard { guard, .. } => _ = self.written.remove(&guard),
+            ServerAction::Discard { guard, .. } => {
+                self.forwarded.remove(&guard);
+                self.written.remove(&guard);
+            }
             ServerAction::Tell { chunk, telling } => {
                 let last = telling.events.last().map(|event| event.version);
                 let present = self.present(chunk);
@@ -554,7 +563,10 @@ impl Simulation {
         guard: GuardId,
         sent: Option<(Process, Ticket)>,
     ) {
-        let brought = sent.and_then(|asker| self.arrived.remove(&asker));
+        let brought = match self.forwarded.remove(&guard) {
+            None => sent.and_then(|asker| self.arrived.remove(&asker)),
+            forwarded => forwarded,
+        };
         let value = brought.or_else(|| self.written.remove(&guard));
         let value = value.expect("a commit has a content");
         match home(chunk) == at {
@@ -752,7 +764,12 @@ impl Simulation {
         }
         self.value += 1;
         let value = self.value;
-        self.written.insert(guard, value);
+        // In place, or with the commit.
+        let data = self.random.is(50).then(Vec::new);
+        match &data {
+            Some(_) => _ = self.arrived.insert((me, ticket), value),
+            None => _ = self.written.insert(guard, value),
+        }
         self.clients[which]
             .asked
             .insert(ticket, Asked::Write(chunk, value));
@@ -766,7 +783,7 @@ impl Simulation {
             chunk,
             guard,
             tag: value,
-            data: None,
+            data,
             under,
         };
         self.ask(me, at, Some(ticket), commit);
