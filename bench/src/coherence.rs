@@ -60,6 +60,9 @@ fn guards(bytes: u64) -> Vec<Case> {
         us("commit"),
         us("event"),
         trips("event", 1.5),
+        // The writer is a server itself, and the home of what it writes.
+        us("event-own"),
+        trips("event-own", 1.5),
     ]
 }
 

@@ -4,8 +4,9 @@ use super::Unit;
 use crate::control::Command;
 use anyhow::{Result, bail, ensure};
 use samite::Match;
-use samite::dsm::{Chunk, Dsm, Policy, Version};
+use samite::dsm::{Chunk, Dsm, Policy, Topology, Version};
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The tag of the messages of a round trip.
@@ -17,13 +18,16 @@ impl Unit {
         let (kind, of) = (command.word(1), command.word(2));
         let bytes = command.number(3)?;
         let (iters, warmup) = (command.number(4)?, command.number(5)?);
-        let dsm = Dsm::join(&self.fabric)?;
-        let chunk = |rank: usize| dsm.alloc::<u8>(&format!("{bytes} bytes of {rank}"), bytes);
+        let dsm = match kind {
+            "event-own" => self.hosted()?.clone(),
+            _ => Dsm::join(&self.fabric)?,
+        };
+        let chunk = |rank: usize| dsm.alloc::<u8>(&format!("{rank} has {bytes} bytes"), bytes);
         let chunks = [chunk(0)?, chunk(1)?];
-        self.once(kind, &chunks, warmup)?;
-        self.fabric.barrier(&self.members)?;
-        let took = self.once(kind, &chunks, iters)?;
-        self.fabric.barrier(&self.members)?;
+        self.once(&dsm, kind, &chunks, warmup)?;
+        self.meet_serving(&dsm)?;
+        let took = self.once(&dsm, kind, &chunks, iters)?;
+        self.meet_serving(&dsm)?;
         let answer = match of {
             "seconds" => took.as_secs_f64(),
             "trips" => took.as_secs_f64() / self.trips(iters)?.as_secs_f64() * iters as f64,
@@ -37,12 +41,35 @@ impl Unit {
         Ok(Some(answer))
     }
 
+    /// Joins with a topology in which each rank is the home of the chunks that it writes.
+    fn hosted(&self) -> Result<&Dsm> {
+        if let Some(dsm) = self.hosted.get() {
+            return Ok(dsm);
+        }
+        let program = &self.fabric.identity().program;
+        let mut topology = "[[server]]\nname = \"agent\"\n".to_owned();
+        for rank in 0..self.members.len() {
+            topology += &format!(
+                "[[server]]\nname = \"{rank}\"\nprogram = {program:?}\nrank = {rank}\n\
+                 [[chunk]]\nname = \"{rank} has*\"\nhome = \"{rank}\"\n"
+            );
+        }
+        let topology = Arc::new(Topology::parse(&topology)?);
+        let dsm = Dsm::join_with(&self.fabric, topology)?;
+        Ok(self.hosted.get_or_init(|| dsm))
+    }
+
+    /// Waits for the other ranks, and serves their requests meanwhile.
+    fn meet_serving(&self, dsm: &Dsm) -> Result<()> {
+        Ok(dsm.barrier("all ranks", self.members.len() as u64)?)
+    }
+
     /// Returns how long rank 0 takes for that many operations.
-    fn once(&self, kind: &str, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
+    fn once(&self, dsm: &Dsm, kind: &str, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
         let chunk = &chunks[0];
         let content = |tag: u64| vec![(tag % 256) as u8; chunk.len() as usize];
-        if kind == "event" {
-            return self.events(chunks, iters);
+        if kind.starts_with("event") {
+            return self.events(dsm, chunks, iters);
         }
         let mut took = Duration::ZERO;
         if self.rank != 0 {
@@ -84,7 +111,7 @@ impl Unit {
 
     /// Each rank commits to its chunk when it hears of a commit to the other's. Returns the time
     /// from a commit to its event.
-    fn events(&self, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
+    fn events(&self, dsm: &Dsm, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
         let (own, other) = (&chunks[self.rank], &chunks[1 - self.rank]);
         let present = |chunk: &Chunk<u8>| Ok::<Version, anyhow::Error>(chunk.snapshot()?.version());
         own.put(&vec![0_u8; own.len() as usize], 0)?;
@@ -94,9 +121,9 @@ impl Unit {
             let byte = draft[0];
             draft.put(byte.into())
         };
-        self.fabric.barrier(&self.members)?;
+        self.meet_serving(dsm)?;
         let mut events = other.subscribe(Policy::Every, present(other)?)?;
-        self.fabric.barrier(&self.members)?;
+        self.meet_serving(dsm)?;
         let begin = Instant::now();
         for _ in 0..iters {
             if self.rank == 0 {

@@ -27,6 +27,7 @@ pub use recovery::run_holder;
 
 use crate::control::{Command, Control, pin};
 use anyhow::{Result, ensure};
+use samite::dsm::Dsm;
 use samite::pgas::{Pgas, Team};
 use samite::{Fabric, Match, PeerId};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -66,6 +67,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         held: RefCell::default(),
         streams: Cell::new(0),
         past: RefCell::default(),
+        hosted: OnceCell::new(),
         programs,
     };
     unit.obey(&mut control)
@@ -81,6 +83,8 @@ struct Unit {
     /// Number of streams so far.
     streams: Cell<u64>,
     past: RefCell<video::Past>,
+    /// Chunks of which the ranks themselves are the homes.
+    hosted: OnceCell<Dsm>,
     programs: Programs,
 }
 
@@ -206,6 +210,7 @@ mod tests {
             held: RefCell::default(),
             streams: Cell::new(0),
             past: RefCell::default(),
+            hosted: OnceCell::new(),
             programs: Programs {
                 is,
                 has_lammps: || false,

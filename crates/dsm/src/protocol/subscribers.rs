@@ -98,16 +98,13 @@ impl Subscribers {
         all.collect()
     }
 
-    /// No longer lets anybody wait for the subscribers of a process. Returns them.
-    pub fn fence(&mut self, process: Process) -> Vec<Subscriber> {
-        let of_process = self.0.iter_mut().filter(|((of, _), _)| *of == process);
-        let fenced = of_process.map(|(who, state)| {
-            if let Policy::Lossless { .. } = state.policy {
+    /// No longer lets anybody wait for the subscribers of a process.
+    pub fn fence(&mut self, process: Process) {
+        for ((of, _), state) in &mut self.0 {
+            if *of == process && matches!(state.policy, Policy::Lossless { .. }) {
                 state.policy = Policy::Every;
             }
-            *who
-        });
-        fenced.collect()
+        }
     }
 
     /// Returns how many commits may follow before a lossless subscriber is at its mark.

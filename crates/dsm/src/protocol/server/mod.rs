@@ -209,10 +209,7 @@ impl Server {
                 self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
                     if let Some(home) = self.home(chunk) {
-                        // What it was told of and does not take is not kept for it.
-                        for who in home.subscribers.fence(client) {
-                            actions.push(ServerAction::Took { who, version: None });
-                        }
+                        home.subscribers.fence(client);
                     }
                     self.at_cache(chunk, CacheEvent::Fence { client }, &mut actions);
                 }
