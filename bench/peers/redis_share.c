@@ -331,7 +331,7 @@ static double trips(long count, long warmup)
 
 static double run(const struct command *k)
 {
-    if (!strcmp(k->kind, "ping-pong"))
+    if (!strncmp(k->kind, "ping-pong", strlen("ping-pong")))
         return trips(k->iters, k->warmup);
     if (!strcmp(k->kind, "one-writer") || !strcmp(k->kind, "cached"))
         return one_writer(!strcmp(k->kind, "cached"));
@@ -342,13 +342,14 @@ static double run(const struct command *k)
 
 static int is_known(const struct command *k)
 {
-    static const char *kinds[] = { "one-writer", "cached", "partitioned", "pipelined" };
+    static const char *kinds[] = { "one-writer", "cached", "partitioned", "partitioned-own",
+                                   "pipelined" };
     if (strcmp(k->name, "share") || k->bytes < (long)sizeof(uint64_t))
         return 0;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (!strcmp(k->kind, kinds[i]))
             return 1;
-    return !strcmp(k->kind, "ping-pong") && ranks == 2;
+    return !strncmp(k->kind, "ping-pong", strlen("ping-pong")) && ranks == 2;
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,9 @@
 //! reader looks at all of them. `share/one-writer-cached` has the same figure of ours beside that
 //! of Redis with client-side caching: its reads may return a value that was replaced long ago,
 //! which no guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on
-//! the way; our updates are acknowledged one by one, also there.
+//! the way; our updates are acknowledged one by one, also there. In `…-own`, the processes are
+//! servers themselves: the home of a value is a process that writes it; Redis does the same as
+//! without.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, size};
@@ -24,7 +26,12 @@ const KILLED: u64 = 5;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = SIZES.into_iter().flat_map(guards).collect();
-    cases.extend(SHARED.map(ping_pong));
+    let kinds = ["ping-pong", "ping-pong-own"];
+    cases.extend(
+        kinds
+            .iter()
+            .flat_map(|kind| SHARED.map(|bytes| ping_pong(kind, bytes))),
+    );
     cases.extend(["node", "nodes"].map(recovery));
     cases.extend(SHARED.into_iter().flat_map(shared));
     cases
@@ -67,16 +74,16 @@ fn guards(bytes: u64) -> Vec<Case> {
 }
 
 /// Two processes write a value in turn; the figure is the time of one write.
-fn ping_pong(bytes: u64) -> Case {
+fn ping_pong(kind: &str, bytes: u64) -> Case {
     let measure = Measure::new(
-        format!("share/ping-pong/{}", size(bytes)),
-        format!("share ping-pong {bytes}"),
+        format!("share/{kind}/{}", size(bytes)),
+        format!("share {kind} {bytes}"),
         Figure::us(2.0),
     );
     Case::of(measure).bar(Bar::ratio(10.0))
 }
 
-fn shared(bytes: u64) -> [Case; 4] {
+fn shared(bytes: u64) -> [Case; 5] {
     let case = |name: &str, measure: Measure, bar: Bar| Case {
         name: format!("share/{name}/{}", size(bytes)),
         ranks: SHARERS,
@@ -96,6 +103,11 @@ fn shared(bytes: u64) -> [Case; 4] {
         case("one-writer", read("one-writer"), Bar::ratio(10.0)),
         case("one-writer-cached", read("cached"), Bar::default()),
         case("partitioned", update("partitioned"), Bar::ratio(10.0)),
+        case(
+            "partitioned-own",
+            update("partitioned-own"),
+            Bar::ratio(10.0),
+        ),
         case("partitioned-pipelined", update("pipelined"), Bar::default()),
     ]
 }

@@ -42,7 +42,7 @@ impl Unit {
     }
 
     /// Joins with a topology in which each rank is the home of the chunks that it writes.
-    fn hosted(&self) -> Result<&Dsm> {
+    pub(super) fn hosted(&self) -> Result<&Dsm> {
         if let Some(dsm) = self.hosted.get() {
             return Ok(dsm);
         }
@@ -60,7 +60,7 @@ impl Unit {
     }
 
     /// Waits for the other ranks, and serves their requests meanwhile.
-    fn meet_serving(&self, dsm: &Dsm) -> Result<()> {
+    pub(super) fn meet_serving(&self, dsm: &Dsm) -> Result<()> {
         Ok(dsm.barrier("all ranks", self.members.len() as u64)?)
     }
 

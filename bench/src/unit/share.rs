@@ -24,19 +24,34 @@ impl Unit {
         let bytes = command.number(2)?;
         let (iters, warmup) = (command.number(3)?, command.number(4)?);
         ensure!(bytes >= WORD as u64, "a value has at least {WORD} bytes");
-        let dsm = Dsm::join(&self.fabric)?;
+        let dsm = match command.word(1).ends_with("-own") {
+            true => self.hosted()?.clone(),
+            false => Dsm::join(&self.fabric)?,
+        };
         let chunk = |of: &str| dsm.alloc::<u8>(&format!("{bytes} bytes of {of}"), bytes);
+        // Where ranks are homes, by their beginning.
+        let own = |rank: usize| dsm.alloc::<u8>(&format!("{rank} has a value of {bytes}"), bytes);
         match command.word(1) {
             "one-writer" | "cached" => self.one_writer(&chunk("the writer")?).map(Some),
             "ping-pong" if self.members.len() == 2 => {
                 let chunk = chunk("both")?;
-                self.in_turn(&chunk, warmup)?;
-                self.in_turn(&chunk, iters).map(Some)
+                self.in_turn(&dsm, &chunk, warmup)?;
+                self.in_turn(&dsm, &chunk, iters).map(Some)
+            }
+            "ping-pong-own" if self.members.len() == 2 => {
+                let chunk = own(0)?;
+                self.in_turn(&dsm, &chunk, warmup)?;
+                self.in_turn(&dsm, &chunk, iters).map(Some)
+            }
+            "partitioned-own" => {
+                let chunk = own(self.rank)?;
+                self.partitioned(&dsm, &chunk, warmup)?;
+                self.partitioned(&dsm, &chunk, iters).map(Some)
             }
             "partitioned" | "pipelined" => {
                 let chunk = chunk(&self.rank.to_string())?;
-                self.partitioned(&chunk, warmup)?;
-                self.partitioned(&chunk, iters).map(Some)
+                self.partitioned(&dsm, &chunk, warmup)?;
+                self.partitioned(&dsm, &chunk, iters).map(Some)
             }
             _ => Ok(None),
         }
@@ -75,11 +90,11 @@ impl Unit {
     }
 
     /// Both ranks write the chunk in turn, so often each.
-    fn in_turn(&self, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
-        self.fabric.barrier(&self.members)?;
+    fn in_turn(&self, dsm: &Dsm, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
+        self.meet_serving(dsm)?;
         let present = chunk.snapshot()?.version();
         let mut versions = chunk.subscribe_with_content(Policy::Latest, present)?;
-        self.fabric.barrier(&self.members)?;
+        self.meet_serving(dsm)?;
         let begin = Instant::now();
         for number in 0..2 * count {
             if number % 2 == self.rank as u64 {
@@ -98,17 +113,19 @@ impl Unit {
                 }
             }
         }
-        Ok(begin.elapsed().as_secs_f64())
+        let seconds = begin.elapsed().as_secs_f64();
+        self.meet_serving(dsm)?;
+        Ok(seconds)
     }
 
     /// Each rank writes a chunk of its own so often.
-    fn partitioned(&self, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
-        self.fabric.barrier(&self.members)?;
+    fn partitioned(&self, dsm: &Dsm, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
+        self.meet_serving(dsm)?;
         let begin = Instant::now();
         for number in 0..count {
             write(chunk, number)?;
         }
-        self.fabric.barrier(&self.members)?;
+        self.meet_serving(dsm)?;
         let seconds = begin.elapsed().as_secs_f64();
         let last = count.saturating_sub(1);
         let is_last = count == 0 || number_of(&chunk.snapshot()?)? == last;
