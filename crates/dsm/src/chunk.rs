@@ -751,8 +751,8 @@ impl<T: Elem> Chunk<T> {
         self.given(server, &request, words, deadline)
     }
 
-    /// Asks for a guard. `words`: what it is for, and what is waited for. Returns `None` if the home
-    /// has to be asked.
+    /// Asks for a guard. `words`: what it is for, and what is waited for. Returns `None` if the
+    /// home has to be asked.
     fn given(
         &self,
         server: ServerId,

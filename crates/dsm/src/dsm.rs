@@ -27,9 +27,9 @@ impl Dsm {
     }
 
     /// As [`Dsm::join`], with a topology, which is the same in all processes. A unit that is one of
-    /// its servers serves while it calls or waits: what the chunks of which it is the home are asked
-    /// for waits otherwise. They end with it. One that does not call for two seconds may lose guards
-    /// of the chunks of other homes ([`Error::Fenced`]).
+    /// its servers serves while it calls or waits: requests for the chunks of which it is the home
+    /// wait otherwise. These chunks end with it. One that does not call for two seconds may lose
+    /// guards of the chunks of other homes ([`Error::Fenced`]).
     ///
     /// # Errors
     /// As [`Dsm::join`].

@@ -13,8 +13,8 @@
 //! ```
 //! They are notes, and those of two servers arrive in the order in which they were sent. When the
 //! lease of a server is over, its copies of the chunks of that home are void, and another *term*
-//! begins: [`Between::Void`]. What the home sends before it hears of that is ignored, except the fate
-//! of a commit.
+//! begins: [`Between::Void`]. What the home sends before it hears of that is ignored, except the
+//! fate of a commit.
 
 use super::{Access, ChunkId, Content, Process, Version};
 use serde::{Deserialize, Serialize};
@@ -36,8 +36,8 @@ pub enum Between {
         /// Whether I keep a copy for reading.
         keeps: bool,
     },
-    /// My copies of your chunks are void, and so is all that you have sent me before you hear of it,
-    /// except the fate of a commit.
+    /// My copies of your chunks are void, and so is all that you have sent me before you hear of
+    /// it, except the fate of a commit.
     Void {
         /// How often that has happened.
         term: u64,

@@ -1,8 +1,8 @@
 //! Other servers: what is said to them and heard of them, the content of their chunks, and leases.
 //!
 //! The content of a grant, or of a commit, lies in memory of the server that sends the message.
-//! Where that is mapped here, a copy stays there: clients map it, too. Otherwise it is fetched; what
-//! is said about the chunk meanwhile waits.
+//! Where that is mapped here, a copy stays there: clients map it, too. Otherwise it is fetched;
+//! what that server says about the chunk meanwhile waits.
 //!
 //! Copies of the chunks of a home are valid for a [`LEASE`] after a message that the home has
 //! answered was sent. The home takes a chunk back from a server that it has not heard of for

@@ -244,8 +244,8 @@ fn apart(dsm: &Dsm, rank: u32) -> Outcome {
 
 everywhere!(a_chunk_may_stay_at_its_home, runs(apart));
 
-/// Clients 0 and 2, which use different servers, write in turn: after a while both are served at the
-/// home.
+/// Clients 0 and 2, which use different servers, write in turn: after a while both are served at
+/// the home.
 fn alternate(dsm: &Dsm, rank: u32) -> Outcome {
     let chunk = dsm.alloc::<u64>("gateway bounces", 1)?;
     let write = |rounds: std::ops::Range<u32>| -> Outcome {
@@ -538,7 +538,7 @@ const OF_CLIENTS: &str = r#"
     home = "gateway"
 "#;
 
-/// As [`runs`], where clients are servers. They stay until the last one has nothing to do with them.
+/// As [`runs`], where clients are servers. They stay until nobody has anything to do with them.
 fn hosts(body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
     move |name, mask| {
         let units = programs(&[("client", 4)]).services(vec![STARTER]);
