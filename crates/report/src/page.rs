@@ -353,7 +353,8 @@ mod tests {
         let html = report(points.collect());
         assert!(html.contains("Laplace &lt;b&gt;") && html.contains("data:image/png;base64,"));
         assert!(html.contains("unit 1") && html.contains("class=\"failed\""));
-        assert_eq!(html.matches("<figcaption>").count(), 3);
+        // The field, two diagrams and a bar chart.
+        assert_eq!(html.matches("<figcaption>").count(), 4);
         assert!(html.matches("<polyline").count() >= 2);
         assert!(html.contains("25 of 100 rows.") && html.contains("<td>99</td>"));
         for outside in ["http://", "https://", "<script", "<link"] {
