@@ -11,6 +11,10 @@ use std::time::Instant;
 /// Frames on the way.
 const SLOTS: usize = 2;
 
+/// More frames than there are buffers: of each slot, both ways, as many as are told of and not
+/// taken, and one that is written.
+const BUFFERS: u64 = 4 * SLOTS as u64 * 5;
+
 /// The bytes of a frame's number, at its beginning.
 const NUMBER: usize = 8;
 
@@ -44,7 +48,9 @@ impl Unit {
         let dsm = Dsm::join(&self.fabric)?;
         let mut end = self.end(&dsm, bytes)?;
         let frame: Vec<u8> = (0..bytes).map(|at| (at * 7 % 251) as u8).collect();
-        self.through(&mut end, &frame, warmup, from)?;
+        // The buffers of all versions that may be on the way are allocated before the clock starts,
+        // as those of the peers are: a machine may need milliseconds for the pages of each.
+        self.through(&mut end, &frame, warmup.max(BUFFERS), from)?;
         self.fabric.barrier(&self.members)?;
         let begin = Instant::now();
         self.through(&mut end, &frame, iters, from)?;

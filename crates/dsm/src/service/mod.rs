@@ -721,9 +721,8 @@ impl ChunkService {
             }
             self.check_closing();
         }
-        let now = self.fabric.now();
         for server in self.server.blocking_servers() {
-            if self.others.lease_of(server, now).is_zero() {
+            if self.others.lease_of(server, self.fabric.now()).is_zero() {
                 self.not_fetched_from(server);
                 tracing::warn!(%server, "a server that does not answer loses its copies");
                 self.on_event(ServerEvent::FenceServer(server));
@@ -814,10 +813,9 @@ impl agent::Service for ChunkService {
         let due = due.unwrap_or(Duration::MAX);
         let is_blocked = self.server.blockers().next().is_some();
         let due = if is_blocked { due.min(LOOK) } else { due };
-        let now = self.fabric.now();
-        let due = due.min(self.others.next(now));
+        let due = due.min(self.others.next(|| self.fabric.now()));
         let servers = self.server.blocking_servers().into_iter();
-        let leases = servers.map(|server| self.others.lease_of(server, now));
+        let leases = servers.map(|server| self.others.lease_of(server, self.fabric.now()));
         let due = leases.min().map_or(due, |lease| due.min(lease));
         let due = match self.memory.has_surplus() {
             true => due.min(TIDY),

@@ -113,13 +113,16 @@ impl Others {
     }
 
     /// Returns when there is something to do, at the latest.
-    pub(super) fn next(&self, now: Duration) -> Duration {
+    pub(super) fn next(&self, now: impl FnOnce() -> Duration) -> Duration {
+        if self.fetching.is_empty() && self.valid.is_empty() {
+            return Duration::MAX;
+        }
+        let now = now();
         let fetches = self.fetching.values();
         let since = fetches.map(|fetching| now.saturating_sub(fetching.since));
         match since.max() {
             Some(since) if since < AT_ONCE => Duration::ZERO,
             Some(_) => FETCH,
-            None if self.valid.is_empty() => Duration::MAX,
             None => RENEW,
         }
     }
@@ -482,6 +485,9 @@ impl ChunkService {
     /// Ends copies that may not be valid any more, before anything else is handled; and renews
     /// leases.
     pub(super) fn keep_leases(&mut self) {
+        if self.others.valid.is_empty() {
+            return; // Before it looks at the clock: this is part of each request.
+        }
         let now = self.fabric.now();
         let over = self.others.valid.extract_if(.., |_, until| *until <= now);
         let over: Vec<Process> = over.map(|(home, _)| home).collect();
@@ -489,7 +495,7 @@ impl ChunkService {
             tracing::warn!(%home, "a server of chunks does not answer: copies of its chunks are void");
             self.on_event(ServerEvent::Void(home));
         }
-        if now.saturating_sub(self.others.renewed) < RENEW || self.others.valid.is_empty() {
+        if now.saturating_sub(self.others.renewed) < RENEW {
             return;
         }
         self.others.renewed = now;
