@@ -198,7 +198,7 @@ impl ChunkService {
                 },
                 Some(ticket),
             ) => {
-                let word = match self.server.enrolls(chunk) {
+                let word = match self.server.knows(chunk) {
                     true => self.words.enroll(from, chunk, (segment, offset)),
                     false => None,
                 };

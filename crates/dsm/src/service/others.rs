@@ -469,8 +469,7 @@ impl ChunkService {
             return;
         }
         let idle = self.server.idle_copies();
-        let idle =
-            idle.filter_map(|(chunk, _)| Some((self.others.copies.get(&chunk)?.used, chunk)));
+        let idle = idle.filter_map(|chunk| Some((self.others.copies.get(&chunk)?.used, chunk)));
         let mut idle: Vec<_> = idle.collect();
         idle.sort_unstable();
         for (_, chunk) in idle {

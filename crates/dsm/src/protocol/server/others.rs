@@ -54,8 +54,8 @@ impl Server {
     }
 
     /// Returns true if there is such a chunk. One of another home that is known is cached from now
-    /// on.
-    pub(super) fn knows(&mut self, chunk: ChunkId) -> bool {
+    /// on, so that clients can enroll before it is granted.
+    pub fn knows(&mut self, chunk: ChunkId) -> bool {
         if self.chunks.contains_key(&chunk) {
             return true;
         }
@@ -68,11 +68,6 @@ impl Server {
         };
         self.chunks.insert(chunk, Chunk::copy_of(home));
         true
-    }
-
-    /// Caches a chunk of another home, so that clients can enroll before it is granted.
-    pub fn enrolls(&mut self, chunk: ChunkId) -> bool {
-        self.knows(chunk)
     }
 
     /// Pushes each version of a chunk to a server, because a client of it wants that.
@@ -221,13 +216,18 @@ impl Server {
         *term += 1;
         let message = Between::Void { term: *term };
         actions.push(ServerAction::Send { to: home, message });
-        let copies = self.chunks.iter();
-        let of_home = |chunk: &Chunk| matches!(chunk.side, Side::Copy { home: of } if of == home);
-        let copies = copies.filter(|(_, chunk)| of_home(chunk));
-        let copies: Vec<ChunkId> = copies.map(|(id, _)| *id).collect();
-        for chunk in copies {
+        for chunk in self.copies_of(home) {
             self.void(chunk, actions);
         }
+    }
+
+    /// Returns the chunks of a home that are cached here.
+    fn copies_of(&self, home: Process) -> Vec<ChunkId> {
+        let all = self.chunks.iter();
+        let is_its = |chunk: &Chunk| matches!(chunk.side, Side::Copy { home: of } if of == home);
+        all.filter(|(_, chunk)| is_its(chunk))
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Returns how often copies of the chunks of a home have become void.
@@ -270,13 +270,8 @@ impl Server {
             let from = server;
             actions.push(ServerAction::DropFrom { from, chunk });
         }
-        let copies = self.chunks.iter();
-        let copies =
-            copies.filter(|(_, of)| matches!(of.side, Side::Copy { home } if home == server));
-        let copies: Vec<_> = copies
-            .map(|(id, of)| (*id, of.cache.version().unwrap_or_default()))
-            .collect();
-        for (chunk, last) in copies {
+        for chunk in self.copies_of(server) {
+            let last = self.copy(chunk).unwrap_or_default();
             self.remove(chunk, &Fault::Lost { last }, actions);
         }
     }
@@ -310,15 +305,13 @@ impl Server {
         self.void(chunk, actions);
     }
 
-    /// Returns the chunks of other homes of which there is a copy that nobody uses, with their
-    /// versions.
-    pub fn idle_copies(&self) -> impl Iterator<Item = (ChunkId, Version)> {
-        let copies = self.chunks.iter();
-        let copies = copies.filter(|(_, chunk)| chunk.home().is_none());
-        copies.filter_map(|(id, chunk)| {
-            let version = chunk.cache.version()?;
-            let is_idle = chunk.cache.holders().next().is_none() && chunk.cache.waiting() == 0;
-            is_idle.then_some((*id, version))
-        })
+    /// Returns the chunks of other homes of which there is a copy that nobody uses.
+    pub fn idle_copies(&self) -> impl Iterator<Item = ChunkId> {
+        let is_idle = |chunk: &Chunk| {
+            let has_copy = chunk.home().is_none() && chunk.cache.version().is_some();
+            has_copy && chunk.cache.holders().next().is_none() && chunk.cache.waiting() == 0
+        };
+        let idle = self.chunks.iter().filter(move |(_, chunk)| is_idle(chunk));
+        idle.map(|(id, _)| *id)
     }
 }

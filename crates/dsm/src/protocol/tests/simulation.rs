@@ -1225,7 +1225,7 @@ impl Simulation {
         }
         if has_faults && self.random.is(3) {
             let idle: Vec<_> = self.servers[at].idle_copies().collect();
-            if let Some((chunk, _)) = self.random.of(&idle) {
+            if let Some(chunk) = self.random.of(&idle) {
                 self.event(at, ServerEvent::Evict(chunk));
             }
         }
