@@ -143,7 +143,9 @@ fn answer(request: Request, shown: &Shown) {
         }
         (Method::Get, "/frame.png") => {
             shown.is_wanted.store(true, Ordering::Relaxed);
-            match encode(&shown.picture.lock()) {
+            // The lock ends before the picture is sent: a browser may take it slowly, or never.
+            let png = encode(&shown.picture.lock());
+            match png {
                 Some(png) => respond(request, "image/png", png),
                 None => request.respond(Response::empty(204)),
             }

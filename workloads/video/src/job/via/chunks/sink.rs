@@ -15,6 +15,9 @@ pub(in super::super) struct FromWorkers {
     deadline: Duration,
     /// Which frames have come: one that a lost worker had may come twice.
     came: Came,
+    /// How many there are, once that is known: it may be heard before the last results are, which
+    /// other servers may tell of.
+    frames: Option<u64>,
 }
 
 impl FromWorkers {
@@ -36,6 +39,7 @@ impl FromWorkers {
             results,
             deadline: fabric.deadline(),
             came: Came::default(),
+            frames: None,
         })
     }
 }
@@ -46,13 +50,17 @@ impl super::super::FromWorkers for FromWorkers {
     }
 
     fn next(&mut self) -> Result<Option<Processed>> {
-        loop {
+        while self.frames != Some(self.came.count()) {
             let slot = next_of(&mut self.results, self.deadline)?;
-            let received = self.came.count();
             if slot + 1 == self.results.len() {
-                let tag = self.results[slot].next_event()?.tag;
-                let what = || Error::Unexpected(format!("{tag:#x} after {received} frames"));
-                return (tag == END | received).then_some(None).ok_or_else(what);
+                let (tag, received) = (self.results[slot].next_event()?.tag, self.came.count());
+                let frames = tag ^ END;
+                if tag & END == 0 || frames < received {
+                    let what = format!("{tag:#x} after {received} frames");
+                    return Err(Error::Unexpected(what));
+                }
+                self.frames = Some(frames);
+                continue;
             }
             let snapshot = self.results[slot].next_version()?;
             if !self.came.add(snapshot.tag()) {
@@ -64,6 +72,7 @@ impl super::super::FromWorkers for FromWorkers {
                 pixels: Pixels::Chunk(snapshot),
             }));
         }
+        Ok(None)
     }
 
     fn messages(&self) -> Result<u64> {
