@@ -8,8 +8,7 @@
 //! of Redis with client-side caching: its reads may return a value that was replaced long ago,
 //! which no guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on
 //! the way; our updates are acknowledged one by one, also there. In `…-own`, the processes are
-//! servers themselves: the home of a value is a process that writes it; Redis does the same as
-//! without.
+//! servers themselves: the home of a value is a process that writes it; Redis runs its usual case.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, size};
@@ -19,6 +18,8 @@ use std::time::Duration;
 const SIZES: [u64; 2] = [64, 1 << 20];
 /// Bytes of shared values.
 const SHARED: [u64; 3] = [64, 64 << 10, 1 << 20];
+/// Operations, and as many round trips, of which a repeat has the quotient.
+const TRIPS: u64 = 2000;
 /// Processes that share values: one of them writes, or each writes its own.
 const SHARERS: u32 = 4;
 /// Processes that are killed in a repeat.
@@ -39,23 +40,24 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn guards(bytes: u64) -> Vec<Case> {
     let name = |what: &str| format!("{what}/{}", size(bytes));
-    let command = |kind: &str, of: &str| format!("chunk {kind} {of} {bytes}");
+    let command = |kind: &str| format!("chunk {kind} seconds {bytes}");
     let us = |kind: &str| {
         Case::of(Measure::new(
             name(kind),
-            command(kind, "seconds"),
+            command(kind),
             Figure::us(1.0),
         ))
     };
     let trips = |kind: &str, most: f64| {
         let figure = Figure::lower("round trips", 1.0);
         let name = name(&format!("{kind}/trips"));
-        let measure = Measure::new(name, command(kind, "trips"), figure);
-        Case::of(measure).bar(Bar::at_most(most))
+        let command = format!("chunk {kind} trips {bytes} {TRIPS} {}", TRIPS / 10);
+        let measure = Measure::new(name, command, figure);
+        Case::of(measure.at_pace(Pace::Whole)).bar(Bar::at_most(most))
     };
     let hit = Measure::new(
         name("acquire/hit"),
-        command("hit", "seconds"),
+        command("hit"),
         Figure::ns(1.0),
     );
     vec![

@@ -1,4 +1,5 @@
-//! Guards, commits and events of chunks. Rank 0 measures; rank 1 answers its commits.
+//! Guards, commits and events of chunks. Rank 0 measures; rank 1 writes the versions that it misses,
+//! reads those that it writes next, and answers its commits.
 
 use super::Unit;
 use crate::control::Command;
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The tag of the messages of a round trip.
 const TRIP: u64 = 13;
+/// The tag of the messages that hand the turn over.
+const TURN: u64 = 14;
 
 impl Unit {
     /// Runs `chunk KIND OF BYTES ITERS WARMUP`.
@@ -30,7 +33,10 @@ impl Unit {
         self.meet_serving(&dsm)?;
         let answer = match of {
             "seconds" => took.as_secs_f64(),
-            "trips" => took.as_secs_f64() / self.trips(iters)?.as_secs_f64() * iters as f64,
+            "trips" => {
+                self.trips(warmup)?;
+                took.as_secs_f64() / self.trips(iters)?.as_secs_f64()
+            }
             _ => return Ok(None),
         };
         let own = chunks[self.rank].snapshot()?;
@@ -68,33 +74,33 @@ impl Unit {
     fn once(&self, dsm: &Dsm, kind: &str, chunks: &[Chunk<u8>; 2], iters: u64) -> Result<Duration> {
         let chunk = &chunks[0];
         let content = |tag: u64| vec![(tag % 256) as u8; chunk.len() as usize];
-        if kind.starts_with("event") {
-            return self.events(dsm, chunks, iters);
-        }
-        let mut took = Duration::ZERO;
-        if self.rank != 0 {
-            return Ok(took);
-        }
         let first = content(1);
+        match kind {
+            "event" | "event-own" => return self.events(dsm, chunks, iters),
+            // The first read of a version that another process has committed.
+            "miss" => {
+                let write = || Ok(drop(chunk.put(&first, 1)?));
+                return self.after_the_other(iters, write, || Ok(drop(black_box(chunk.read()?))));
+            }
+            // A guard to write what another process may read without asking.
+            "upgrade" => {
+                if self.rank == 0 {
+                    chunk.put(&first, 1)?;
+                }
+                let read = || Ok(drop(black_box(chunk.read()?)));
+                return self.after_the_other(iters, read, || Ok(drop(chunk.write()?)));
+            }
+            _ => {}
+        }
+        if self.rank != 0 {
+            return Ok(Duration::ZERO);
+        }
         chunk.put(&first, 1)?;
         drop(chunk.read()?);
         let begin = Instant::now();
         for _ in 0..iters {
             match kind {
                 "hit" => _ = black_box(chunk.read()?[0]),
-                // The first read of a version.
-                "miss" => {
-                    chunk.put(&first, 1)?;
-                    let begin = Instant::now();
-                    drop(black_box(chunk.read()?));
-                    took += begin.elapsed();
-                }
-                "upgrade" => {
-                    let begin = Instant::now();
-                    let guard = chunk.write()?;
-                    took += begin.elapsed();
-                    drop(guard);
-                }
                 "commit" => {
                     let mut guard = chunk.write()?;
                     guard.copy_from_slice(&first);
@@ -103,10 +109,35 @@ impl Unit {
                 _ => bail!("there is no guard called {kind}"),
             }
         }
-        Ok(match kind {
-            "hit" | "commit" => begin.elapsed(),
-            _ => took,
-        })
+        Ok(begin.elapsed())
+    }
+
+    /// Rank 1 does `before`, then rank 0 does `this`, and so on. Returns how long rank 0 takes.
+    fn after_the_other(
+        &self,
+        iters: u64,
+        before: impl Fn() -> Result<()>,
+        this: impl Fn() -> Result<()>,
+    ) -> Result<Duration> {
+        let other = self.members[1 - self.rank];
+        let mut took = Duration::ZERO;
+        for _ in 0..iters {
+            match self.rank {
+                0 => {
+                    self.fabric.recv(Match::from(other, TURN), &mut [])?;
+                    let begin = Instant::now();
+                    this()?;
+                    took += begin.elapsed();
+                    self.fabric.send(other, TURN, &[])?;
+                }
+                _ => {
+                    before()?;
+                    self.fabric.send(other, TURN, &[])?;
+                    self.fabric.recv(Match::from(other, TURN), &mut [])?;
+                }
+            }
+        }
+        Ok(took)
     }
 
     /// Each rank commits to its chunk when it hears of a commit to the other's. Returns the time
@@ -122,14 +153,20 @@ impl Unit {
             draft.put(byte.into())
         };
         self.meet_serving(dsm)?;
-        let mut events = other.subscribe(Policy::Every, present(other)?)?;
+        let mut last = present(other)?;
+        let mut events = other.subscribe(Policy::Every, last)?;
         self.meet_serving(dsm)?;
         let begin = Instant::now();
         for _ in 0..iters {
             if self.rank == 0 {
                 put()?;
             }
-            events.next_event()?;
+            let event = events.next_event()?;
+            ensure!(
+                event.version == last.next(),
+                "an event is missing, or came twice"
+            );
+            last = event.version;
             if self.rank == 1 {
                 put()?;
             }
