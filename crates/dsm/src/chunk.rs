@@ -1,7 +1,6 @@
 //! A chunk, and the ways to get at its content.
 
 use crate::client::{Client, OwnGuards, millis};
-use crate::clock;
 use crate::error::{Error, Result};
 use crate::guard::{
     Buffer, Committed, Content, Draft, Guard, Held, ReadGuard, Reads, Snapshot, Taken, WriteGuard,
@@ -11,9 +10,10 @@ use crate::protocol::{
     self, Answer, ChunkId, Fault, GuardId, INLINE, Kind, Mode, Op, Policy, Protocol, PutFrom,
     Request, ServerId, SubscriptionId, Token, Version,
 };
+use crate::published;
+use crate::service::FENCED;
 use crate::subscription::{Carry, Subscription};
 use samite_fabric::{Borrowed, SegmentKey};
-use samite_mem::SharedBytes;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -162,6 +162,9 @@ impl<T: Elem> Chunk<T> {
         if self.shared.own.get().is_none() {
             self.enroll()?;
         }
+        if let Some(guard) = self.read_published() {
+            return Ok(guard);
+        }
         let given = self.acquire(Mode::Read)?;
         let snapshot = given.snapshot()?;
         *self.last() = Some(snapshot.0.clone());
@@ -176,7 +179,7 @@ impl<T: Elem> Chunk<T> {
         let is_near = self.client.near(self.id()) == self.id().home();
         let own = match self.shared.reads_at_home && !is_near {
             true => None,
-            false => match self.client.enroll(self.id()) {
+            false => match self.client.enroll(self.id(), self.shared.bytes) {
                 // Then the guard is asked for at the home, or the loss is told.
                 Err(Error::Fabric(samite_fabric::Error::PeerLost { .. })) => return Ok(()),
                 own => own?,
@@ -203,11 +206,7 @@ impl<T: Elem> Chunk<T> {
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let mut taken = Taken(self.clone(), false);
         let open = own.open.u64(0).load(Ordering::SeqCst);
-        let is_valid = |until: &SharedBytes| {
-            // ORDERING: an older value is an earlier end.
-            clock::nanoseconds() < until.u64(0).load(Ordering::Relaxed)
-        };
-        if open != committed.number || open == 0 || !own.lease.as_ref().is_none_or(is_valid) {
+        if open != committed.number || open == 0 || !own.has_lease() {
             drop(last);
             return None;
         }
@@ -222,6 +221,42 @@ impl<T: Elem> Chunk<T> {
         taken.1 = true;
         Some(ReadGuard {
             snapshot: Snapshot(committed.clone()),
+            reads: Reads::Taken(taken),
+        })
+    }
+
+    /// Takes a read guard of the version that the server has published, without a message.
+    fn read_published(&self) -> Option<ReadGuard<T>> {
+        let own = self.shared.own.get()?.as_ref()?;
+        // ORDERING: only a hint, as above.
+        if own.open.u64(0).load(Ordering::Relaxed) == 0 || self.client.has_lost(self.id()) {
+            return None;
+        }
+        let time = self.client.log.clock();
+        // ORDERING: as above.
+        own.count.u64(0).fetch_add(1, Ordering::SeqCst);
+        let mut taken = Taken(self.clone(), false);
+        let number = own.open.u64(0).load(Ordering::SeqCst);
+        let (version, tag, content) = published::read(&own.open, self.id(), self.shared.bytes)?;
+        let content = self.content(&content).ok().flatten()?;
+        // The server may have closed the chunk meanwhile, and have waited for this process no more.
+        // ORDERING: as above.
+        let is_fenced = own.count.u64(FENCED).load(Ordering::SeqCst) != 0;
+        let is_open = number != 0 && own.open.u64(0).load(Ordering::SeqCst) == number;
+        if is_fenced || !is_open || !own.has_lease() {
+            return None;
+        }
+        let committed = Arc::new(Committed {
+            content,
+            version,
+            tag,
+            number,
+        });
+        self.client.log.hit(time, self.id(), (version, tag));
+        taken.1 = true;
+        *self.last() = Some(committed.clone());
+        Some(ReadGuard {
+            snapshot: Snapshot(committed),
             reads: Reads::Taken(taken),
         })
     }
@@ -284,6 +319,10 @@ impl<T: Elem> Chunk<T> {
     pub fn snapshot(&self) -> Result<Snapshot<T>> {
         let deadline = self.client.fabric.deadline();
         let began = self.client.log.clock();
+        if let Some(found) = self.snapshot_published()? {
+            (self.client.log).got(began, self.id(), (found.version(), found.tag()));
+            return Ok(found);
+        }
         for _ in 0..FETCHES {
             let request = Request::Snapshot { chunk: self.id() };
             let (version, tag, content) = match self.ask_home(deadline, "a snapshot", &request)? {
@@ -306,6 +345,44 @@ impl<T: Elem> Chunk<T> {
             }
         }
         Ok(self.read()?.into_snapshot())
+    }
+
+    /// Returns the version that the home has published, without a message.
+    fn snapshot_published(&self) -> Result<Option<Snapshot<T>>> {
+        if self.client.near(self.id()) != self.id().home() {
+            return Ok(None);
+        }
+        if self.shared.own.get().is_none() {
+            self.enroll()?;
+        }
+        let Some(own) = self.shared.own.get().and_then(Option::as_ref) else {
+            return Ok(None);
+        };
+        if self.client.has_lost(self.id()) || !own.has_lease() {
+            return Ok(None);
+        }
+        // ORDERING: what is open is the present version.
+        let open = own.open.u64(0).load(Ordering::SeqCst);
+        if let Some(last) = self.last().as_ref()
+            && last.number == open
+            && open != 0
+        {
+            return Ok(Some(Snapshot(last.clone())));
+        }
+        let Some((version, tag, content)) =
+            published::read(&own.open, self.id(), self.shared.bytes)
+        else {
+            return Ok(None);
+        };
+        let content = self.content(&content)?;
+        Ok(content.map(|content| {
+            Snapshot(Arc::new(Committed {
+                content,
+                version,
+                tag,
+                number: 0,
+            }))
+        }))
     }
 
     /// Writes the whole chunk and commits it under that tag, as soon as nobody has a guard: one

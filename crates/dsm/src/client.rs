@@ -1,11 +1,13 @@
 //! The requests of a process, and their answers.
 
+use crate::clock;
 use crate::error::{Error, Result};
 use crate::log::{Role, Writer};
 use crate::protocol::{
     Answer, ChunkId, Counters, GuardId, Message, Overview, Policy, Process, Request, ServerId,
     SubscriptionId, Ticket, Told, Version,
 };
+use crate::published::bytes_for;
 use crate::service::{ChunkService, LINE, MOST_NOTES, WORDS, life_of};
 use crate::topology::Topology;
 use samite_fabric::agent::{self, Host};
@@ -56,7 +58,7 @@ pub(crate) struct Client {
     own_is_lost: AtomicBool,
     /// In a domain of one process, and in a unit that is a server of the topology: the server,
     /// driven by waiting threads, and the layer that excludes a second one.
-    own: Option<Mutex<(ChunkService, Host, Layer)>>,
+    own: Option<OwnServer>,
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
@@ -64,6 +66,16 @@ pub(crate) struct Client {
     /// Notes that go with the next message to each server: those that nobody waits for, and those
     /// that could not be sent in time.
     unsent: Mutex<BTreeMap<ServerId, Vec<Request>>>,
+}
+
+/// The server of this process.
+#[derive(Debug)]
+struct OwnServer(Mutex<(ChunkService, Host, Layer)>);
+
+impl OwnServer {
+    fn lock(&self) -> MutexGuard<'_, (ChunkService, Host, Layer)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the server has told, by subscription.
@@ -105,12 +117,23 @@ struct Words {
 /// The two words by which this process takes read guards of a chunk without a message.
 #[derive(Debug)]
 pub(crate) struct OwnGuards {
-    /// The number of such guards that this process has.
+    /// The number of such guards that this process has, and whether that counts.
     pub(crate) count: SharedBytes,
-    /// Written by the server: whether there may be any, and of which version.
+    /// Written by the server: whether there may be any, and of which version; and that version.
     pub(crate) open: SharedBytes,
     /// Written by a server that has the chunk from another home: until when its copy is valid.
     pub(crate) lease: Option<SharedBytes>,
+}
+
+impl OwnGuards {
+    /// Returns true if the copy of the server is valid now.
+    #[inline]
+    pub(crate) fn has_lease(&self) -> bool {
+        self.lease.as_ref().is_none_or(|until| {
+            // ORDERING: an older value is an earlier end.
+            clock::nanoseconds() < until.u64(0).load(Ordering::Relaxed)
+        })
+    }
 }
 
 /// A request without an answer so far. Dropped, it tells the server to forget the request:
@@ -151,7 +174,7 @@ impl Client {
                 true => ChunkService::new(fabric),
                 false => ChunkService::join(fabric, &topology)?,
             };
-            own = Some(Mutex::new((service, Host::default(), only)));
+            own = Some(OwnServer(Mutex::new((service, Host::default(), only))));
             let me = Life {
                 peer: fabric.me(),
                 incarnation: fabric.incarnation(),
@@ -195,6 +218,9 @@ impl Client {
             return Ok(*known);
         }
         let life = life_of(&self.fabric, &self.topology, server)?;
+        if self.own.is_none() {
+            self.fabric.rely_on(life.peer);
+        }
         servers().insert(server, life);
         Ok(life)
     }
@@ -261,6 +287,9 @@ impl Client {
             // What this waits for may in turn wait for these.
             self.send_all_notes();
         }
+        if let Some(own) = self.own_at(life) {
+            return self.ask_here(own, server, (deadline, what), request);
+        }
         if self
             .unsent()
             .get(&server)
@@ -285,6 +314,45 @@ impl Client {
             Ok((answer, [])) => Ok(answer),
             _ => Err(Error::Nonsense(format!("{} bytes", answer.len()))),
         }
+    }
+
+    /// Returns the server of this process, if that is the one.
+    fn own_at(&self, life: Life) -> Option<&OwnServer> {
+        let me = (self.fabric.me(), self.fabric.incarnation());
+        let own = self.own.as_ref();
+        own.filter(|_| (life.peer, life.incarnation) == me)
+    }
+
+    /// Asks the server of this process: nothing is encoded or sent.
+    fn ask_here(
+        &self,
+        own: &OwnServer,
+        server: ServerId,
+        (deadline, what): (Duration, &'static str),
+        request: &Request,
+    ) -> Result<Answer> {
+        let notes = self.unsent().remove(&server).unwrap_or_default();
+        let ticket = own.lock().0.ask_here(notes, request.clone());
+        let mut asked = Asked {
+            client: self,
+            server,
+            ticket: Some(ticket),
+        };
+        let take = || own.lock().0.take_here(ticket);
+        let answer = match take() {
+            Some(answer) => answer,
+            None => {
+                let has_more = Cell::new(false);
+                let look = || {
+                    has_more.set(self.serve());
+                    take()
+                };
+                let deadline = deadline.saturating_add(GRACE);
+                (self.fabric).wait_stepping_within(deadline, what, &[], look, || has_more.get())?
+            }
+        };
+        asked.ticket = None;
+        Ok(answer)
     }
 
     fn answered(
@@ -341,9 +409,14 @@ impl Client {
         if notes.is_empty() {
             return Ok(());
         }
+        let life = self.server(server);
+        if let Some(own) = life.as_ref().ok().and_then(|life| self.own_at(*life)) {
+            own.lock().0.note_here(notes);
+            return Ok(());
+        }
         let deadline = self.fabric.deadline();
         let encoded = encode(&notes, None);
-        let sent = self.server(server).and_then(|life| {
+        let sent = life.and_then(|life| {
             let sent = self
                 .fabric
                 .note(ServiceId::CHUNKS, life, deadline, &encoded);
@@ -592,7 +665,7 @@ impl Client {
     }
 
     /// Asks to take read guards of a chunk without messages; `None` if that is not possible.
-    pub(crate) fn enroll(&self, chunk: ChunkId) -> Result<Option<OwnGuards>> {
+    pub(crate) fn enroll(&self, chunk: ChunkId, bytes: u64) -> Result<Option<OwnGuards>> {
         let Some((segment, offset, count)) = self.word(chunk) else {
             return Ok(None);
         };
@@ -613,12 +686,13 @@ impl Client {
         let Some((key, offset)) = word else {
             return Ok(None);
         };
-        let Some(open) = self.word_at(key, offset)? else {
+        let most = bytes_for(bytes);
+        let Some(open) = self.word_at(key, offset, most)? else {
             return Ok(None);
         };
         let lease = match lease {
             None => None,
-            Some((key, offset)) => match self.word_at(key, offset)? {
+            Some((key, offset)) => match self.word_at(key, offset, LINE)? {
                 None => return Ok(None),
                 lease => lease,
             },
@@ -626,12 +700,13 @@ impl Client {
         Ok(Some(OwnGuards { count, open, lease }))
     }
 
-    /// Returns a word of a server's memory, if it is mapped here.
-    fn word_at(&self, key: SegmentKey, offset: u64) -> Result<Option<SharedBytes>> {
+    /// Returns a line of a server's memory, and what follows up to `most` bytes, if it is mapped
+    /// here.
+    fn word_at(&self, key: SegmentKey, offset: u64, most: u64) -> Result<Option<SharedBytes>> {
         let remote = self.fabric.attach(key)?;
-        let word = remote.mapped().filter(|bytes| bytes.contains(offset, 8));
-        let word = word.filter(|_| offset.is_multiple_of(8));
-        Ok(word.map(|bytes| bytes.slice(offset, 8)))
+        let line = remote.mapped().filter(|bytes| bytes.contains(offset, LINE));
+        let line = line.filter(|_| offset.is_multiple_of(8));
+        Ok(line.map(|bytes| bytes.slice(offset, most.min(bytes.len() - offset))))
     }
 
     /// Returns the word in which this process counts its read guards of a chunk; `None` if there is
@@ -646,7 +721,7 @@ impl Client {
         }
         let segment = &segments[(number / WORDS) as usize];
         let offset = number % WORDS * LINE;
-        Some((segment.key(), offset, segment.bytes().slice(offset, 8)))
+        Some((segment.key(), offset, segment.bytes().slice(offset, LINE)))
     }
 
     /// Returns a process as errors name it.
@@ -659,7 +734,7 @@ impl Client {
     /// anything to do.
     fn serve(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
-            let (service, host, _) = &mut *own.lock().unwrap_or_else(PoisonError::into_inner);
+            let (service, host, _) = &mut *own.lock();
             self.fabric.progress();
             host.turn(&self.fabric, &mut [service])
         })

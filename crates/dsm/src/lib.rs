@@ -39,7 +39,7 @@
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
 //! `subscription` · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many
-//! chunks) · `client` (requests) · `topology` (which servers there are) · `service/` (a server) ·
+//! chunks) · `client` (requests) · `published` (versions in shared memory) · `topology` (which servers there are) · `service/` (a server) ·
 //! `protocol/{ids, message, between, directory, cache, subscribers, meetings, server}` · `log/` ·
 //! `history/` (its checker) · `error`
 //!
@@ -64,6 +64,7 @@ pub mod history;
 pub mod log;
 mod meeting;
 pub mod protocol;
+mod published;
 pub mod service;
 mod stream;
 mod subscription;

@@ -25,7 +25,7 @@ use self::recorder::Recorder;
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
-pub(crate) use self::words::{LINE, WORDS};
+pub(crate) use self::words::{FENCED, LINE, WORDS};
 use crate::protocol::{
     Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
     Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
@@ -62,6 +62,10 @@ const LONGEST: usize = 64 << 20;
 /// The most notes of a message.
 pub(crate) const MOST_NOTES: u64 = 16 << 10;
 
+/// The lower half of the numbers of requests that come without messages. In those of messages, it
+/// is an index into a table, which is never that long.
+const HERE: u64 = u32::MAX as u64;
+
 /// A guard that is given when its memory is there.
 #[derive(Debug)]
 struct Given {
@@ -92,6 +96,7 @@ struct Unsent {
 #[derive(Debug)]
 pub struct ChunkService {
     fabric: Fabric,
+    me: Process,
     inbox: rpc::Server,
     server: Server,
     memory: Memory,
@@ -111,6 +116,11 @@ pub struct ChunkService {
     unsent: BTreeMap<Process, Unsent>,
     /// The processes that have asked for anything.
     clients: BTreeSet<Process>,
+    /// The requests of this process, which come without messages, and their answers; the number of
+    /// the last one; the one that is being handled.
+    here: HashMap<Ticket, Option<Answer>>,
+    last_here: u32,
+    asking: Option<Ticket>,
     counters: Counters,
     recorder: Recorder,
 }
@@ -130,6 +140,7 @@ impl ChunkService {
         ChunkService {
             fabric: fabric.clone(),
             inbox: fabric.serve(ServiceId::CHUNKS, INBOX),
+            me: me.into(),
             server: Server::new(me.into(), others.id),
             memory: Memory::new(fabric),
             words: Words::new(fabric),
@@ -142,6 +153,9 @@ impl ChunkService {
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
+            here: HashMap::new(),
+            last_here: 0,
+            asking: None,
             counters: Counters::default(),
             recorder: Recorder::new(fabric),
         }
@@ -168,6 +182,55 @@ impl ChunkService {
         }
     }
 
+    /// Handles notes of this process.
+    pub(crate) fn note_here(&mut self, notes: Vec<Request>) {
+        self.keep_leases();
+        for note in notes {
+            self.ask(self.me, None, note);
+        }
+    }
+
+    /// Handles notes and a request of this process. Returns the ticket of the request, for
+    /// [`ChunkService::take_here`].
+    pub(crate) fn ask_here(&mut self, notes: Vec<Request>, request: Request) -> Ticket {
+        self.note_here(notes);
+        self.last_here = self.last_here.wrapping_add(1);
+        let ticket = Ticket(u64::from(self.last_here) << 32 | HERE);
+        self.here.insert(ticket, None);
+        self.asking = Some(ticket);
+        self.ask(self.me, Some(ticket), request);
+        self.asking = None;
+        ticket
+    }
+
+    /// Returns the answer to a request of this process, if it is there. It is returned once.
+    pub(crate) fn take_here(&mut self, ticket: Ticket) -> Option<Answer> {
+        let answer = self.here.get_mut(&ticket)?.take()?;
+        self.here.remove(&ticket);
+        Some(answer)
+    }
+
+    /// Answers a request of this process. Unless it is the one that asks now, wakes the thread that
+    /// waits for that: what arrives for a process wakes all its threads.
+    fn answer_here(&mut self, ticket: Ticket, answer: &Answer) {
+        let Some(waiting) = self.here.get_mut(&ticket) else {
+            return; // It was forgotten.
+        };
+        *waiting = Some(answer.clone());
+        if self.asking == Some(ticket) {
+            return;
+        }
+        let nothing: Message = Message {
+            notes: Vec::new(),
+            request: None,
+        };
+        let (me, now) = (self.me.into(), Duration::ZERO);
+        let woken = (self.fabric).note(ServiceId::CHUNKS, me, now, &encode(&nothing));
+        if let Err(error) = woken {
+            tracing::debug!(%error, "a thread looks for its answer later");
+        }
+    }
+
     /// Handles a request, or a note, which has no ticket.
     fn ask(&mut self, from: Process, ticket: Option<Ticket>, mut request: Request) {
         if ticket.is_some_and(|ticket| self.server.is_waiting((from, ticket))) {
@@ -175,6 +238,9 @@ impl ChunkService {
         }
         self.recorder.request(from, ticket, &request);
         if let Request::Forget { ticket } = request {
+            if from == self.me {
+                self.here.remove(&ticket);
+            }
             self.drafted.remove(&(from, ticket));
             if let Some(arrived) = self.arrived.remove(&(from, ticket)) {
                 self.memory.drop_arrived(arrived);
@@ -199,7 +265,11 @@ impl ChunkService {
                 Some(ticket),
             ) => {
                 let word = match self.server.knows(chunk) {
-                    true => self.words.enroll(from, chunk, (segment, offset)),
+                    true => {
+                        let bytes = self.server.bytes(chunk).unwrap_or(0);
+                        let content = || self.memory.content(chunk);
+                        (self.words).enroll(from, (chunk, bytes), (segment, offset), content)
+                    }
                     false => None,
                 };
                 let home = self.server.home_of(chunk).filter(|_| word.is_some());
@@ -410,7 +480,14 @@ impl ChunkService {
                     answer: late,
                 });
             }
-            ServerAction::Open { chunk, version } => self.words.open(chunk, version),
+            ServerAction::Open {
+                chunk,
+                version,
+                tag,
+            } => {
+                let content = || self.memory.content(chunk);
+                self.words.open(chunk, (version, tag), content);
+            }
             ServerAction::Close { chunk } => {
                 self.counters.closed += 1;
                 self.words.close(chunk);
@@ -645,6 +722,9 @@ impl ChunkService {
 
     /// Sends an answer, or keeps it until the process takes it.
     fn answer(&mut self, to: Process, ticket: Ticket, answer: &Answer) {
+        if to == self.me && ticket.0 & HERE == HERE {
+            return self.answer_here(ticket, answer);
+        }
         self.send(to, To::Asker(ticket), encode(answer));
     }
 

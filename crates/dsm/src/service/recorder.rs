@@ -147,7 +147,7 @@ impl Recorder {
                 active.entry(*chunk).or_default().counts.closed += 1;
                 log.put(|| of(Kind::Close, *chunk));
             }
-            ServerAction::Open { chunk, version } => {
+            ServerAction::Open { chunk, version, .. } => {
                 log.put(|| of(Kind::Open, *chunk).at(*version, 0));
             }
             ServerAction::Tell { chunk, telling } => log.put(|| {

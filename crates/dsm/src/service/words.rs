@@ -10,19 +10,30 @@
 //! Each side first writes its word and then reads the other's, with sequential consistency, so at
 //! least one of them sees the other. A client writes to no memory but its own: the words of a
 //! client that has died are forgotten. Those of a client that is stopped for too long are not
-//! waited for (`fence`); its version gets another number, so that it has to ask again when it goes
-//! on.
+//! waited for (`fence`); the server says so behind its word, and gives its version another number,
+//! so that it has to ask again when it goes on.
+//!
+//! Behind the chunk's word is the present version while the chunk is open
+//! ([`crate::published`]): a client that does not know the version finds it there.
 
-use crate::protocol::{ChunkId, Process, Version};
+use crate::protocol::{ChunkId, Content, Process, Version};
+use crate::published::{bytes_for, publish, withdraw};
 use samite_fabric::{Fabric, Remote, Segment, SegmentKey};
+use samite_mem::SharedBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// Bytes from one word to the next: the words of two chunks share no cache line.
 pub(crate) const LINE: u64 = 64;
 
-/// The number of words in a segment.
+/// The number of words in a segment of a client.
 pub(crate) const WORDS: u64 = 1024;
+
+/// The bytes of a segment of a server.
+const SEGMENT: u64 = WORDS * LINE;
+
+/// Where a client's word says that it counts for nothing, in bytes from the word.
+pub(crate) const FENCED: u64 = 8;
 
 /// A client that takes read guards of a chunk itself.
 #[derive(Debug)]
@@ -40,16 +51,40 @@ impl Enrolled {
         // ORDERING: the server has closed the chunk; see the module.
         word.is_some_and(|word| word.load(Ordering::SeqCst) > 0)
     }
+
+    /// Says to the client whether its word counts.
+    fn set_fenced(&self, is_fenced: bool) {
+        if let Some(bytes) = self.remote.mapped() {
+            let word = bytes.u64(self.offset + FENCED);
+            // ORDERING: a client that sees a later version of the chunk sees this, too.
+            word.store(is_fenced.into(), Ordering::SeqCst);
+        }
+    }
+}
+
+/// A part of a server's segments.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    segment: usize,
+    offset: u64,
+    bytes: u64,
 }
 
 /// A chunk that has a word.
 #[derive(Debug)]
 struct Word {
-    /// The number of its word.
-    number: u64,
+    place: Place,
     clients: Vec<Enrolled>,
     /// The clients whose words count for nothing, until they ask again.
     fenced: BTreeSet<Process>,
+}
+
+impl Word {
+    /// Says to a client whether its words count.
+    fn set_fenced(&self, client: Process, is_fenced: bool) {
+        let of_client = self.clients.iter().filter(|one| one.client == client);
+        of_client.for_each(|one| one.set_fenced(is_fenced));
+    }
 }
 
 /// The words of a server.
@@ -57,13 +92,15 @@ struct Word {
 pub(super) struct Words {
     fabric: Fabric,
     segments: Vec<Segment>,
+    /// The bytes of the last segment that were ever used.
+    filled: u64,
     words: BTreeMap<ChunkId, Word>,
-    /// The chunks that are open.
-    open: BTreeSet<ChunkId>,
+    /// The chunks that are open, their versions and tags.
+    open: BTreeMap<ChunkId, (Version, u64)>,
     /// The numbers of the versions that are in use.
     numbers: BTreeMap<ChunkId, (Version, u64)>,
-    /// The numbers of words whose chunks were removed.
-    unused: Vec<u64>,
+    /// The places of chunks that were removed, by their lengths.
+    unused: BTreeMap<u64, Vec<Place>>,
     /// Each version of a chunk has another number.
     last: u64,
 }
@@ -73,10 +110,11 @@ impl Words {
         Words {
             fabric: fabric.clone(),
             segments: Vec::new(),
+            filled: SEGMENT,
             words: BTreeMap::new(),
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            unused: Vec::new(),
+            unused: BTreeMap::new(),
             last: 0,
         }
     }
@@ -93,22 +131,30 @@ impl Words {
         }
     }
 
-    pub(super) fn open(&mut self, chunk: ChunkId, version: Version) {
+    /// Opens a chunk, and publishes the version.
+    pub(super) fn open(
+        &mut self,
+        chunk: ChunkId,
+        (version, tag): (Version, u64),
+        content: impl FnOnce() -> Content,
+    ) {
         let number = self.number(chunk, version);
-        self.open.insert(chunk);
-        self.set(chunk, number);
+        self.open.insert(chunk, (version, tag));
+        if let Some(word) = self.words.get(&chunk) {
+            let place = self.bytes(word.place);
+            publish(&place, chunk, &(version, tag, content()));
+            // ORDERING: who sees it open sees the version.
+            place.u64(0).store(number, Ordering::SeqCst);
+        }
     }
 
     pub(super) fn close(&mut self, chunk: ChunkId) {
         self.open.remove(&chunk);
-        self.set(chunk, 0);
-    }
-
-    fn set(&mut self, chunk: ChunkId, value: u64) {
         if let Some(word) = self.words.get(&chunk) {
-            let (segment, offset) = self.place(word.number);
+            let place = self.bytes(word.place);
             // ORDERING: what follows reads the words of clients; see the module.
-            segment.bytes().u64(offset).store(value, Ordering::SeqCst);
+            place.u64(0).store(0, Ordering::SeqCst);
+            withdraw(&place);
         }
     }
 
@@ -117,19 +163,40 @@ impl Words {
         self.numbers.remove(&chunk);
         if let Some(word) = self.words.get_mut(&chunk) {
             word.fenced.insert(client);
+            word.set_fenced(client, true);
         }
     }
 
     /// A client is given a guard: from now on it knows the number, and its words count.
     pub(super) fn gives(&mut self, client: Process, chunk: ChunkId) {
-        if let Some(word) = self.words.get_mut(&chunk) {
-            word.fenced.remove(&client);
+        if let Some(word) = self.words.get_mut(&chunk)
+            && word.fenced.remove(&client)
+        {
+            word.set_fenced(client, false);
         }
     }
 
-    fn place(&self, number: u64) -> (&Segment, u64) {
-        let segment = &self.segments[(number / WORDS) as usize];
-        (segment, number % WORDS * LINE)
+    fn bytes(&self, place: Place) -> SharedBytes {
+        let segment = &self.segments[place.segment];
+        segment.bytes().slice(place.offset, place.bytes)
+    }
+
+    /// Returns a place of that length; `None` if there is no memory.
+    fn take_place(&mut self, bytes: u64) -> Option<Place> {
+        if let Some(unused) = self.unused.get_mut(&bytes).and_then(Vec::pop) {
+            return Some(unused);
+        }
+        if self.filled + bytes > SEGMENT {
+            self.segments.push(self.fabric.allocate(SEGMENT).ok()?);
+            self.filled = 0;
+        }
+        let offset = self.filled;
+        self.filled += bytes;
+        Some(Place {
+            segment: self.segments.len() - 1,
+            offset,
+            bytes,
+        })
     }
 
     /// Lets a client take read guards of a chunk itself. Returns the place of the chunk's word;
@@ -137,32 +204,26 @@ impl Words {
     pub(super) fn enroll(
         &mut self,
         client: Process,
-        chunk: ChunkId,
+        (chunk, bytes): (ChunkId, u64),
         (key, offset): (SegmentKey, u64),
+        content: impl FnOnce() -> Content,
     ) -> Option<(SegmentKey, u64)> {
         if key.peer != client.peer || !offset.is_multiple_of(8) {
             return None;
         }
         let remote = self.fabric.attach(key).ok()?;
-        if !remote.mapped()?.contains(offset, 8) {
+        if !remote.mapped()?.contains(offset, LINE) {
             return None;
         }
         if !self.words.contains_key(&chunk) {
-            let next = (self.words.len() + self.unused.len()) as u64;
-            let number = self.unused.last().copied().unwrap_or(next);
-            if number / WORDS >= self.segments.len() as u64 {
-                self.segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
-            }
             let word = Word {
-                number,
+                place: self.take_place(bytes_for(bytes))?,
                 clients: Vec::new(),
                 fenced: BTreeSet::new(),
             };
             self.words.insert(chunk, word);
-            self.unused.pop_if(|unused| *unused == number);
-            if self.open.contains(&chunk) {
-                let number = self.numbers.get(&chunk).map_or(0, |(_, number)| *number);
-                self.set(chunk, number);
+            if let Some(at) = self.open.get(&chunk).copied() {
+                self.open(chunk, at, content);
             }
         }
         let word = self.words.get_mut(&chunk)?;
@@ -175,9 +236,10 @@ impl Words {
             remote,
             offset,
         });
-        let number = word.number;
-        let (segment, offset) = self.place(number);
-        Some((segment.key(), offset))
+        let is_fenced = word.fenced.contains(&client);
+        word.set_fenced(client, is_fenced);
+        let place = word.place;
+        Some((self.segments[place.segment].key(), place.offset))
     }
 
     /// A chunk was removed. Its word may serve another chunk: no version of that one has a number
@@ -186,7 +248,8 @@ impl Words {
         self.close(chunk);
         self.numbers.remove(&chunk);
         if let Some(word) = self.words.remove(&chunk) {
-            self.unused.push(word.number);
+            let place = word.place;
+            self.unused.entry(place.bytes).or_default().push(place);
         }
     }
 

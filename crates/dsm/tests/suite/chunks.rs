@@ -150,6 +150,39 @@ fn hammered(fabric: &Fabric, unit: u32) -> Outcome {
 
 everywhere!(nothing_is_committed_under_a_guard, runs(3, hammered));
 
+/// A process that has read a chunk finds its later versions in shared memory, if it is mapped.
+fn found(fabric: &Fabric, unit: u32) -> Outcome {
+    const COMMITS: u64 = 20;
+    let dsm = Dsm::join(fabric)?;
+    for length in LENGTHS {
+        let chunk = dsm.alloc::<u8>(&format!("found, {length}"), length)?;
+        let wanted = dsm.alloc::<u64>(&format!("wanted, {length}"), 1)?;
+        if unit == 0 {
+            let mut wishes = wanted.subscribe(Policy::Every, Version::default())?;
+            for _ in 0..COMMITS {
+                wishes.next_event()?;
+                write_next(&chunk, unit)?;
+            }
+            continue;
+        }
+        drop(chunk.read()?);
+        let mut commits = chunk.subscribe(Policy::Every, Version::default())?;
+        for version in 1..=COMMITS {
+            wanted.put(&[version], 0)?;
+            same!(commits.next_event()?.version, Version(version));
+            let read = chunk.read()?;
+            same!(read.version(), Version(version));
+            verify(seed(read.version(), 0), &read)?;
+            // Its second guard of a version is one without a message wherever that is possible.
+            same!(read.without_message(), chunk.read()?.without_message());
+            same!(chunk.snapshot()?.version(), Version(version));
+        }
+    }
+    Ok(())
+}
+
+everywhere!(later_versions_are_read_without_messages, runs(2, found));
+
 /// A snapshot keeps its content, whatever is committed later.
 fn kept(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;

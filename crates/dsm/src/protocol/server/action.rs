@@ -236,6 +236,8 @@ pub enum ServerAction {
         chunk: ChunkId,
         /// The version.
         version: Version,
+        /// Its tag.
+        tag: u64,
     },
     /// Clients may not do so any more; [`ServerEvent::Closed`] follows when they have none left.
     Close {

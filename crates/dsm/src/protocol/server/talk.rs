@@ -92,7 +92,15 @@ impl Server {
                 )
             };
             let last = actions[begin..].iter().rposition(is_adopt);
-            let rest = actions.split_off(last.map_or(actions.len(), |last| begin + last + 1));
+            let after = last.map_or(actions.len(), |last| begin + last + 1);
+            let mut rest = actions.split_off(after);
+            // One that hears of the version and reads it finds it published.
+            let is_close = |action: &ServerAction| matches!(action, ServerAction::Close { .. });
+            if !rest.iter().any(is_close) {
+                let is_open =
+                    |action: &mut ServerAction| matches!(action, ServerAction::Open { .. });
+                actions.extend(rest.extract_if(.., is_open));
+            }
             self.tell(id, actions);
             actions.extend(rest);
         }
@@ -276,9 +284,11 @@ impl Server {
             CacheAction::Discard { guard } => {
                 actions.push(ServerAction::Discard { chunk: id, guard });
             }
-            CacheAction::Open { version, .. } => {
-                actions.push(ServerAction::Open { chunk: id, version });
-            }
+            CacheAction::Open { version, tag } => actions.push(ServerAction::Open {
+                chunk: id,
+                version,
+                tag,
+            }),
             CacheAction::Close => actions.push(ServerAction::Close { chunk: id }),
         }
         None

@@ -518,7 +518,7 @@ impl Simulation {
                 self.send(to, told);
             }
             ServerAction::Took { .. } | ServerAction::Free { .. } => {}
-            ServerAction::Open { chunk, version } => {
+            ServerAction::Open { chunk, version, .. } => {
                 assert_eq!(version, self.present(chunk).0);
                 self.open.insert((at, chunk), version);
             }
