@@ -196,7 +196,7 @@ static int frames(struct pair b, int bytes, long count, int whole)
 static double frame_rounds(const struct command *k, int *good)
 {
     size_t bytes = (size_t)k->bytes;
-    struct pair b = { take_pages(2 * bytes), take_pages(2 * bytes) };
+    struct pair b = { take_huge_pages(2 * bytes), take_huge_pages(2 * bytes) };
     for (int slot = 0; slot < 2; slot++)
         fill(b.out + (size_t)slot * bytes + sizeof(long), bytes - sizeof(long), 0);
     int mine = frames(b, (int)bytes, k->warmup, 0);

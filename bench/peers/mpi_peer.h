@@ -10,6 +10,9 @@
 
 static int rank, ranks;
 
+/* What rank 0 answers in place of a number, if run() has set it. */
+static const char *said;
+
 /* NULL for a command that this peer has, else the answer to it. */
 static const char *refusal(const struct command *k);
 
@@ -76,8 +79,11 @@ int main(int argc, char **argv)
             continue;
         }
         int good = 1;
+        said = NULL;
         double value = run(&k, &good);
-        if (good)
+        if (good && said)
+            answer(&c, said);
+        else if (good)
             answer_number(&c, value);
         else
             answer(&c, "error the data that arrived is not the data that was sent");

@@ -4,9 +4,10 @@
  * SAMITE_BENCH_VIDEO has the words
  *   blocking, single, buffers  the source waits until a frame has left, has one on its way while the
  *                              next worker asks, or one for each worker
- *   naps                       waiting processes sleep between two looks, a nanosecond longer each time
- *                              up to a microsecond, instead of looking all the time
+ *   naps                       waiting processes sleep 50 us between two looks, the shortest sleep of the
+ *                              system by default, instead of looking all the time
  *   ahead                      a worker asks for the next frame before it computes one
+ *   planned                    the source knows the nodes, and plans the end as Samite's source does
  *
  * A worker asks for a frame; the source sends it from where it is in memory; the worker sends the result
  * to the sink while it receives the next frame. The number of a frame is in the tag.
@@ -14,7 +15,7 @@
 #include "mpi_peer.h"
 #include "video.h"
 
-enum { READY = 1, DONE = 2, FRAME = 16, SLOTS = 2 };
+enum { READY = 1, DONE = 2, NODE = 3, FRAME = 16, SLOTS = 2 };
 
 static int is_way(const char *word)
 {
@@ -30,8 +31,8 @@ static int any_of(int count, MPI_Request *requests, MPI_Status *status)
         MPI_Waitany(count, requests, &which, status);
         return which;
     }
-    struct timespec nap = { 0, 0 };
-    for (;; nap.tv_nsec += nap.tv_nsec < 1000) {
+    struct timespec nap = { 0, 1 };
+    for (;;) {
         MPI_Testany(count, requests, &which, &is_done, status);
         if (is_done)
             return which;
@@ -62,15 +63,19 @@ static void source(const struct video *v, const unsigned char *ring)
 {
     MPI_Request each[MOST_WORKERS];
     MPI_Status status;
-    int is_single = !is_way("buffers"), ends = v->workers * (is_way("ahead") ? SLOTS : 1);
+    struct plan plan = {0};
+    int is_single = !is_way("buffers"), is_planned = is_way("planned");
     for (int w = 0; w < v->workers; w++)
         each[w] = MPI_REQUEST_NULL;
-    for (long i = 0; i < v->frames + ends; i++) {
-        int to = receive(NULL, 0, MPI_ANY_SOURCE, READY, &status), is_end = i >= v->frames;
+    for (long i = 0, ends = v->workers * (is_way("ahead") ? SLOTS : 1); i < v->frames || ends > 0;) {
+        int to = receive(NULL, 0, MPI_ANY_SOURCE, READY, &status);
+        int is_frame = i < v->frames && (!is_planned || is_given(v, &plan, to - 1, v->frames - i - 1));
         MPI_Request *sent = &each[is_single ? 0 : to - 1];
         finish(sent);
-        send(ring + (size_t)(i % RING) * v->bytes, is_end ? 0 : v->bytes, to, is_end ? DONE : FRAME + (int)i,
+        send(ring + (size_t)(i % RING) * v->bytes, is_frame ? v->bytes : 0, to, is_frame ? FRAME + (int)i : DONE,
              sent);
+        i += is_frame;
+        ends -= !is_frame;
         if (is_way("blocking"))
             finish(sent);
     }
@@ -91,10 +96,11 @@ static void worker(const struct video *v)
     unsigned char *in[SLOTS], *out[SLOTS];
     MPI_Request coming[SLOTS], going[SLOTS];
     MPI_Status status;
+    struct node node = { .worker = rank - 1 };
     int slots = is_way("ahead") ? SLOTS : 1, sink = ranks - 1;
     for (int s = 0; s < SLOTS; s++) {
-        in[s] = take_huge_pages(v->bytes);
-        out[s] = take_huge_pages(v->bytes);
+        in[s] = take_frames(v->bytes);
+        out[s] = take_frames(v->bytes);
         coming[s] = going[s] = MPI_REQUEST_NULL;
     }
     MPI_Barrier(MPI_COMM_WORLD);
@@ -108,15 +114,18 @@ static void worker(const struct video *v)
             continue;
         }
         finish(&going[o]);
-        compute(v, in[s], out[o], v->times[rank - 1]);
+        compute(v, in[s], out[o], &node);
         send(out[o], v->bytes, sink, status.MPI_TAG, &going[o]);
         ask(in[s], v, &coming[s]);
     }
+    node.left = now();
     for (int s = 0; s < SLOTS; s++) {
         finish(&going[s]);
-        free(in[s]);
-        free(out[s]);
+        drop_frames(in[s], v->bytes);
+        drop_frames(out[s], v->bytes);
     }
+    /* So short that it leaves at once: nobody who is done keeps a processor from the others. */
+    MPI_Send(&node, sizeof node, MPI_BYTE, 0, NODE, MPI_COMM_WORLD);
 }
 
 /* Buffers that are used again. */
@@ -125,7 +134,7 @@ static int spares;
 
 static unsigned char *take_spare(size_t bytes)
 {
-    return spares ? spare[--spares] : take_huge_pages(bytes);
+    return spares ? spare[--spares] : take_frames(bytes);
 }
 
 static void sink(const struct video *v)
@@ -137,14 +146,17 @@ static void sink(const struct video *v)
     long posted = 0, turn = 0;
     for (int s = 0; s < SLOTS; s++) {
         coming[s] = MPI_REQUEST_NULL;
-        in[s] = take_spare(v->bytes);
+        in[s] = take_frames(v->bytes);
     }
+    for (long early = early_of(v); spares < early && spares < 1024; spares++)
+        spare[spares] = take_frames(v->bytes);
     MPI_Barrier(MPI_COMM_WORLD);
     for (int s = 0; s < SLOTS && posted < v->frames; s++, posted++)
         MPI_Irecv(in[s], (int)v->bytes, MPI_BYTE, MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &coming[s]);
     for (long received = 0; received < v->frames; received++) {
         MPI_Status status;
         int s = any_of(SLOTS, coming, &status);
+        double begin = now();
         o.counts[status.MPI_SOURCE - 1]++;
         early[(status.MPI_TAG - FRAME) % LATE] = in[s];
         if (posted++ < v->frames) {
@@ -156,40 +168,46 @@ static void sink(const struct video *v)
             o.checksum = chain(o.checksum, hash(*next, v->bytes));
             if (spares < 1024)
                 spare[spares++] = *next;
+            else
+                drop_frames(*next, v->bytes);
             *next = NULL;
         }
+        o.busy += now() - begin;
     }
     o.end = now();
     MPI_Send(&o, sizeof o, MPI_BYTE, 0, DONE, MPI_COMM_WORLD);
     for (int s = 0; s < SLOTS; s++)
-        free(in[s]);
+        drop_frames(in[s], v->bytes);
     while (spares)
-        free(spare[--spares]);
+        drop_frames(spare[--spares], v->bytes);
 }
 
 /* Rank 0 returns the seconds. */
-static double pipeline(const struct video *v, int *good)
+static double pipeline(const struct video *v)
 {
     if (rank == ranks - 1)
         sink(v);
     else if (rank)
         worker(v);
     if (rank) {
-        remember(v, 0, 0);
+        remember(v, 0, 0, 1);
         return 0;
     }
     unsigned char *ring = make_ring(v);
     struct outcome o = {0};
+    struct node nodes[MOST_WORKERS];
     MPI_Status status;
     uint64_t expected = sequential(v, ring);
     MPI_Barrier(MPI_COMM_WORLD);
     double start = now();
     source(v, ring);
     receive(&o, sizeof o, ranks - 1, DONE, &status);
+    for (int w = 0; w < v->workers; w++)
+        receive(&nodes[w], sizeof *nodes, w + 1, NODE, &status);
     double wall = o.end - start;
-    remember(v, wall, deviation_of(v, &o));
-    free(ring);
-    *good = o.checksum == expected;
+    remember(v, wall, deviation_of(v, &o), o.checksum == expected);
+    describe(v, start, &o, nodes, 3);
+    drop_frames(ring, RING * v->bytes);
     return wall;
 }
 
@@ -209,7 +227,12 @@ static double run(const struct command *k, int *good)
     video_of(k, ranks - 2, &v);
     double wall = -1;
     if (!strcmp(k->what, "wall") || !is_past(&v))
-        wall = pipeline(&v, good);
+        wall = pipeline(&v);
+    *good = !past.is_wrong;
+    if (!strcmp(k->what, "run")) {
+        said = past.last;
+        return 0;
+    }
     return figure_of(k->what, &v, wall);
 }
 

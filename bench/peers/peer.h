@@ -61,6 +61,13 @@ static inline void die(const char *what)
     exit(1);
 }
 
+/* For what is wrong beside the system's calls. */
+static inline void give_up(const char *what)
+{
+    fprintf(stderr, "%s\n", what);
+    exit(1);
+}
+
 /* Where this process could run before it was pinned. */
 static cpu_set_t anywhere;
 static int is_pinned;

@@ -33,10 +33,8 @@ static inline int start_server(const char *folder)
         _exit(1);
     char path[4096];
     snprintf(path, sizeof path, "%s/redis", folder);
-    const char *threads = getenv("SAMITE_BENCH_REDIS_THREADS");
     execlp("redis-server", "redis-server", "--port", "0", "--unixsocket", path, "--save", "",
-           "--appendonly", "no", "--dir", folder, "--daemonize", "no", "--io-threads",
-           threads ? threads : "1", (char *)NULL);
+           "--appendonly", "no", "--dir", folder, "--daemonize", "no", (char *)NULL);
     perror("redis-server");
     _exit(1);
 }
@@ -46,7 +44,9 @@ static inline void connect_to_server(struct link *l, const char *folder)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct timespec moment = { 0, 2000000 };
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/redis", folder);
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/redis", folder);
+    if (length >= (int)sizeof address.sun_path)
+        give_up("the path of the socket of redis-server is too long");
     l->begin = l->end = 0;
     for (int tries = 0; tries < 5000; tries++) {
         if ((l->fd = socket(AF_UNIX, SOCK_STREAM, 0)) < 0)
@@ -56,7 +56,7 @@ static inline void connect_to_server(struct link *l, const char *folder)
         close(l->fd);
         nanosleep(&moment, NULL);
     }
-    die("redis-server does not listen");
+    give_up("redis-server does not listen");
 }
 
 static inline void send_parts(struct link *l, struct iovec *parts, int count)
@@ -95,12 +95,20 @@ static inline void more(struct link *l)
     l->end += (size_t)got;
 }
 
+/* Whether a whole line has arrived. */
+static inline int has_line(const struct link *l)
+{
+    return memchr(l->bytes + l->begin, '\n', l->end - l->begin) != NULL;
+}
+
 /* The next line, without its end. It is valid until the next one is received. */
 static inline const char *receive_line(struct link *l)
 {
     for (size_t looked = 0;;) {
         char *begin = l->bytes + l->begin;
         char *end = memchr(begin + looked, '\n', l->end - l->begin - looked);
+        if (end == begin)
+            give_up("redis-server said a line without its return");
         if (end) {
             end[-1] = 0;
             l->begin = (size_t)(end + 1 - l->bytes);
@@ -108,7 +116,7 @@ static inline const char *receive_line(struct link *l)
         }
         looked = l->end - l->begin;
         if (looked >= 1024)
-            die("a line without an end");
+            give_up("redis-server said a line without an end");
         more(l);
     }
 }

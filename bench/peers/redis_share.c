@@ -1,7 +1,7 @@
 /* The Redis contestant of `samite bench coherence` (see redis.h): values that several clients share.
  *
- * The first words of all pages of a value are the number of its version, so that a reader sees whether
- * it has one version, whole. What each kind does is said in the crate's documentation; `ping-pong` is
+ * All words of a value are the number of its version. A reader looks at the first word of each page, and,
+ * after the clock, at all words of the last version. What each kind does is said in the crate's documentation; `ping-pong` is
  * done in the faster of two ways: a value that is set and published, and a list.
  */
 #include "redis.h"
@@ -9,7 +9,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { PAGE = 4096, AHEAD = 16 };
+/* SEEN: versions that a reader sees at least. */
+enum { PAGE = 4096, AHEAD = 16, SEEN = 10 };
 static const uint64_t LAST = UINT64_MAX;
 static const double LASTS = 0.2, EVERY = 0.001;
 
@@ -23,21 +24,26 @@ static unsigned char *value;
 static size_t bytes;
 static int mine; /* whether all was as it must be */
 
-static void mark(uint64_t version)
+static void stamp(unsigned char *to, uint64_t version)
 {
-    for (size_t at = 0; at + sizeof version <= bytes; at += PAGE)
-        memcpy(value + at, &version, sizeof version);
+    for (size_t at = 0; at + sizeof version <= bytes; at += sizeof version)
+        memcpy(to + at, &version, sizeof version);
 }
 
-static uint64_t version(void)
+static uint64_t version_by(size_t step)
 {
     uint64_t first, other;
     memcpy(&first, value, sizeof first);
-    for (size_t at = PAGE; at + sizeof other <= bytes; at += PAGE) {
+    for (size_t at = step; at + sizeof other <= bytes; at += step) {
         memcpy(&other, value + at, sizeof other);
         mine &= other == first;
     }
     return first;
+}
+
+static uint64_t version(void)
+{
+    return version_by(PAGE);
 }
 
 /* Sends a number to another rank, by a list of its own. */
@@ -150,10 +156,10 @@ static void track_no_more(void)
 static double read_on(int is_cached)
 {
     unsigned long seen = atomic_load(&replaced);
-    long reads = 0;
+    long reads = 0, versions = 0;
     if (is_cached)
         get();
-    double start = now();
+    double start = now(), end;
     for (uint64_t newest = 0, next = 0; newest != LAST; newest = next, reads++) {
         if (!is_cached)
             get();
@@ -163,22 +169,26 @@ static double read_on(int is_cached)
         }
         next = version();
         mine &= next >= newest;
+        versions += next != newest;
     }
-    return (now() - start) / (double)reads;
+    end = now();
+    /* It has not come when all was over. */
+    mine &= versions >= SEEN && version_by(sizeof(uint64_t)) == LAST;
+    return (end - start) / (double)reads;
 }
 
 static void write_on(void)
 {
     double start = now(), at = start;
     for (uint64_t next = 2; at < start + LASTS; next++) {
-        mark(next);
+        stamp(value, next);
         set();
         double wait = (at += EVERY) - now();
         struct timespec pause = { 0, (long)(wait * 1e9) };
         if (wait > 0)
             nanosleep(&pause, NULL);
     }
-    mark(LAST);
+    stamp(value, LAST);
     set();
 }
 
@@ -187,7 +197,7 @@ static double one_writer(int is_cached)
     if (rank && is_cached)
         track();
     if (rank == 0) {
-        mark(1);
+        stamp(value, 1);
         set();
     }
     meet(0);
@@ -201,25 +211,44 @@ static double one_writer(int is_cached)
     return meet(each) / (ranks - 1);
 }
 
-/* Each client writes its value so often; with `is_pipelined`, it has AHEAD requests on the way. */
+/* Each client writes its value so often; with `is_pipelined`, it has AHEAD requests on the way, and sends
+ * as many at once as replies have come. */
 static double partitioned(long count, int is_pipelined)
 {
-    char words[64];
-    snprintf(words, sizeof words, "*3\r\n$3\r\nSET\r\n$6\r\nof.%03d\r\n", rank);
+    char words[96], get_words[64];
+    int ahead = is_pipelined ? AHEAD : 1;
+    unsigned char *values[AHEAD];
+    struct iovec parts[3 * AHEAD];
+    int length = snprintf(words, sizeof words, "*3\r\n$3\r\nSET\r\n$6\r\nof.%03d\r\n$%zu\r\n", rank, bytes);
+    for (int slot = 0; slot < ahead; slot++)
+        values[slot] = take_pages(bytes);
     meet(0);
-    double start = now();
-    long ahead = is_pipelined ? AHEAD : 1;
-    for (long i = 0; i < count; i += ahead) {
-        long some = count - i < ahead ? count - i : ahead;
-        for (long j = 0; j < some; j++) {
-            mark((uint64_t)(i + j));
-            send_value(&client, words, value, bytes);
+    double start = now(), end;
+    for (long sent = 0, received = 0; received < count;) {
+        int some = 0;
+        for (; sent < count && sent < received + ahead; sent++) {
+            unsigned char *own = values[sent % ahead];
+            stamp(own, (uint64_t)sent);
+            parts[some++] = (struct iovec) { words, (size_t)length };
+            parts[some++] = (struct iovec) { own, bytes };
+            parts[some++] = (struct iovec) { "\r\n", 2 };
         }
-        for (long j = 0; j < some; j++)
+        send_parts(&client, parts, some);
+        do
             receive_reply(&client, '+');
+        while (++received < sent && has_line(&client));
     }
     meet(0);
-    return now() - start;
+    end = now();
+    if (count) {
+        snprintf(get_words, sizeof get_words, "*2\r\n$3\r\nGET\r\n$6\r\nof.%03d\r\n", rank);
+        send_text(&client, get_words);
+        receive_value(&client, value, bytes);
+        mine &= version_by(sizeof(uint64_t)) == (uint64_t)(count - 1);
+    }
+    for (int slot = 0; slot < ahead; slot++)
+        free(values[slot]);
+    return end - start;
 }
 
 static void publish(void)
@@ -272,7 +301,7 @@ static void ping_pong(int way, long count)
     for (long i = 0; i < 2 * count; i++) {
         int is_turn = i % 2 == rank;
         if (is_turn) {
-            mark((uint64_t)i);
+            stamp(value, (uint64_t)i);
             if (way)
                 push();
             else
@@ -326,7 +355,10 @@ static double trips(long count, long warmup)
     meet(0);
     double start = now();
     ping_pong(way, count);
-    return now() - start;
+    double end = now();
+    if (count)
+        mine &= version_by(sizeof(uint64_t)) == (uint64_t)(2 * count - 1);
+    return end - start;
 }
 
 static double run(const struct command *k)

@@ -24,11 +24,19 @@ struct video {
     double times[MOST_WORKERS]; /* seconds of each node for a frame */
 };
 
-/* What the sink found. */
+/* What the sink found. All processes have the same clock. */
 struct outcome {
     uint64_t checksum;
     uint64_t counts[MOST_WORKERS];
-    double end; /* when it had the last result; all processes have the same clock */
+    double end;  /* when it had the last result */
+    double busy; /* seconds in which it did not wait for results */
+};
+
+/* What a worker did. */
+struct node {
+    int64_t worker, late; /* late: frames for which the kernel took longer than the node */
+    double processing;    /* seconds in which it had a frame */
+    double left;          /* when it heard that there are no more frames */
 };
 
 /* 0 where the command does not have a time for each worker. */
@@ -64,10 +72,25 @@ static inline void make_frame(unsigned char *p, const struct video *v, long numb
     }
 }
 
+/* Memory that goes back to the system with drop_frames(), whatever the allocator keeps. */
+static inline unsigned char *take_frames(size_t bytes)
+{
+    unsigned char *p = take_cold(bytes);
+    madvise(p, bytes, MADV_HUGEPAGE);
+    memset(p, 1, bytes);
+    return p;
+}
+
+static inline void drop_frames(unsigned char *p, size_t bytes)
+{
+    if (p)
+        munmap(p, bytes);
+}
+
 /* The frames of the source. */
 static inline unsigned char *make_ring(const struct video *v)
 {
-    unsigned char *ring = take_huge_pages(RING * v->bytes);
+    unsigned char *ring = take_frames(RING * v->bytes);
     for (long i = 0; i < RING && i < v->frames; i++)
         make_frame(ring + (size_t)i * v->bytes, v, i);
     return ring;
@@ -135,23 +158,67 @@ static inline uint64_t sequential(const struct video *v, const unsigned char *ri
     return checksum;
 }
 
-/* Computes a frame on a node that needs `seconds` for it. */
-static inline void compute(const struct video *v, const unsigned char *in, unsigned char *out, double seconds)
+/* Computes a frame in the time that the node needs for it. */
+static inline void compute(const struct video *v, const unsigned char *in, unsigned char *out, struct node *node)
 {
-    double end = now() + seconds;
+    double begin = now(), end = begin + v->times[node->worker];
     sobel(v, in, out);
+    node->late += now() > end;
     struct timespec t = { (time_t)end, (long)((end - (double)(time_t)end) * 1e9) };
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
         ;
+    node->processing += now() - begin;
+}
+
+/* Frames of all nodes together in a second. */
+static inline double rate_of(const struct video *v)
+{
+    double rate = 0;
+    for (int w = 0; w < v->workers; w++)
+        rate += 1 / v->times[w];
+    return rate;
 }
 
 /* Seconds of all nodes together, none of which ever waits. */
 static inline double ideal_of(const struct video *v)
 {
-    double rate = 0;
+    return (double)v->frames / rate_of(v);
+}
+
+/* How many results come, as a rule, before the one that the slowest node has. */
+static inline long early_of(const struct video *v)
+{
+    double slowest = 0;
     for (int w = 0; w < v->workers; w++)
-        rate += 1 / v->times[w];
-    return (double)v->frames / rate;
+        slowest = v->times[w] > slowest ? v->times[w] : slowest;
+    long early = (long)(slowest * rate_of(v)) + v->workers;
+    return early < v->frames ? early : v->frames;
+}
+
+/* What a source knows that plans the end, as Samite's does: when each node is done with what it has. */
+struct plan {
+    double free_at[MOST_WORKERS];
+    int is_over[MOST_WORKERS]; /* it gets no more frames */
+};
+
+/* Decides whether a node gets the next frame, after which `left` come: not if the others would have done
+ * all of them before it would be done with this one. */
+static inline int is_given(const struct video *v, struct plan *plan, long worker, long left)
+{
+    double time = now(), could = 0;
+    double begin = plan->free_at[worker] > time ? plan->free_at[worker] : time;
+    double done = begin + v->times[worker];
+    for (int w = 0; w < v->workers; w++) {
+        double from = plan->free_at[w] > time ? plan->free_at[w] : time;
+        if (w != worker && !plan->is_over[w] && done > from)
+            could += (double)(long)((done - from) / v->times[w] - 1e-9);
+    }
+    if (plan->is_over[worker] || could > (double)left) {
+        plan->is_over[worker] = 1;
+        return 0;
+    }
+    plan->free_at[worker] = done;
+    return 1;
 }
 
 /* The sum of the differences between the frames of each node and its ideal share, over twice the frames. */
@@ -164,11 +231,13 @@ static inline double deviation_of(const struct video *v, const struct outcome *o
 }
 
 /* The runs of the last size: all ranks know for which one there are runs, rank 0 has their figures. It
- * answers `wall` with a new run, and other figures with the median of those that it has. */
+ * answers `wall` with a new run, and other figures with the median of those that it has, unless the
+ * results of one of them were wrong. */
 static struct {
     struct video of;
-    int count;
+    int count, is_wrong;
     double walls[64], deviations[64];
+    char last[1 << 15]; /* the last run, as JSON */
 } past;
 
 static inline int is_past(const struct video *v)
@@ -176,14 +245,33 @@ static inline int is_past(const struct video *v)
     return past.count > 0 && !memcmp(&past.of, v, sizeof *v);
 }
 
-static inline void remember(const struct video *v, double wall, double deviation)
+static inline void remember(const struct video *v, double wall, double deviation, int is_good)
 {
     if (!is_past(v))
-        past.count = 0;
+        past.count = past.is_wrong = 0;
     past.of = *v;
+    past.is_wrong |= !is_good;
     int at = past.count < 64 ? past.count++ : 63;
     past.walls[at] = wall;
     past.deviations[at] = deviation;
+}
+
+/* Describes a run, which is remembered already. `messages`: sent for each frame. */
+static inline void describe(const struct video *v, double start, const struct outcome *o, const struct node *nodes,
+                            int messages)
+{
+    size_t room = sizeof past.last;
+    int at = snprintf(past.last, room,
+                      "{\"wall_s\":%.9f,\"decode_s\":0,\"encode_s\":%.9f,\"messages_per_frame\":%d,"
+                      "\"checksum\":\"%016llx\",\"nodes\":[",
+                      o->end - start, o->busy, messages, (unsigned long long)o->checksum);
+    for (int w = 0; w < v->workers; w++)
+        at += snprintf(past.last + at, room - (size_t)at,
+                       "%s{\"frames\":%llu,\"needs_s\":%.9f,\"processing_s\":%.9f,\"waiting_s\":%.9f,"
+                       "\"late_frames\":%lld}",
+                       w ? "," : "", (unsigned long long)o->counts[w], v->times[w], nodes[w].processing,
+                       nodes[w].left - start - nodes[w].processing, (long long)nodes[w].late);
+    snprintf(past.last + at, room - (size_t)at, "]}");
 }
 
 static inline int by_size(const void *a, const void *b)
@@ -202,7 +290,7 @@ static inline double median_of(const double *values)
 
 static inline int is_figure(const char *name)
 {
-    return !strcmp(name, "wall") || !strcmp(name, "ideal") || !strcmp(name, "deviation");
+    return !strcmp(name, "wall") || !strcmp(name, "ideal") || !strcmp(name, "deviation") || !strcmp(name, "run");
 }
 
 /* The answer to `name` after a run of `wall` seconds, which is below 0 if there was none. */

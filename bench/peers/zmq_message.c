@@ -119,7 +119,7 @@ static int frames(unsigned char *own, size_t bytes, long count, int whole)
         }
         zmq_msg_t message;
         if (hear_in_place(sock, &message) != bytes)
-            die("a frame of another size");
+            give_up("a frame of another size");
         unsigned char *in = zmq_msg_data(&message), *out = own + (size_t)(i % SLOTS) * bytes;
         if (rank == 0) {
             good &= !memcmp(in, &i, sizeof i);
@@ -136,7 +136,7 @@ static int frames(unsigned char *own, size_t bytes, long count, int whole)
 static double frame_rounds(const struct command *k, int *good)
 {
     size_t bytes = (size_t)k->bytes;
-    unsigned char *own = take_pages(2 * bytes);
+    unsigned char *own = take_huge_pages(2 * bytes);
     for (int slot = 0; slot < 2; slot++)
         fill(own + (size_t)slot * bytes + sizeof(long), bytes - sizeof(long), 0);
     int mine = frames(own, bytes, k->warmup, 0);

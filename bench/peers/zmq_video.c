@@ -6,7 +6,8 @@
  *              computes one
  *   push N     the source pushes it to the next worker whose queues, of N frames at each end, have room
  *              (PUSH, and PULL at the worker)
- * In both, the worker pushes its results to the sink, with the high-water mark N, or 10 with requests.
+ * In both, the worker pushes its results to the sink, with the high-water mark N, or 10 with requests. With
+ * the word `planned` after N, the source knows the nodes, and plans the end as Samite's source does.
  */
 #include "zmq_peer.h"
 #include "video.h"
@@ -18,9 +19,11 @@ struct head {
     int64_t worker;
 };
 
-enum { END = -1, SPARES = 64, MOST_AHEAD = 4 };
+/* SPARES: results of a worker on their way; READY of them have memory from the beginning. LASTS: seconds. */
+enum { END = -1, SPARES = 64, READY = 3, MOST_AHEAD = 4, LASTS = 120 };
 
-static int rank, ranks, mark, ahead; /* `ahead`: requests of a worker; 0 where frames are pushed */
+static int rank, ranks, high_water;
+static int ahead, is_planned; /* `ahead`: requests of a worker; 0 where frames are pushed */
 static void *frames, *results, *done; /* sockets; `done` is from the sink to the source */
 static void *asking[MOST_AHEAD];      /* of a worker: a socket has one request at a time */
 
@@ -32,8 +35,8 @@ static void *open_socket(void *context, int type, const char *dir, const char *n
     if (!sock)
         die("zmq_socket");
     set_option(sock, ZMQ_LINGER, 0);
-    set_option(sock, ZMQ_SNDHWM, mark);
-    set_option(sock, ZMQ_RCVHWM, mark);
+    set_option(sock, ZMQ_SNDHWM, high_water);
+    set_option(sock, ZMQ_RCVHWM, high_water);
     set_option(sock, ZMQ_RECONNECT_IVL, 5);
     if (is_server ? zmq_bind(sock, address) : zmq_connect(sock, address))
         die(address);
@@ -104,22 +107,30 @@ static void send_frame(void *sock, struct head head, unsigned char *frame, size_
     say_in_place(sock, frame, bytes, release, hint);
 }
 
-static void await_request(void)
+/* Returns the worker that asks for a frame; 0 where frames are pushed. */
+static int await_request(void)
 {
-    char byte;
+    char worker = 0;
     if (ahead)
-        hear(frames, &byte, 1);
+        hear(frames, &worker, 1);
+    return worker;
 }
 
 static void source(const struct video *v, unsigned char *ring, struct outcome *o)
 {
-    for (long i = 0; i < v->frames; i++) {
-        await_request();
-        send_frame(frames, (struct head) { i, 0 }, ring + (size_t)(i % RING) * v->bytes, v->bytes, keep, NULL);
+    struct plan plan = {0};
+    long ends = v->workers * (ahead ? ahead : 1);
+    for (long i = 0; i < v->frames;) {
+        int to = await_request();
+        int is_frame = !is_planned || is_given(v, &plan, to, v->frames - i - 1);
+        send_frame(frames, (struct head) { is_frame ? i : END, 0 }, ring + (size_t)(i % RING) * v->bytes,
+                   is_frame ? v->bytes : 0, keep, NULL);
+        i += is_frame;
+        ends -= !is_frame;
     }
     hear(done, o, sizeof *o);
     /* All queues are empty, so each worker gets one. */
-    for (long i = 0; i < v->workers * (ahead ? ahead : 1); i++) {
+    for (; ends > 0; ends--) {
         await_request();
         send_frame(frames, (struct head) { END, 0 }, ring, 0, keep, NULL);
     }
@@ -137,54 +148,98 @@ static void release(void *bytes, void *which)
     atomic_store((atomic_int *)which, 0);
 }
 
-static int take_spare(size_t bytes)
+static void wait_since(double begin, const char *what)
 {
-    for (int at = 0;; at = (at + 1) % SPARES)
-        if (!atomic_load(&spare[at].is_taken)) {
-            if (!spare[at].bytes)
-                spare[at].bytes = take_huge_pages(bytes);
-            atomic_store(&spare[at].is_taken, 1);
-            return at;
-        }
+    if (now() > begin + LASTS)
+        give_up(what);
+    sched_yield();
 }
 
-static void worker(const struct video *v)
+static int take_spare(size_t bytes)
+{
+    for (double begin = now();; wait_since(begin, "results do not leave a worker"))
+        for (int at = 0; at < SPARES; at++)
+            if (!atomic_load(&spare[at].is_taken)) {
+                if (!spare[at].bytes)
+                    spare[at].bytes = take_frames(bytes);
+                atomic_store(&spare[at].is_taken, 1);
+                return at;
+            }
+}
+
+/* Waits for a socket of a worker that has a frame: requests are not answered in their order. */
+static int next_of(int sockets, const int *is_over)
+{
+    static int last;
+    zmq_pollitem_t items[MOST_AHEAD];
+    for (int a = 0; a < sockets; a++)
+        items[a] = (zmq_pollitem_t) { asking[a], 0, is_over[a] ? 0 : ZMQ_POLLIN, 0 };
+    if (zmq_poll(items, sockets, LASTS * 1000) <= 0)
+        give_up("the source does not answer");
+    do
+        last = (last + 1) % sockets;
+    while (!(items[last].revents & ZMQ_POLLIN));
+    return last;
+}
+
+static void worker(const struct video *v, struct node *node)
 {
     struct head head;
     zmq_msg_t frame;
-    char byte = 0;
-    int sockets = ahead ? ahead : 1;
+    char own = (char)node->worker;
+    int sockets = ahead ? ahead : 1, is_over[MOST_AHEAD] = {0}, ends = 0;
     for (int a = 0; a < ahead; a++)
-        say(asking[a], &byte, 1, 0);
-    for (int turn = 0, ends = 0; ends < sockets; turn = (turn + 1) % sockets) {
+        say(asking[a], &own, 1, 0);
+    while (ends < sockets) {
+        int turn = sockets > 1 ? next_of(sockets, is_over) : 0;
         hear(asking[turn], &head, sizeof head);
         size_t bytes = hear_in_place(asking[turn], &frame);
         if (head.number == END) {
             zmq_msg_close(&frame);
+            is_over[turn] = 1;
             ends++;
             continue;
         }
         if (bytes != v->bytes)
-            die("a frame of another size");
+            give_up("a frame of another size");
         int out = take_spare(v->bytes);
-        compute(v, zmq_msg_data(&frame), spare[out].bytes, v->times[rank - 1]);
+        compute(v, zmq_msg_data(&frame), spare[out].bytes, node);
         zmq_msg_close(&frame);
-        head.worker = rank - 1;
+        head.worker = node->worker;
         send_frame(results, head, spare[out].bytes, v->bytes, release, &spare[out].is_taken);
         if (ahead)
-            say(asking[turn], &byte, 1, 0);
+            say(asking[turn], &own, 1, 0);
     }
+    node->left = now();
 }
 
 /* When all results have arrived. */
-static void free_spares(void)
+static void free_spares(size_t bytes)
 {
+    double begin = now();
     for (int at = 0; at < SPARES; at++) {
         while (atomic_load(&spare[at].is_taken))
-            sched_yield();
-        free(spare[at].bytes);
+            wait_since(begin, "results do not leave a worker");
+        drop_frames(spare[at].bytes, bytes);
         spare[at].bytes = NULL;
     }
+}
+
+/* Receives what is before a result, or, and then returns 0, what a worker says when it has ended. */
+static int hear_head(struct head *head, struct node *nodes, long workers)
+{
+    union {
+        struct head head;
+        struct node node;
+    } either;
+    int size = zmq_recv(results, &either, sizeof either, 0);
+    *head = either.head;
+    if (size == sizeof either.head)
+        return 1;
+    if (size != sizeof either.node || either.node.worker < 0 || either.node.worker >= workers)
+        give_up("neither a result nor a node");
+    nodes[either.node.worker] = either.node;
+    return 0;
 }
 
 static void sink(const struct video *v)
@@ -192,49 +247,65 @@ static void sink(const struct video *v)
     static zmq_msg_t early[LATE];
     static char is_here[LATE];
     struct outcome o = {0};
-    long turn = 0;
+    struct node nodes[MOST_WORKERS];
+    long turn = 0, ended = 0;
     for (long received = 0; received < v->frames; received++) {
         struct head head;
-        hear(results, &head, sizeof head);
+        /* What a worker says when it has ended may come before the last results of others. */
+        for (; !hear_head(&head, nodes, v->workers); ended++)
+            ;
+        double begin = now();
+        if (head.number < turn || head.number >= v->frames || head.worker < 0 || head.worker >= v->workers)
+            give_up("a result of another number");
         long at = head.number % LATE;
-        if (hear_in_place(results, &early[at]) != v->bytes || head.worker < 0 || head.worker >= v->workers)
-            die("a result of another size");
+        if (hear_in_place(results, &early[at]) != v->bytes)
+            give_up("a result of another size");
         o.counts[head.worker]++;
         for (is_here[at] = 1; is_here[at = turn % LATE]; turn++) {
             o.checksum = chain(o.checksum, hash(zmq_msg_data(&early[at]), v->bytes));
             zmq_msg_close(&early[at]);
             is_here[at] = 0;
         }
+        o.busy += now() - begin;
     }
     o.end = now();
     say(done, &o, sizeof o, 0);
+    for (struct head head; ended < v->workers; ended++)
+        if (hear_head(&head, nodes, v->workers))
+            give_up("more results than frames");
+    say(done, nodes, sizeof nodes, 0);
 }
 
-/* Rank 0 returns the seconds. */
-static double pipeline(const struct video *v, int *good)
+/* Rank 0 returns the seconds; then all others have ended. */
+static double pipeline(const struct video *v)
 {
     struct outcome o = {0};
-    double wall = 0;
+    struct node nodes[MOST_WORKERS], node = { .worker = rank - 1 };
     if (rank == 0) {
         unsigned char *ring = make_ring(v);
         uint64_t expected = sequential(v, ring);
+        meet();
         double start = now();
         source(v, ring, &o);
-        wall = o.end - start;
-        *good = o.checksum == expected;
-        remember(v, wall, deviation_of(v, &o));
+        hear(done, nodes, sizeof nodes);
+        remember(v, o.end - start, deviation_of(v, &o), o.checksum == expected);
+        describe(v, start, &o, nodes, ahead ? 3 : 2);
+        drop_frames(ring, RING * v->bytes);
+        return o.end - start;
+    }
+    if (rank == ranks - 1) {
         meet();
-        free(ring);
-        return wall;
-    }
-    if (rank == ranks - 1)
         sink(v);
-    else {
-        worker(v);
-        free_spares();
+    } else {
+        for (int at = 0; at < READY; at++)
+            spare[at].bytes = take_frames(v->bytes);
+        meet();
+        worker(v, &node);
+        free_spares(v->bytes);
+        say(results, &node, sizeof node, 0);
     }
-    remember(v, 0, 0);
-    meet();
+    malloc_trim(0);
+    remember(v, 0, 0, 1);
     return 0;
 }
 
@@ -248,9 +319,10 @@ int main(int argc, char **argv)
     }
     rank = atoi(text);
     ranks = atoi(count);
-    mark = 10;
-    if (sscanf(way, "request %d", &ahead) != 1 && sscanf(way, "push %d", &mark) != 1)
-        die("SAMITE_BENCH_VIDEO");
+    high_water = 10;
+    if (sscanf(way, "request %d", &ahead) != 1 && sscanf(way, "push %d", &high_water) != 1)
+        give_up("SAMITE_BENCH_VIDEO is no way");
+    is_planned = ahead && strstr(way, "planned");
     ahead = ahead > MOST_AHEAD ? MOST_AHEAD : ahead;
     die_with_parent();
     keep_memory();
@@ -270,14 +342,15 @@ int main(int argc, char **argv)
             answer(&c, "error the command has not as many times as there are workers");
             continue;
         }
-        int good = 1;
         double wall = -1;
         if (!strcmp(k.what, "wall") || !is_past(&v))
-            wall = pipeline(&v, &good);
-        if (good)
-            answer_number(&c, figure_of(k.what, &v, wall));
-        else
+            wall = pipeline(&v);
+        if (past.is_wrong)
             answer(&c, "error the checksum is not that of a sequential run");
+        else if (!strcmp(k.what, "run"))
+            answer(&c, past.last);
+        else
+            answer_number(&c, figure_of(k.what, &v, wall));
     }
     return 0;
 }

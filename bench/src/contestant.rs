@@ -39,6 +39,8 @@ pub(crate) struct Launch {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer {
     Value(f64),
+    /// A JSON object.
+    Object(String),
     Unsupported,
     /// The command failed with this message; the contestant can be asked again.
     Failed(String),
@@ -104,6 +106,9 @@ impl Contestant {
         }
         if let Some(text) = line.strip_prefix("error ") {
             return Ok(Answer::Failed(text.to_owned()));
+        }
+        if line.starts_with('{') {
+            return Ok(Answer::Object(line));
         }
         let value = line
             .parse()

@@ -77,7 +77,8 @@ pub struct Row {
     /// The expectation; absent if the case is only reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar: Option<Bar>,
-    /// Whether the bar was met.
+    /// Whether the bar was met; absent as well if it needs a ratio, and a peer that could have this
+    /// case is missing or has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub met: Option<bool>,
 }
@@ -107,6 +108,16 @@ impl Row {
             ratio: ratio.map(rounded),
             repeats,
         }
+    }
+}
+
+impl Row {
+    /// Returns it undecided where a ratio decides and not all peers have taken part.
+    pub(crate) fn decided(self, case: &Case, is_full: bool) -> Row {
+        let needs_all = case.bar.ratio.is_some() && !is_full;
+        // A bar that is missed beside some peers is missed beside all of them.
+        let met = self.met.filter(|met| !needs_all || !*met);
+        Row { met, ..self }
     }
 }
 
@@ -268,6 +279,19 @@ mod tests {
         );
         assert_eq!(ratio(Better::Lower, Some(0.1), std::iter::empty()), None);
         assert_eq!(ratio(Better::Lower, None, [0.2].into_iter()), None);
+    }
+
+    #[test]
+    fn a_bar_is_not_met_beside_some_of_the_peers() {
+        let row = |bar, theirs| {
+            let case = Case::of(Measure::new("a", "a", Figure::us(1.0))).bar(bar);
+            let peers = BTreeMap::from([("openmpi".to_owned(), theirs)]);
+            let row = Row::new(&case, Some(1.0), peers, None, None);
+            [true, false].map(|is_full| row.clone().decided(&case, is_full).met)
+        };
+        assert_eq!(row(Bar::ratio(1.0), 2.0), [Some(true), None]);
+        assert_eq!(row(Bar::ratio(1.0), 0.5), [Some(false), Some(false)]);
+        assert_eq!(row(Bar::at_most(1.0), 2.0), [Some(true), Some(true)]);
     }
 
     #[test]

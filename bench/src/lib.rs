@@ -13,6 +13,7 @@
 //! | `peers/` | the peers, and how they are built and started |
 //! | `placement` | the cores of a case's units |
 //! | `plan` | calibration, interleaving, medians |
+//! | `study` | the pages of the video: one run of each system |
 //! | `overhead` | the model t = t_raw + c |
 //! | `unit/`, `limit` | our contestant, and the one that measures the physical limits |
 //! | `control` | their side of the protocol below |
@@ -55,8 +56,8 @@
 //! | `workflow FIGURE NAME WORD…` | (ours only) a figure of a whole workflow, run by `samite run`; see `unit/staging/workflow.rs` |
 //! | `chunk KIND OF BYTES ITERS WARMUP` | (ours only) what rank 0 needs for ITERS of `hit` (a read guard of a version that it knows), `miss` (of one that it does not know), `upgrade` (a write guard), `commit` (a write guard, a copy and a commit), `event` (from the beginning of a commit to its event at the other rank), `event-own` (likewise, if the writer is the home); OF is `seconds`, or `trips` (ITERS times the quotient of that and of ITERS round trips of eight bytes between the ranks) |
 //! | `share KIND BYTES ITERS WARMUP` | a value of BYTES whose pages begin with the number of its version: seconds of a read, while rank 0 writes a version every millisecond for 0.2 s and the others read the latest one (`one-writer`; `cached`: a reader may keep what it has until it hears of a newer one); seconds in which both ranks write it in turn, ITERS times each (`ping-pong`); seconds in which each rank writes ITERS versions of a value of its own (`partitioned`; `pipelined`: it need not wait for each) |
-//! | `recovery PLACE ITERS WARMUP` | (ours only) seconds from `kill -9` of the holder of a write guard until another process that waits has its guard, ITERS times; see `unit/recovery.rs` |
-//! | `video FIGURE WIDTH HEIGHT FRAMES TIMES` | FRAMES frames go from rank 0 to workers, which take TIMES (microseconds, one for each, with commas) for a frame, and to the last rank, which puts them in order: the seconds of a new run (`wall`); those over the seconds that all workers need if none ever waits (`ideal`); the sum over all workers of the distance between their frames and their share, over twice the frames (`deviation`): the median of the last runs of `wall` |
+//! | `recovery PLACE ITERS WARMUP` | (ours only) the most seconds, among ITERS trials, from `kill -9` of the holder of a write guard until another process that waits has its guard, times ITERS; see `unit/recovery.rs` |
+//! | `video FIGURE WIDTH HEIGHT FRAMES TIMES` | FRAMES frames go from rank 0 to workers, which take TIMES (microseconds, one for each, with commas) for a frame, and to the last rank, which puts them in order: the seconds of a new run (`wall`); those over the seconds that all workers need if none ever waits (`ideal`); the sum over all workers of the distance between their frames and their share, over twice the frames (`deviation`): the median of the last runs of `wall`; or what the last of them was like (`run`): not a number, but a JSON object in one line, see `study` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
 //! | `frames KIND BYTES ITERS WARMUP` | seconds in which ITERS frames go from memory of rank 0 (`copied`: its own; `in-place`: where it can share them, if there is such memory) to rank 1 and, as results whose first eight bytes are the frame's, back; at most two are on the way |
@@ -86,6 +87,7 @@ mod peers;
 mod placement;
 mod plan;
 mod staging;
+mod study;
 mod threads;
 mod ucx;
 mod unit;
@@ -99,6 +101,7 @@ pub use host::Host;
 pub use limit::run_limit;
 pub use measure::Better;
 pub use overhead::Overhead;
+pub use study::{Absent, Ran, Study};
 pub use unit::{Programs, run_holder, run_unit};
 
 use case::Case;

@@ -5,7 +5,7 @@
 //! words of these.
 
 use crate::control::{Command, Control, pin};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use samite::pgas::{Local, Pgas, Segment};
 use samite::{Match, Pages, SharedBytes};
 use std::fs::{self, File};
@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// The largest measured transfer.
 const MOST_BYTES: u64 = 16 << 20;
+/// Looks for the other rank; a look takes some nanoseconds.
+const MOST_LOOKS: u64 = 1 << 31;
 
 /// Runs a rank until it is told to quit.
 pub fn run_limit(folder: &Path) -> Result<()> {
@@ -142,17 +144,24 @@ fn exchange(iters: u64, warmup: u64, rank: u32, lines: &SharedBytes) -> Result<f
         // ORDERING: each side's Release pairs with the other side's Acquire: the exchange itself.
         if rank == 0 {
             there.store(count, Ordering::Release);
-            while back.load(Ordering::Acquire) != count {
-                std::hint::spin_loop();
-            }
+            await_count(count, 1, || back.load(Ordering::Acquire))?;
         } else {
-            while there.load(Ordering::Acquire) != count {
-                std::hint::spin_loop();
-            }
+            await_count(count, 0, || there.load(Ordering::Acquire))?;
             back.store(count, Ordering::Release);
         }
     }
     Ok(start.elapsed().as_secs_f64())
+}
+
+/// Looks until another rank has written the count: for a minute or so.
+fn await_count(count: u64, rank: u32, look: impl Fn() -> u64) -> Result<()> {
+    for _ in 0..MOST_LOOKS {
+        if look() == count {
+            return Ok(());
+        }
+        std::hint::spin_loop();
+    }
+    bail!("rank {rank} does not take its turn in an exchange of cache lines")
 }
 
 /// Plain writes and reads of one buffer on the file system, each with a new file.

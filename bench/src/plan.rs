@@ -65,6 +65,13 @@ struct Entrant {
     runner: Runner,
 }
 
+/// Those that take part in cases with the same ranks.
+struct Field {
+    entrants: Vec<Entrant>,
+    /// Whether all peers are among them.
+    is_full: bool,
+}
+
 /// One contestant in one case.
 struct Turn {
     entrant: usize,
@@ -103,10 +110,10 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
                 .insert(placement.name().to_owned(), reason.to_owned());
             continue;
         };
-        let mut entrants = start(&peers, group[0].ranks, &pinned, options, &mut gaps)?;
+        let mut field = start(&peers, group[0].ranks, &pinned, options, &mut gaps)?;
         for case in group {
             progress.set_message(case.name.clone());
-            let row = row(case, &mut entrants, options, &progress, &mut gaps)?;
+            let row = row(case, &mut field, options, &progress, &mut gaps)?;
             match case.point {
                 None => rows.push(row),
                 Some(point) => points.push((point, case.placement, row)),
@@ -133,7 +140,7 @@ fn start(
     cpus: &[usize],
     options: &Options,
     gaps: &mut Gaps,
-) -> Result<Vec<Entrant>> {
+) -> Result<Field> {
     let mut wanted: Vec<(Role, Launch)> = Vec::new();
     for (role, name, argv) in [
         (Role::Ours, "samite", &options.ours),
@@ -157,13 +164,18 @@ fn start(
     }
     // A contestant that cannot be started is left out, unless it is ours.
     let mut entrants = Vec::new();
+    let has_ucx = ranks != 2 || !peers.missing_ucx;
+    let mut is_full = peers.are_all_here(ranks) && has_ucx;
     for (role, launch) in wanted {
         match Contestant::start(&launch, ranks, cpus) {
             Ok(contestant) => entrants.push(Entrant {
                 role,
                 runner: Runner::Standing(contestant),
             }),
-            Err(error) => role.bear(&format!("{ranks} ranks"), error, gaps)?,
+            Err(error) => {
+                role.bear(&format!("{ranks} ranks"), error, gaps)?;
+                is_full = false;
+            }
         }
     }
     // `ucx_perftest` is started for each measurement, always as a pair.
@@ -174,18 +186,21 @@ fn start(
             runner: Runner::Ucx(Ucx::on(cpus)),
         });
     }
-    Ok(entrants)
+    Ok(Field { entrants, is_full })
 }
 
 fn row(
     case: &Case,
-    entrants: &mut [Entrant],
+    field: &mut Field,
     options: &Options,
     progress: &ProgressBar,
     gaps: &mut Gaps,
 ) -> Result<Row> {
+    let entrants = &mut field.entrants;
     let mut turns = Vec::new();
+    let mut is_full = field.is_full;
     for (entrant, contestant) in entrants.iter_mut().enumerate() {
+        is_full &= !matches!(contestant.runner, Runner::Lost);
         let measure = match contestant.role {
             Role::Limit => case.measure.limit.as_deref().cloned(),
             _ => Some(case.measure.clone()),
@@ -206,7 +221,10 @@ fn row(
                 figures: Vec::new(),
                 has_failed: false,
             }),
-            Err(error) => contestant.role.bear(&case.name, error, gaps)?,
+            Err(error) => {
+                contestant.role.bear(&case.name, error, gaps)?;
+                is_full = false;
+            }
         }
     }
     for repeat in 0..repeats(case, options) as usize {
@@ -224,13 +242,14 @@ fn row(
                 Err(error) => {
                     contestant.role.bear(&case.name, error, gaps)?;
                     turn.has_failed = true;
+                    is_full = false;
                 }
             }
         }
         turns.retain(|turn| !turn.has_failed);
         progress.inc(1);
     }
-    Ok(summary(case, entrants, turns, options))
+    Ok(summary(case, entrants, turns, options).decided(case, is_full))
 }
 
 impl Role {
@@ -304,6 +323,7 @@ impl Entrant {
         match asked {
             Ok(Answer::Value(value)) => Ok(Some(value)),
             Ok(Answer::Unsupported) => Ok(None),
+            Ok(Answer::Object(text)) => bail!("{} said `{text}` to `{line}`", self.role),
             Ok(Answer::Failed(text)) => bail!("{} failed in `{line}`: {text}", self.role),
             Err(error) => {
                 // A later answer could be to this command.
@@ -335,7 +355,7 @@ impl Entrant {
     }
 }
 
-fn progress(steps: u64) -> ProgressBar {
+pub(crate) fn progress(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {eta:>4}  {msg}");
     let bar = ProgressBar::new(steps);
     match style {

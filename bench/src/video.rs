@@ -1,8 +1,9 @@
 //! `samite bench video`.
 //!
 //! `video/raw`: frames that are in memory, to a worker that does nothing with them and back.
-//! Samite's source copies each frame from its own memory, or has written it in place; its peers
-//! send it from their own memory in both cases.
+//! Samite's source copies each frame from its own memory (`copied`, which has the bar), or has it
+//! where it is shared (`in-place`), as one that decodes there; its peers send it from their own
+//! memory in both cases.
 //!
 //! `video/wall`, `video/ideal`, `video/deviation`: a source, a sink and eight nodes, each of which
 //! computes the real kernel and then sleeps until the time of its kind of board for a frame is
@@ -12,8 +13,11 @@
 //!
 //! There are fewer frames than in the study's clip of 1306, so that a run takes about 20 s. The
 //! slowest board needs 4.7 s for a frame of UHD-2: whoever gives it one of the last frames waits
-//! for it, and with few frames that is a large part of the time. This is the same for all
-//! contestants.
+//! for it, and with few frames that is a large part of the time. Samite's source plans the end: it
+//! knows how many frames there are, and has measured the nodes. Most peers serve whoever comes
+//! first, as users of these libraries do; two (`openmpi-planned`, `zmq-planned`) plan the end in
+//! the same manner, and know the nodes from the beginning. Beside those, a ratio compares how
+//! frames move; beside the others, also who gets them.
 //!
 //! `messages`: of the job, for each frame. `log`: the time of the job with the event log, over that
 //! without it; workers do not sleep there.
@@ -23,20 +27,23 @@ use crate::measure::{Figure, Measure, Pace};
 use crate::placement::Placement;
 use std::time::Duration;
 
+/// How frames move: the variable for a contestant that has several ways.
+pub(crate) const VIA: &str = "SAMITE_BENCH_VIDEO";
+
 /// A size of grey frames.
-struct Size {
-    name: &'static str,
-    width: u64,
-    height: u64,
+pub(crate) struct Size {
+    pub(crate) name: &'static str,
+    pub(crate) width: u64,
+    pub(crate) height: u64,
     /// The frames of a run.
-    frames: u64,
+    pub(crate) frames: u64,
     /// The microseconds of each node for a frame. Samite has them in its job, and compares.
-    times: [u64; 8],
+    pub(crate) times: [u64; 8],
     /// The bar of frames in memory.
     raw: Option<f64>,
 }
 
-const SIZES: [Size; 3] = [
+pub(crate) const SIZES: [Size; 3] = [
     Size {
         name: "HD",
         width: 1920,
@@ -69,6 +76,27 @@ const SIZES: [Size; 3] = [
     },
 ];
 
+/// A source, the nodes, and a sink.
+pub(crate) const RANKS: u32 = 10;
+
+impl Size {
+    pub(crate) fn frames(&self, is_quick: bool) -> u64 {
+        if is_quick {
+            self.frames / 6
+        } else {
+            self.frames
+        }
+    }
+
+    /// Returns the command for a figure of the pipeline.
+    pub(crate) fn command(&self, figure: &str, frames: u64) -> String {
+        let Size { width, height, .. } = self;
+        let times: Vec<String> = self.times.iter().map(u64::to_string).collect();
+        let times = times.join(",");
+        format!("video {figure} {width} {height} {frames} {times}")
+    }
+}
+
 pub(crate) fn cases(is_quick: bool) -> Vec<Case> {
     let mut cases: Vec<Case> = SIZES.iter().flat_map(raw).collect();
     cases.extend(messages());
@@ -84,28 +112,18 @@ fn raw(size: &Size) -> [Case; 2] {
             format!("frames {kind} {}", size.width * size.height),
             Figure::rate("frames/s", 1.0),
         );
-        let bar = size.raw.map(Bar::ratio).unwrap_or_default();
+        // Only what is copied is what the peers do.
+        let bar = size.raw.filter(|_| kind == "copied");
+        let bar = bar.map(Bar::ratio).unwrap_or_default();
         Case::of(measure).bar(bar)
     })
 }
 
 fn pipeline(size: &Size, is_quick: bool) -> [Case; 3] {
-    let Size {
-        name,
-        width,
-        height,
-        times,
-        ..
-    } = size;
-    let frames = if is_quick {
-        size.frames / 6
-    } else {
-        size.frames
-    };
-    let times: Vec<String> = times.iter().map(u64::to_string).collect();
+    let frames = size.frames(is_quick);
     let case = |what: &str, figure: Figure, bar: Bar| {
-        let command = format!("video {what} {width} {height} {frames} {}", times.join(","));
-        let measure = Measure::new(format!("video/{what}/{name}"), command, figure);
+        let name = format!("video/{what}/{}", size.name);
+        let measure = Measure::new(name, size.command(what, frames), figure);
         // The slowest way needs several times as long as the others.
         let lasts = Duration::from_secs(120);
         let measure = measure.at_pace(match what {
@@ -113,7 +131,7 @@ fn pipeline(size: &Size, is_quick: bool) -> [Case; 3] {
             _ => Pace::Once(lasts),
         });
         Case {
-            ranks: size.times.len() as u32 + 2,
+            ranks: RANKS,
             placement: Placement::Free,
             ..Case::of(measure).bar(bar)
         }

@@ -4,10 +4,13 @@ use crate::screen::say;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use samite::pgas::Pgas;
-use samite_bench::{Options, Programs};
+use samite_bench::{Absent, Options, Programs, Ran, Study};
 use samite_nas::Class;
 use samite_nas::is::Problem;
-use std::path::PathBuf;
+use samite_video::Size;
+use samite_video::job::figures::Figures;
+use samite_video::job::{Via, report};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Options of `samite bench`.
@@ -31,6 +34,14 @@ pub(crate) struct BenchArgs {
     /// The two cores to run on
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     cpus: Option<Vec<usize>>,
+    /// Of `video`, in place of its cases: run each way of Samite and each peer once at each size.
+    /// Their figures and a page about all of them go to this folder; the figures of earlier runs
+    /// there stay on the page
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "repeats", "cpus"])]
+    pages: Option<PathBuf>,
+    /// The frames of each run for --pages; by default, those of the cases
+    #[arg(long, value_name = "N", requires = "pages", value_parser = clap::value_parser!(u64).range(1..))]
+    frames: Option<u64>,
 }
 
 /// The contestants that a bench starts (hidden commands).
@@ -81,7 +92,89 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         ours: job("bench-unit"),
         limit: job("bench-limit"),
     };
+    if let Some(folder) = &args.pages {
+        return pages(args, &options, folder);
+    }
     let figures = samite_bench::run(&args.name, options)?;
     say(format_args!("{figures}\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the video by all systems, and writes the page about all figures in the folder.
+fn pages(args: &BenchArgs, options: &Options, folder: &Path) -> Result<ExitCode> {
+    ensure!(
+        args.name == "video",
+        "--pages is for the bench `video`: `{}` has none",
+        args.name
+    );
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let ways = Via::value_variants().iter();
+    let ways = ways.filter(|via| **via != Via::Sequential);
+    let ways: Vec<String> = ways.map(Via::to_string).collect();
+    let study = Study {
+        ways: &ways,
+        frames: args.frames,
+        options,
+    };
+    let absent = study.run(|ran| {
+        let path = folder.join(format!("{}-{}.json", ran.size, ran.system));
+        Ok(figures_of(ran)?.write(&path)?)
+    })?;
+    let mut files = Vec::new();
+    for entry in folder.read_dir()? {
+        let path = entry?.path();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let runs = files.iter().map(|path| Figures::read(path));
+    let mut runs = runs.collect::<Result<Vec<_>, _>>()?;
+    // Those of Samite first.
+    runs.sort_by_key(|run| run.label.is_none());
+    let missing = reasons(&absent);
+    let page = folder.join("video.html");
+    report::write(&page, &runs, None, &missing)?;
+    say(format_args!("{}\n", report::text(&runs)))?;
+    for (system, why) in &missing {
+        say(format_args!("without {system}: {why}\n"))?;
+    }
+    say(format_args!("page  {}\n", page.display()))?;
+    let ours = absent.failures.iter();
+    let ours: Vec<&str> = ours
+        .filter(|failure| ways.contains(&failure.peer))
+        .map(|failure| &*failure.peer)
+        .collect();
+    ensure!(ours.is_empty(), "Samite has failed: {}", ours.join(", "));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn figures_of(ran: &Ran) -> Result<Figures> {
+    if ran.is_ours {
+        let figures = Figures::parse(&ran.said, ran.system.as_ref())?;
+        let label = Some(format!("Samite: {}", ran.system));
+        return Ok(Figures { label, ..figures });
+    }
+    let size = Size::new(ran.width, ran.height)?;
+    let figures = Figures::of_peer(&ran.system, size, ran.frames, &ran.said);
+    Ok(figures?)
+}
+
+/// Returns the systems that did not run, each with the reason.
+fn reasons(absent: &Absent) -> Vec<(String, String)> {
+    let missing = absent.missing.iter();
+    let missing = missing.map(|(system, what)| {
+        let what = format!("it is not installed, or cannot be built: {what}");
+        (system.clone(), what)
+    });
+    let failed = absent.failures.iter();
+    let failed = failed.map(|failure| {
+        let system = format!("{} at {}", failure.peer, failure.case);
+        (system, failure.what.clone())
+    });
+    missing.chain(failed).collect()
 }

@@ -8,7 +8,7 @@ use samite::stage::method::graph::Edge;
 use samite_launch::Workflow;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Resolves user file, workflow, environment (with the settings of an outer `samite run`) and
@@ -30,13 +30,14 @@ pub(crate) fn resolve(workflow: Option<&Workflow>, options: &[String]) -> Result
 
 /// Makes the folders of streams and of event logs absolute, so that programs in different folders
 /// mean the same one: those of the workflow are relative to the folder of the file, others to the
-/// present one; in a sweep, all are relative to the folder of the run.
+/// present one; in a sweep, all are relative to the folder of the run. The file of the topology is
+/// read, not written: the folder of a run does not matter to it.
 pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Result<()> {
     let here = std::env::current_dir().context("the present folder cannot be found")?;
     let of_file = format!("{}:", workflow.path().display());
-    let settle = |origin: Option<&str>, folder: &mut PathBuf| {
+    let settle_in = |run: Option<&Path>, origin: Option<&str>, folder: &mut PathBuf| {
         let is_of_file = origin.is_some_and(|origin| origin.starts_with(&of_file));
-        let base = match workflow.run_folder() {
+        let base = match run {
             Some(run) => run.to_owned(),
             None if is_of_file => workflow.folder(),
             None => here.clone(),
@@ -46,6 +47,9 @@ pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Re
         if whole.to_str().is_some() {
             *folder = whole;
         }
+    };
+    let settle = |origin: Option<&str>, folder: &mut PathBuf| {
+        settle_in(workflow.run_folder(), origin, folder);
     };
     let names: Vec<String> = resolved.config.stage.streams.keys().cloned().collect();
     for name in names {
@@ -64,7 +68,7 @@ pub(crate) fn settle_folders(workflow: &Workflow, resolved: &mut Resolved) -> Re
     settle(origin.as_deref(), &mut resolved.config.dsm.log_dir);
     let origin = resolved.origin("dsm.topology").map(str::to_owned);
     if !resolved.config.dsm.topology.as_os_str().is_empty() {
-        settle(origin.as_deref(), &mut resolved.config.dsm.topology);
+        settle_in(None, origin.as_deref(), &mut resolved.config.dsm.topology);
     }
     Ok(())
 }

@@ -36,21 +36,25 @@
 //!   and in a third one `ControlTransport=enet` 653 compared with 186. With `WANDataTransport=shm`
 //!   no step arrives. With `DataTransport` set to RDMA, UCX or MPI, SST reports that it considers
 //!   only `evpath`.
-//! * The clients of Redis are our own: a client library adds a copy. Its socket threads need cores
-//!   of their own.
+//! * The clients of Redis are our own: a client library adds a copy. Its threads for sockets are
+//!   off, as by default: they need cores of their own.
 //! * For frames of UHD-2 in memory, Open MPI and libzmq take part with several settings, because
 //!   which is fastest differs from machine to machine: a copy by the kernel or two through shared
 //!   memory; the usual buffers of sockets, smaller ones, and two threads for IO. Without the
 //!   settings of `malloc` in `zmq_peer.h`, the kernel clears the pages of each frame anew. Open MPI
-//!   over UCX does not come to an end with such frames here.
+//!   over UCX does not come to an end with such frames here. Frames of users are on huge pages;
+//!   those of libzmq, which `malloc` gives, in one of its settings (`zmq-huge`).
 //! * In the pipeline of the video, nodes that wait have to leave the processor to those that
 //!   compute: Open MPI that yields while it looks (`openmpi-polling`), and one that sleeps between
-//!   two looks (all others); MPICH does not yield. With one frame more on the way, a worker of
-//!   libzmq does not wait for the next one (`zmq-request-2`). Frames that are pushed to workers in
+//!   two looks (all others); MPICH does not yield. With one frame more on the way, a worker does
+//!   not wait for the next one (`openmpi-ahead`, `zmq-request-2`). As Samite's source, those that
+//!   plan (`openmpi-planned`, `zmq-planned`) give no frame to a node that would do it after all
+//!   others are done. Frames that are pushed to workers in
 //!   turn wait at the slow ones, the more the higher the mark is.
 //! * Lamellar is built without its launcher and its PMIx: its shared-memory backend needs neither.
 
 use super::Build;
+use crate::video::VIA;
 
 /// A library with its compiler and launcher.
 pub(super) struct Toolkit {
@@ -76,229 +80,143 @@ pub(super) struct Peer {
     pub(super) source: &'static str,
     /// Arguments of the launcher in this bench.
     pub(super) arguments: &'static str,
+    /// A variable of its environment.
+    pub(super) variable: Option<(&'static str, &'static str)>,
     /// Minimum and maximum number of ranks.
     pub(super) least_ranks: u32,
     pub(super) most_ranks: u32,
 }
 
 const OPENMPI: Toolkit = Toolkit {
-    build: Build::C {
-        compiler: "mpicc.openmpi",
-        header: "mpi.h",
-        libraries: &[],
-        wheel: None,
-    },
     launcher: Some("mpirun.openmpi"),
-    server: None,
     arguments: "-n {ranks} --bind-to none --mca pml ob1 --mca btl self,vader",
     oversubscribed: "--oversubscribe --mca mpi_yield_when_idle 1",
-    env: AS_ROOT,
-    install: "apt-get install openmpi-bin libopenmpi-dev",
-};
-
-/// Open MPI refuses to run as root, which is usual in containers, unless told twice.
-const AS_ROOT: &[(&str, &str)] = &[
-    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-];
-
-const MPICH: Toolkit = Toolkit {
-    build: Build::C {
-        compiler: "mpicc.mpich",
-        header: "mpi.h",
-        libraries: &[],
-        wheel: None,
-    },
-    launcher: Some("mpirun.mpich"),
-    server: None,
-    arguments: "-n {ranks} -launcher fork -bind-to none",
-    oversubscribed: "",
-    env: &[],
-    install: "apt-get install mpich libmpich-dev",
-};
-
-const OPENMPI_BLOCKING: Toolkit = Toolkit {
-    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "blocking,naps")],
-    ..OPENMPI
-};
-
-const OPENMPI_SINGLE: Toolkit = Toolkit {
-    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "single,naps")],
-    ..OPENMPI
-};
-
-const OPENMPI_BUFFERS: Toolkit = Toolkit {
-    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "buffers,naps")],
-    ..OPENMPI
-};
-
-const OPENMPI_POLLING: Toolkit = Toolkit {
-    env: &[AS_ROOT[0], AS_ROOT[1], (VIDEO, "buffers")],
-    ..OPENMPI
-};
-
-const MPICH_BUFFERS: Toolkit = Toolkit {
-    env: &[(VIDEO, "buffers,naps")],
-    ..MPICH
-};
-
-/// How frames move in the pipeline of the video.
-const VIDEO: &str = "SAMITE_BENCH_VIDEO";
-
-const OPENSHMEM: Toolkit = Toolkit {
-    build: Build::C {
-        compiler: "oshcc",
-        header: "shmem.h",
-        libraries: &[],
-        wheel: None,
-    },
-    launcher: Some("oshrun"),
-    server: None,
-    arguments: "-n {ranks} --bind-to none --mca opal_common_ucx_opal_mem_hooks 0",
-    oversubscribed: "--oversubscribe --mca mpi_yield_when_idle 1",
+    // It refuses to run as root, which is usual in containers, unless told twice.
     env: &[
-        ("UCX_TLS", "posix,self"),
-        ("UCX_WARN_UNUSED_ENV_VARS", "n"),
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
     ],
     install: "apt-get install openmpi-bin libopenmpi-dev",
+    ..toolkit(c("mpicc.openmpi", "mpi.h", &[]))
+};
+
+const MPICH: Toolkit = Toolkit {
+    launcher: Some("mpirun.mpich"),
+    arguments: "-n {ranks} -launcher fork -bind-to none",
+    install: "apt-get install mpich libmpich-dev",
+    ..toolkit(c("mpicc.mpich", "mpi.h", &[]))
+};
+
+const OPENSHMEM: Toolkit = Toolkit {
+    launcher: Some("oshrun"),
+    arguments: "-n {ranks} --bind-to none --mca opal_common_ucx_opal_mem_hooks 0",
+    oversubscribed: OPENMPI.oversubscribed,
+    env: &[
+        ("UCX_TLS", "posix,self"),
+        ("UCX_WARN_UNUSED_ENV_VARS", "n"),
+        OPENMPI.env[0],
+        OPENMPI.env[1],
+    ],
+    install: OPENMPI.install,
+    ..toolkit(c("oshcc", "shmem.h", &[]))
 };
 
 const ZMQ: Toolkit = Toolkit {
-    build: Build::C {
-        compiler: "cc",
-        header: "zmq.h",
-        libraries: &["-lzmq"],
-        wheel: None,
-    },
-    launcher: None,
-    server: None,
-    arguments: "",
-    oversubscribed: "",
-    env: &[],
     install: "apt-get install gcc libzmq3-dev",
-};
-
-/// Buffers of the system's sockets that fit into the cache of a core.
-const ZMQ_BUFFERS: Toolkit = Toolkit {
-    env: &[("SAMITE_BENCH_ZMQ", "1 100000")],
-    ..ZMQ
-};
-
-const ZMQ_THREADS: Toolkit = Toolkit {
-    env: &[("SAMITE_BENCH_ZMQ", "2 0")],
-    ..ZMQ
-};
-
-const ZMQ_REQUEST: Toolkit = Toolkit {
-    env: &[(VIDEO, "request 1")],
-    ..ZMQ
-};
-
-const ZMQ_REQUEST_2: Toolkit = Toolkit {
-    env: &[(VIDEO, "request 2")],
-    ..ZMQ
-};
-
-const ZMQ_PUSH: Toolkit = Toolkit {
-    env: &[(VIDEO, "push 10")],
-    ..ZMQ
-};
-
-const ZMQ_PUSH_1: Toolkit = Toolkit {
-    env: &[(VIDEO, "push 1")],
-    ..ZMQ
+    ..toolkit(c("cc", "zmq.h", &["-lzmq"]))
 };
 
 const SST: Toolkit = Toolkit {
-    build: Build::C {
+    install: "apt-get install gcc, and ci/setup, which installs the wheel of ci/python.txt",
+    ..toolkit(Build::C {
         compiler: "cc",
         header: "adios2_c.h",
         libraries: &["-ladios2_c", "-pthread"],
         wheel: Some("adios2"),
-    },
-    launcher: None,
-    server: None,
-    arguments: "",
-    oversubscribed: "",
-    env: &[("SAMITE_BENCH_SST", "SpeculativePreloadMode=ON")],
-    install: "apt-get install gcc, and ci/setup, which installs the wheel of ci/python.txt",
-};
-
-const SST_ON_DEMAND: Toolkit = Toolkit {
-    env: &[("SAMITE_BENCH_SST", "SpeculativePreloadMode=OFF")],
-    ..SST
+    })
 };
 
 const REDIS: Toolkit = Toolkit {
-    build: Build::C {
-        compiler: "cc",
-        header: "stdio.h",
-        libraries: &["-pthread"],
-        wheel: None,
-    },
-    launcher: None,
     server: Some("redis-server"),
-    arguments: "",
-    oversubscribed: "",
-    env: &[],
     install: "apt-get install gcc redis-server",
+    ..toolkit(c("cc", "stdio.h", &["-pthread"]))
 };
 
 const LAMELLAR: Toolkit = Toolkit {
-    build: Build::Cargo,
-    launcher: None,
-    server: None,
-    arguments: "",
-    oversubscribed: "",
-    env: &[],
     install: "it is built by cargo at the first run without --quick, which takes minutes",
+    ..toolkit(Build::Cargo)
 };
+
+/// Returns a toolkit whose ranks the bench starts.
+const fn toolkit(build: Build) -> Toolkit {
+    Toolkit {
+        build,
+        launcher: None,
+        server: None,
+        arguments: "",
+        oversubscribed: "",
+        env: &[],
+        install: "",
+    }
+}
+
+const fn c(
+    compiler: &'static str,
+    header: &'static str,
+    libraries: &'static [&'static str],
+) -> Build {
+    Build::C {
+        compiler,
+        header,
+        libraries,
+        wheel: None,
+    }
+}
+
+/// Settings of the peers that read these variables.
+const BUFFERS: &str = "SAMITE_BENCH_ZMQ";
+const ENGINE: &str = "SAMITE_BENCH_SST";
 
 pub(super) const PEERS: &[Peer] = &[
     of("message", "openmpi", &OPENMPI, "mpi_message.c"),
     of("message", "mpich", &MPICH, "mpi_message.c"),
     // A pair of sockets has two ends.
+    pair("message", "zmq", &ZMQ, "zmq_message.c"),
+    pair("video", "openmpi", &OPENMPI, "mpi_message.c"),
+    pair("video", "mpich", &MPICH, "mpi_message.c"),
     Peer {
-        most_ranks: 2,
-        ..of("message", "zmq", &ZMQ, "zmq_message.c")
-    },
-    Peer {
-        most_ranks: 2,
-        ..of("video", "openmpi", &OPENMPI, "mpi_message.c")
-    },
-    Peer {
-        most_ranks: 2,
-        ..of("video", "mpich", &MPICH, "mpi_message.c")
-    },
-    Peer {
-        most_ranks: 2,
         arguments: "--mca btl_vader_single_copy_mechanism none \
                     --mca btl_vader_max_send_size 131072",
-        ..of("video", "openmpi-two-copies", &OPENMPI, "mpi_message.c")
+        ..pair("video", "openmpi-two-copies", &OPENMPI, "mpi_message.c")
     },
-    Peer {
-        most_ranks: 2,
-        ..of("video", "zmq", &ZMQ, "zmq_message.c")
-    },
-    Peer {
-        most_ranks: 2,
-        ..of("video", "zmq-buffers", &ZMQ_BUFFERS, "zmq_message.c")
-    },
-    Peer {
-        most_ranks: 2,
-        ..of("video", "zmq-threads", &ZMQ_THREADS, "zmq_message.c")
-    },
-    pipeline("openmpi-blocking", &OPENMPI_BLOCKING, "mpi_video.c"),
-    pipeline("openmpi-single", &OPENMPI_SINGLE, "mpi_video.c"),
-    pipeline("openmpi-buffers", &OPENMPI_BUFFERS, "mpi_video.c"),
-    pipeline("openmpi-polling", &OPENMPI_POLLING, "mpi_video.c"),
-    pipeline("mpich-buffers", &MPICH_BUFFERS, "mpi_video.c"),
-    pipeline("zmq-request", &ZMQ_REQUEST, "zmq_video.c"),
-    pipeline("zmq-request-2", &ZMQ_REQUEST_2, "zmq_video.c"),
-    pipeline("zmq-push", &ZMQ_PUSH, "zmq_video.c"),
-    pipeline("zmq-push-1", &ZMQ_PUSH_1, "zmq_video.c"),
+    pair("video", "zmq", &ZMQ, "zmq_message.c"),
+    // Buffers of the system's sockets that fit into the cache of a core.
+    pair("video", "zmq-buffers", &ZMQ, "zmq_message.c").with(BUFFERS, "1 100000"),
+    pair("video", "zmq-threads", &ZMQ, "zmq_message.c").with(BUFFERS, "2 0"),
+    pair("video", "zmq-huge", &ZMQ, "zmq_message.c")
+        .with("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"),
+    pipeline("openmpi-blocking", &OPENMPI, "mpi_video.c", "blocking,naps"),
+    pipeline("openmpi-single", &OPENMPI, "mpi_video.c", "single,naps"),
+    pipeline("openmpi-buffers", &OPENMPI, "mpi_video.c", "buffers,naps"),
+    pipeline("openmpi-polling", &OPENMPI, "mpi_video.c", "buffers"),
+    pipeline(
+        "openmpi-ahead",
+        &OPENMPI,
+        "mpi_video.c",
+        "buffers,naps,ahead",
+    ),
+    pipeline(
+        "openmpi-planned",
+        &OPENMPI,
+        "mpi_video.c",
+        "buffers,naps,ahead,planned",
+    ),
+    pipeline("mpich-buffers", &MPICH, "mpi_video.c", "buffers,naps"),
+    pipeline("zmq-request", &ZMQ, "zmq_video.c", "request 1"),
+    pipeline("zmq-request-2", &ZMQ, "zmq_video.c", "request 2"),
+    pipeline("zmq-planned", &ZMQ, "zmq_video.c", "request 2 planned"),
+    pipeline("zmq-push", &ZMQ, "zmq_video.c", "push 10"),
+    pipeline("zmq-push-1", &ZMQ, "zmq_video.c", "push 1"),
     of("coherence", "redis", &REDIS, "redis_share.c"),
     of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
     of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
@@ -325,9 +243,9 @@ pub(super) const PEERS: &[Peer] = &[
     of("gups", "lamellar", &LAMELLAR, "lamellar"),
     of("is", "openmpi", &OPENMPI, "mpi_is.c"),
     of("is", "mpich", &MPICH, "mpi_is.c"),
-    pair("sst-preload", &SST, "sst.c"),
-    pair("sst-on-demand", &SST_ON_DEMAND, "sst.c"),
-    pair("redis", &REDIS, "redis.c"),
+    pair("staging", "sst-preload", &SST, "sst.c").with(ENGINE, "SpeculativePreloadMode=ON"),
+    pair("staging", "sst-on-demand", &SST, "sst.c").with(ENGINE, "SpeculativePreloadMode=OFF"),
+    pair("staging", "redis", &REDIS, "redis.c"),
 ];
 
 const fn of(
@@ -342,24 +260,44 @@ const fn of(
         toolkit,
         source,
         arguments: "",
+        variable: None,
         least_ranks: 1,
         most_ranks: u32::MAX,
     }
 }
 
-/// A pipeline of frames has a source, workers and a sink.
-const fn pipeline(name: &'static str, toolkit: &'static Toolkit, source: &'static str) -> Peer {
-    Peer {
-        least_ranks: 3,
-        ..of("video", name, toolkit, source)
+impl Peer {
+    const fn with(self, variable: &'static str, value: &'static str) -> Peer {
+        Peer {
+            variable: Some((variable, value)),
+            ..self
+        }
     }
 }
 
-/// A writer and a reader.
-const fn pair(name: &'static str, toolkit: &'static Toolkit, source: &'static str) -> Peer {
+/// A pipeline of frames has a source, workers and a sink.
+const fn pipeline(
+    name: &'static str,
+    toolkit: &'static Toolkit,
+    source: &'static str,
+    way: &'static str,
+) -> Peer {
+    Peer {
+        least_ranks: 3,
+        ..of("video", name, toolkit, source).with(VIA, way)
+    }
+}
+
+/// Returns a peer of two ranks.
+const fn pair(
+    bench: &'static str,
+    name: &'static str,
+    toolkit: &'static Toolkit,
+    source: &'static str,
+) -> Peer {
     Peer {
         most_ranks: 2,
-        ..of("staging", name, toolkit, source)
+        ..of(bench, name, toolkit, source)
     }
 }
 

@@ -22,7 +22,11 @@ use list::{PEERS, Peer};
 pub(crate) struct Peers {
     /// Those that use the fifo protocol, with their programs.
     built: Vec<(&'static Peer, PathBuf)>,
+    /// Those that could not be built.
+    absent: Vec<&'static Peer>,
     pub(crate) has_ucx: bool,
+    /// It belongs to the bench, and is not installed.
+    pub(crate) missing_ucx: bool,
     /// Those that are not installed or cannot be built, with what to install or the error.
     pub(crate) missing: BTreeMap<String, String>,
     /// How each one is built and started.
@@ -33,13 +37,31 @@ impl Peers {
     /// Finds the installed peers and builds those with our sources; with `in_haste`, only those
     /// that build quickly.
     pub(crate) fn find(bench: &str, in_haste: bool) -> Self {
+        let mut peers = Self::find_some(in_haste, |peer| peer.bench == bench);
+        if bench == ucx::BENCH {
+            peers.find_ucx();
+        }
+        peers
+    }
+
+    /// As [`Peers::find`]: only those for so many ranks, if their names are wanted.
+    pub(crate) fn of_ranks(bench: &str, ranks: u32, is_wanted: impl Fn(&str) -> bool) -> Self {
+        Self::find_some(false, |peer| {
+            peer.bench == bench && peer.takes(ranks) && is_wanted(peer.name)
+        })
+    }
+
+    fn find_some(in_haste: bool, is_wanted: impl Fn(&Peer) -> bool) -> Self {
         let mut peers = Peers::default();
-        for peer in PEERS.iter().filter(|peer| peer.bench == bench) {
+        for peer in PEERS.iter().filter(|peer| is_wanted(peer)) {
             let name = peer.name.to_owned();
             let program = match peer.is_installed() {
                 true => peer.build(in_haste),
                 false => Ok(None),
             };
+            if !matches!(program, Ok(Some(_))) {
+                peers.absent.push(peer);
+            }
             match program {
                 Ok(Some(program)) => {
                     peers.built.push((peer, program));
@@ -54,20 +76,23 @@ impl Peers {
                 }
             }
         }
-        if bench == ucx::BENCH {
-            peers.find_ucx();
-        }
         peers
     }
 
     fn find_ucx(&mut self) {
         self.has_ucx = on_path(ucx::PROGRAM) && on_path(ucx::GUARD);
+        self.missing_ucx = !self.has_ucx;
         let (list, text) = if self.has_ucx {
             (&mut self.settings, ucx::SETTINGS)
         } else {
             (&mut self.missing, "apt-get install ucx-utils util-linux")
         };
         list.insert(ucx::NAME.to_owned(), text.to_owned());
+    }
+
+    /// Whether all of them that take so many ranks can be started.
+    pub(crate) fn are_all_here(&self, ranks: u32) -> bool {
+        !self.absent.iter().any(|peer| peer.takes(ranks))
     }
 
     /// Returns how to start those that take commands, with their ranks pinned to `cpus` unless
@@ -79,13 +104,17 @@ impl Peers {
         };
         self.built
             .iter()
-            .filter(|(peer, _)| (peer.least_ranks..=peer.most_ranks).contains(&ranks))
+            .filter(|(peer, _)| peer.takes(ranks))
             .map(|(peer, program)| peer.launch(program, ranks, cores))
             .collect()
     }
 }
 
 impl Peer {
+    fn takes(&self, ranks: u32) -> bool {
+        (self.least_ranks..=self.most_ranks).contains(&ranks)
+    }
+
     fn is_installed(&self) -> bool {
         let toolkit = self.toolkit;
         toolkit.build.is_possible()
@@ -116,11 +145,8 @@ impl Peer {
             );
         }
         argv.push(program.display().to_string());
-        let env = toolkit
-            .env
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect();
+        let env = self.env();
+        let env = env.map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         Launch {
             name: self.name.to_owned(),
             argv,
@@ -129,9 +155,13 @@ impl Peer {
         }
     }
 
+    fn env(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        self.toolkit.env.iter().copied().chain(self.variable)
+    }
+
     fn settings(&self) -> String {
         let toolkit = self.toolkit;
-        let env = toolkit.env.iter().map(|(k, v)| format!("{k}={v}"));
+        let env = self.env().map(|(k, v)| format!("{k}={v}"));
         let words = [
             toolkit.launcher.unwrap_or(""),
             toolkit.arguments,
@@ -204,6 +234,7 @@ mod tests {
             "video wall 64 48 40 500,1000",
             "video ideal 64 48 40 500,1000",
             "video deviation 64 48 40 500,1000",
+            "video run 64 48 40 500,1000",
         ];
         let cases = crate::coherence::cases();
         let shared = cases.iter().filter(|case| case.ranks == 4);
@@ -217,6 +248,16 @@ mod tests {
                 answers(&mut contestant, &launch.name, &lines);
             }
         }
+    }
+
+    #[test]
+    fn peers_are_missed_where_they_could_run() {
+        let zmq = PEERS.iter().find(|peer| peer.name == "zmq").unwrap();
+        let peers = Peers {
+            absent: vec![zmq],
+            ..Peers::default()
+        };
+        assert!(!peers.are_all_here(2) && peers.are_all_here(8));
     }
 
     /// Open MPI counts the cores of the machine: it must be told of fewer that are used.
@@ -245,12 +286,38 @@ mod tests {
         assert_eq!(allowed.map(str::trim), Some(&*cpu.to_string()), "{name}");
     }
 
+    /// What a peer says of a run is what such nodes do.
+    fn is_run(said: &str, needs: [f64; 2], frames: u64) {
+        let run: serde_json::Value = serde_json::from_str(said).unwrap();
+        let number = |of: &serde_json::Value, key: &str| of[key].as_f64().unwrap();
+        let nodes = run["nodes"].as_array().unwrap();
+        assert_eq!(nodes.len(), needs.len(), "{said}");
+        let mut all = 0.0;
+        for (node, needs) in nodes.iter().zip(needs) {
+            assert_eq!(number(node, "needs_s"), needs, "{said}");
+            let processing = number(node, "processing_s");
+            assert!(processing >= number(node, "frames") * needs, "{said}");
+            assert!(number(node, "waiting_s") >= 0.0, "{said}");
+            assert!(number(node, "late_frames") <= number(node, "frames"));
+            assert!(number(&run, "wall_s") > processing, "{said}");
+            all += number(node, "frames");
+        }
+        assert_eq!(all, frames as f64, "{said}");
+        let encode = number(&run, "encode_s");
+        assert!(encode > 0.0 && encode < number(&run, "wall_s"), "{said}");
+        assert_eq!(run["checksum"].as_str().unwrap().len(), 16, "{said}");
+    }
+
     fn answers(contestant: &mut Contestant, name: &str, lines: &[String]) {
         let mut known = 0;
         for line in lines {
             match contestant.ask(line, Duration::from_secs(60)).unwrap() {
                 Answer::Value(seconds) => {
                     assert!(seconds > 0.0, "{name}: {line}: {seconds}");
+                    known += 1;
+                }
+                Answer::Object(run) => {
+                    is_run(&run, [0.0005, 0.001], 40);
                     known += 1;
                 }
                 Answer::Unsupported => {}

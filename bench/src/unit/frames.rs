@@ -1,6 +1,6 @@
 //! Frames of a video through chunks: rank 0 is the source and the sink, rank 1 the worker. Rank 0
-//! copies each frame from its memory into a draft, or has it in the draft already; the worker and
-//! the sink copy nothing.
+//! copies each frame from its memory into a draft, or has it in the draft already, where it was
+//! written before the clock starts; the worker and the sink copy nothing.
 
 use super::Unit;
 use crate::control::Command;
@@ -11,9 +11,12 @@ use std::time::Instant;
 /// Frames on the way.
 const SLOTS: usize = 2;
 
-/// More frames than there are buffers: of each slot, both ways, as many as are told of and not
-/// taken, and one that is written.
-const BUFFERS: u64 = 4 * SLOTS as u64 * 5;
+/// The versions that wait for a reader at most.
+const WAITING: u32 = 4;
+
+/// More frames than there are buffers: of each slot, both ways, as many as wait and one that is
+/// written, four times.
+const BUFFERS: u64 = 4 * SLOTS as u64 * (WAITING as u64 + 1);
 
 /// The bytes of a frame's number, at its beginning.
 const NUMBER: usize = 8;
@@ -31,8 +34,15 @@ enum From {
     Copied,
     /// In drafts, as one that decodes into them.
     InPlace,
-    /// As `Copied`; the worker copies each into its result, and rank 0 compares.
-    Checked,
+}
+
+/// What the worker does with a frame.
+#[derive(Clone, Copy, PartialEq)]
+enum Work {
+    /// Nothing: its result has the frame's number.
+    Nothing,
+    /// It copies the frame into its result, and rank 0 compares.
+    Copy,
 }
 
 impl Unit {
@@ -47,16 +57,25 @@ impl Unit {
         let (iters, warmup) = (command.number(3)?, command.number(4)?);
         let dsm = Dsm::join(&self.fabric)?;
         let mut end = self.end(&dsm, bytes)?;
-        let frame: Vec<u8> = (0..bytes).map(|at| (at * 7 % 251) as u8).collect();
+        // As many as the peers have.
+        let frames: Vec<Vec<u8>> = (0..SLOTS as u64)
+            .map(|slot| {
+                (0..bytes)
+                    .map(|at| (at * 7 + slot * 31) as u8 ^ (at >> 9) as u8)
+                    .collect()
+            })
+            .collect();
         // The buffers of all versions that may be on the way are allocated before the clock starts,
-        // as those of the peers are: a machine may need milliseconds for the pages of each.
-        self.through(&mut end, &frame, warmup.max(BUFFERS), from)?;
+        // as those of the peers are: a machine may need milliseconds for the pages of each. Whole
+        // frames are in all of them.
+        let warmup = warmup.max(BUFFERS);
+        self.through(&mut end, &frames, warmup, (From::Copied, Work::Nothing))?;
         self.fabric.barrier(&self.members)?;
         let begin = Instant::now();
-        self.through(&mut end, &frame, iters, from)?;
+        self.through(&mut end, &frames, iters, (from, Work::Nothing))?;
         let took = begin.elapsed();
         // The frames arrive whole.
-        self.through(&mut end, &frame, SLOTS as u64, From::Checked)?;
+        self.through(&mut end, &frames, BUFFERS, (from, Work::Copy))?;
         self.fabric.barrier(&self.members)?;
         let End { writes, reads } = end;
         drop(reads);
@@ -76,7 +95,9 @@ impl Unit {
         for slot in 0..SLOTS {
             writes.push(dsm.alloc(&format!("{own} {slot}"), bytes)?);
             let chunk = dsm.alloc::<u8>(&format!("{other} {slot}"), bytes)?;
-            let policy = Policy::Lossless { high_water: 4 };
+            let policy = Policy::Lossless {
+                high_water: WAITING,
+            };
             reads.push(chunk.subscribe_with_content(policy, Version::default())?);
         }
         self.fabric.barrier(&self.members)?;
@@ -84,8 +105,14 @@ impl Unit {
     }
 
     /// Moves so many frames to the worker and back.
-    fn through(&self, end: &mut End, frame: &[u8], count: u64, from: From) -> Result<()> {
-        let is_checked = from == From::Checked;
+    fn through(
+        &self,
+        end: &mut End,
+        frames: &[Vec<u8>],
+        count: u64,
+        (from, work): (From, Work),
+    ) -> Result<()> {
+        let is_checked = work == Work::Copy;
         let mut sent = 0;
         for number in 0..count {
             let slot = number as usize % SLOTS;
@@ -103,8 +130,8 @@ impl Unit {
             while sent < count.min(number + SLOTS as u64) {
                 let slot = sent as usize % SLOTS;
                 let mut draft = end.writes[slot].draft()?;
-                if from != From::InPlace {
-                    draft.copy_from_slice(frame);
+                if from == From::Copied {
+                    draft.copy_from_slice(&frames[slot]);
                 }
                 draft[..NUMBER].copy_from_slice(&sent.to_le_bytes());
                 draft.put(sent)?;
@@ -116,7 +143,7 @@ impl Unit {
                 "another frame than {number} has arrived"
             );
             ensure!(
-                !is_checked || result[NUMBER..] == frame[NUMBER..],
+                !is_checked || result[NUMBER..] == frames[slot][NUMBER..],
                 "the content of frame {number} is wrong"
             );
         }

@@ -67,6 +67,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         held: RefCell::default(),
         streams: Cell::new(0),
         past: RefCell::default(),
+        said: RefCell::default(),
         hosted: OnceCell::new(),
         programs,
     };
@@ -83,6 +84,8 @@ struct Unit {
     /// Number of streams so far.
     streams: Cell<u64>,
     past: RefCell<video::Past>,
+    /// The answer to the last command, where that is no number.
+    said: RefCell<Option<String>>,
     /// Chunks of which the ranks themselves are the homes.
     hosted: OnceCell<Dsm>,
     programs: Programs,
@@ -94,7 +97,10 @@ impl Unit {
         while let Some(command) = control.next()? {
             let value = self.run(&command)?;
             self.all_are_done()?;
-            control.answer_value(value)?;
+            match self.said.take() {
+                Some(object) => control.answer(&object)?,
+                None => control.answer_value(value)?,
+            }
         }
         Ok(())
     }
@@ -210,6 +216,7 @@ mod tests {
             held: RefCell::default(),
             streams: Cell::new(0),
             past: RefCell::default(),
+            said: RefCell::default(),
             hosted: OnceCell::new(),
             programs: Programs {
                 is,

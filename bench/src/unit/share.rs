@@ -1,5 +1,6 @@
-//! Values that processes share. A version is written where it is, and the first words of all pages
-//! are its number: a reader looks at all of them.
+//! Values that processes share. All words of a version are its number. It is written where it is; a
+//! reader looks at the first word of each page, and, after the clock, at all words of the last
+//! version.
 
 use super::Unit;
 use crate::control::Command;
@@ -13,6 +14,8 @@ const WORD: usize = size_of::<u64>();
 /// How long one process writes while others read, and how often.
 const LASTS: Duration = Duration::from_millis(200);
 const EVERY: Duration = Duration::from_millis(1);
+/// The versions that a reader sees at least.
+const SEEN: u64 = 10;
 /// The number of the last version.
 const LAST: u64 = u64::MAX;
 /// The tag of a reader's figure.
@@ -115,6 +118,10 @@ impl Unit {
         }
         let seconds = begin.elapsed().as_secs_f64();
         self.meet_serving(dsm)?;
+        if count > 0 {
+            is_whole(&chunk.snapshot()?, 2 * count - 1)?;
+        }
+        self.meet_serving(dsm)?;
         Ok(seconds)
     }
 
@@ -127,20 +134,16 @@ impl Unit {
         }
         self.meet_serving(dsm)?;
         let seconds = begin.elapsed().as_secs_f64();
-        let last = count.saturating_sub(1);
-        let is_last = count == 0 || number_of(&chunk.snapshot()?)? == last;
-        ensure!(is_last, "the last version is another one than {last}");
+        if count > 0 {
+            is_whole(&chunk.snapshot()?, count - 1)?;
+        }
         Ok(seconds)
     }
 }
 
 fn write(chunk: &Chunk<u8>, number: u64) -> Result<()> {
     let mut draft = chunk.draft()?;
-    for page in draft.chunks_mut(PAGE) {
-        if let Some(word) = page.first_chunk_mut::<WORD>() {
-            *word = number.to_ne_bytes();
-        }
-    }
+    draft.as_chunks_mut().0.fill(number.to_ne_bytes());
     draft.put(number)?;
     Ok(())
 }
@@ -155,15 +158,32 @@ fn number_of(version: &[u8]) -> Result<u64> {
     Ok(first.map_or(0, |first| u64::from_ne_bytes(*first)))
 }
 
+/// Checks that all words of a version are its number.
+fn is_whole(version: &[u8], number: u64) -> Result<()> {
+    let mut words = version.as_chunks().0.iter();
+    ensure!(
+        words.all(|word| *word == number.to_ne_bytes()),
+        "a reader sees another version than {number}, or a part of one"
+    );
+    Ok(())
+}
+
 /// Reads until the last version. Returns the seconds of a read.
 fn read_on(chunk: &Chunk<u8>) -> Result<f64> {
-    let (mut newest, mut reads) = (0, 0_u64);
+    let (mut newest, mut reads, mut versions) = (0, 0_u64, 0);
     let begin = Instant::now();
     while newest != LAST {
         let next = number_of(&chunk.read()?)?;
         ensure!(next >= newest, "version {next} after version {newest}");
+        versions += u64::from(next != newest);
         newest = next;
         reads += 1;
     }
-    Ok(begin.elapsed().as_secs_f64() / reads as f64)
+    let seconds = begin.elapsed().as_secs_f64();
+    ensure!(
+        versions >= SEEN,
+        "a reader saw {versions} versions only: it came when all was over"
+    );
+    is_whole(&chunk.read()?, LAST)?;
+    Ok(seconds / reads as f64)
 }

@@ -4,6 +4,7 @@ use super::Unit;
 use super::staging::workflow;
 use crate::control::Command;
 use crate::figures::median;
+use crate::video::VIA;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
@@ -17,10 +18,10 @@ pub(super) struct Past {
 
 impl Unit {
     /// Runs `video FIGURE WIDTH HEIGHT FRAMES TIMES`; `wall` is a new run, another figure that of
-    /// the runs before, if there are.
+    /// the runs before, if there are; `run` answers with all figures of the last one.
     pub(super) fn video(&self, command: &Command) -> Result<Option<f64>> {
         let figure = command.word(1);
-        if !["wall", "ideal", "deviation"].contains(&figure) {
+        if !["wall", "ideal", "deviation", "run"].contains(&figure) {
             return Ok(None);
         }
         if self.rank != 0 {
@@ -34,7 +35,10 @@ impl Unit {
             .collect::<Result<_, _>>()?;
         let size = format!("{width}x{height}");
         let (frames, workers) = (command.word(4), times.len().to_string());
+        let via = std::env::var(VIA).unwrap_or_else(|_| "dsm".to_owned());
         let words = [
+            "--via",
+            &via,
             "--size",
             &size,
             "--frames",
@@ -57,11 +61,17 @@ impl Unit {
             has_times(&run, &times)?;
             past.runs.push(run);
         }
+        let last = past.runs.last().context("no run")?;
         let key = match figure {
-            "wall" => return number(past.runs.last().context("no run")?, "wall_s").map(Some),
+            "wall" => return number(last, "wall_s").map(Some),
+            "run" => {
+                *self.said.borrow_mut() = Some(last.to_string());
+                return Ok(Some(0.0));
+            }
             "ideal" => "efficiency",
             _ => "deviation_of_2n",
         };
+        past.runs.iter().try_for_each(is_ideal_of_nodes)?;
         let values: Result<Vec<f64>> = past.runs.iter().map(|run| number(run, key)).collect();
         let value = median(&mut values?).context("no run")?;
         // As the peers answer: the time over the ideal one.
@@ -98,9 +108,37 @@ fn has_times(run: &Value, times: &[u64]) -> Result<()> {
     Ok(())
 }
 
+/// Checks that what is called ideal is that of the nodes: a sink that is slow, or a node that is
+/// lost, must not make it easier to reach.
+fn is_ideal_of_nodes(run: &Value) -> Result<()> {
+    let binds = run.get("binds").and_then(Value::as_str);
+    ensure!(
+        binds == Some("compute"),
+        "the nodes do not bind the job, but {binds:?}"
+    );
+    let nodes = run.get("nodes").and_then(Value::as_array);
+    let is_lost = |node: &Value| node.get("is_lost") != Some(&Value::Bool(false));
+    ensure!(
+        !nodes.context("no nodes")?.iter().any(is_lost),
+        "a node was lost"
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ideal_of_a_slow_sink_is_found() {
+        let run = |binds: &str, is_lost: bool| {
+            let run = serde_json::json!({"binds": binds, "nodes": [{"is_lost": is_lost}]});
+            is_ideal_of_nodes(&run).is_ok()
+        };
+        assert!(run("compute", false));
+        assert!(!run("encode", false) && !run("compute", true));
+        assert!(is_ideal_of_nodes(&serde_json::json!({})).is_err());
+    }
 
     #[test]
     fn nodes_of_other_times_are_found() {

@@ -88,7 +88,7 @@ pub struct Section {
     pub diagrams: Vec<Diagram>,
     /// The bar charts.
     pub bars: Vec<Bars>,
-    /// Of many rows, the page shows some: see [`representative`].
+    /// Of many rows, the page shows some: see [`representative`] and [`Table::whole`].
     pub table: Option<Table>,
 }
 
@@ -254,7 +254,12 @@ impl Section {
 
 impl Table {
     fn markup(&self) -> Markup {
-        let places = representative(self.rows.len(), TABLE_ROWS);
+        let most = if self.is_whole {
+            usize::MAX
+        } else {
+            TABLE_ROWS
+        };
+        let places = representative(self.rows.len(), most);
         html! {
             @if places.len() < self.rows.len() {
                 p.note { (places.len()) " of " (self.rows.len()) " rows." }
@@ -361,6 +366,18 @@ mod tests {
             let found = html.replace("http://www.w3.org/2000/svg", "");
             assert!(!found.contains(outside), "{outside}");
         }
+    }
+
+    #[test]
+    fn a_whole_table_has_all_rows() {
+        let mut table = Table::new(["run"]);
+        for run in 0..60 {
+            table.add([format!("run {run}")]);
+        }
+        assert!(!table.markup().into_string().contains("run 30<"));
+        let whole = table.whole().markup().into_string();
+        assert_eq!(whole.matches("<td>").count(), 60);
+        assert!(!whole.contains("of 60 rows"));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use comfy_table::{CellAlignment, LineStyle};
 pub struct Table {
     pub(crate) header: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
+    pub(crate) is_whole: bool,
 }
 
 impl Table {
@@ -16,6 +17,15 @@ impl Table {
         Table {
             header: header.into_iter().map(Into::into).collect(),
             rows: Vec::new(),
+            is_whole: false,
+        }
+    }
+
+    /// Lets the page show all rows, however many there are.
+    pub fn whole(self) -> Table {
+        Table {
+            is_whole: true,
+            ..self
         }
     }
 

@@ -75,10 +75,18 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// The operation: "opened", "created", "completed".
+        /// The operation: "opened", "created", "completed", "read", "written".
         doing: &'static str,
         /// The error of the system.
         source: std::io::Error,
+    },
+    /// The output is no complete file.
+    #[error("{} cannot be the output: {why}", path.display())]
+    Output {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The program ffmpeg is not installed.
     #[error(

@@ -24,12 +24,13 @@ pub(crate) struct Ffmpeg {
     _encodes: Encodes,
 }
 
-/// Returns the command that decodes a file to a grey y4m stream on its standard output. It ends
-/// with an error at the first damaged frame.
+/// Returns the command that decodes a file to a grey y4m stream on its standard output: each frame
+/// once, whatever their times are. It ends with an error at the first damaged frame.
 pub(crate) fn decoder(path: &Path) -> Command {
     let mut command = Command::new("ffmpeg");
     command.args(["-v", "error", "-nostdin", "-xerror", "-i"]);
     command.arg(named(path));
+    command.args(["-fps_mode", "passthrough"]);
     command.args(["-f", "yuv4mpegpipe", "-pix_fmt", "gray", "-"]);
     command
 }
@@ -101,15 +102,16 @@ impl Ffmpeg {
         })
     }
 
-    /// Waits for the end and fails with [`Error::FfmpegFailed`] unless it was a success. The caller
-    /// has read the output to its end, or closed the input.
+    /// Waits for the end and fails with [`Error::FfmpegFailed`] unless it was a success. A decoder
+    /// that has printed an error has failed: it takes a file that ends early for a whole one. The
+    /// caller has read the output to its end, or closed the input.
     pub(crate) fn finish(mut self, frames: u64) -> Result<(), Error> {
         let status = self.child.wait().map_err(Error::FfmpegStart)?;
         let words = self.words.take().map(JoinHandle::join);
-        if status.success() {
+        let words = words.and_then(Result::ok).filter(|words| !words.is_empty());
+        if status.success() && (self.doing == "encode" || words.is_none()) {
             return Ok(());
         }
-        let words = words.and_then(Result::ok).filter(|words| !words.is_empty());
         Err(Error::FfmpegFailed {
             doing: self.doing,
             path: self.path.clone(),

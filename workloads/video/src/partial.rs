@@ -2,8 +2,8 @@
 //! process is told to end before.
 //!
 //! A file is written as `.partial-NAME` beside its name. It is removed when it is given up, and,
-//! after [`remove_at_signals`], also by SIGTERM, SIGINT and SIGHUP; an encoder that writes it is
-//! ended first. After `kill -9` it stays.
+//! after [`remove_at_signals`], also by SIGTERM, SIGINT and SIGHUP, unless the process ignores them
+//! (`nohup`); an encoder that writes it is ended first. After `kill -9` it stays.
 
 use std::fs::{File, remove_file, rename};
 use std::io::{Read, Result as IoResult};
@@ -43,7 +43,9 @@ pub(crate) fn remove_at_signals() -> IoResult<()> {
 }
 
 fn start() -> IoResult<()> {
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let heard = [SIGTERM, SIGINT, SIGHUP].into_iter();
+    for signal in heard.filter(|signal| !has_signal(&status, "SigIgn:", *signal)) {
         let (mut told, tells) = UnixStream::pair()?;
         pipe::register(signal, tells)?;
         std::thread::Builder::new()
@@ -59,6 +61,14 @@ fn start() -> IoResult<()> {
             })?;
     }
     Ok(())
+}
+
+/// Whether a signal is among those of a line of `/proc/self/status`.
+fn has_signal(status: &str, line: &str, signal: i32) -> bool {
+    let mut lines = status.lines();
+    let mask = lines.find_map(|text| text.strip_prefix(line));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 fn give_up(open: &Open) {
@@ -141,6 +151,19 @@ impl Partial {
         Ok(created)
     }
 
+    /// Checks that somebody has written to it.
+    pub(crate) fn is_written(&self) -> Result<(), Error> {
+        let metadata = self.written.metadata();
+        let metadata = metadata.map_err(|source| self.error("completed", source))?;
+        match metadata.is_file() && metadata.len() == 0 {
+            true => Err(Error::Output {
+                path: self.path.clone(),
+                why: "ffmpeg has left it empty",
+            }),
+            false => Ok(()),
+        }
+    }
+
     pub(crate) fn complete(mut self) -> Result<(), Error> {
         if self.written != self.path {
             let mut open = open();
@@ -169,5 +192,41 @@ impl Drop for Partial {
             _ = remove_file(&self.written);
             open.files.retain(|file| *file != self.written);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test that runs again in a process that ignores SIGHUP.
+    const TEST: &str = "partial::tests::a_signal_that_is_ignored_stays_ignored";
+    const AGAIN: &str = "SAMITE_VIDEO_TEST_IGNORES";
+
+    #[test]
+    fn a_signal_that_is_ignored_stays_ignored() {
+        if std::env::var_os(AGAIN).is_none() {
+            let own = std::env::current_exe().unwrap();
+            // As `nohup` does it.
+            let status = Command::new("sh")
+                .args(["-c", r#"trap "" HUP; exec "$0" --exact "$1""#])
+                .args([own.as_os_str(), TEST.as_ref()])
+                .env(AGAIN, "1")
+                .status();
+            assert!(status.unwrap().success());
+            return;
+        }
+        remove_at_signals().unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let [ignored, caught] = ["SigIgn:", "SigCgt:"]
+            .map(|line| [SIGHUP, SIGTERM].map(|signal| has_signal(&status, line, signal)));
+        assert_eq!((ignored, caught), ([true, false], [false, true]));
+        // So it does nothing.
+        let folder = tempfile::tempdir().unwrap();
+        let partial = Partial::new(&folder.path().join("out"));
+        partial.create().unwrap();
+        kill_process(rustix::process::getpid(), Signal::HUP).unwrap();
+        partial.complete().unwrap();
+        assert!(folder.path().join("out").exists());
     }
 }

@@ -157,6 +157,25 @@ mod tests {
         let decoded = Source::Ffmpeg(path.clone());
         assert_eq!(checksum(&decoded, Kernel::Sobel, Loop::Vector).0, 10);
 
+        // A file that ends early is none, though ffmpeg succeeds.
+        let long = folder.path().join("long.mkv");
+        let encoded = run(
+            &generated(200),
+            Kernel::Copy,
+            Loop::Vector,
+            &Sink::Ffmpeg(long.clone()),
+        );
+        assert_eq!(encoded.unwrap().frames, 200);
+        let bytes = std::fs::read(&long).unwrap();
+        std::fs::write(&long, &bytes[..bytes.len() * 6 / 10]).unwrap();
+        let cut = Source::Ffmpeg(long.clone());
+        let result = run(&cut, Kernel::Sobel, Loop::Vector, &Sink::Nothing);
+        assert!(
+            matches!(result, Err(Error::FfmpegFailed { .. })),
+            "{result:?}"
+        );
+        std::fs::remove_file(&long).unwrap();
+
         std::fs::write(&path, b"no video").unwrap();
         let result = run(&decoded, Kernel::Sobel, Loop::Vector, &Sink::Nothing);
         assert!(matches!(result, Err(Error::FfmpegFailed { .. })));

@@ -54,6 +54,7 @@ impl Sink {
                 Kind::Y4m(Writer::new(BufWriter::new(file), size, rate)?)
             }
             Sink::Ffmpeg(path) => {
+                is_one_file(path)?;
                 let partial = partial.insert(Partial::new(path));
                 // A sentence about the file is better than one about ffmpeg.
                 drop(partial.create()?);
@@ -87,6 +88,16 @@ impl Output {
 
     /// Completes the output: a file gets its name. Returns the checksum if the sink is one.
     pub fn finish(self) -> Result<Option<u64>, Error> {
+        let (checksum, partial) = self.end()?;
+        if let Some(partial) = partial {
+            partial.complete()?;
+        }
+        Ok(checksum)
+    }
+
+    /// Writes all that is left. Returns the checksum if the sink is one, and the file, which has
+    /// not got its name yet.
+    pub(crate) fn end(self) -> Result<(Option<u64>, Option<Partial>), Error> {
         let checksum = match self.kind {
             Kind::Checksum(checksum) => Some(checksum.value()),
             Kind::Y4m(writer) => {
@@ -98,15 +109,30 @@ impl Output {
             }
             Kind::Ffmpeg(encoder) => {
                 encoder.finish(self.frames)?;
+                if let Some(partial) = &self.partial {
+                    partial.is_written()?;
+                }
                 None
             }
             Kind::Nothing => None,
         };
-        if let Some(partial) = self.partial {
-            partial.complete()?;
-        }
-        Ok(checksum)
+        Ok((checksum, self.partial))
     }
+}
+
+/// Refuses names for which ffmpeg writes several files, which would not be complete together.
+fn is_one_file(path: &Path) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let ending = path.extension().unwrap_or_default().to_string_lossy();
+    let why = match &*ending.to_ascii_lowercase() {
+        "m3u8" | "mpd" | "ism" | "f4m" | "ffconcat" => "ffmpeg writes several files for it",
+        _ if name.contains('%') => "ffmpeg takes `%` for the number of a picture",
+        _ => return Ok(()),
+    };
+    Err(Error::Output {
+        path: path.to_path_buf(),
+        why,
+    })
 }
 
 /// A stream to ffmpeg.
@@ -185,6 +211,28 @@ mod tests {
             assert!(matches!(error, Error::FfmpegFailed { .. }), "{error}");
             assert!(error.to_string().contains("no codec"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_output_is_one_file() {
+        for (name, is_one) in [
+            ("frames%03d.png", false),
+            ("stream.M3U8", false),
+            ("50%/clip.mkv", true),
+            ("clip.mkv", true),
+        ] {
+            assert_eq!(is_one_file(Path::new(name)).is_ok(), is_one, "{name}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let partial = Partial::new(&folder.path().join("clip.mkv"));
+        drop(partial.create().unwrap());
+        let error = partial.is_written().unwrap_err().to_string();
+        assert!(
+            error.contains("clip.mkv") && error.contains("empty"),
+            "{error}"
+        );
+        std::fs::write(partial.written(), "frames").unwrap();
+        partial.is_written().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Where frames come from.
 
 use std::fs::File;
-use std::io::{Read, stdin};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
 
@@ -23,8 +23,6 @@ pub enum Source {
     },
     /// A file in the format y4m.
     Y4m(PathBuf),
-    /// A y4m stream on the standard input.
-    Stdin,
     /// A video of any format, decoded by the program ffmpeg.
     Ffmpeg(PathBuf),
 }
@@ -55,7 +53,6 @@ impl Source {
                 next: 0,
             },
             Source::Y4m(path) => stream(Box::new(open(path)?))?,
-            Source::Stdin => stream(Box::new(stdin()))?,
             Source::Ffmpeg(path) => {
                 // A sentence about the file is better than one about ffmpeg.
                 drop(open(path)?);
@@ -135,9 +132,12 @@ impl Decoder {
                 ffmpeg: Some(ffmpeg),
                 frames: 0,
             }),
-            // The failure of ffmpeg is the cause, so its error comes first. `new` has dropped the
-            // output, and ffmpeg ends at its next write.
-            Err(error) => Err(ffmpeg.finish(0).err().unwrap_or(error)),
+            // No stream: the failure of ffmpeg is the cause, so its error comes first. `new` has
+            // dropped the output, and ffmpeg ends at its next write.
+            Err(error @ (Error::NotY4m | Error::Read { .. })) => {
+                Err(ffmpeg.finish(0).err().unwrap_or(error))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -179,7 +179,11 @@ mod tests {
     fn a_decoder_that_fails_is_an_error() {
         let frames = r"printf 'YUV4MPEG2 W2 H1 Cmono\nFRAME\n12FRAME\n34'";
         assert_eq!(read_from(frames).unwrap(), 2);
+        let wide = r"printf 'YUV4MPEG2 W99999 H1 Cmono\n'; sleep 60 & wait";
+        let error = read_from(wide).unwrap_err();
+        assert!(matches!(error, Error::FrameSize { .. }), "{error}");
         for (script, count) in [
+            (format!("{frames}; echo bad clip, ended early >&2"), 2),
             ("echo bad clip >&2; exit 3".to_owned(), 0),
             (format!("{frames}; echo bad clip >&2; exit 3"), 2),
             (

@@ -1,6 +1,9 @@
 //! How the job ends when something fails, and what is left then; and the live page, which nothing
 //! may depend on.
 
+mod at_frame;
+
+use at_frame::{BEGINS, ENDS};
 use clap::Parser;
 use samite_testkit::{Cluster, Outcome, Units, Who, check, pause, point, programs, same, say};
 use samite_video::Error as VideoError;
@@ -55,6 +58,12 @@ fn path(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("samite-video-test-{user}-{name}"))
 }
 
+/// Where an output is until it is complete.
+fn partial_of(output: &Path) -> PathBuf {
+    let name = output.file_name().unwrap_or_default();
+    output.with_file_name(format!(".partial-{}", name.display()))
+}
+
 fn until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         std::thread::yield_now();
@@ -104,10 +113,7 @@ fn a_full_disk_ends_the_job_by_messages() {
 /// A sink that is told to end leaves no file, whether it or ffmpeg writes it.
 fn told_to_end(ending: &'static str, name: &'static str) {
     let output = path(&format!("{name}.{ending}"));
-    let partial = output.with_file_name(format!(
-        ".partial-{}",
-        output.file_name().unwrap_or_default().display()
-    ));
+    let partial = partial_of(&output);
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
         if &*fabric.identity().program == "worker" {
             pause("here"); // No frame will come.
@@ -154,27 +160,54 @@ fn an_encoder_is_ended_with_its_sink() {
 }
 
 /// A worker that is lost ends a job by messages, for its frames were in its memory alone.
-#[test]
-fn a_lost_worker_ends_a_job_by_messages() {
+fn lost_worker(via: &'static str, point: &'static [(&'static str, u64)], name: &str) {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
-        let is_worker = &*fabric.identity().program == "worker";
-        if is_worker {
-            pause("here");
+        if &*fabric.identity().program == "worker" {
+            at_frame::pause_at(point);
         }
         let options = ["--size 640x480 --frames 200", ""];
-        let ended = program(fabric, ["req-rep", ""], &options, &mut Vec::new());
+        let ended = program(fabric, [via, ""], &options, &mut Vec::new());
         check!(
             matches!(ended, Err(Error::Fabric(samite::Error::PeerLost { .. }))),
             "{ended:?}"
         );
         Ok(())
     };
-    let name = "a_lost_worker_ends_a_job_by_messages";
     job().orchestrate(name, body, |cluster: &mut Cluster| {
-        cluster.wait_point(WORKER, "here");
+        cluster.wait_point(WORKER, point[0].0);
         cluster.kill(WORKER);
         cluster.all_end();
     });
+}
+
+#[test]
+fn a_lost_worker_ends_a_job_by_messages() {
+    let name = "a_lost_worker_ends_a_job_by_messages";
+    lost_worker("req-rep", &[(BEGINS, 0)], name);
+}
+
+#[test]
+fn a_lost_worker_ends_a_job_without_a_buffer() {
+    let name = "a_lost_worker_ends_a_job_without_a_buffer";
+    lost_worker("mp-sync", &[(BEGINS, 1)], name);
+}
+
+#[test]
+fn a_lost_worker_ends_a_job_with_one_buffer() {
+    let name = "a_lost_worker_ends_a_job_with_one_buffer";
+    lost_worker("mp-async", &[(ENDS, 1)], name);
+}
+
+#[test]
+fn a_lost_worker_ends_a_job_with_a_buffer_for_each() {
+    let name = "a_lost_worker_ends_a_job_with_a_buffer_for_each";
+    lost_worker("mp-async-each", &[(BEGINS, 1)], name);
+}
+
+#[test]
+fn a_lost_worker_ends_a_job_that_pushes() {
+    let name = "a_lost_worker_ends_a_job_that_pushes";
+    lost_worker("push-pull", &[(ENDS, 1)], name);
 }
 
 /// Announces the address of the live page.
@@ -270,34 +303,52 @@ fn the_live_page_shows_frames_and_loads() {
     });
 }
 
-#[test]
-fn a_browser_that_does_not_read_holds_up_nothing() {
+/// Browsers that do not end their requests, or do not read. `picture`: of the latest frame.
+fn stalled(picture: bool, name: &str) {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
         if &*fabric.identity().program == "worker" {
-            pause("here");
+            at_frame::pause_at(&[(BEGINS, 2)]);
         }
         let options = ["--size 1280x720 --frames 100", "--live"];
         let ended = program(fabric, ["dsm", ""], &options, &mut Announces(Vec::new()));
         same!(ended.is_ok(), true);
         Ok(())
     };
-    let name = "a_browser_that_does_not_read_holds_up_nothing";
+    let path = if picture { "frame.png" } else { "" };
     job().orchestrate(name, body, |cluster: &mut Cluster| {
         let address = live_page(cluster);
         let host = address.trim_start_matches("http://").trim_end_matches('/');
+        // The sink has shown a frame; the worker has another one, and most are still to come.
+        cluster.wait_point(WORKER, BEGINS);
+        until(|| get(&address, "frame.png").0 == 200);
         let mut browsers = Vec::new();
         for _ in 0..8 {
             let mut browser = std::net::TcpStream::connect(host).expect("the page");
-            // As many answers as no buffer holds.
-            let request = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000);
-            browser.set_nonblocking(true).expect("a socket");
-            _ = browser.write(&request);
+            let request = format!("GET /{path} HTTP/1.1\r\nHost: localhost\r\n");
+            browser.write_all(request.as_bytes()).expect("the page");
+            // Every second one ends its request, and does not read the answer.
+            if browsers.len() % 2 == 0 {
+                browser.write_all(b"\r\n").expect("the page");
+                assert_eq!(browser.peek(&mut [0]).expect("an answer"), 1);
+            }
             browsers.push(browser);
         }
-        cluster.wait_point(WORKER, "here");
+        // Others are answered meanwhile.
+        assert_eq!(get(&address, "load.json").0, 200);
         cluster.release(WORKER);
         cluster.all_end();
     });
+}
+
+#[test]
+fn a_browser_that_does_not_read_holds_up_nothing() {
+    stalled(false, "a_browser_that_does_not_read_holds_up_nothing");
+}
+
+#[test]
+fn a_browser_that_does_not_read_pictures_holds_up_nothing() {
+    let name = "a_browser_that_does_not_read_pictures_holds_up_nothing";
+    stalled(true, name);
 }
 
 /// A source that ends early: the error is that of the source, and no output is left.
@@ -329,7 +380,7 @@ fn a_truncated_clip_ends_the_job() {
         Ok(())
     };
     job().run(name, body);
-    assert!(!output.exists());
+    assert!(!output.exists() && !partial_of(&output).exists());
     std::fs::remove_file(clip).expect("the clip");
 }
 

@@ -16,6 +16,14 @@ pub enum Error {
         "another program of the job sent {0}: do all of them run with the same `--via`, in one job?"
     )]
     Unexpected(String),
+    /// A worker has not begun, or not done its frame: it may have been stopped.
+    #[error("worker.{rank} has not done its frame for {after:?}: it is taken for lost")]
+    Late {
+        /// Its rank.
+        rank: usize,
+        /// The deadline.
+        after: std::time::Duration,
+    },
     /// The frames are not those of the sequential run.
     #[error("the output differs from that of a sequential run: {0}")]
     Different(String),

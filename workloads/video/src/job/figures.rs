@@ -6,11 +6,13 @@
 //! |---|---|
 //! | `format` | `"samite-video/1"` |
 //! | `via` | how frames moved, as on the command line (`"dsm"`, `"req-rep"`, ...); of another system, its name |
+//! | `label` | what the run is called on pages; null: as `via` says |
+//! | `servers` | the servers of chunks; null where frames are messages |
 //! | `kernel` | `"sobel"`, `"laplacian"`, `"copy"` |
 //! | `width`, `height`, `frames` | the clip |
 //! | `pace` | `"none"`: workers as fast as they are; `"sleep"`, `"quota"`: boards, see [`super::nodes`] |
 //! | `wall_s` | from the first frame to the last one written |
-//! | `bounds` | `{decode_s, compute_s, link_s, encode_s}`: no run can be faster than any of them; `link_s` is null if no rate was given |
+//! | `bounds` | `{decode_s, compute_s, link_s, encode_s}`: lower bounds of the time; `link_s` is null if no rate was given |
 //! | `ideal_s`, `binds` | the largest bound, and its name: `"decode"`, `"compute"`, `"link"` or `"encode"` |
 //! | `efficiency` | `ideal_s / wall_s` |
 //! | `deviation`, `deviation_of_2n` | the sum over all workers of the distance between their frames and those of an ideal run, and the same divided by twice the frames |
@@ -20,11 +22,14 @@
 //! | `verified` | whether all frames are those of a sequential run; null if it was not asked |
 //!
 //! The bounds: `decode_s` is the time in reading frames, `encode_s` that of the sink for all
-//! frames, `link_s` the bytes of all frames over the rate of the link (each way), and `compute_s`
-//! the time that all workers together need if none ever waits, `frames / sum(1 / needs_s)`.
+//! frames, both as measured in this run, where the workers use the same processors; `link_s` the
+//! bytes of all frames over the rate of the link (each way), and `compute_s` the time that all
+//! workers together need if none ever waits, `frames / sum(1 / needs_s)`.
 
 use super::measured::Measured;
+use super::nodes::TABLE;
 use super::{Error, Header, Result};
+use crate::Size;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -32,11 +37,15 @@ use std::path::Path;
 const FORMAT: &str = "samite-video/1";
 
 /// What a run was like.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the table of this file says what they are")]
 pub struct Figures {
     pub format: String,
     pub via: String,
+    #[serde(default)]
+    pub label: Option<String>,
+    #[serde(default)]
+    pub servers: Option<u64>,
     pub kernel: String,
     pub width: u64,
     pub height: u64,
@@ -55,7 +64,7 @@ pub struct Figures {
     pub verified: Option<bool>,
 }
 
-/// Times that no run can beat.
+/// Lower bounds of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the table of this file says what they are")]
 pub struct Bounds {
@@ -103,6 +112,8 @@ impl Bounds {
 #[derive(Clone, Debug)]
 pub(super) struct Run<'a> {
     pub(super) via: String,
+    pub(super) label: Option<String>,
+    pub(super) servers: Option<u64>,
     pub(super) kernel: &'a str,
     pub(super) header: Header,
     pub(super) frames: u64,
@@ -119,72 +130,162 @@ pub(super) struct Run<'a> {
 
 impl Run<'_> {
     pub(super) fn figures(&self) -> Figures {
-        let frames = self.frames as f64;
         let workers = self.workers.iter().enumerate();
-        let mut nodes: Vec<Node> = workers
-            .map(|(rank, (worker, frames))| Node {
-                name: worker
-                    .board
-                    .clone()
-                    .unwrap_or_else(|| format!("worker {rank}")),
-                frames: *frames,
-                ideal_frames: 0.0,
-                needs_s: worker.needs_s(),
-                processing_s: worker.processing_s,
-                waiting_s: worker.waiting_s,
-                late_frames: worker.late_frames,
-                is_lost: !worker.is_last,
-            })
-            .collect();
-        let speed = |node: &Node| {
-            node.needs_s
-                .filter(|needs| *needs > 0.0)
-                .map_or(0.0, f64::recip)
-        };
-        let all: f64 = nodes.iter().map(speed).sum();
-        let compute_s = if all > 0.0 { frames / all } else { 0.0 };
-        for node in &mut nodes {
-            node.ideal_frames = compute_s * speed(node);
-        }
-        let deviation = nodes
-            .iter()
-            .map(|node| (node.frames as f64 - node.ideal_frames).abs());
-        let deviation: f64 = deviation.sum();
+        let nodes = workers.map(|(rank, (worker, frames))| Node {
+            name: worker
+                .board
+                .clone()
+                .unwrap_or_else(|| format!("worker {rank}")),
+            frames: *frames,
+            ideal_frames: 0.0,
+            needs_s: worker.needs_s(),
+            processing_s: worker.processing_s,
+            waiting_s: worker.waiting_s,
+            late_frames: worker.late_frames,
+            is_lost: !worker.is_last,
+        });
+        let frames = self.frames as f64;
         let bytes = self.header.size.pixels() as f64 * frames;
-        let bounds = Bounds {
-            decode_s: self.source.decode_s,
-            compute_s,
-            link_s: self.link.map(|rate| bytes / rate),
-            encode_s: self.encode_s,
-        };
-        let (binds, ideal_s) = bounds.binding();
         let pace = self.workers.iter().map(|(worker, _)| &*worker.pace);
-        Figures {
+        let figures = Figures {
             format: FORMAT.to_owned(),
             via: self.via.clone(),
+            label: self.label.clone(),
+            servers: self.servers,
             kernel: self.kernel.to_owned(),
             width: self.header.size.width() as u64,
             height: self.header.size.height() as u64,
             frames: self.frames,
             pace: pace.max().unwrap_or("none").to_owned(),
             wall_s: self.wall_s,
-            bounds,
-            ideal_s,
-            binds: binds.to_owned(),
-            efficiency: ideal_s / self.wall_s,
-            deviation,
-            deviation_of_2n: deviation / (2.0 * frames.max(1.0)),
+            bounds: Bounds {
+                decode_s: self.source.decode_s,
+                compute_s: 0.0,
+                link_s: self.link.map(|rate| bytes / rate),
+                encode_s: self.encode_s,
+            },
             messages_per_frame: self.messages as f64 / frames.max(1.0),
-            nodes,
+            nodes: nodes.collect(),
             checksum: format!("{:016x}", self.checksum),
-            verified: None,
-        }
+            ..Figures::default()
+        };
+        figures.derived()
     }
 }
 
+/// What another system says of its run of a clip, with keys as above.
+#[derive(Clone, Debug, Deserialize)]
+struct OfPeer {
+    wall_s: f64,
+    decode_s: f64,
+    encode_s: f64,
+    messages_per_frame: f64,
+    checksum: String,
+    nodes: Vec<NodeOfPeer>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct NodeOfPeer {
+    frames: u64,
+    needs_s: f64,
+    processing_s: f64,
+    waiting_s: f64,
+    late_frames: u64,
+}
+
 impl Figures {
+    /// Returns them with all that follows from what was measured.
+    fn derived(mut self) -> Figures {
+        let frames = self.frames as f64;
+        let speed = |node: &Node| {
+            node.needs_s
+                .filter(|needs| *needs > 0.0)
+                .map_or(0.0, f64::recip)
+        };
+        let all: f64 = self.nodes.iter().map(speed).sum();
+        self.bounds.compute_s = if all > 0.0 { frames / all } else { 0.0 };
+        for node in &mut self.nodes {
+            node.ideal_frames = self.bounds.compute_s * speed(node);
+        }
+        let deviation = self.nodes.iter();
+        let deviation = deviation.map(|node| (node.frames as f64 - node.ideal_frames).abs());
+        self.deviation = deviation.sum();
+        self.deviation_of_2n = self.deviation / (2.0 * frames.max(1.0));
+        let (binds, ideal_s) = self.bounds.binding();
+        (self.binds, self.ideal_s) = (binds.to_owned(), ideal_s);
+        self.efficiency = ideal_s / self.wall_s;
+        self
+    }
+
+    /// Reads those of Samite from a text.
+    ///
+    /// # Errors
+    /// [`Error::Figures`] if it holds something else. `whose`: what the error names.
+    pub fn parse(text: &str, whose: &Path) -> Result<Figures> {
+        let figures: Figures =
+            serde_json::from_str(text).map_err(|error| wrong(whose, error.to_string()))?;
+        match &*figures.format {
+            FORMAT => Ok(figures),
+            other => Err(wrong(whose, format!("its format is {other}, not {FORMAT}"))),
+        }
+    }
+
+    /// Completes what another system says of its run of a generated clip by [`Kernel::Sobel`], on
+    /// nodes that sleep, whose output it has compared with that of a sequential run: `wall_s`,
+    /// `decode_s`, `encode_s`, `messages_per_frame`, `checksum`, and of `nodes` `frames`,
+    /// `needs_s`, `processing_s`, `waiting_s`, `late_frames`.
+    ///
+    /// # Errors
+    /// [`Error::Figures`] if it says something else.
+    ///
+    /// [`Kernel::Sobel`]: crate::Kernel::Sobel
+    pub fn of_peer(name: &str, size: Size, frames: u64, said: &str) -> Result<Figures> {
+        let said: OfPeer =
+            serde_json::from_str(said).map_err(|error| wrong(name.as_ref(), error.to_string()))?;
+        let node = |(rank, node): (usize, NodeOfPeer)| Node {
+            name: TABLE
+                .get(rank)
+                .map_or_else(|| format!("worker {rank}"), |board| board.name().to_owned()),
+            frames: node.frames,
+            needs_s: Some(node.needs_s),
+            processing_s: node.processing_s,
+            waiting_s: node.waiting_s,
+            late_frames: node.late_frames,
+            ..Node::default()
+        };
+        let figures = Figures {
+            format: FORMAT.to_owned(),
+            via: name.to_owned(),
+            kernel: "sobel".to_owned(),
+            width: size.width() as u64,
+            height: size.height() as u64,
+            frames,
+            pace: "sleep".to_owned(),
+            wall_s: said.wall_s,
+            bounds: Bounds {
+                decode_s: said.decode_s,
+                encode_s: said.encode_s,
+                ..Bounds::default()
+            },
+            messages_per_frame: said.messages_per_frame,
+            nodes: said.nodes.into_iter().enumerate().map(node).collect(),
+            checksum: said.checksum,
+            verified: Some(true),
+            ..Figures::default()
+        };
+        Ok(figures.derived())
+    }
+
+    /// What the run is called on a page.
+    pub(super) fn name(&self) -> &str {
+        self.label.as_deref().unwrap_or(&self.via)
+    }
+
     /// Writes them to a file.
-    pub(super) fn write(&self, path: &Path) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Video`] if it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
         std::fs::write(path, text + "\n").map_err(|source| file(path, "written", source))
     }
@@ -195,17 +296,13 @@ impl Figures {
     /// [`Error::Video`] if it cannot be read, [`Error::Figures`] if it holds something else.
     pub fn read(path: &Path) -> Result<Figures> {
         let text = std::fs::read_to_string(path).map_err(|source| file(path, "read", source))?;
-        let wrong = |why: String| Error::Figures {
-            path: path.to_path_buf(),
-            why,
-        };
-        let figures: Figures =
-            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        match &*figures.format {
-            FORMAT => Ok(figures),
-            other => Err(wrong(format!("its format is {other}, not {FORMAT}"))),
-        }
+        Figures::parse(&text, path)
     }
+}
+
+fn wrong(path: &Path, why: String) -> Error {
+    let path = path.to_path_buf();
+    Error::Figures { path, why }
 }
 
 fn file(path: &Path, doing: &'static str, source: std::io::Error) -> Error {
@@ -220,7 +317,6 @@ fn file(path: &Path, doing: &'static str, source: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Size;
 
     fn worker(needs_s: f64, frames: u64) -> (Measured, u64) {
         let measured = Measured {
@@ -240,6 +336,8 @@ mod tests {
         };
         let run = Run {
             via: "dsm".to_owned(),
+            label: None,
+            servers: Some(1),
             kernel: "sobel",
             header: Header {
                 size: Size::new(10, 10).unwrap(),
@@ -283,6 +381,45 @@ mod tests {
     }
 
     #[test]
+    fn what_a_peer_says_is_completed() {
+        let said = r#"{"wall_s":4.0,"decode_s":0,"encode_s":0.5,"messages_per_frame":3,
+            "checksum":"0123","nodes":[
+            {"frames":22,"needs_s":0.1,"processing_s":2.3,"waiting_s":1.5,"late_frames":0},
+            {"frames":8,"needs_s":0.2,"processing_s":1.6,"waiting_s":2.3,"late_frames":1}]}"#;
+        let figures = Figures::of_peer("zmq-push", Size::HD, 30, said).unwrap();
+        // 20 frames of the first node and 10 of the second take 2 s.
+        assert!((figures.ideal_s - 2.0).abs() < 1e-9 && figures.binds == "compute");
+        assert!((figures.deviation - 4.0).abs() < 1e-9);
+        assert_eq!(figures.nodes[1].name, "TX2");
+        assert_eq!(
+            (figures.nodes[1].late_frames, figures.verified),
+            (1, Some(true))
+        );
+        // It is as if Samite had written it.
+        let text = serde_json::to_string(&figures).unwrap();
+        let read = Figures::parse(&text, "zmq".as_ref()).unwrap();
+        assert_eq!(read, figures);
+        for wrong in ["{}", "1.5", &said.replace("\"frames\":8", "\"frames\":-8")] {
+            let read = Figures::of_peer("zmq-push", Size::HD, 30, wrong);
+            assert!(matches!(read, Err(Error::Figures { .. })), "{wrong}");
+        }
+    }
+
+    /// Files without the newer keys can still be read.
+    #[test]
+    fn figures_without_a_label_are_read() {
+        let figures = Figures {
+            format: FORMAT.to_owned(),
+            ..Figures::default()
+        };
+        let mut json = serde_json::to_value(&figures).unwrap();
+        let keys = json.as_object_mut().unwrap();
+        assert!(keys.remove("label").is_some() && keys.remove("servers").is_some());
+        let read = Figures::parse(&json.to_string(), "old".as_ref());
+        assert_eq!(read.unwrap(), figures);
+    }
+
+    #[test]
     fn a_run_of_no_frames_has_figures() {
         let source = Measured::default();
         let header = Header {
@@ -291,6 +428,8 @@ mod tests {
         };
         let run = Run {
             via: String::new(),
+            label: None,
+            servers: None,
             kernel: "copy",
             header,
             frames: 0,

@@ -6,9 +6,10 @@
 //! | `/frame.png` | the latest frame, as a small picture; 204 as long as there is none |
 //! | `/load.json` | how far the job is, and the load of each worker |
 //!
-//! The page never holds up the job. A thread of its own answers; the sink copies a frame only if
-//! somebody has looked at the one before, and only every n-th pixel of it.
+//! The page never holds up the job. Threads of its own answer (`http`); the sink copies a frame
+//! only if somebody has looked at the one before, and only every n-th pixel of it.
 
+use super::http::{Answer, HttpServer};
 use super::measured::Told;
 use super::{Error, Result};
 use crate::Frame;
@@ -17,7 +18,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tiny_http::{Header, Method, Request, Response, Server};
 
 const PAGE: &str = include_str!("live.html");
 /// The widest picture.
@@ -26,7 +26,7 @@ const WIDTH: usize = 960;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// A picture of the latest frame.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Picture {
     width: usize,
     pixels: Vec<u8>,
@@ -42,42 +42,33 @@ struct Shown {
 
 /// The server of the page.
 pub(super) struct Live {
-    address: SocketAddr,
     shown: Arc<Shown>,
-    server: Arc<Server>,
+    server: HttpServer,
     begin: Instant,
     told: Option<Instant>,
 }
 
 impl Live {
     pub(super) fn start(address: SocketAddr) -> Result<Live> {
-        let wrong = |why: String| Error::Live { address, why };
-        let server = Server::http(address).map_err(|error| wrong(error.to_string()))?;
-        let bound = server.server_addr().to_ip();
         let shown = Arc::new(Shown::default());
         shown.is_wanted.store(true, Ordering::Relaxed);
-        let live = Live {
-            address: bound.unwrap_or(address),
-            shown: Arc::clone(&shown),
-            server: Arc::new(server),
+        let answers = Arc::clone(&shown);
+        let server = HttpServer::start(address, move |path| answer(path, &answers));
+        let server = server.map_err(|error| Error::Live {
+            address,
+            why: error.to_string(),
+        })?;
+        Ok(Live {
+            shown,
+            server,
             begin: Instant::now(),
             told: None,
-        };
-        let server = Arc::clone(&live.server);
-        // Nobody waits for its end: a browser that does not read may keep it.
-        std::thread::Builder::new()
-            .name("live page".to_owned())
-            .spawn(move || {
-                while let Ok(request) = server.recv() {
-                    answer(request, &shown);
-                }
-            })?;
-        Ok(live)
+        })
     }
 
     /// Where the page is.
     pub(super) fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// Shows a frame if somebody looks.
@@ -121,51 +112,30 @@ impl Live {
     }
 }
 
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.server.unblock();
-    }
-}
-
-/// Answers a request. A browser that has gone away is no error.
-fn answer(request: Request, shown: &Shown) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let result = match (request.method(), path) {
-        (Method::Get, "/") => respond(request, "text/html; charset=utf-8", PAGE.into()),
-        (Method::Get, "/load.json") => {
+/// Answers a request.
+fn answer(path: &str, shown: &Shown) -> Answer {
+    match path {
+        "/" => Answer::page("text/html; charset=utf-8", PAGE),
+        "/load.json" => {
             let load = shown.load.lock().clone();
             let load = if load.is_empty() {
                 "{}".to_owned()
             } else {
                 load
             };
-            respond(request, "application/json", load.into())
+            Answer::page("application/json", load)
         }
-        (Method::Get, "/frame.png") => {
+        "/frame.png" => {
             shown.is_wanted.store(true, Ordering::Relaxed);
-            // The lock ends before the picture is sent: a browser may take it slowly, or never.
-            let png = encode(&shown.picture.lock());
-            match png {
-                Some(png) => respond(request, "image/png", png),
-                None => request.respond(Response::empty(204)),
+            // The sink waits for no more than the copy.
+            let picture = shown.picture.lock().clone();
+            match encode(&picture) {
+                Some(png) => Answer::page("image/png", png),
+                None => Answer::only(204),
             }
         }
-        (Method::Get, _) => request.respond(Response::empty(404)),
-        _ => request.respond(Response::empty(405)),
-    };
-    if let Err(error) = result {
-        tracing::debug!(%error, "the live page");
+        _ => Answer::only(404),
     }
-}
-
-fn respond(request: Request, kind: &str, body: Vec<u8>) -> std::io::Result<()> {
-    let mut response = Response::from_data(body);
-    for (name, value) in [("Content-Type", kind), ("Cache-Control", "no-store")] {
-        if let Ok(header) = Header::from_bytes(name, value) {
-            response.add_header(header);
-        }
-    }
-    request.respond(response)
 }
 
 /// Returns the picture as PNG, if there is one.

@@ -18,8 +18,8 @@ const LEAVE: u64 = 0x61 << 56;
 const MOST: u64 = 4096;
 /// The time between two messages of a worker.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a worker waits for the slowest one.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a unit waits for one that lives, and is slow.
+pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What a program has measured so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -180,6 +180,11 @@ impl Told {
                 match fabric.wait_stepping("measurements", &[from], arrived, || false) {
                     Ok(status) => self.take(from, status.len)?,
                     Err(samite::Error::PeerLost { .. }) if from != self.source => break,
+                    // It may have been stopped; others have done its frames.
+                    Err(error @ samite::Error::Timeout { .. }) if from != self.source => {
+                        tracing::warn!(%error, "what a worker has measured is not known");
+                        break;
+                    }
                     Err(error) => return Err(error.into()),
                 }
             }

@@ -14,11 +14,12 @@
 //! [`worker`], [`sink`] (the programs) · [`nodes`] (workers as fast as given boards) · `quota` (by
 //! the kernel) · `measured` (what source and workers tell the sink) · [`figures`] (what a run was
 //! like, and how fast it could have been) · [`report`] (as a page) · `live` (while it runs) ·
-//! `error`
+//! `http` (its server) · `error`
 
 mod args;
 mod error;
 pub mod figures;
+mod http;
 mod live;
 mod measured;
 pub mod nodes;

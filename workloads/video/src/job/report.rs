@@ -1,9 +1,11 @@
-//! The report: a page about one run, or about several. It has the S-DSM paper's Table 2 (frames of
-//! each worker, and how far they are from an ideal run), Figure 2 (time per way and size) and
-//! Figure 3 (processing and waiting of each worker), and every lower bound of the time.
+//! The report: a page about one run, or about several, of Samite and of other systems. It has the
+//! S-DSM paper's Table 2 (frames of each worker, and how far they are from an ideal run), Figure 2
+//! (time per way and size) and Figure 3 (processing and waiting of each worker), and every lower
+//! bound of the time.
 //!
 //! The sink writes the page of its run (`video-sink --report`). The program `video-report` writes
-//! that of several runs, from their figures (`video-sink --figures`).
+//! that of several runs, from their figures (`video-sink --figures`), and `samite bench video
+//! --pages` that of all systems.
 
 use super::figures::{Figures, Node};
 use super::{Error, Result};
@@ -16,12 +18,14 @@ use std::path::{Path, PathBuf};
 
 /// The longest side of the picture of a frame.
 const PICTURE: usize = 960;
+/// The file of a run's figures in the folder of the run.
+const FIGURES: &str = "figures.json";
 
 /// Writes a page about several runs of the video, from what `video-sink --figures` has written.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "video-report")]
 pub struct Args {
-    /// The figures of the runs
+    /// The figures of the runs; a folder stands for all FOLDER/*/figures.json, by their names
     #[arg(required = true, value_name = "FIGURES")]
     pub figures: Vec<PathBuf>,
     /// Where the page goes
@@ -35,11 +39,40 @@ pub struct Args {
 /// [`Error::Figures`] and [`Error::Video`] if a file holds none or cannot be read,
 /// [`Error::Report`] if the page cannot be written.
 pub fn run(_: &Fabric, args: &Args, out: &mut dyn Write) -> Result<()> {
-    let runs = args.figures.iter().map(|path| Figures::read(path));
-    let runs = runs.collect::<Result<Vec<_>>>()?;
-    write(&args.report, &runs, None)?;
-    let path = std::path::absolute(&args.report).unwrap_or_else(|_| args.report.clone());
+    let mut runs = Vec::new();
+    for path in &args.figures {
+        let files = match path.is_dir() {
+            true => files_in(path)?,
+            false => vec![path.clone()],
+        };
+        for file in files {
+            runs.push(Figures::read(&file)?);
+        }
+    }
+    write(&args.report, &runs, None, &[])?;
+    let path = args.report.canonicalize();
+    let path = path.unwrap_or_else(|_| args.report.clone());
     Ok(writeln!(out, "report  {}", path.display())?)
+}
+
+/// Returns the figures of all runs that have folders in this one.
+fn files_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let wrong = |source| {
+        Error::Video(crate::Error::File {
+            path: folder.to_owned(),
+            doing: "read",
+            source,
+        })
+    };
+    let mut files = Vec::new();
+    for run in folder.read_dir().map_err(wrong)? {
+        let file = run.map_err(wrong)?.path().join(FIGURES);
+        if file.is_file() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Returns a picture of a frame.
@@ -56,8 +89,16 @@ pub(super) fn picture(frame: &Frame) -> Picture {
     picture
 }
 
-/// Writes the page.
-pub(super) fn write(path: &Path, runs: &[Figures], picture: Option<&Picture>) -> Result<()> {
+/// Writes the page. `absent`: systems that did not run, each with the reason.
+///
+/// # Errors
+/// [`Error::Report`].
+pub fn write(
+    path: &Path,
+    runs: &[Figures],
+    picture: Option<&Picture>,
+    absent: &[(String, String)],
+) -> Result<()> {
     let field = picture.map(|picture| Field {
         picture,
         values: 0.0..255.0,
@@ -66,14 +107,19 @@ pub(super) fn write(path: &Path, runs: &[Figures], picture: Option<&Picture>) ->
         side: "",
         parts: &[],
     });
-    let sizes = sizes(runs);
-    let mut sections = vec![times(runs, &sizes)];
-    for size in &sizes {
-        let runs: Vec<&Figures> = runs.iter().filter(|run| size_of(run) == *size).collect();
-        sections.push(shares(&runs));
-        sections.push(workers(&runs));
+    let mut sections = Vec::new();
+    let mut checks = Vec::new();
+    for (clip, runs) in by_clip(runs) {
+        match runs[..] {
+            [run] => checks.extend(checks_of(run)),
+            _ => checks.push(check_of(clip, &runs)),
+        }
+        sections.extend([
+            times(clip, &runs),
+            shares(clip, &runs),
+            workers(clip, &runs),
+        ]);
     }
-    let checks: Vec<Check> = runs.iter().flat_map(checks).collect();
     let summary = match runs {
         [run] => format!(
             "{} frames of {} × {} pixels through a 3x3 convolution ({}), by {} workers.",
@@ -85,10 +131,15 @@ pub(super) fn write(path: &Path, runs: &[Figures], picture: Option<&Picture>) ->
         ),
         _ => format!("{} runs of a video through a 3x3 convolution.", runs.len()),
     };
-    let facts = match runs {
-        [run] => vec![("The run", facts(run))],
-        _ => Vec::new(),
-    };
+    let mut facts = Vec::new();
+    if let [run] = runs {
+        facts.push(("The run", facts_of(run)));
+    }
+    if !absent.is_empty() {
+        let absent = absent.iter();
+        let absent = absent.map(|(system, why)| Fact::new(system, why));
+        facts.push(("Did not run", absent.collect()));
+    }
     let report = Report {
         title: "Video",
         summary: &summary,
@@ -100,34 +151,50 @@ pub(super) fn write(path: &Path, runs: &[Figures], picture: Option<&Picture>) ->
     report.write(path).map_err(Error::from)
 }
 
-fn size_of(run: &Figures) -> (u64, u64) {
-    (run.width, run.height)
+/// Returns the times of all runs and their lower bounds, for a terminal.
+pub fn text(runs: &[Figures]) -> String {
+    let tables = by_clip(runs).into_iter().map(|(clip, runs)| {
+        let table = bounds(&runs);
+        format!("{}\n{}\n", name_of(clip), table.text(usize::MAX))
+    });
+    tables.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the sizes of the runs, the smallest first.
-fn sizes(runs: &[Figures]) -> Vec<(u64, u64)> {
-    let mut sizes: Vec<_> = runs.iter().map(size_of).collect();
-    sizes.sort_by_key(|(width, height)| (width.saturating_mul(*height), *width));
-    sizes.dedup();
-    sizes
+/// Width, height, and number of frames.
+type Clip = (u64, u64, u64);
+
+fn clip_of(run: &Figures) -> Clip {
+    (run.width, run.height, run.frames)
 }
 
-fn name_of((width, height): (u64, u64)) -> String {
+/// Returns the runs of each clip, the smallest frames first.
+fn by_clip(runs: &[Figures]) -> Vec<(Clip, Vec<&Figures>)> {
+    let mut clips: Vec<Clip> = runs.iter().map(clip_of).collect();
+    clips.sort_by_key(|(width, height, frames)| (width.saturating_mul(*height), *width, *frames));
+    clips.dedup();
+    let of = |clip: Clip| runs.iter().filter(move |run| clip_of(run) == clip);
+    clips
+        .into_iter()
+        .map(|clip| (clip, of(clip).collect()))
+        .collect()
+}
+
+fn name_of((width, height, frames): Clip) -> String {
     let name = match (width, height) {
         (1920, 1080) => "HD, ",
         (3840, 2160) => "UHD-1, ",
         (7680, 4320) => "UHD-2, ",
         _ => "",
     };
-    format!("{name}{width} × {height}")
+    format!("{name}{width} × {height}, {frames} frames")
 }
 
 fn seconds(time: f64) -> String {
     format!("{time:.2} s")
 }
 
-fn checks(run: &Figures) -> Vec<Check> {
-    let name = |what: &str| format!("{} at {}: {what}", run.via, name_of(size_of(run)));
+fn checks_of(run: &Figures) -> [Check; 2] {
+    let name = |what: &str| format!("{}, {}: {what}", run.name(), name_of(clip_of(run)));
     let verified = match run.verified {
         Some(true) => "all frames are those of a sequential run, bit by bit",
         Some(false) => "the frames differ from those of a sequential run",
@@ -140,20 +207,39 @@ fn checks(run: &Figures) -> Vec<Check> {
         run.binds,
         run.efficiency
     );
-    vec![
+    [
         Check::new(name("result"), run.verified, verified),
         Check::new(name("time"), None, ideal),
     ]
 }
 
-fn facts(run: &Figures) -> Vec<Fact> {
+/// The results of several runs.
+fn check_of(clip: Clip, runs: &[&Figures]) -> Check {
+    let named = |verified| {
+        let some = runs.iter().filter(|run| run.verified == verified);
+        some.map(|run| run.name()).collect::<Vec<_>>().join(", ")
+    };
+    let (different, unknown) = (named(Some(false)), named(None));
+    let (passed, detail) = match (different.is_empty(), unknown.is_empty()) {
+        (false, _) => (Some(false), format!("different: {different}")),
+        (true, false) => (None, format!("not compared: {unknown}")),
+        (true, true) => (
+            Some(true),
+            format!("of all {} runs, bit by bit", runs.len()),
+        ),
+    };
+    let name = format!("{}: frames of a sequential run", name_of(clip));
+    Check::new(name, passed, detail)
+}
+
+fn facts_of(run: &Figures) -> Vec<Fact> {
     let pace = match &*run.pace {
         "sleep" => "boards of the S-DSM paper, which sleep after the kernel",
         "quota" => "boards of the S-DSM paper, by quotas of processor time",
         _ => "as fast as they are",
     };
     vec![
-        Fact::new("frames move", &run.via),
+        Fact::new("frames move", run.name()),
         Fact::new("workers", pace),
         Fact::new("time", seconds(run.wall_s)),
         Fact::new(
@@ -175,33 +261,38 @@ fn facts(run: &Figures) -> Vec<Fact> {
     ]
 }
 
-/// Figure 2, and all lower bounds.
-fn times(runs: &[Figures], sizes: &[(u64, u64)]) -> Section {
-    let chart = |size: &(u64, u64)| {
-        let runs = runs.iter().filter(|run| size_of(run) == *size);
-        let row = |run: &Figures| Bar {
-            name: run.via.clone(),
-            parts: vec![run.wall_s],
-            mark: Some(run.ideal_s),
-        };
-        Bars {
-            title: name_of(*size),
-            unit: "s".to_owned(),
-            parts: vec!["time".to_owned()],
-            mark: Some("largest lower bound".to_owned()),
-            rows: runs.map(row).collect(),
-        }
+/// Figure 2, and all lower bounds, for runs of one clip.
+fn times(clip: Clip, runs: &[&Figures]) -> Section {
+    let row = |run: &&Figures| Bar {
+        name: run.name().to_owned(),
+        parts: vec![run.wall_s],
+        mark: Some(run.ideal_s),
     };
+    let chart = Bars {
+        title: "Time".to_owned(),
+        unit: "s".to_owned(),
+        parts: vec!["time".to_owned()],
+        mark: Some("largest lower bound".to_owned()),
+        rows: runs.iter().map(row).collect(),
+    };
+    Section {
+        title: format!("Time, and lower bounds of it: {}", name_of(clip)),
+        bars: vec![chart],
+        table: Some(bounds(runs).whole()),
+        ..Section::default()
+    }
+}
+
+fn bounds(runs: &[&Figures]) -> Table {
     let mut table = Table::new([
         "frames move by",
-        "size",
         "time",
         "decode",
         "compute",
         "link",
         "encode",
         "bound by",
-        "ideal/time",
+        "ideal / time",
         "messages per frame",
     ]);
     for run in runs {
@@ -209,8 +300,7 @@ fn times(runs: &[Figures], sizes: &[(u64, u64)]) -> Section {
         let bounds = bounds.map(|(_, bound)| bound.map_or("–".to_owned(), seconds));
         let [decode, compute, link, encode] = bounds;
         table.add([
-            run.via.clone(),
-            name_of(size_of(run)),
+            run.name().to_owned(),
             seconds(run.wall_s),
             decode,
             compute,
@@ -221,61 +311,61 @@ fn times(runs: &[Figures], sizes: &[(u64, u64)]) -> Section {
             format!("{:.1}", run.messages_per_frame),
         ]);
     }
-    Section {
-        title: "Time, and lower bounds of it".to_owned(),
-        bars: sizes.iter().map(chart).collect(),
-        table: Some(table),
-        ..Section::default()
-    }
+    table
 }
 
-/// Table 2: the frames of each worker, for runs of one size.
-fn shares(runs: &[&Figures]) -> Section {
-    let header = ["worker", "frame takes", "ideal"].map(str::to_owned);
-    let header = header
-        .into_iter()
-        .chain(runs.iter().map(|run| run.via.clone()));
-    let mut table = Table::new(header);
-    let most = runs.iter().map(|run| run.nodes.len()).max().unwrap_or(0);
-    for rank in 0..most {
-        let nodes: Vec<Option<&Node>> = runs.iter().map(|run| run.nodes.get(rank)).collect();
-        let Some(first) = nodes.iter().flatten().next() else {
-            continue;
-        };
-        let needs = first
-            .needs_s
-            .map_or("–".to_owned(), |needs| format!("{:.1} ms", needs * 1e3));
-        let frames = nodes.iter().map(|node| match node {
+/// Table 2: the frames of each worker, for runs of one clip.
+fn shares(clip: Clip, runs: &[&Figures]) -> Section {
+    let none: &[Node] = &[];
+    let most = runs.iter().max_by_key(|run| run.nodes.len());
+    let nodes = most.map_or(none, |run| &run.nodes);
+    let ends = ["deviation", "deviation / 2N"].map(str::to_owned);
+    let header = [String::new()].into_iter();
+    let header = header.chain(nodes.iter().map(|node| node.name.clone()));
+    let mut table = Table::new(header.chain(ends));
+    let line = |name: &str, cell: &dyn Fn(&Node) -> String| -> Vec<String> {
+        let row = [name.to_owned()].into_iter();
+        let row = row.chain(nodes.iter().map(cell));
+        row.chain([String::new(), String::new()]).collect()
+    };
+    // Of workers that differ from run to run, there is no one ideal.
+    if runs.iter().all(|run| has_speeds_of(run, nodes)) {
+        table.add(line("ms per frame", &|node| match node.needs_s {
+            Some(needs) => format!("{:.1}", needs * 1e3),
+            None => "–".to_owned(),
+        }));
+        table.add(line("ideal", &|node| format!("{:.1}", node.ideal_frames)));
+    }
+    for run in runs {
+        let frames = (0..nodes.len()).map(|rank| match run.nodes.get(rank) {
             None => "–".to_owned(),
             Some(node) if node.is_lost => format!("{} (lost)", node.frames),
             Some(node) => node.frames.to_string(),
         });
-        let row = [
-            first.name.clone(),
-            needs,
-            format!("{:.1}", first.ideal_frames),
-        ];
-        table.add(row.into_iter().chain(frames));
+        let deviation = format!("{:.1}", run.deviation);
+        let row = [run.name().to_owned()].into_iter().chain(frames);
+        table.add(row.chain([deviation, format!("{:.4}", run.deviation_of_2n)]));
     }
-    let line = |name: &str, value: &dyn Fn(&Figures) -> String| -> Vec<String> {
-        let row = [name.to_owned(), String::new(), String::new()];
-        row.into_iter()
-            .chain(runs.iter().map(|run| value(run)))
-            .collect()
-    };
-    table.add(line("deviation", &|run| format!("{:.1}", run.deviation)));
-    table.add(line("deviation / 2N", &|run| {
-        format!("{:.4}", run.deviation_of_2n)
-    }));
     Section {
-        title: format!("Frames of each worker: {}", heading(runs)),
-        table: Some(table),
+        title: format!("Frames of each worker: {}", name_of(clip)),
+        table: Some(table.whole()),
         ..Section::default()
     }
 }
 
-/// Figure 3: the time of each worker, for runs of one size.
-fn workers(runs: &[&Figures]) -> Section {
+/// Whether the workers of a run were as fast as these.
+fn has_speeds_of(run: &Figures, nodes: &[Node]) -> bool {
+    let is_near = |one: f64, other: f64| (one - other).abs() <= 1e-3 * one.max(other);
+    let mut pairs = run.nodes.iter().zip(nodes);
+    run.nodes.len() == nodes.len()
+        && pairs.all(|(one, other)| match (one.needs_s, other.needs_s) {
+            (Some(one), Some(other)) => is_near(one, other),
+            (one, other) => one == other,
+        })
+}
+
+/// Figure 3: the time of each worker, for runs of one clip.
+fn workers(clip: Clip, runs: &[&Figures]) -> Section {
     let chart = |run: &&Figures| {
         let row = |node: &Node| Bar {
             name: node.name.clone(),
@@ -283,7 +373,7 @@ fn workers(runs: &[&Figures]) -> Section {
             mark: None,
         };
         Bars {
-            title: run.via.clone(),
+            title: run.name().to_owned(),
             unit: "s".to_owned(),
             parts: vec!["processing".to_owned(), "waiting".to_owned()],
             mark: None,
@@ -291,15 +381,10 @@ fn workers(runs: &[&Figures]) -> Section {
         }
     };
     Section {
-        title: format!("Processing and waiting: {}", heading(runs)),
+        title: format!("Processing and waiting: {}", name_of(clip)),
         bars: runs.iter().map(chart).collect(),
         ..Section::default()
     }
-}
-
-fn heading(runs: &[&Figures]) -> String {
-    runs.first()
-        .map_or(String::new(), |run| name_of(size_of(run)))
 }
 
 #[cfg(test)]
@@ -319,7 +404,6 @@ mod tests {
             ..Node::default()
         };
         Figures {
-            format: String::new(),
             via: via.to_owned(),
             kernel: "sobel".to_owned(),
             width,
@@ -340,6 +424,7 @@ mod tests {
             nodes: vec![node("i7", 21), node("RPI 3B+", 20)],
             checksum: "0123".to_owned(),
             verified: Some(true),
+            ..Figures::default()
         }
     }
 
@@ -353,12 +438,18 @@ mod tests {
             run("req-rep", 1920, 4.0),
             run("dsm", 99, 2.5),
         ];
-        write(&path, &runs, Some(&picture(&frame))).unwrap();
+        let absent = ("zmq-push".to_owned(), "apt-get install gcc".to_owned());
+        write(&path, &runs, Some(&picture(&frame)), &[absent]).unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
         for part in [
             "3 runs",
-            "HD, 1920 × 1080",
-            "99 × 1080",
+            "HD, 1920 × 1080, 41 frames",
+            "99 × 1080, 41 frames",
+            "of all 2 runs, bit by bit",
+            "ms per frame",
+            "<td>100.0</td>",
+            "Did not run",
+            "apt-get install gcc",
             "req-rep",
             "RPI 3B+",
             "0.0122",
@@ -369,9 +460,52 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part}");
         }
-        write(&path, &[], None).unwrap();
-        write(&path, &runs[..1], None).unwrap();
+        write(&path, &[], None, &[]).unwrap();
+        write(&path, &runs[..1], None, &[]).unwrap();
         let page = std::fs::read_to_string(&path).unwrap();
         assert!(page.contains("41 frames of 1920 × 1080"), "{page}");
+        assert!(!page.contains("Did not run"), "{page}");
+    }
+
+    #[test]
+    fn a_page_names_runs_that_differ() {
+        let mut runs = [run("dsm", 1920, 2.5), run("req-rep", 1920, 4.0)];
+        let detail = |runs: &[Figures]| {
+            let runs: Vec<&Figures> = runs.iter().collect();
+            let check = check_of(clip_of(runs[0]), &runs);
+            (check.passed, check.detail)
+        };
+        runs[1].label = Some("two servers".to_owned());
+        runs[1].verified = None;
+        assert_eq!(
+            detail(&runs),
+            (None, "not compared: two servers".to_owned())
+        );
+        runs[0].verified = Some(false);
+        assert_eq!(detail(&runs), (Some(false), "different: dsm".to_owned()));
+        // Of workers of other speeds, there is no common ideal.
+        assert!(has_speeds_of(&runs[0], &runs[1].nodes));
+        runs[0].nodes[1].needs_s = Some(0.11);
+        assert!(!has_speeds_of(&runs[0], &runs[1].nodes));
+        let text = text(&runs);
+        assert!(
+            text.contains("two servers") && text.contains("2.50 s"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_folder_stands_for_its_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "empty"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let figures = |name: &str| folder.path().join(name).join(FIGURES);
+        std::fs::write(figures("b"), "").unwrap();
+        std::fs::write(figures("a"), "").unwrap();
+        std::fs::write(folder.path().join("page.html"), "").unwrap();
+        let found = files_in(folder.path()).unwrap();
+        assert_eq!(found, [figures("a"), figures("b")]);
+        assert!(files_in(&folder.path().join("page.html")).is_err());
     }
 }

@@ -3,17 +3,19 @@
 use super::args::{parse_kernel, sink};
 use super::figures::{Figures, Run};
 use super::live::Live;
-use super::measured::Told;
-use super::via::{FromWorkers, Processed, from_workers};
+use super::measured::{Measured, Told};
+use super::via::{FromWorkers, Pixels, Processed, from_workers};
 use super::{Clip, Error, Header, Via, report};
-use crate::{Checksum, Frame, Kernel, Loop, Output, Sink, partial, sequential};
+use crate::partial::{self, Partial};
+use crate::{Checksum, Frame, Kernel, Loop, Output, Sink, sequential};
 use clap::Parser;
 use samite::Fabric;
 use samite::program::Summary;
+use samite_report::Picture;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Puts the processed frames in order, writes them, and compares them with a sequential run.
@@ -32,6 +34,9 @@ pub struct Args {
     /// The kernel of the sequential run: sobel, laplacian or copy
     #[arg(long, default_value = "sobel", value_parser = parse_kernel)]
     pub kernel: Kernel,
+    /// What the run is called in its figures and on pages; by default, how frames move
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
     /// Write what the run was like as JSON
     #[arg(long, value_name = "FILE")]
     pub figures: Option<PathBuf>,
@@ -80,41 +85,37 @@ fn parse_rate(text: &str) -> Result<f64, String> {
 /// those of the fabric and of chunks.
 pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Error> {
     partial::remove_at_signals()?;
+    // A long run must not end with files that cannot be written.
+    for path in args.figures.iter().chain(&args.report) {
+        has_folder(path)?;
+    }
     let live = args.live.map(Live::start).transpose()?;
     if let Some(live) = &live {
         writeln!(out, "live page: http://{}/", live.address())?;
         out.flush()?;
     }
-    let mut results = from_workers(fabric, args.via)?;
-    let mut told = Told::new(fabric)?;
-    let header = results.header();
-    let output = sink(args.output.as_deref()).open(header.size, header.rate)?;
-    let mut order = InOrder::new(header, output, live);
-    let taken = order.take_all(&mut *results, &mut told)?;
-    let picture = args.report.is_some().then(|| report::picture(&order.frame));
-    let (frames, checksum) = order.finish()?;
-    let wall = taken.begin.elapsed();
-    told.finish()?;
-    let sent = told.by_workers.iter().chain([&told.by_source]);
-    let sent: u64 = sent.map(|measured| measured.messages).sum();
+    let done = match args.via {
+        Via::Sequential => alone(args, live)?,
+        _ => by_workers(fabric, args, live)?,
+    };
+    let (frames, checksum) = (done.frames, done.checksum);
     let run = Run {
         via: args.via.to_string(),
+        label: args.label.clone(),
+        servers: args.via.has_servers().then(|| {
+            let topology = samite::dsm::Topology::of_process();
+            topology.servers().count() as u64
+        }),
         kernel: name(args.kernel),
-        header,
+        header: done.header,
         frames,
         checksum,
-        wall_s: wall.as_secs_f64(),
-        // The time in which it waits for frames is not its own.
-        encode_s: wall.saturating_sub(taken.waiting).as_secs_f64(),
+        wall_s: done.wall.as_secs_f64(),
+        encode_s: done.encode.as_secs_f64(),
         link: args.link_rate,
-        source: &told.by_source,
-        workers: told
-            .by_workers
-            .iter()
-            .cloned()
-            .zip(taken.of_workers)
-            .collect(),
-        messages: taken.messages + sent,
+        source: &done.by_source,
+        workers: done.by_workers,
+        messages: done.messages,
     };
     let mut figures = run.figures();
     let expected = args.check.then(|| {
@@ -124,11 +125,16 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     let expected = expected.transpose()?;
     let is_right = expected.map(|all| (all.frames, all.checksum) == (frames, Some(checksum)));
     figures.verified = is_right;
+    // A file of other frames does not get its name.
+    if let (Some(partial), true) = (done.partial, is_right != Some(false)) {
+        partial.complete()?;
+    }
     if let Some(path) = &args.figures {
         figures.write(path)?;
     }
     if let Some(path) = &args.report {
-        report::write(path, std::slice::from_ref(&figures), picture.as_ref())?;
+        let picture = done.picture.as_ref();
+        report::write(path, std::slice::from_ref(&figures), picture, &[])?;
     }
     let mut summary = summary(&figures);
     if let Some(path) = &args.report {
@@ -153,6 +159,132 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         }
     }
     Ok(write!(out, "{summary}")?)
+}
+
+/// What there is when all frames are written.
+struct Done {
+    header: Header,
+    frames: u64,
+    checksum: u64,
+    /// The output, which has not got its name yet.
+    partial: Option<Partial>,
+    /// Of the last frame, if the page shows it.
+    picture: Option<Picture>,
+    wall: Duration,
+    /// The time of the sink itself.
+    encode: Duration,
+    by_source: Measured,
+    /// What each worker said last, and how many of its frames have come.
+    by_workers: Vec<(Measured, u64)>,
+    messages: u64,
+}
+
+/// Takes what the workers have processed.
+fn by_workers(fabric: &Fabric, args: &Args, live: Option<Live>) -> Result<Done, Error> {
+    let mut results = from_workers(fabric, args.via)?;
+    let mut told = Told::new(fabric)?;
+    let header = results.header();
+    let output = sink(args.output.as_deref()).open(header.size, header.rate)?;
+    let mut order = InOrder::new(header, output, live);
+    let taken = order.take_all(&mut *results, &mut told)?;
+    let picture = args.report.is_some().then(|| report::picture(&order.frame));
+    let (frames, checksum, partial) = order.finish()?;
+    let wall = taken.begin.elapsed();
+    told.finish()?;
+    let sent = told.by_workers.iter().chain([&told.by_source]);
+    let sent: u64 = sent.map(|measured| measured.messages).sum();
+    Ok(Done {
+        header,
+        frames,
+        checksum,
+        partial,
+        picture,
+        wall,
+        // The time in which it waits for frames is not its own.
+        encode: wall.saturating_sub(taken.waiting),
+        by_source: told.by_source,
+        by_workers: told.by_workers.into_iter().zip(taken.of_workers).collect(),
+        messages: taken.messages + sent,
+    })
+}
+
+/// Reads and processes all frames itself.
+fn alone(args: &Args, live: Option<Live>) -> Result<Done, Error> {
+    let mut input = args.clip.source().open()?;
+    let header = Header {
+        size: input.size(),
+        rate: input.rate(),
+    };
+    let output = sink(args.output.as_deref()).open(header.size, header.rate)?;
+    let mut order = InOrder::new(header, output, live);
+    let mut frame = Frame::black(header.size);
+    let begin = Instant::now();
+    let (mut decode, mut process) = (Duration::ZERO, Duration::ZERO);
+    for number in 0.. {
+        let since = Instant::now();
+        let is_frame = input.read(&mut frame)?;
+        decode += since.elapsed();
+        if !is_frame {
+            break;
+        }
+        let since = Instant::now();
+        let mut pixels = vec![0; frame.pixels.len()];
+        args.kernel.apply(
+            Loop::Vector,
+            header.size.width(),
+            &frame.pixels,
+            &mut pixels,
+        );
+        process += since.elapsed();
+        let pixels = Pixels::Message(pixels);
+        order.take(Processed {
+            number,
+            worker: 0,
+            pixels,
+        })?;
+    }
+    let picture = args.report.is_some().then(|| report::picture(&order.frame));
+    let (frames, checksum, partial) = order.finish()?;
+    let wall = begin.elapsed();
+    let by_source = Measured {
+        decode_s: decode.as_secs_f64(),
+        ..Measured::default()
+    };
+    let worker = Measured {
+        pace: "none".to_owned(),
+        frames,
+        processing_s: process.as_secs_f64(),
+        waiting_s: wall.saturating_sub(process).as_secs_f64(),
+        is_last: true,
+        ..Measured::default()
+    };
+    Ok(Done {
+        header,
+        frames,
+        checksum,
+        partial,
+        picture,
+        wall,
+        encode: wall.saturating_sub(decode + process),
+        by_source,
+        by_workers: vec![(worker, frames)],
+        messages: 0,
+    })
+}
+
+/// Checks that a file can have this path.
+fn has_folder(path: &Path) -> Result<(), Error> {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let found = folder.map_or(Ok(()), |folder| folder.metadata().map(|_| ()));
+    found.map_err(|source| {
+        Error::Video(crate::Error::File {
+            path: path.to_owned(),
+            doing: "created",
+            source,
+        })
+    })
 }
 
 fn name(kernel: Kernel) -> &'static str {
@@ -294,15 +426,16 @@ impl InOrder {
         Ok(())
     }
 
-    /// Completes the output. Returns the number of frames and their checksum.
-    fn finish(self) -> Result<(u64, u64), Error> {
+    /// Writes all that is left. Returns the number of frames, their checksum, and the file of the
+    /// output, which has not got its name yet.
+    fn finish(self) -> Result<(u64, u64, Option<Partial>), Error> {
         if let Some(early) = self.early.first_key_value() {
             let (missing, early) = (self.frame.number, early.0);
             let what = format!("frame {early}, but not frame {missing}");
             return Err(Error::Unexpected(what));
         }
-        self.output.finish()?;
-        Ok((self.frame.number, self.checksum.value()))
+        let (_, partial) = self.output.end()?;
+        Ok((self.frame.number, self.checksum.value(), partial))
     }
 }
 

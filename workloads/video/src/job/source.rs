@@ -26,6 +26,9 @@ pub struct Args {
 /// # Errors
 /// [`Error::Video`] if the frames cannot be read; those of the fabric and of chunks.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
+    if args.via == Via::Sequential {
+        return Ok(());
+    }
     let mut input = args.clip.source().open()?;
     let header = Header {
         size: input.size(),

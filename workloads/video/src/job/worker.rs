@@ -85,6 +85,9 @@ impl Node {
 /// Those of the fabric and of chunks; [`Error::Unexpected`] if the source does something else;
 /// [`Error::Board`] and [`Error::Quota`] if it cannot be as fast as it should be.
 pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error> {
+    if args.via == Via::Sequential {
+        return Ok(());
+    }
     let board = args.node.map(|node| node.board(fabric.identity().rank));
     let board = board.transpose()?;
     let mut frames = at_worker(fabric, args.via)?;
@@ -92,6 +95,7 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     let mut teller = Teller::new(fabric)?;
     let mut work = Work::new(args, board, size)?;
     while frames.process(&mut |frame, result| work.process(frame, result))? {
+        tracing::trace!(frame = work.frames - 1, "result given");
         teller.tell(|| work.measured(frames.messages()))?;
     }
     teller.finish(work.measured(frames.messages()))?;
@@ -148,6 +152,7 @@ impl Work {
             Some(None) => self.late += 1,
             None => {}
         }
+        tracing::trace!(frame = self.frames, "frame ends");
         self.processing += begin.elapsed();
         self.last = self.begin.elapsed();
         self.frames += 1;

@@ -13,6 +13,7 @@
 //! The highest byte of a tag says what the message is; the number is below it. A worker that is
 //! lost ends the job: its frames were in its memory alone.
 
+use super::super::measured::PATIENCE;
 use super::super::{Error, Header, Result, SINK, SOURCE, WORKERS};
 use super::{Pixels, Processed};
 use samite::{Fabric, Match, PeerId, Status};
@@ -23,7 +24,7 @@ const END: u64 = 0x21 << KIND;
 const RESULT: u64 = 0x30 << KIND;
 const DONE: u64 = 0x31 << KIND;
 pub(super) const READY: u64 = 0x40 << KIND;
-pub(super) const TAKEN: u64 = 0x50 << KIND;
+const TAKEN: u64 = 0x50 << KIND;
 
 /// The bits below the kind of a message.
 const KIND: u32 = 56;
@@ -51,14 +52,14 @@ pub(in super::super) fn only(fabric: &Fabric, program: &str) -> Result<PeerId> {
     units.first().copied().ok_or_else(none)
 }
 
-/// Waits for a message from any of `whom`; ends if one of them is lost.
+/// Waits for a message from any of `whom`, who may be slow; ends if one of them is lost.
 pub(super) fn await_any(
     fabric: &Fabric,
     what: &'static str,
     whom: &[PeerId],
     wants: Match,
 ) -> Result<Status> {
-    Ok(fabric.wait_stepping(what, whom, || fabric.probe(wants), || false)?)
+    Ok(fabric.wait_stepping_within(PATIENCE, what, whom, || fabric.probe(wants), || false)?)
 }
 
 fn receive_header(fabric: &Fabric, source: PeerId) -> Result<Header> {
@@ -111,26 +112,35 @@ impl Outlet {
 
     /// Tells all that there are no more frames.
     pub(super) fn finish(&mut self, frames: u64) -> Result<()> {
+        self.end_workers()?;
+        self.end_sink(frames)
+    }
+
+    pub(super) fn end_workers(&mut self) -> Result<()> {
         for worker in &self.workers {
             self.fabric.send(*worker, END, &[])?;
         }
+        Ok(())
+    }
+
+    pub(super) fn end_sink(&mut self, frames: u64) -> Result<()> {
         Ok(self.fabric.send(self.sink, numbered(DONE, frames), &[])?)
     }
 }
 
 /// A worker, for all ways: whom it knows, and what it has sent.
-pub(super) struct Mill {
+pub(super) struct WorkerEnd {
     pub(super) fabric: Fabric,
     pub(super) header: Header,
-    pub(super) source: PeerId,
+    source: PeerId,
     pub(super) sink: PeerId,
     pub(super) messages: u64,
 }
 
-impl Mill {
-    pub(super) fn new(fabric: &Fabric) -> Result<Mill> {
+impl WorkerEnd {
+    pub(super) fn new(fabric: &Fabric) -> Result<WorkerEnd> {
         let (source, sink) = (only(fabric, SOURCE)?, only(fabric, SINK)?);
-        Ok(Mill {
+        Ok(WorkerEnd {
             fabric: fabric.clone(),
             header: receive_header(fabric, source)?,
             source,
@@ -142,7 +152,8 @@ impl Mill {
     /// Waits for a frame. Returns its number, and its pixels; `None` after the last one.
     pub(super) fn receive(&self) -> Result<Option<(u64, Vec<u8>)>> {
         let wants = Match::from(self.source, FRAME).masked(PAIR);
-        let (status, pixels) = self.fabric.recv_vec(wants)?;
+        let receive = || self.fabric.recv_vec(wants);
+        let (status, pixels) = self.fabric.within(PATIENCE, receive)?;
         let is_frame = status.tag & !NUMBER == FRAME && pixels.len() == self.header.size.pixels();
         match status.tag {
             END => Ok(None),
@@ -152,39 +163,51 @@ impl Mill {
     }
 }
 
-/// A worker that takes a frame, computes, and sends the result to the sink.
+/// A worker that takes a frame, computes, and sends the result to the sink. If it requests, it asks
+/// for each frame, and waits until the sink has the result.
 pub(super) struct AtWorker {
-    mill: Mill,
+    end: WorkerEnd,
+    requests: bool,
     result: Vec<u8>,
 }
 
 impl AtWorker {
-    pub(super) fn new(fabric: &Fabric) -> Result<Self> {
-        let mill = Mill::new(fabric)?;
-        let result = vec![0; mill.header.size.pixels()];
-        Ok(AtWorker { mill, result })
+    pub(super) fn new(fabric: &Fabric, requests: bool) -> Result<Self> {
+        let end = WorkerEnd::new(fabric)?;
+        let result = vec![0; end.header.size.pixels()];
+        Ok(AtWorker {
+            end,
+            requests,
+            result,
+        })
     }
 }
 
 impl super::AtWorker for AtWorker {
     fn header(&self) -> Header {
-        self.mill.header
+        self.end.header
     }
 
     fn process(&mut self, work: &mut dyn FnMut(&[u8], &mut [u8])) -> Result<bool> {
-        let mill = &mut self.mill;
-        let Some((number, frame)) = mill.receive()? else {
+        let end = &mut self.end;
+        if self.requests {
+            end.fabric.send(end.source, READY, &[])?;
+        }
+        let Some((number, frame)) = end.receive()? else {
             return Ok(false);
         };
         work(&frame, &mut self.result);
-        mill.fabric
-            .send(mill.sink, numbered(RESULT, number), &self.result)?;
-        mill.messages += 1;
+        end.fabric.send(end.sink, result(number), &self.result)?;
+        end.messages += 1;
+        if self.requests {
+            end.fabric.recv(Match::from(end.sink, TAKEN), &mut [])?;
+            end.messages += 1;
+        }
         Ok(true)
     }
 
     fn messages(&self) -> u64 {
-        self.mill.messages
+        self.end.messages
     }
 }
 
@@ -193,19 +216,22 @@ pub(super) fn result(number: u64) -> u64 {
     numbered(RESULT, number)
 }
 
-/// A sink that takes the results of all workers.
+/// A sink that takes the results of all workers. If it replies, it tells a worker of each result
+/// that it has it.
 pub(super) struct FromWorkers {
-    pub(super) fabric: Fabric,
+    fabric: Fabric,
     header: Header,
-    pub(super) workers: Vec<PeerId>,
+    replies: bool,
+    workers: Vec<PeerId>,
     /// The workers; and the source until the number of frames is known.
     awaited: Vec<PeerId>,
     frames: Option<u64>,
     received: u64,
+    messages: u64,
 }
 
 impl FromWorkers {
-    pub(super) fn new(fabric: &Fabric) -> Result<Self> {
+    pub(super) fn new(fabric: &Fabric, replies: bool) -> Result<Self> {
         let source = only(fabric, SOURCE)?;
         let header = receive_header(fabric, source)?;
         let workers = fabric.program(WORKERS)?;
@@ -214,10 +240,12 @@ impl FromWorkers {
         Ok(FromWorkers {
             fabric: fabric.clone(),
             header,
+            replies,
             workers,
             awaited,
             frames: None,
             received: 0,
+            messages: 0,
         })
     }
 }
@@ -244,6 +272,10 @@ impl super::FromWorkers for FromWorkers {
                 }
                 (RESULT, Some(worker)) if is_whole => {
                     self.received += 1;
+                    if self.replies {
+                        self.fabric.send(status.from, TAKEN, &[])?;
+                        self.messages += 1;
+                    }
                     return Ok(Some(Processed {
                         number: status.tag & NUMBER,
                         worker,
@@ -257,6 +289,6 @@ impl super::FromWorkers for FromWorkers {
     }
 
     fn messages(&self) -> Result<u64> {
-        Ok(0)
+        Ok(self.messages)
     }
 }

@@ -9,8 +9,7 @@
 //! | `req-rep` | `req_rep` | a frame when it requests one |
 //! | `push-pull` | `push_pull` | each n-th frame, unless ten wait for it |
 //!
-//! `message` has what the ways by messages share: the tags, and the ends of workers and sink that
-//! three of them have.
+//! `message` has what the ways by messages share: the tags, and the ends of workers and sink.
 
 mod chunks;
 mod message;
@@ -23,7 +22,7 @@ mod schedule;
 
 pub(super) use message::only;
 
-use super::{Header, Result};
+use super::{Error, Header, Result};
 use chunks::Way;
 use clap::ValueEnum;
 use samite::Fabric;
@@ -34,6 +33,8 @@ use std::ops::Deref;
 /// How frames move between the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Via {
+    /// They do not: the sink reads and processes all of them, and the other programs end at once.
+    Sequential,
     /// Through chunks of coherent memory: each access is one request, and an event brings the
     /// frame.
     Dsm,
@@ -52,6 +53,13 @@ pub enum Via {
     ReqRep,
     /// By messages: the source sends frames to the workers in turn; up to ten wait for each.
     PushPull,
+}
+
+impl Via {
+    /// Whether frames move through chunks, which servers keep.
+    pub(super) fn has_servers(self) -> bool {
+        matches!(self, Via::Dsm | Via::DsmFused | Via::DsmStrict)
+    }
 }
 
 impl Display for Via {
@@ -128,8 +136,13 @@ impl Deref for Pixels {
     }
 }
 
+fn alone() -> Error {
+    Error::Unexpected("a frame of a sequential run".to_owned())
+}
+
 pub(super) fn to_workers(fabric: &Fabric, via: Via, header: Header) -> Result<Box<dyn ToWorkers>> {
     Ok(match via {
+        Via::Sequential => return Err(alone()),
         Via::Dsm => Box::new(chunks::ToWorkers::new(fabric, header, Way::Inline)?),
         Via::DsmFused => Box::new(chunks::ToWorkers::new(fabric, header, Way::Fused)?),
         Via::DsmStrict => Box::new(chunks::ToWorkers::new(fabric, header, Way::Strict)?),
@@ -143,23 +156,25 @@ pub(super) fn to_workers(fabric: &Fabric, via: Via, header: Header) -> Result<Bo
 
 pub(super) fn at_worker(fabric: &Fabric, via: Via) -> Result<Box<dyn AtWorker>> {
     Ok(match via {
+        Via::Sequential => return Err(alone()),
         Via::Dsm => Box::new(chunks::AtWorker::new(fabric, Way::Inline)?),
         Via::DsmFused => Box::new(chunks::AtWorker::new(fabric, Way::Fused)?),
         Via::DsmStrict => Box::new(chunks::AtWorker::new(fabric, Way::Strict)?),
-        Via::MpSync | Via::MpAsync | Via::MpAsyncEach => Box::new(message::AtWorker::new(fabric)?),
-        Via::ReqRep => Box::new(req_rep::AtWorker::new(fabric)?),
+        Via::MpSync | Via::MpAsync | Via::MpAsyncEach | Via::ReqRep => {
+            Box::new(message::AtWorker::new(fabric, via == Via::ReqRep)?)
+        }
         Via::PushPull => Box::new(push_pull::AtWorker::new(fabric)?),
     })
 }
 
 pub(super) fn from_workers(fabric: &Fabric, via: Via) -> Result<Box<dyn FromWorkers>> {
     Ok(match via {
+        Via::Sequential => return Err(alone()),
         Via::Dsm => Box::new(chunks::FromWorkers::new(fabric, Way::Inline)?),
         Via::DsmFused => Box::new(chunks::FromWorkers::new(fabric, Way::Fused)?),
         Via::DsmStrict => Box::new(chunks::FromWorkers::new(fabric, Way::Strict)?),
-        Via::MpSync | Via::MpAsync | Via::MpAsyncEach | Via::PushPull => {
-            Box::new(message::FromWorkers::new(fabric)?)
+        Via::MpSync | Via::MpAsync | Via::MpAsyncEach | Via::ReqRep | Via::PushPull => {
+            Box::new(message::FromWorkers::new(fabric, via == Via::ReqRep)?)
         }
-        Via::ReqRep => Box::new(req_rep::FromWorkers::new(fabric)?),
     })
 }

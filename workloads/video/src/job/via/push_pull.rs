@@ -4,8 +4,9 @@
 //!
 //! A slow worker has up to [`HIGH_WATER`] frames before it when the clip ends.
 
+use super::super::measured::PATIENCE;
 use super::super::{Header, Result};
-use super::message::{FRAME, Mill, Outlet, numbered, result};
+use super::message::{FRAME, Outlet, WorkerEnd, numbered, result};
 use samite::{Fabric, Handle, PeerId, Sent};
 use std::collections::VecDeque;
 
@@ -109,8 +110,12 @@ impl super::ToWorkers for ToWorkers {
     }
 
     fn finish(&mut self, frames: u64) -> Result<()> {
-        self.pipes.iter_mut().try_for_each(Pipe::finish)?;
-        self.outlet.finish(frames)
+        // Right behind the frames of each: a fast worker does not wait for those of a slow one.
+        self.outlet.end_workers()?;
+        let fabric = self.outlet.fabric.clone();
+        let pipes = &mut self.pipes;
+        fabric.within(PATIENCE, || pipes.iter_mut().try_for_each(Pipe::finish))?;
+        self.outlet.end_sink(frames)
     }
 
     fn messages(&self) -> u64 {
@@ -119,14 +124,14 @@ impl super::ToWorkers for ToWorkers {
 }
 
 pub(super) struct AtWorker {
-    mill: Mill,
+    end: WorkerEnd,
     pipe: Pipe,
 }
 
 impl AtWorker {
     pub(super) fn new(fabric: &Fabric) -> Result<Self> {
         Ok(AtWorker {
-            mill: Mill::new(fabric)?,
+            end: WorkerEnd::new(fabric)?,
             pipe: Pipe::default(),
         })
     }
@@ -134,12 +139,12 @@ impl AtWorker {
 
 impl super::AtWorker for AtWorker {
     fn header(&self) -> Header {
-        self.mill.header
+        self.end.header
     }
 
     fn process(&mut self, work: &mut dyn FnMut(&[u8], &mut [u8])) -> Result<bool> {
-        let (mill, pipe) = (&mut self.mill, &mut self.pipe);
-        let Some((number, frame)) = mill.receive()? else {
+        let (end, pipe) = (&mut self.end, &mut self.pipe);
+        let Some((number, frame)) = end.receive()? else {
             pipe.finish()?;
             return Ok(false);
         };
@@ -149,12 +154,12 @@ impl super::AtWorker for AtWorker {
         let mut buffer = pipe.buffer();
         buffer.resize(frame.len(), 0);
         work(&frame, &mut buffer);
-        pipe.push(&mill.fabric, mill.sink, result(number), buffer)?;
-        mill.messages += 1;
+        pipe.push(&end.fabric, end.sink, result(number), buffer)?;
+        end.messages += 1;
         Ok(true)
     }
 
     fn messages(&self) -> u64 {
-        self.mill.messages
+        self.end.messages
     }
 }

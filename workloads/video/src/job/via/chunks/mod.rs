@@ -32,8 +32,9 @@ pub(super) use sink::FromWorkers;
 pub(super) use source::ToWorkers;
 pub(super) use worker::AtWorker;
 
-use super::super::{Error, Header, Result};
+use super::super::{Header, Result, SOURCE};
 use samite::dsm::{self, Chunk, Dsm, Policy, Subscription, Version};
+use samite::{Fabric, UnitLife};
 use std::time::Duration;
 
 /// The tag that says that there are no more frames.
@@ -97,6 +98,41 @@ impl Way {
     }
 }
 
+/// How often those who wait look whether others are lost.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long what a process said last may be on its way.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// The source, for whose chunks the others wait.
+struct Source {
+    fabric: Fabric,
+    lives: Vec<UnitLife>,
+}
+
+impl Source {
+    fn new(fabric: &Fabric) -> Result<Source> {
+        Ok(Source {
+            fabric: fabric.clone(),
+            lives: fabric.lives_of(SOURCE)?,
+        })
+    }
+
+    /// Waits for the next event of any of these chunks, as long as the source lives: it may take
+    /// its time for a frame, and for a worker that is slow.
+    fn next_of(&self, all: &mut [Subscription<u8>]) -> Result<usize> {
+        loop {
+            if let Some(which) = next_soon(all, LOOK)? {
+                return Ok(which);
+            }
+            let mut lives = self.lives.iter();
+            let lost = lives.find_map(|life| self.fabric.lost_life(life.peer, life.incarnation));
+            if let Some(error) = lost {
+                return next_soon(all, LAST_WORDS)?.ok_or_else(|| error.into());
+            }
+        }
+    }
+}
+
 fn name(what: &str, slot: usize) -> String {
     format!("{what}.{slot}")
 }
@@ -112,17 +148,12 @@ fn read_header(dsm: &Dsm) -> Result<Header> {
     Header::from_words(&header.next_version()?)
 }
 
-/// Waits for the next event of any of these chunks.
-fn next_of(all: &mut [Subscription<u8>], deadline: Duration) -> Result<usize> {
-    let mut each: Vec<_> = all.iter_mut().collect();
-    Ok(Subscription::select(&mut each, deadline)?)
-}
-
-/// As [`next_of`]. Returns `None` after the deadline.
+/// Waits for the next event of any of these chunks. Returns `None` after the deadline.
 fn next_soon(all: &mut [Subscription<u8>], deadline: Duration) -> Result<Option<usize>> {
-    match next_of(all, deadline) {
+    let mut each: Vec<_> = all.iter_mut().collect();
+    match Subscription::select(&mut each, deadline) {
         Ok(which) => Ok(Some(which)),
-        Err(Error::Dsm(dsm::Error::NoEvent { .. })) => Ok(None),
-        Err(error) => Err(error),
+        Err(dsm::Error::NoEvent { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }

@@ -2,22 +2,17 @@
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::{Pixels, Processed};
-use super::{END, Way, all, name, next_of, read_header};
+use super::{END, Source, Way, all, name, read_header};
 use samite::Fabric;
 use samite::dsm::{Dsm, Subscription};
-use std::time::Duration;
 
 pub(in super::super) struct FromWorkers {
     dsm: Dsm,
     header: Header,
     /// Of the slots, and of `done`.
     results: Vec<Subscription<u8>>,
-    deadline: Duration,
-    /// Which frames have come: one that a lost worker had may come twice.
+    source: Source,
     came: Came,
-    /// How many there are, once that is known: it may be heard before the last results are, which
-    /// other servers may tell of.
-    frames: Option<u64>,
 }
 
 impl FromWorkers {
@@ -37,9 +32,8 @@ impl FromWorkers {
             dsm,
             header,
             results,
-            deadline: fabric.deadline(),
+            source: Source::new(fabric)?,
             came: Came::default(),
-            frames: None,
         })
     }
 }
@@ -50,16 +44,16 @@ impl super::super::FromWorkers for FromWorkers {
     }
 
     fn next(&mut self) -> Result<Option<Processed>> {
-        while self.frames != Some(self.came.count()) {
-            let slot = next_of(&mut self.results, self.deadline)?;
+        while !self.came.is_complete() {
+            let slot = self.source.next_of(&mut self.results)?;
             if slot + 1 == self.results.len() {
-                let (tag, received) = (self.results[slot].next_event()?.tag, self.came.count());
-                let frames = tag ^ END;
-                if tag & END == 0 || frames < received {
+                let tag = self.results[slot].next_event()?.tag;
+                let frames = (tag & END != 0).then_some(tag ^ END);
+                if !frames.is_some_and(|frames| self.came.expect(frames)) {
+                    let received = self.came.count();
                     let what = format!("{tag:#x} after {received} frames");
                     return Err(Error::Unexpected(what));
                 }
-                self.frames = Some(frames);
                 continue;
             }
             let snapshot = self.results[slot].next_version()?;
@@ -81,12 +75,15 @@ impl super::super::FromWorkers for FromWorkers {
     }
 }
 
-/// The numbers of the frames that have come, each once.
+/// The numbers of the frames that have come: one that a lost worker had may come twice.
 #[derive(Debug, Default)]
 struct Came {
     /// All below.
     below: u64,
     above: std::collections::BTreeSet<u64>,
+    /// How many there are, once that is known: it may be heard before the last results are, which
+    /// other servers may tell of.
+    all: Option<u64>,
 }
 
 impl Came {
@@ -99,7 +96,45 @@ impl Came {
         is_new
     }
 
+    /// There are so many. Returns false if more have come.
+    fn expect(&mut self, all: u64) -> bool {
+        self.all = Some(all);
+        self.count() <= all
+    }
+
     fn count(&self) -> u64 {
         self.below + self.above.len() as u64
+    }
+
+    fn is_complete(&self) -> bool {
+        self.all == Some(self.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_may_be_heard_before_the_last_results() {
+        let mut came = Came::default();
+        assert!([0, 3, 1].into_iter().all(|number| came.add(number)));
+        assert!(!came.is_complete());
+        assert!(came.expect(5) && !came.is_complete());
+        // The frame of a lost worker, from another one, too.
+        assert!(!came.add(3) && !came.add(0) && !came.is_complete());
+        assert!(came.add(4) && !came.is_complete());
+        assert!(came.add(2) && came.is_complete());
+        assert!(!came.add(4) && came.is_complete());
+    }
+
+    #[test]
+    fn an_end_after_more_frames_is_wrong() {
+        let mut came = Came::default();
+        assert!(came.add(7) && came.add(0));
+        assert!(!came.expect(1));
+        let mut none = Came::default();
+        assert!(!none.is_complete());
+        assert!(none.expect(0) && none.is_complete());
     }
 }

@@ -2,14 +2,15 @@
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::schedule::{Choice, Schedule};
-use super::{EMPTY, END, LAST_EMPTY, Way, all, name, next_soon};
+use super::{EMPTY, END, LAST_EMPTY, LOOK, Way, all, name, next_soon};
 use samite::dsm::{Chunk, Dsm, Policy, Snapshot, Subscription, Version};
 use samite::{Fabric, UnitLife};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How often the source looks whether a worker is lost.
-const LOOK: Duration = Duration::from_millis(20);
+/// The bytes of results that may wait at the sink for the one before them. As many frames are given
+/// while one is not done.
+const EARLY: u64 = 4 << 30;
 
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,12 @@ pub(in super::super) struct ToWorkers {
     results: Vec<Subscription<u8>>,
     done: Chunk<u8>,
     slots: Vec<Slot>,
+    /// Since when they have been so.
+    since: Vec<Instant>,
+    /// After so long, a worker that has not begun, or not done a frame, is taken for lost.
+    deadline: Duration,
+    /// The most frames that are given while one is not done.
+    ahead: u64,
     /// The frames of workers that are lost.
     again: VecDeque<(u64, Snapshot<u8>)>,
     schedule: Schedule,
@@ -74,6 +81,9 @@ impl ToWorkers {
             results,
             done,
             slots: vec![Slot::Cold; slots],
+            since: vec![now; slots],
+            deadline: fabric.deadline(),
+            ahead: (EARLY / bytes.max(1)).max(2 * slots as u64),
             again: VecDeque::new(),
             begin: now,
             looked: now,
@@ -133,10 +143,18 @@ impl ToWorkers {
         self.looked = Instant::now();
         for slot in 0..self.slots.len() {
             let worker = &self.workers[slot / SLOTS];
-            let lost = self.fabric.lost_life(worker.peer, worker.incarnation);
-            let (Some(error), true) = (lost, self.slots[slot] != Slot::Lost) else {
-                continue;
+            let error = match self.fabric.lost_life(worker.peer, worker.incarnation) {
+                Some(error) => Error::from(error),
+                // It may have been stopped.
+                None if self.is_late(slot) => Error::Late {
+                    rank: slot / SLOTS,
+                    after: self.deadline,
+                },
+                None => continue,
             };
+            if self.slots[slot] == Slot::Lost {
+                continue;
+            }
             if let Slot::Has(number) = self.slots[slot] {
                 tracing::warn!(%error, "frame {number} goes to another worker");
                 self.again
@@ -145,10 +163,27 @@ impl ToWorkers {
             self.slots[slot] = Slot::Lost;
             self.schedule.lost(slot / SLOTS);
             if self.slots.iter().all(|slot| *slot == Slot::Lost) {
-                return Err(error.into());
+                return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Whether the worker of a slot should have begun, or have done its frame.
+    fn is_late(&self, slot: usize) -> bool {
+        let is_awaited = matches!(self.slots[slot], Slot::Cold | Slot::Has(_));
+        is_awaited && self.since[slot].elapsed() > self.deadline
+    }
+
+    /// Whether a frame is so far after one that is not done that its result would have to wait.
+    fn is_ahead(&self, number: u64) -> bool {
+        let given = self.slots.iter().filter_map(|slot| match slot {
+            Slot::Has(number) => Some(*number),
+            _ => None,
+        });
+        let again = self.again.iter().map(|(number, _)| *number);
+        let oldest = given.chain(again).min();
+        oldest.is_some_and(|oldest| number > oldest.saturating_add(self.ahead))
     }
 
     /// Gives frames of lost workers to others, until none is left to be given.
@@ -163,6 +198,10 @@ impl ToWorkers {
     fn give(&mut self, number: u64, pixels: &[u8], left: Option<u64>) -> Result<()> {
         loop {
             self.hear()?;
+            if self.is_ahead(number) {
+                self.wait(LOOK)?;
+                continue;
+            }
             match self.schedule.choose(self.begin.elapsed(), left) {
                 Choice::Give(worker) => return self.give_to(worker, number, pixels),
                 Choice::Wait(None) => self.wait(LOOK)?,
@@ -179,6 +218,7 @@ impl ToWorkers {
         let what = || Error::Unexpected(format!("more frames at worker {worker} than slots"));
         let slot = slot.ok_or_else(what)?;
         self.slots[slot] = Slot::Has(number);
+        self.since[slot] = Instant::now();
         let (frame, begin) = (&self.frames[slot], Instant::now());
         self.way
             .write(frame, number, |to| to.copy_from_slice(pixels))?;

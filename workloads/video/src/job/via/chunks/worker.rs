@@ -1,10 +1,9 @@
 //! The end of a worker: views of frames, and results that are written in place.
 
 use super::super::super::{Header, Result, SLOTS};
-use super::{END, LAST_EMPTY, Way, name, next_of, read_header};
+use super::{END, LAST_EMPTY, Source, Way, name, read_header};
 use samite::Fabric;
 use samite::dsm::{Chunk, Dsm, Policy, Subscription};
-use std::time::Duration;
 
 pub(in super::super) struct AtWorker {
     header: Header,
@@ -12,7 +11,7 @@ pub(in super::super) struct AtWorker {
     /// Of its slots.
     frames: Vec<Subscription<u8>>,
     results: Vec<Chunk<u8>>,
-    deadline: Duration,
+    source: Source,
 }
 
 impl AtWorker {
@@ -37,7 +36,7 @@ impl AtWorker {
             way,
             frames,
             results,
-            deadline: fabric.deadline(),
+            source: Source::new(fabric)?,
         })
     }
 }
@@ -48,7 +47,7 @@ impl super::super::AtWorker for AtWorker {
     }
 
     fn process(&mut self, work: &mut dyn FnMut(&[u8], &mut [u8])) -> Result<bool> {
-        let slot = next_of(&mut self.frames, self.deadline)?;
+        let slot = self.source.next_of(&mut self.frames)?;
         let (way, frames, result) = (self.way, &mut self.frames[slot], &self.results[slot]);
         match way {
             Way::Strict => {
