@@ -218,9 +218,6 @@ impl Client {
             return Ok(*known);
         }
         let life = life_of(&self.fabric, &self.topology, server)?;
-        if self.own.is_none() {
-            self.fabric.rely_on(life.peer);
-        }
         servers().insert(server, life);
         Ok(life)
     }

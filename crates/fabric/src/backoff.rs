@@ -6,9 +6,6 @@ use std::time::Duration;
 
 /// How long a wait spins on an idle machine before it yields, and later sleeps.
 const SPIN: Duration = Duration::from_micros(50);
-/// The same, if that keeps a service that runs in the background from the processor: as long as a
-/// message takes that comes at once.
-const SHORT_SPIN: Duration = Duration::from_micros(2);
 /// How long a wait yields: long enough that many processes on few cores all run without a futex.
 const YIELD: Duration = Duration::from_micros(200);
 /// Maximum sleep without a check of the deadline.
@@ -82,11 +79,7 @@ impl Backoff {
         let now = transport.now();
         let left = self.left(now, deadline);
         let idle = now - *self.idle_since.get_or_insert(now);
-        let spin = spin.unwrap_or_else(|| match oversubscribed {
-            true => Duration::ZERO,
-            false if transport.keeps_services_off() => SHORT_SPIN,
-            false => SPIN,
-        });
+        let spin = spin.unwrap_or(if oversubscribed { Duration::ZERO } else { SPIN });
         if left.is_zero() {
             Rest::Over
         } else if idle < spin {

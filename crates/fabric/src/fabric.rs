@@ -353,14 +353,6 @@ impl Fabric {
             .is_ok_and(|core| core.transport.oversubscribed())
     }
 
-    /// From now on this process waits for a peer that runs in the background
-    /// ([`Config::background`]), as the services of an agent do. If there are not enough processors
-    /// for all units and that peer, waits of this process spin for less time before they yield.
-    /// Local.
-    pub fn rely_on(&self, peer: PeerId) {
-        self.0.with(|core| core.transport.rely_on(peer));
-    }
-
     /// Returns how many bytes of shared memory this process has allocated.
     pub fn shared_bytes(&self) -> u64 {
         self.0.with(Core::sweep);

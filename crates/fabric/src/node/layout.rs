@@ -54,14 +54,8 @@ const _: () = assert!(OWN_WORDS <= WORDS_BYTES);
 
 /// Returns the processors on which the calling thread may run.
 pub(crate) fn own_cpus() -> Cpus {
-    cpus_of(0)
-}
-
-/// Returns the processors on which a process may run; none, if that is not known. 0: the calling
-/// thread.
-pub(crate) fn cpus_of(pid: i32) -> Cpus {
     let mut cpus = [0; CPU_WORDS];
-    if let Ok(set) = rustix::thread::sched_getaffinity(rustix::process::Pid::from_raw(pid)) {
+    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
         for cpu in (0..CPU_WORDS * 64).filter(|cpu| set.is_set(*cpu)) {
             cpus[cpu / 64] |= 1 << (cpu % 64);
         }

@@ -22,7 +22,7 @@ pub(crate) use crate::peer::Slot;
 pub(crate) use join::PrivateExtents;
 pub(crate) use join::{AgentWatch, NodeMember, join_domain, start_alone};
 pub(crate) use layout::{
-    ClaimWord, EXTENTS, Entry, Layout, SEGMENTS_MAX, cpus_of, own_cpus, segment_id, segment_of,
+    ClaimWord, EXTENTS, Entry, Layout, SEGMENTS_MAX, own_cpus, segment_id, segment_of,
 };
 pub(crate) use others::Others;
 pub(crate) use simulated::SimulatedNode;

@@ -240,12 +240,6 @@ pub trait Transport {
     fn yield_now(&mut self);
     /// Returns whether spinning would take the processor from the process that is waited for.
     fn oversubscribed(&self) -> bool;
-    /// From now on this process waits for a peer that runs in the background.
-    fn rely_on(&mut self, _peer: PeerId) {}
-    /// Returns whether spinning would take the processor from such a peer.
-    fn keeps_services_off(&self) -> bool {
-        false
-    }
     /// Registers a range of this process's memory for RMA by peers that have the key; returns
     /// `None` without RMA.
     fn register(&mut self, _bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
@@ -335,12 +329,6 @@ impl Transport for AnyTransport {
     }
     fn oversubscribed(&self) -> bool {
         forward!(self.oversubscribed())
-    }
-    fn rely_on(&mut self, peer: PeerId) {
-        forward!(self.rely_on(peer));
-    }
-    fn keeps_services_off(&self) -> bool {
-        forward!(self.keeps_services_off())
     }
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         forward!(self.register(bytes))

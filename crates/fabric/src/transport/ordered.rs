@@ -135,14 +135,6 @@ impl Transport for Ordered {
         self.inner.oversubscribed()
     }
 
-    fn rely_on(&mut self, peer: PeerId) {
-        self.inner.rely_on(peer);
-    }
-
-    fn keeps_services_off(&self) -> bool {
-        self.inner.keeps_services_off()
-    }
-
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         self.inner.register(bytes)
     }

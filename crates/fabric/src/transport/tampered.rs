@@ -152,14 +152,6 @@ impl Transport for Tampered {
         self.inner().oversubscribed()
     }
 
-    fn rely_on(&mut self, peer: PeerId) {
-        self.inner_mut().rely_on(peer);
-    }
-
-    fn keeps_services_off(&self) -> bool {
-        self.inner().keeps_services_off()
-    }
-
     fn register(&mut self, bytes: &SharedBytes) -> Option<(Registration, RemoteKey)> {
         self.inner_mut().register(bytes)
     }

@@ -29,7 +29,7 @@ mod tests;
 
 use super::{Caps, Change, Outgoing, Push, Rma, Sink, Sleep, Transport};
 use crate::PeerId;
-use crate::node::{AgentWatch, Cpus, Layout, NodeMember, Slot, State, cpus_of};
+use crate::node::{AgentWatch, Layout, NodeMember, Slot, State};
 use inbound::InboundRing;
 use outbound::OutboundRing;
 use samite_mem::{Doorbell, Heap, NEWS_WORDS, OwnerProcess, SharedBytes};
@@ -82,10 +82,6 @@ pub struct Shm {
     known: Vec<Option<u32>>,
     epoch_seen: u64,
     oversubscribed: bool,
-    /// The peers that run in the background, and that this process waits for; whether there are
-    /// too few processors for them.
-    relied_on: Vec<PeerId>,
-    keeps_services_off: bool,
     start: Instant,
     /// When it last looked for what it is not notified of.
     looked: Duration,
@@ -127,8 +123,6 @@ impl Shm {
             known: Vec::new(),
             epoch_seen: 0,
             oversubscribed: false,
-            relied_on: Vec::new(),
-            keeps_services_off: false,
             start: Instant::now(),
             looked: Duration::ZERO,
             agent,
@@ -170,7 +164,7 @@ impl Shm {
             }
         }
         if changes > 0 {
-            self.count_crowd();
+            self.oversubscribed = self.count_crowd();
         }
         if !is_whole {
             return changes;
@@ -201,30 +195,15 @@ impl Shm {
         Met::Announced
     }
 
-    /// Looks whether there are enough processors.
-    fn count_crowd(&mut self) {
-        let cpus = |peer: Slot| self.layout.peers.cpus(peer);
-        self.oversubscribed = self.is_crowded(cpus);
-        let cpus = |peer: Slot| {
-            let is_relied_on = |relied: &PeerId| relied.index_on(self.node) == peer.index();
-            match self.relied_on.iter().any(is_relied_on) {
-                true => cpus_of(self.layout.peers.pid(peer)),
-                false => self.layout.peers.cpus(peer),
-            }
-        };
-        self.keeps_services_off = !self.relied_on.is_empty() && self.is_crowded(cpus);
-    }
-
-    /// Returns true if more processes of the domain want our processors than there are; each wants
-    /// one of its `cpus`, if it has any. A process that may run on n processors counts as 1/n on
-    /// each: pinned pairs do not crowd each other.
-    fn is_crowded(&self, cpus: impl Fn(Slot) -> Cpus) -> bool {
+    /// Returns whether more processes of the domain want our processors than there are. A process
+    /// that may run on n processors counts as 1/n on each: pinned pairs do not crowd each other.
+    fn count_crowd(&self) -> bool {
         let ours = self.layout.peers.cpus(self.me);
         let count = |cpus: &[u64]| cpus.iter().map(|word| word.count_ones()).sum::<u32>() as f64;
         let alive = (0..self.known.len()).filter(|peer| self.known[*peer].is_some());
         let demand: f64 = alive
             .map(|peer| {
-                let theirs = cpus(Slot(peer as u32));
+                let theirs = self.layout.peers.cpus(Slot(peer as u32));
                 let both: Vec<u64> = ours.iter().zip(&theirs).map(|(a, b)| a & b).collect();
                 count(&both) / count(&theirs).max(1.0)
             })
@@ -335,7 +314,7 @@ impl Transport for Shm {
         if state == State::Alive {
             self.known.resize(self.known.len().max(index + 1), None);
             self.meet(slot, (state, incarnation), sink);
-            self.count_crowd();
+            self.oversubscribed = self.count_crowd();
         }
     }
 
@@ -358,16 +337,5 @@ impl Transport for Shm {
 
     fn oversubscribed(&self) -> bool {
         self.oversubscribed
-    }
-
-    fn rely_on(&mut self, peer: PeerId) {
-        if !self.relied_on.contains(&peer) {
-            self.relied_on.push(peer);
-            self.count_crowd();
-        }
-    }
-
-    fn keeps_services_off(&self) -> bool {
-        self.keeps_services_off
     }
 }
