@@ -74,7 +74,7 @@ pub(crate) fn unit(fabric: &Fabric, client: impl FnOnce(&Dsm, u32) -> Outcome) -
     let topology = topology();
     if fabric.identity().program == "server" {
         let mut service = ChunkService::join(fabric, &topology)?;
-        return Ok(service.run_for_job(&topology)?);
+        return Ok(service.run_for_job()?);
     }
     let dsm = Dsm::join_with(fabric, topology)?;
     client(&dsm, fabric.identity().rank)
