@@ -224,8 +224,8 @@ impl Cluster {
         self.signal(who, Signal::KILL);
     }
 
-    /// Starts a unit again that was killed: another process with the same place in the job. From now
-    /// on, `who` is that one; how it ends is checked.
+    /// Starts a unit again that was killed: another process with the same place in the job. From
+    /// now on, `who` is that one; how it ends is checked.
     pub fn start_again(&mut self, who: Who) {
         self.wait_gone(who);
         self.killed.remove(&who);

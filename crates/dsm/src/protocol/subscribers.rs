@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(commits.commit(), None);
     }
 
-    /// What the server keeps for a subscriber is bounded in bytes: one that lets nobody wait is told
-    /// of later versions without their content, a lossless one lets writers wait earlier.
+    /// What the server keeps for a subscriber is bounded in bytes: one that lets nobody wait is
+    /// told of later versions without their content, a lossless one lets writers wait earlier.
     #[test]
     fn contents_that_are_not_taken_are_bounded_in_bytes() {
         const LONG: u64 = MOST_CONTENT / 3;

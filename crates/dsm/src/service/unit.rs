@@ -83,7 +83,8 @@ impl ChunkService {
         self.on_event(ServerEvent::Known { server, process });
     }
 
-    /// Serves until the other units of this job have left; units that only serve are not waited for.
+    /// Serves until the other units of this job have left; units that only serve are not waited
+    /// for.
     ///
     /// # Errors
     /// The agent is lost.

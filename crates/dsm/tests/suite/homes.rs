@@ -51,8 +51,8 @@ fn write(chunk: &Chunk<u8>) -> Outcome<bool> {
     }
 }
 
-/// Uses a chunk whose home is stopped meanwhile. All commits that were acknowledged are there at the
-/// end, and events came in order.
+/// Uses a chunk whose home is stopped meanwhile. All commits that were acknowledged are there at
+/// the end, and events came in order.
 fn used(dsm: &Dsm, rank: u32, ranks: u64) -> Outcome {
     let chunk = dsm.alloc::<u8>("right used", BYTES)?;
     let mut last = Version(0);

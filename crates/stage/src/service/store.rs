@@ -75,8 +75,8 @@ impl BlockStoreService {
         Ok(Host::default().run(&fabric, &mut [self], go_on)?)
     }
 
-    /// Serves until the other units of this job have joined and left, or have ended without joining;
-    /// units that only serve are not waited for.
+    /// Serves until the other units of this job have joined and left, or have ended without
+    /// joining; units that only serve are not waited for.
     ///
     /// # Errors
     /// The agent is lost.

@@ -7,8 +7,8 @@
 //! contents. The simulation has longer runs of more processes.
 //!
 //! # Files
-//! `mod` (what can happen, and what is explored) · `service` (what the services of the servers do) ·
-//! `steps` (what each step does, and the rules)
+//! `mod` (what can happen, and what is explored) · `service` (what the services of the servers do)
+//! · `steps` (what each step does, and the rules)
 
 mod service;
 mod steps;
