@@ -33,8 +33,8 @@ impl Dsm {
     /// Such a unit renews the leases of its copies by the same calls. One that computes for more
     /// than two seconds without a call loses its copies of the chunks of other homes, and the
     /// guards of them that it has or has given: a commit ends with [`Error::Fenced`]. It acquires
-    /// guards after it has computed, or calls meanwhile, for example [`Dsm::counters`]; or it leaves
-    /// the serving to a unit that does nothing else.
+    /// guards after it has computed, or calls meanwhile, for example [`Dsm::counters`]; or it
+    /// leaves the serving to a unit that does nothing else.
     ///
     /// # Errors
     /// As [`Dsm::join`].

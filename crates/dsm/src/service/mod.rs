@@ -10,8 +10,8 @@
 //! # Files
 //! `mod` (requests and answers) · `memory` (the contents of chunks) · `copying` (long contents,
 //! part by part) · `words` (read guards without messages) · `stopped` (leases of clients) ·
-//! `others` (other servers) · `unit` (a server that is a unit of a job) · `recorder` (the event log,
-//! and how active chunks are)
+//! `others` (other servers) · `unit` (a server that is a unit of a job) · `recorder` (the event
+//! log, and how active chunks are)
 
 mod copying;
 mod memory;
