@@ -23,7 +23,7 @@ pub(crate) fn run_chunk_server(fabric: &Fabric) -> Result<()> {
     let topology = Topology::of_process();
     let mut service = ChunkService::join(fabric, &topology)
         .context("this unit cannot be a server of chunks: does dsm.topology name it?")?;
-    Ok(service.run_for_job(&topology)?)
+    Ok(service.run_for_job()?)
 }
 
 /// Keeps blocks of streams until the other units of the job have left.

@@ -2,7 +2,7 @@
 //! process waits for which.
 //!
 //! It joins the domain as a background peer, and queries the agent, the coordinator, the block
-//! stores and the server of chunks, but no unit: what a unit waits for is read where it has
+//! stores and the servers of chunks, but no other unit: what a unit waits for is read where it has
 //! published that.
 //!
 //! # Files

@@ -1,4 +1,4 @@
-//! Queries the state of a domain: from the agent, the coordinator, the block stores and the server
+//! Queries the state of a domain: from the agent, the coordinator, the block stores and the servers
 //! of chunks, and from the kernel for the processes.
 
 use crate::process::Process;
@@ -24,7 +24,7 @@ pub(super) struct Source {
     fabric: Fabric,
 }
 
-/// A connection to the coordinator and to the server of chunks.
+/// A connection to the coordinator and to the servers of chunks.
 pub(super) struct Connected<'f> {
     source: &'f Source,
     stage: Stage,

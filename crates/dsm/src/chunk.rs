@@ -70,6 +70,8 @@ struct Shared<T> {
     own: OnceLock<Option<OwnGuards>>,
     /// How many were taken so.
     hits: AtomicU64,
+    /// Whether the home is lost, as an error has said: the words that it wrote are still mapped.
+    is_lost: AtomicBool,
     /// The version that was read last.
     last: Mutex<Option<Arc<Committed<T>>>>,
     /// Memory of the server for the next draft.
@@ -118,6 +120,7 @@ impl<T: Elem> Chunk<T> {
             maps: AtomicBool::new(true),
             own: OnceLock::new(),
             hits: AtomicU64::new(0),
+            is_lost: AtomicBool::new(false),
             last: Mutex::new(None),
             spare: Mutex::new(None),
         });
@@ -197,8 +200,9 @@ impl<T: Elem> Chunk<T> {
         let last = self.last();
         let committed = last.as_ref()?;
         // A chunk that is closed is not counted: the end of that would have to be told.
-        // ORDERING: only a hint.
-        if own.open.u64(0).load(Ordering::Relaxed) != committed.number {
+        // ORDERING: only hints; who has got the error has stored it.
+        let is_lost = self.shared.is_lost.load(Ordering::Relaxed);
+        if is_lost || own.open.u64(0).load(Ordering::Relaxed) != committed.number {
             return None;
         }
         let time = self.client.log.clock();
@@ -554,7 +558,9 @@ impl<T: Elem> Chunk<T> {
 
     /// As [`Chunk::subscribe`], and each event brings the content of its version:
     /// [`Subscription::next_version`] returns it without a request. The server keeps the versions
-    /// that were told of until they are taken, at most as many as the policy lets wait.
+    /// that were told of until they are taken, at most as many as the policy lets wait, and at most
+    /// 512 MiB of them, or one version. Events beyond that come without their content, which is
+    /// asked for; a lossless subscriber lets writers wait instead.
     ///
     /// # Errors
     /// As [`Chunk::subscribe`].
@@ -757,6 +763,8 @@ impl<T: Elem> Chunk<T> {
     /// Returns the error of a chunk whose server is lost.
     pub(crate) fn lost(&self, server: ServerId, known: Version) -> Error {
         let own = self.last().as_ref().map(|last| last.version);
+        // ORDERING: as in `read_known`.
+        self.shared.is_lost.store(true, Ordering::Relaxed);
         Error::Lost {
             chunk: self.shared.name.clone(),
             server: self.client.server_name(server),

@@ -238,7 +238,7 @@ impl Client {
         let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let life = servers.get(&chunk.home()).copied();
         drop(servers);
-        let is_other = life.is_some_and(|life| !chunk.is_of(life.incarnation));
+        let is_other = life.is_some_and(|life| !chunk.is_of(life.into()));
         is_other || self.is_lost(chunk.home())
     }
 
@@ -246,7 +246,7 @@ impl Client {
     /// until the home has joined.
     pub(crate) fn is_of_earlier_life(&self, chunk: ChunkId) -> Result<bool> {
         let life = self.server(chunk.home())?;
-        Ok(!chunk.is_of(life.incarnation))
+        Ok(!chunk.is_of(life.into()))
     }
 
     /// Returns the name of a server, for errors.
@@ -449,6 +449,30 @@ impl Client {
         Ok(all)
     }
 
+    /// Removes the chunks of all homes whose names begin with a text. A home that is lost has none.
+    ///
+    /// # Errors
+    /// The first one of any home: the others have removed theirs.
+    pub(crate) fn free_all(&self, prefix: &str) -> Result<()> {
+        let deadline = self.fabric.deadline();
+        let request = Request::FreeAll {
+            prefix: prefix.to_owned(),
+        };
+        let free_at = |server| loop {
+            match self.ask(server, deadline, "the end of chunks", &request)? {
+                Answer::FreedSome { more: true } => {}
+                Answer::FreedSome { more: false } => return Ok(()),
+                other => return Err(Error::Nonsense(format!("{other:?}"))),
+            }
+        };
+        let freed = self.topology.servers().map(|server| match free_at(server) {
+            Err(Error::Fabric(samite_fabric::Error::PeerLost { .. })) => Ok(()),
+            freed => freed,
+        });
+        // All are asked, not only those before the first error.
+        freed.fold(Ok(()), Result::and)
+    }
+
     /// Returns what its home says of a chunk, or what the servers say of the most active ones.
     pub(crate) fn overview(&self, chunk: Option<ChunkId>, deadline: Duration) -> Result<Overview> {
         let servers = match chunk {
@@ -462,7 +486,35 @@ impl Client {
                 other => return Err(Error::Nonsense(format!("{other:?}"))),
             }
         }
+        for server in std::mem::take(&mut all.servers) {
+            // One that is lost, or does not answer, has nothing to say.
+            if chunk.is_none()
+                && self.own.is_none()
+                && !self.knows(server)
+                && let Ok(overview) = self.overview_of(server.into(), deadline, &request)
+            {
+                all.add(overview);
+            }
+        }
+        all.servers.clear();
         Ok(all)
+    }
+
+    /// Returns true if a process is a server of this process's topology.
+    fn knows(&self, server: Process) -> bool {
+        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        servers.values().any(|life| Process::from(*life) == server)
+    }
+
+    /// Asks a server of another topology, which the agent knows of: a process beside a job, without
+    /// the job's settings, sees all of its chunks.
+    fn overview_of(&self, server: Life, deadline: Duration, request: &Request) -> Result<Overview> {
+        let (service, encoded) = (ServiceId::CHUNKS, encode(&[], Some(request)));
+        let mut call = self.fabric.call(service, server, deadline, |_| encoded)?;
+        match postcard::from_bytes(&call.wait(deadline, "an overview of chunks")?) {
+            Ok(Answer::Overview(overview)) => Ok(overview),
+            other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
     }
 
     /// Subscribes to the commits of a chunk. Returns the answer.

@@ -28,8 +28,13 @@ impl Dsm {
 
     /// As [`Dsm::join`], with a topology, which is the same in all processes. A unit that is one of
     /// its servers serves while it calls or waits: requests for the chunks of which it is the home
-    /// wait otherwise. These chunks end with it. One that does not call for two seconds may lose
-    /// guards of the chunks of other homes ([`Error::Fenced`]).
+    /// wait otherwise. These chunks end with it.
+    ///
+    /// Such a unit renews the leases of its copies by the same calls. One that computes for more
+    /// than two seconds without a call loses its copies of the chunks of other homes, and the
+    /// guards of them that it has or has given: a commit ends with [`Error::Fenced`]. It acquires
+    /// guards after it has computed, or calls meanwhile, for example [`Dsm::counters`]; or it
+    /// leaves the serving to a unit that does nothing else.
     ///
     /// # Errors
     /// As [`Dsm::join`].

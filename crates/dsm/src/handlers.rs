@@ -53,9 +53,9 @@ trait Handled {
     fn no_event(&self, after: Duration) -> Error;
     fn name(&self) -> &str;
     fn add(&mut self, told: Told) -> Result<()>;
-    /// Calls the handler with an event that has arrived; `None` if there is none. `began`: when the
-    /// wait for it began.
-    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>>;
+    /// Calls the handler with an event that has arrived, unless its version cannot be had; `None`
+    /// if there is no event. `began`: when the wait for it began.
+    fn handle(&mut self, began: u64) -> Option<Result<ControlFlow<()>>>;
     fn fail(&mut self, error: Error) -> ControlFlow<()>;
 }
 
@@ -95,20 +95,20 @@ macro_rules! of_subscription {
 impl<T: Elem, F: FnMut(Result<Event>) -> ControlFlow<()>> Handled for OnCommit<T, F> {
     of_subscription!();
 
-    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>> {
+    fn handle(&mut self, began: u64) -> Option<Result<ControlFlow<()>>> {
         let (event, _) = self.0.pop_known(began)?;
         self.0.took();
-        Some((self.1)(Ok(event)))
+        Some(Ok((self.1)(Ok(event))))
     }
 }
 
 impl<T: Elem, F: FnMut(Result<Snapshot<T>>) -> ControlFlow<()>> Handled for OnVersion<T, F> {
     of_subscription!();
 
-    fn handle(&mut self, began: u64) -> Option<ControlFlow<()>> {
+    fn handle(&mut self, began: u64) -> Option<Result<ControlFlow<()>>> {
         let (event, content) = self.0.pop_known(began)?;
         let version = self.0.version_of(event, content);
-        Some((self.1)(version))
+        Some(version.map(|version| (self.1)(Ok(version))))
     }
 }
 
@@ -173,8 +173,11 @@ impl<'h> Handlers<'h> {
             let count = self.all.len();
             let order = |first: usize| (0..count).map(move |place| (first + place) % count);
             for place in order(self.first) {
-                if let Some(then) = self.all[place].handle(began) {
-                    self.goes_on(place, then);
+                if let Some(handled) = self.all[place].handle(began) {
+                    match handled {
+                        Ok(then) => self.goes_on(place, then),
+                        Err(error) => self.fails(place, error),
+                    }
                     return Ok(());
                 }
             }

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
 use crate::protocol::{
-    Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version,
+    Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version, most_contents,
 };
 use crate::stream::{EventStream, VersionStream};
 use std::collections::VecDeque;
@@ -69,13 +69,20 @@ impl<T: Elem> Subscription<T> {
     ) -> Result<Self> {
         let id = chunk.begin_subscription(policy, with_content, after)?;
         (chunk.client.log).subscribed((chunk.id(), id), policy, after);
+        // The server may not let as many wait.
+        let content = with_content.then(|| chunk.len() * size_of::<T>() as u64);
+        let policy = policy.within(content);
         Ok(Subscription {
             chunk,
             id,
             after,
             events: VecDeque::new(),
             batch: match policy {
-                Policy::Every => BATCH,
+                // Before it may get no more content.
+                Policy::Every => content.map_or(BATCH, |bytes| {
+                    let half = most_contents(bytes) / 2;
+                    u32::try_from(half).unwrap_or(BATCH).clamp(1, BATCH)
+                }),
                 Policy::Lossless { high_water } => (high_water / 2).clamp(1, BATCH),
                 Policy::Latest => 1,
             },

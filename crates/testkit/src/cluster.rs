@@ -17,6 +17,8 @@ pub enum Who {
     Agent,
     /// A unit, by its number in the job.
     Unit(u32),
+    /// The process of a unit that was [started again](Cluster::start_again), before that.
+    Former(u32),
 }
 
 impl std::fmt::Display for Who {
@@ -24,6 +26,7 @@ impl std::fmt::Display for Who {
         match self {
             Who::Agent => f.write_str("agent"),
             Who::Unit(rank) => write!(f, "unit {rank}"),
+            Who::Former(rank) => write!(f, "unit {rank}, before it was started again,"),
         }
     }
 }
@@ -45,6 +48,8 @@ pub struct Cluster {
     name: String,
     domain: String,
     processes: Vec<Process>,
+    /// How they are started.
+    units: Units,
     killed: HashSet<Who>,
     lines: Receiver<(usize, Option<String>)>,
     send: Sender<(usize, Option<String>)>,
@@ -64,21 +69,23 @@ impl Cluster {
             name,
             domain,
             processes,
+            units: units.clone(),
             killed,
             lines,
             send,
             bound,
         };
-        cluster.spawn(Who::Agent, units);
+        cluster.spawn(Who::Agent);
         cluster.wait_point(Who::Agent, "ready");
         for rank in 0..units.count {
-            cluster.spawn(Who::Unit(rank), units);
+            cluster.spawn(Who::Unit(rank));
         }
         cluster
     }
 
     /// Starts the test binary again, with the environment that `samite run` gives to a unit.
-    fn spawn(&mut self, who: Who, units: &Units) {
+    fn spawn(&mut self, who: Who) {
+        let units = &self.units;
         let binary = std::env::current_exe().expect("a test binary has a path");
         let mut command = Command::new(binary);
         command
@@ -100,7 +107,7 @@ impl Cluster {
         }
         match who {
             Who::Agent => command.env(ROLE, "agent"),
-            Who::Unit(unit) => {
+            Who::Unit(unit) | Who::Former(unit) => {
                 let (program, rank, size) = units.program_of(unit);
                 command
                     .env(ROLE, "unit")
@@ -176,7 +183,7 @@ impl Cluster {
 
     /// Waits until all units have announced this point.
     pub fn wait_all(&mut self, name: &str) {
-        let asked = |who: &Who| *who != Who::Agent && !self.killed.contains(who);
+        let asked = |who: &Who| matches!(who, Who::Unit(_)) && !self.killed.contains(who);
         let all: Vec<Who> = self
             .processes
             .iter()
@@ -215,6 +222,19 @@ impl Cluster {
     pub fn kill(&mut self, who: Who) {
         self.killed.insert(who);
         self.signal(who, Signal::KILL);
+    }
+
+    /// Starts a unit again that was killed: another process with the same place in the job. From
+    /// now on, `who` is that one; how it ends is checked.
+    pub fn start_again(&mut self, who: Who) {
+        self.wait_gone(who);
+        self.killed.remove(&who);
+        let before = self.index(who);
+        self.processes[before].who = match who {
+            Who::Unit(rank) => Who::Former(rank),
+            other => panic!("{other} is started once"),
+        };
+        self.spawn(who);
     }
 
     /// Excludes a unit from the check of how it ended: it kills itself.
@@ -319,7 +339,9 @@ impl Cluster {
         // An exit status of 0 is not enough: with a misspelt name, no test runs at all, which is a
         // success.
         let done = process.lines.iter().any(|line| line.starts_with("@done"));
+        let is_former = matches!(process.who, Who::Former(_));
         self.killed.contains(&process.who)
+            || is_former
             || (done && process.ended.is_some_and(|status| status.success()))
     }
 

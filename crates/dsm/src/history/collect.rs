@@ -11,7 +11,7 @@ pub(super) struct History {
     names: BTreeMap<Process, String>,
     /// When the earliest log begins.
     start: u64,
-    /// Until when all commits are known; `None` if some may be missing at any time.
+    /// Until when all that servers did is known; `None` if something may be missing at any time.
     pub(super) known_until: Option<u64>,
     /// When servers have ended the guards of a process: it was stopped, or is gone.
     ends: BTreeMap<Process, Vec<u64>>,
@@ -85,7 +85,8 @@ impl History {
             chunks: BTreeMap::new(),
             names: BTreeMap::new(),
             start: logs.iter().map(|log| log.header.start).min().unwrap_or(0),
-            known_until: None,
+            // A log that is incomplete says nothing of when: `None` is the least.
+            known_until: servers(logs).map(known_until).min().flatten(),
             ends: BTreeMap::new(),
             ends_of_servers: Vec::new(),
         };
@@ -99,9 +100,8 @@ impl History {
                 history.chunk(*chunk).name.clone_from(name);
             }
         }
-        let servers = logs.iter().filter(|log| log.header.role == Role::Server);
-        let servers = servers.filter_map(|log| history.ends.get(&log.header.process));
-        history.ends_of_servers = servers.flatten().copied().collect();
+        let ends = servers(logs).filter_map(|log| history.ends.get(&log.header.process));
+        history.ends_of_servers = ends.flatten().copied().collect();
         for (at, log) in logs.iter().enumerate() {
             if log.header.level == Level::Full && log.header.role == Role::Client {
                 let name = log.header.name.clone();
@@ -111,8 +111,8 @@ impl History {
         }
         if history.known_until.is_none() {
             unchecked.push(
-                "there is no complete log of the server: commits of processes whose logs are \
-                 incomplete are not known"
+                "there is no complete log of each server: commits of processes whose logs are \
+                 incomplete are not known, nor is when guards of stopped processes have ended"
                     .to_owned(),
             );
         }
@@ -145,13 +145,6 @@ impl History {
                 _ => {}
             }
         }
-        let last = log.records.last().map(|record| record.time);
-        let until = match log.is_closed {
-            true => Some(u64::MAX),
-            false => last,
-        };
-        let until = until.filter(|_| log.missing == 0);
-        self.known_until = until.map(|until| self.known_until.unwrap_or(until).min(until));
     }
 
     fn add_client(&mut self, at: usize, log: &Log, grants: &HashMap<(u64, u64), u64>) {
@@ -208,7 +201,9 @@ impl History {
                 read.until = if has_gaps { read.end } else { last };
             }
         }
-        // A server may have ended a guard before its holder did.
+        // A server may have ended a guard before its holder did. What is not known of that is not
+        // held against anybody.
+        let known_until = self.known_until.unwrap_or(0);
         for (id, chunk) in &mut self.chunks {
             for read in chunk
                 .reads
@@ -220,7 +215,7 @@ impl History {
                 let ends = self.ends.get(&process).into_iter().flatten();
                 let ends = ends.chain(&self.ends_of_servers).copied();
                 let first = ends.filter(|end| *end >= since).min();
-                read.until = read.until.min(first.unwrap_or(u64::MAX));
+                read.until = read.until.min(first.unwrap_or(known_until));
             }
         }
     }
@@ -271,6 +266,21 @@ impl Subscription {
             }),
         }
     }
+}
+
+fn servers(logs: &[Log]) -> impl Iterator<Item = &Log> {
+    let servers = logs.iter();
+    servers.filter(|log| log.header.role == Role::Server)
+}
+
+/// Returns until when a server's log has all that the server did.
+fn known_until(server: &Log) -> Option<u64> {
+    let last = server.records.last().map(|record| record.time);
+    let until = match server.is_closed {
+        true => Some(u64::MAX),
+        false => last,
+    };
+    until.filter(|_| server.header.level == Level::Full && server.missing == 0)
 }
 
 /// Returns true if a log has records; otherwise says why it is not checked.

@@ -382,6 +382,27 @@ fn what_is_not_known_is_not_held_against_anybody() {
     let report_of = report(vec![self::home(), writer(), reader]);
     assert!(report_of.is_consistent(), "{:#?}", report_of.violations);
     assert_eq!(report_of.unchecked.len(), 1);
+    // Of several servers one has an incomplete log, in whatever order they come: a commit, and that
+    // a guard has ended.
+    let commits = || client(3).committed((15, 20), 1, 7);
+    for is_first in [true, false] {
+        for level in [Level::Full, Level::Counters] {
+            let mut incomplete = By::new(8, Role::Server).adopted(47, 2, 2);
+            incomplete.0.header.level = level;
+            incomplete.0.missing = u64::from(level == Level::Full);
+            let complete = server();
+            let servers = match is_first {
+                true => [incomplete, complete],
+                false => [complete, incomplete],
+            };
+            let stopped = client(2).given(Call::Read, (22, 24), 1, 100).ended(55, 100);
+            let logs = servers.into_iter().chain([commits(), stopped]);
+            let report_of = report(logs.collect());
+            assert!(report_of.is_consistent(), "{:#?}", report_of.violations);
+            let all = report_of.unchecked.join("\n");
+            assert!(all.contains("no complete log of each server"), "{all}");
+        }
+    }
     // Counters cannot be checked.
     let mut counters = client(2);
     counters.0.header.level = Level::Counters;

@@ -66,6 +66,16 @@ struct Count {
     is_new: bool,
 }
 
+/// What became of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pushed {
+    Added,
+    /// Added; a buffer is full for the first time since the last one.
+    Full,
+    /// There is no buffer for it.
+    Dropped,
+}
+
 /// The thread that writes, which ends with the last handle of the log.
 #[derive(Debug)]
 pub(super) struct Writing {
@@ -76,27 +86,7 @@ pub(super) struct Writing {
 impl Writing {
     /// Starts to write to a file, which has its header.
     pub(super) fn start(level: Level, file: File) -> std::io::Result<Writing> {
-        // Zeros, so that their pages are there before they are needed.
-        let buffer = || {
-            let mut buffer = vec![0; BUFFER];
-            buffer.clear();
-            buffer
-        };
-        let shared = Arc::new(Shared {
-            level,
-            buffers: Mutex::new(Buffers {
-                current: buffer(),
-                queue: VecDeque::with_capacity(BUFFERS),
-                free: (1..BUFFERS).map(|_| buffer()).collect(),
-                number: 0,
-                dropped: 0,
-                counts: HashMap::default(),
-                named: HashSet::default(),
-                has_ended: false,
-            }),
-            news: Condvar::new(),
-            file: Mutex::new(Some(file)),
-        });
+        let shared = Arc::new(Shared::new(level, file));
         let of_thread = shared.clone();
         let thread = Builder::new().name("dsm log".to_owned());
         let thread = thread.spawn(move || of_thread.write_all())?;
@@ -118,13 +108,37 @@ impl Drop for Writing {
 }
 
 impl Shared {
+    fn new(level: Level, file: File) -> Shared {
+        // Zeros, so that their pages are there before they are needed.
+        let buffer = || {
+            let mut buffer = vec![0; BUFFER];
+            buffer.clear();
+            buffer
+        };
+        Shared {
+            level,
+            buffers: Mutex::new(Buffers {
+                current: buffer(),
+                queue: VecDeque::with_capacity(BUFFERS),
+                free: (1..BUFFERS).map(|_| buffer()).collect(),
+                number: 0,
+                dropped: 0,
+                counts: HashMap::default(),
+                named: HashSet::default(),
+                has_ended: false,
+            }),
+            news: Condvar::new(),
+            file: Mutex::new(Some(file)),
+        }
+    }
+
     /// Writes or counts a record.
     #[inline]
     pub(super) fn put(&self, record: Record) {
         let mut buffers = self.buffers();
         match self.level {
             Level::Full => {
-                if buffers.push(record) {
+                if buffers.push(record) == Pushed::Full {
                     self.news.notify_one();
                 }
             }
@@ -138,11 +152,12 @@ impl Shared {
         if buffers.named.contains(&chunk) {
             return;
         }
-        if buffers.named.len() < MOST_NAMES {
-            buffers.named.insert(chunk);
-        }
+        let mut is_written = true;
         for record in Record::name(chunk, name) {
-            buffers.push(record);
+            is_written &= buffers.push(record) != Pushed::Dropped;
+        }
+        if is_written && buffers.named.len() < MOST_NAMES {
+            buffers.named.insert(chunk);
         }
     }
 
@@ -183,14 +198,20 @@ impl Shared {
     /// Writes full buffers; if `also_current`, the current one as well.
     fn write(&self, also_current: bool) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if also_current {
+        if also_current && !self.buffers().push_counts() {
+            // There was no buffer for all of them: there is one when the others are written.
+            self.write_buffers(&mut file, false);
             self.buffers().push_counts();
         }
+        self.write_buffers(&mut file, also_current);
+    }
+
+    fn write_buffers(&self, file: &mut Option<File>, also_current: bool) {
         loop {
             let Some(mut buffer) = self.buffers().next(also_current) else {
                 return;
             };
-            let written = match &mut *file {
+            let written = match file {
                 Some(file) => file.write_all(&buffer),
                 None => Ok(()),
             };
@@ -211,23 +232,22 @@ impl Shared {
 }
 
 impl Buffers {
-    /// Adds a record. Returns true if a buffer is full for the first time since the last one.
-    fn push(&mut self, record: Record) -> bool {
+    fn push(&mut self, record: Record) -> Pushed {
         let number = self.number;
         self.number = number.wrapping_add(1);
-        let mut is_full = false;
+        let mut pushed = Pushed::Added;
         if self.current.len() + RECORD > BUFFER {
             let Some(next) = self.free.pop() else {
                 self.dropped += 1;
-                return false;
+                return Pushed::Dropped;
             };
             let full = std::mem::replace(&mut self.current, next);
             self.queue.push_back(full);
-            is_full = true;
+            pushed = Pushed::Full;
         }
         let record = Record { number, ..record };
         self.current.extend_from_slice(&record.to_bytes());
-        is_full
+        pushed
     }
 
     fn count(&mut self, record: &Record) {
@@ -247,18 +267,16 @@ impl Buffers {
         count.is_new = true;
     }
 
-    /// Adds records of what was counted since the last time.
-    fn push_counts(&mut self) {
-        let new = self.counts.iter_mut().filter(|(_, count)| count.is_new);
-        let new: Vec<(Counted, Count)> = new
-            .map(|(counted, count)| {
-                count.is_new = false;
-                (*counted, *count)
-            })
-            .collect();
+    /// Adds records of what was counted since the last time. Returns false if one was dropped: it
+    /// stays new.
+    fn push_counts(&mut self) -> bool {
+        let new = self.counts.iter().filter(|(_, count)| count.is_new);
+        let new: Vec<(Counted, Count)> = new.map(|(of, count)| (*of, *count)).collect();
         let time = super::now();
-        for ((kind, call, chunk), count) in new {
-            self.push(Record {
+        let mut are_all_written = true;
+        for (counted, count) in new {
+            let (kind, call, chunk) = counted;
+            let pushed = self.push(Record {
                 chunk,
                 version: u64::from(kind as u16),
                 guard: count.count,
@@ -267,7 +285,13 @@ impl Buffers {
                 call,
                 ..Record::new(Kind::Count, time)
             });
+            let is_written = pushed != Pushed::Dropped;
+            are_all_written &= is_written;
+            if let Some(count) = self.counts.get_mut(&counted) {
+                count.is_new = !is_written;
+            }
         }
+        are_all_written
     }
 
     /// Returns the next buffer to write.
@@ -280,5 +304,63 @@ impl Buffers {
         }
         let next = self.free.pop()?;
         Some(std::mem::replace(&mut self.current, next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ChunkId;
+
+    /// Records until no buffer has room; nothing writes them.
+    fn full(level: Level) -> Shared {
+        let file = tempfile::tempfile().expect("a file");
+        let shared = Shared::new(level, file);
+        while shared.buffers().push(Record::new(Kind::Given, 1)) != Pushed::Dropped {}
+        shared
+    }
+
+    /// Returns the records of that kind that are written now.
+    fn written(shared: &Shared, kind: Kind) -> usize {
+        let mut buffers = shared.buffers();
+        let mut records = 0;
+        while let Some(mut buffer) = buffers.next(true) {
+            let all = buffer.as_chunks::<RECORD>().0.iter();
+            records += all
+                .filter_map(Record::from_bytes)
+                .filter(|record| record.kind == kind)
+                .count();
+            buffer.clear();
+            buffers.free.push(buffer);
+        }
+        records
+    }
+
+    #[test]
+    fn a_name_that_was_dropped_is_written_later() {
+        let shared = full(Level::Full);
+        shared.put_name(4, "frame");
+        assert_eq!(written(&shared, Kind::Name), 0);
+        for _ in 0..2 {
+            shared.put_name(4, "frame");
+        }
+        assert_eq!(written(&shared, Kind::Name), 1);
+    }
+
+    #[test]
+    fn a_count_that_was_dropped_is_written_later() {
+        let shared = full(Level::Counters);
+        shared.put(Record::new(Kind::Given, 1).of(ChunkId(4)));
+        assert!(!shared.buffers().push_counts());
+        assert_eq!(written(&shared, Kind::Count), 0);
+        assert!(shared.buffers().push_counts());
+        assert_eq!(written(&shared, Kind::Count), 1);
+        assert!(shared.buffers().push_counts());
+        assert_eq!(written(&shared, Kind::Count), 0);
+        // What is written at the end has a buffer, too.
+        let shared = full(Level::Counters);
+        shared.put(Record::new(Kind::Given, 1).of(ChunkId(4)));
+        shared.write(true);
+        assert!(shared.buffers().counts.values().all(|count| !count.is_new));
     }
 }

@@ -247,7 +247,6 @@ mod tests {
     use super::*;
     use crate::protocol::ChunkId;
     use samite_fabric::PeerId;
-    use std::time::Instant;
 
     fn header(level: Level) -> Header {
         Header {
@@ -361,21 +360,5 @@ mod tests {
         assert!(error.contains("file/below"), "{error}");
         let none = Log::read_run(folder.path()).expect_err("there is none");
         assert!(none.to_string().contains("has no event logs"), "{none}");
-    }
-
-    /// Prints how long a record takes; asserts nothing about time.
-    #[test]
-    fn how_long_a_record_takes() {
-        const ROUNDS: u64 = 2_000_000;
-        let folder = tempfile::tempdir().expect("a folder");
-        for level in [Level::Counters, Level::Full] {
-            let log = Writer::create(folder.path(), &header(level)).expect("it is written");
-            let begin = Instant::now();
-            for _ in 0..ROUNDS {
-                log.put(|| record(now()));
-            }
-            let passed = begin.elapsed().as_nanos() as f64 / ROUNDS as f64;
-            println!("{level:?}: {passed:.1} ns per record");
-        }
     }
 }

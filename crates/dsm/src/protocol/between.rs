@@ -7,7 +7,7 @@
 //!   <--------------------------------- Recall as much as another server needs
 //!   Recalled -------------------------------> the next request is served
 //!   Commit, with the content ---------------> the next version
-//!   <------------------- Committed, or Fenced
+//!   <--------- Committed, Fenced, or NoMemory
 //!   Renew ----------------------------------> the copies of that server stay valid
 //!   <-------------------------------- Renewed for a lease from when the request was sent
 //! ```
@@ -20,7 +20,7 @@ use super::{Access, ChunkId, Content, Process, Version};
 use serde::{Deserialize, Serialize};
 
 /// What a server says to another one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Between {
     /// I want to have a chunk.
     Ask {
@@ -95,10 +95,17 @@ pub enum Between {
         /// The version.
         version: Version,
     },
-    /// Your commit came too late, or there is no memory for it: nothing is committed.
+    /// Your commit came too late: nothing is committed.
     Fenced {
         /// The chunk.
         chunk: ChunkId,
+    },
+    /// There is no memory for your commit, or its content cannot be had: nothing is committed.
+    NoMemory {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What the memory or the fabric said.
+        why: String,
     },
     /// The chunk is written at its home only: let writers ask there.
     AtHome {
@@ -135,6 +142,7 @@ impl Between {
             | Between::Recall { chunk, .. }
             | Between::Committed { chunk, .. }
             | Between::Fenced { chunk }
+            | Between::NoMemory { chunk, .. }
             | Between::AtHome { chunk }
             | Between::Freed { chunk } => Some(*chunk),
         }

@@ -45,17 +45,32 @@ impl fmt::Display for Process {
 )]
 pub struct ServerId(pub u16);
 
-/// The bits of a number that count within one life of a server; those above say which life it is,
-/// and, from [`SERVER_BITS`] on, which server.
+/// The bits of a number that count within one life of a server. Those above say which life it is:
+/// the incarnation of its process, and the slot of that, because a server that is started again may
+/// get another slot. From [`SERVER_BITS`] on they say which server; the last bit is free, for
+/// meetings in event logs.
 const LIFE_BITS: u32 = 32;
-const SERVER_BITS: u32 = 48;
+const SLOT_BITS: u32 = 42;
+const SERVER_BITS: u32 = 51;
+const _: () = assert!(samite_mem::PEERS_MAX <= 1 << (SERVER_BITS - SLOT_BITS));
 
 impl ServerId {
     /// Returns the first of the numbers that this server gives to its chunks and guards in the life
-    /// of that incarnation. Those of a later life are larger.
-    pub(crate) fn first_number(self, incarnation: u32) -> u64 {
-        let life = u64::from(incarnation & 0xffff) << LIFE_BITS;
-        u64::from(self.0) << SERVER_BITS | life
+    /// of that process.
+    pub(crate) fn first_number(self, life: Process) -> u64 {
+        u64::from(self.0) << SERVER_BITS | life.number()
+    }
+}
+
+impl Process {
+    /// Returns the bits of a number that say which life of a server it is of.
+    fn number(self) -> u64 {
+        let bits = |value: u32, from: u32, to: u32| {
+            let mask = (1 << (to - from)) - 1;
+            u64::from(value & mask) << from
+        };
+        let incarnation = bits(self.incarnation, LIFE_BITS, SLOT_BITS);
+        bits(self.peer.0, SLOT_BITS, SERVER_BITS) | incarnation
     }
 }
 
@@ -70,8 +85,9 @@ impl ChunkId {
     }
 
     /// Returns true if it is a chunk of that life of its home.
-    pub(crate) fn is_of(self, incarnation: u32) -> bool {
-        (self.0 >> LIFE_BITS) as u16 == incarnation as u16
+    pub(crate) fn is_of(self, life: Process) -> bool {
+        let mask = (1 << SERVER_BITS) - (1 << LIFE_BITS);
+        self.0 & mask == life.number()
     }
 }
 
@@ -104,5 +120,30 @@ impl Version {
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "version {}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that is started again has other numbers, also if its process has another slot and
+    /// the same incarnation.
+    #[test]
+    fn each_life_of_a_server_has_its_numbers() {
+        let life = |peer, incarnation| Process {
+            peer: PeerId(peer),
+            incarnation,
+        };
+        let lives = [life(3, 1), life(3, 2), life(4, 1), life(447, 1), life(0, 3)];
+        for server in [0, 1, 4095].map(ServerId) {
+            for (place, life) in lives.into_iter().enumerate() {
+                let last = ChunkId(server.first_number(life) + u64::from(u32::MAX));
+                assert_eq!(last.home(), server);
+                let found = lives.iter().position(|life| last.is_of(*life));
+                assert_eq!(found, Some(place));
+                assert!(!crate::log::is_meeting(last.0));
+            }
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a process brings to a meeting.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 struct Here {
     who: Process,
     ticket: Ticket,
@@ -16,6 +17,7 @@ struct Here {
 }
 
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 struct Meeting {
     count: u64,
     here: Vec<Here>,
@@ -26,6 +28,7 @@ struct Meeting {
 
 /// All meetings of a server.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 pub(super) struct Meetings(BTreeMap<String, Meeting>);
 
 /// What becomes of those that wait.

@@ -17,7 +17,7 @@ pub(super) const LONGEST_KIND: usize = 4 << 10;
 pub const INLINE: u64 = 4 << 10;
 
 /// The type of the elements of a chunk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Kind {
     /// Its name in Rust.
     pub name: String,
@@ -119,6 +119,12 @@ pub enum Request {
     Free {
         /// The chunk.
         chunk: ChunkId,
+    },
+    /// Remove the chunks of this home whose names begin with that text. Answer:
+    /// [`Answer::FreedSome`].
+    FreeAll {
+        /// What their names begin with.
+        prefix: String,
     },
     /// Wait until so many processes meet under that name. Answer: [`Answer::Met`].
     Meet {
@@ -327,6 +333,11 @@ pub enum Answer {
     },
     /// The chunk is removed.
     Freed,
+    /// Chunks are removed.
+    FreedSome {
+        /// Whether there may be more: ask again.
+        more: bool,
+    },
     /// Whether it is.
     Holds(bool),
     /// The server is known here.
@@ -338,7 +349,7 @@ pub enum Answer {
 }
 
 /// Where the content of a version is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Content {
     /// Nothing was committed yet: zeros.
     Zeros,
@@ -460,7 +471,8 @@ pub enum Policy {
     Every,
     /// Each one, in order, once; nobody may write while the subscriber has that many left to take.
     Lossless {
-        /// The number of events, from 1 to 1024; others count as the nearest of these.
+        /// The number of events, from 1 to 1024; others count as the nearest of these. If events
+        /// bring their versions, at most as many as have 512 MiB, and at least 1.
         high_water: u32,
     },
     /// The last one, whenever the subscriber has taken the one before.
@@ -483,7 +495,7 @@ pub struct Told {
 }
 
 /// A commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Event {
     /// The new version.
     pub version: Version,
@@ -494,7 +506,7 @@ pub struct Event {
 }
 
 /// Why a request cannot be carried out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fault {
     /// No process has created a chunk of that name in time.
     NotFound,

@@ -22,4 +22,5 @@ pub use message::{
 };
 pub use overview::{Activity, Figures, MOST_FIGURES, Overview, Waits};
 pub use server::{Server, ServerAction, ServerEvent};
+pub(crate) use subscribers::most_contents;
 pub use subscribers::{Subscriber, Subscribers, Telling};

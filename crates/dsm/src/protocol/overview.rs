@@ -86,6 +86,8 @@ pub struct Overview {
     pub more: u64,
     /// The number of waits that are left out.
     pub more_waits: u64,
+    /// The other servers that it knows.
+    pub servers: Vec<Process>,
 }
 
 impl Overview {
@@ -95,6 +97,7 @@ impl Overview {
         self.waits.extend(other.waits);
         self.more += other.more;
         self.more_waits += other.more_waits;
+        self.servers.extend(other.servers);
         for wait in self.waits.iter_mut().filter(|wait| wait.name.is_empty()) {
             let mut chunks = self.chunks.iter();
             if let Some(found) = chunks.find(|chunk| Some(chunk.chunk) == wait.chunk) {

@@ -19,6 +19,10 @@ const WINDOW: u64 = 64;
 /// The highest mark: what was not told yet has to be in the history of its chunk.
 const HIGHEST: u32 = 1024;
 
+/// The most bytes of content that were told to a subscriber and not taken, besides one version:
+/// the server keeps it until then.
+const MOST_CONTENT: u64 = 512 << 20;
+
 /// Who subscribes: a process, and the number that it chose.
 pub type Subscriber = (Process, SubscriptionId);
 
@@ -28,10 +32,11 @@ struct State {
     /// The service of the process that takes the events.
     inbox: u16,
     policy: Policy,
-    with_content: bool,
+    /// How many versions may be on the way with their content.
+    contents: u64,
     told: Version,
-    /// The events that were told and not taken, the oldest first.
-    on_way: VecDeque<Version>,
+    /// The events that were told and not taken, the oldest first, and whether with their content.
+    on_way: VecDeque<(Version, bool)>,
 }
 
 /// Events for a subscriber.
@@ -54,18 +59,19 @@ pub struct Telling {
 pub struct Subscribers(BTreeMap<Subscriber, State>);
 
 impl Subscribers {
-    /// Adds a subscriber to what is committed after a version.
+    /// Adds a subscriber to what is committed after a version. `content`: the bytes of the chunk,
+    /// if the content of its versions is wanted.
     pub fn add(
         &mut self,
         who: Subscriber,
         inbox: u16,
-        (policy, with_content): (Policy, bool),
+        (policy, content): (Policy, Option<u64>),
         after: Version,
     ) {
         let state = State {
             inbox,
-            policy,
-            with_content,
+            policy: policy.within(content),
+            contents: content.map_or(0, most_contents),
             told: after,
             on_way: VecDeque::new(),
         };
@@ -75,7 +81,7 @@ impl Subscribers {
     /// A subscriber has taken the events up to a version.
     pub fn took(&mut self, who: Subscriber, version: Version) {
         if let Some(state) = self.0.get_mut(&who) {
-            state.on_way.retain(|told| *told > version);
+            state.on_way.retain(|(told, _)| *told > version);
         }
     }
 
@@ -162,19 +168,43 @@ impl State {
         self.told = Version(last);
         let skip = (first - oldest) as usize;
         let count = (last - first + 1) as usize;
-        self.on_way.extend((first..=last).map(Version));
+        let contents = self.on_way.iter().filter(|(_, with)| *with).count() as u64;
+        let with_content = contents < self.contents && last == present.0;
+        let told =
+            (first..=last).map(|version| (Version(version), with_content && version == last));
+        self.on_way.extend(told);
         Some(Telling {
             to,
             inbox: self.inbox,
             events: history.iter().skip(skip).take(count).copied().collect(),
             missed,
-            with_content: self.with_content && last == present.0,
+            with_content,
         })
     }
 }
 
 fn mark(high_water: u32) -> u64 {
     u64::from(high_water.clamp(1, HIGHEST))
+}
+
+/// Returns how many versions of that many bytes a subscriber may have on the way.
+pub(crate) fn most_contents(bytes: u64) -> u64 {
+    (MOST_CONTENT / bytes.max(1)).max(1)
+}
+
+impl Policy {
+    /// Returns the same policy with the mark that holds if each event brings so many bytes: what a
+    /// lossless subscriber has not taken is bounded in bytes, too.
+    pub(crate) fn within(self, content: Option<u64>) -> Policy {
+        match (self, content) {
+            (Policy::Lossless { high_water }, Some(bytes)) => {
+                let most = u32::try_from(most_contents(bytes)).unwrap_or(u32::MAX);
+                let high_water = high_water.min(most);
+                Policy::Lossless { high_water }
+            }
+            (policy, _) => policy,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -197,7 +227,7 @@ mod tests {
             let mut commits = Commits::default();
             commits
                 .subscribers
-                .add(WHO(), 7, (policy, true), Version::default());
+                .add(WHO(), 7, (policy, Some(8)), Version::default());
             commits
         }
 
@@ -288,6 +318,36 @@ mod tests {
         assert_eq!(commits.commit(), None);
     }
 
+    /// What the server keeps for a subscriber is bounded in bytes: one that lets nobody wait is
+    /// told of later versions without their content, a lossless one lets writers wait earlier.
+    #[test]
+    fn contents_that_are_not_taken_are_bounded_in_bytes() {
+        const LONG: u64 = MOST_CONTENT / 3;
+        let told = |policy, bytes| {
+            let mut commits = Commits::default();
+            (commits.subscribers).add(WHO(), 7, (policy, Some(bytes)), Version(0));
+            let each = (0..6).map(|_| versions(commits.commit()).2).collect();
+            (commits, each)
+        };
+        let (mut commits, each): (Commits, Vec<bool>) = told(Policy::Every, LONG);
+        assert_eq!(each, [true, true, true, false, false, false]);
+        commits.took(1);
+        assert_eq!(versions(commits.commit()), (vec![7], 0, true));
+        assert_eq!(versions(commits.commit()), (vec![8], 0, false));
+        // One that is longer than all may be has a place all the same.
+        let (_, each): (Commits, Vec<bool>) = told(Policy::Every, 2 * MOST_CONTENT);
+        assert_eq!(each, [true, false, false, false, false, false]);
+        let mut commits = Commits::default();
+        let policy = Policy::Lossless { high_water: 10 };
+        (commits.subscribers).add(WHO(), 7, (policy, Some(LONG)), Version(0));
+        for version in 1..=3 {
+            assert_eq!(versions(commits.commit()), (vec![version], 0, true));
+        }
+        assert_eq!(commits.subscribers.room(commits.present), 0);
+        commits.took(1);
+        assert_eq!(commits.subscribers.room(commits.present), 1);
+    }
+
     /// One that begins in the past is told what is known, a window at a time.
     #[test]
     fn what_is_past_is_told() {
@@ -296,12 +356,12 @@ mod tests {
             assert_eq!(commits.commit(), None);
         }
         let policy = Policy::Lossless { high_water: 2 };
-        (commits.subscribers).add(WHO(), 7, (policy, true), Version(1));
+        (commits.subscribers).add(WHO(), 7, (policy, Some(8)), Version(1));
         assert_eq!(versions(commits.tell()), (vec![3, 4], 1, false));
         assert_eq!(commits.subscribers.room(commits.present), 0);
         assert_eq!(versions(commits.took(3)), (vec![5], 0, true));
         // One that knows more than there is waits for it.
-        (commits.subscribers).add(WHO(), 7, (Policy::Every, false), Version(9));
+        (commits.subscribers).add(WHO(), 7, (Policy::Every, None), Version(9));
         for _ in 6..=9 {
             assert_eq!(commits.commit(), None);
         }

@@ -97,27 +97,6 @@ impl Memory {
         }
     }
 
-    /// Copies content that lies in memory of another server; other content stays as it is.
-    pub(super) fn own(&mut self, arrived: Arrived) -> Result<Arrived> {
-        match &arrived.0 {
-            Stored::Mapped(remote) => match remote.readable() {
-                Some(bytes) => self.copy(bytes.as_slice()),
-                None => unreachable!("only memory that is read is kept as mapped"),
-            },
-            _ => Ok(arrived),
-        }
-    }
-
-    /// Copies bytes into memory of this server.
-    fn copy(&mut self, from: &[u8]) -> Result<Arrived> {
-        let mut segment = self.allocate(from.len() as u64)?;
-        segment
-            .memory_mut()
-            .as_mut_slice::<u8>()
-            .copy_from_slice(from);
-        Ok(Arrived(Stored::Segment(segment.give(true)?)))
-    }
-
     /// Returns the content of a chunk, and keeps it until the subscriber has taken that version.
     pub(super) fn tell(&mut self, chunk: ChunkId, to: Subscriber, version: Version) -> Content {
         if let Some(stored) = self.contents.get(&chunk) {
@@ -182,23 +161,25 @@ impl Memory {
         if data.len() as u64 <= INLINE {
             return Ok(Arrived(Stored::Inline(data)));
         }
-        self.copy(&data)
+        self.copy(data)
     }
 
-    /// Returns memory of that length that only this process has.
-    fn allocate(&mut self, bytes: u64) -> Result<Owned> {
-        let segment = match self.begin(bytes)? {
-            Beginning::There(segment) => segment,
-            Beginning::Grows(mut growing) => {
-                while !growing.step()? {}
-                self.grown(growing)?
-            }
-        };
+    /// Returns memory that nobody else uses.
+    pub(super) fn owned(&mut self, segment: Phased) -> Result<Owned> {
         segment.shut();
         segment.own().map_err(|refused| {
             let (segment, error) = *refused;
             self.set_free(segment);
             error
+        })
+    }
+
+    /// Returns memory that is complete, to be read.
+    pub(super) fn given(&mut self, owned: Owned) -> Result<Phased> {
+        let bytes = owned.key().bytes;
+        owned.give(true).inspect_err(|_| {
+            self.used -= bytes;
+            self.segments -= 1;
         })
     }
 
@@ -407,6 +388,11 @@ impl Arrived {
     /// The content of a chunk that nobody has written.
     pub(super) fn zeros() -> Arrived {
         Arrived(Stored::Zeros)
+    }
+
+    /// Content in memory of this server.
+    pub(super) fn own(segment: Phased) -> Arrived {
+        Arrived(Stored::Segment(segment))
     }
 
     /// Content that stays in the memory of another server, and is mapped here.

@@ -8,6 +8,7 @@
 //! answered was sent. The home takes a chunk back from a server that it has not heard of for
 //! longer.
 
+use super::copying::{Coming, Source};
 use super::memory::{Arrived, Memory};
 use super::words::{LINE, WORDS};
 use super::{ChunkService, Request, To, encode};
@@ -16,7 +17,7 @@ use crate::protocol::{
     Version,
 };
 use samite_fabric::rpc::ServiceId;
-use samite_fabric::{Fabric, Handle, Segment, SegmentKey};
+use samite_fabric::{Fabric, Remote, Result, Segment, SegmentKey};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -66,7 +67,7 @@ pub(super) struct Others {
 struct Fetching {
     from: Process,
     message: Between,
-    content: Handle<Vec<u8>>,
+    content: Coming,
     since: Duration,
     then: VecDeque<(Process, Between)>,
 }
@@ -82,7 +83,7 @@ struct Copied {
 /// The content of a message.
 enum Fetched {
     Here(Arrived),
-    OnWay(Handle<Vec<u8>>),
+    OnWay(Coming),
 }
 
 impl Others {
@@ -119,6 +120,10 @@ impl Others {
         }
         let now = now();
         let fetches = self.fetching.values();
+        let is_copied = |one: &Fetching| matches!(one.content, Coming::Copied(_));
+        if fetches.clone().any(is_copied) {
+            return Duration::ZERO;
+        }
         let since = fetches.map(|fetching| now.saturating_sub(fetching.since));
         match since.max() {
             Some(since) if since < AT_ONCE => Duration::ZERO,
@@ -131,6 +136,17 @@ impl Others {
     pub(super) fn lease_of(&self, server: Process, now: Duration) -> Duration {
         let heard = self.heard.get(&server).copied().unwrap_or_default();
         (heard + LEASE + MARGIN).saturating_sub(now)
+    }
+
+    /// A server is lost. When it was heard of last counts as long as its clients may read its
+    /// copies. The place of its lease may be another home's: nobody reads copies of its chunks,
+    /// which are closed.
+    fn forget(&mut self, server: Process, now: Duration, is_server: impl Fn(Process) -> bool) {
+        self.valid.remove(&server);
+        self.places.remove(&server);
+        let may_last = |heard: Duration| heard + LEASE + MARGIN > now;
+        self.heard
+            .retain(|process, heard| is_server(*process) || may_last(*heard));
     }
 
     fn set_valid(&mut self, fabric: &Fabric, home: Process, until: Duration) {
@@ -152,11 +168,14 @@ impl Others {
             self.shown = fabric.allocate(WORDS * LINE).ok();
         }
         let key = self.shown.as_ref()?.key();
-        let next = self.places.len() as u64;
-        let place = *self.places.entry(home).or_insert(next);
-        if place >= WORDS {
-            return None;
-        }
+        let place = match self.places.get(&home) {
+            Some(place) => *place,
+            None => {
+                let is_free = |place: &u64| self.places.values().all(|taken| taken != place);
+                let place = (0..WORDS).find(is_free)?;
+                *self.places.entry(home).or_insert(place)
+            }
+        };
         if let Some(until) = self.valid.get(&home).copied() {
             self.set_valid(fabric, home, until);
         }
@@ -250,7 +269,8 @@ impl ChunkService {
         let (Some(bytes), Some(content)) = (expected, message.content()) else {
             return self.on_event(ServerEvent::Between { from, message });
         };
-        match self.fetch(from, bytes, content.clone()) {
+        let is_kept = matches!(message, Between::Commit { .. });
+        match self.fetch(from, bytes, content.clone(), is_kept) {
             Ok(Fetched::Here(arrived)) => self.arrived_from(from, message, arrived),
             Ok(Fetched::OnWay(content)) => {
                 let fetching = Fetching {
@@ -277,12 +297,14 @@ impl ChunkService {
         is_known && term == self.server.term(from) && self.others.valid.contains_key(&from)
     }
 
-    /// Gets the content of a message, or begins to.
+    /// Gets the content of a message, or begins to. `is_kept`: in memory of this server, because it
+    /// outlives the one that has sent it.
     fn fetch(
         &mut self,
         from: Process,
         bytes: u64,
         content: Content,
+        is_kept: bool,
     ) -> std::result::Result<Fetched, String> {
         let arrived = match content {
             Content::Zeros => Arrived::zeros(),
@@ -292,9 +314,13 @@ impl ChunkService {
             Content::Segment(key) if key.bytes == bytes => {
                 let remote = self.fabric.attach(key).map_err(|error| error.to_string())?;
                 match remote.readable() {
+                    Some(_) if is_kept => {
+                        let copied = self.copied(remote);
+                        return copied.map_err(|error| error.to_string());
+                    }
                     Some(_) => Arrived::mapped(remote),
                     None => {
-                        let get = remote.get_nb(0, bytes);
+                        let get = remote.get_nb(0, bytes).map(Coming::Fetched);
                         return get.map(Fetched::OnWay).map_err(|error| error.to_string());
                     }
                 }
@@ -302,6 +328,15 @@ impl ChunkService {
             _ => return Err(format!("{from} has sent content of another length")),
         };
         Ok(Fetched::Here(arrived))
+    }
+
+    /// Copies memory of another server, or begins to if it is long.
+    fn copied(&mut self, remote: Remote) -> Result<Fetched> {
+        let mut copying = self.memory.begin_copy(Source::Mapped(remote))?;
+        Ok(match self.memory.copy_part(&mut copying)? {
+            Some(arrived) => Fetched::Here(arrived),
+            None => Fetched::OnWay(Coming::Copied(Box::new(copying))),
+        })
     }
 
     /// The content of a message is there.
@@ -332,16 +367,10 @@ impl ChunkService {
                 self.evict();
             }
             Between::Commit { chunk, .. } => {
-                // The home has its own memory of each version: it outlives the server that wrote.
-                match self.memory.own(arrived) {
-                    Ok(arrived) => {
-                        if let Some(other) = self.others.arrived.insert((from, chunk), arrived) {
-                            self.memory.drop_arrived(other);
-                        }
-                        self.on_event(ServerEvent::Between { from, message });
-                    }
-                    Err(error) => self.not_fetched(from, &message, error.to_string()),
+                if let Some(other) = self.others.arrived.insert((from, chunk), arrived) {
+                    self.memory.drop_arrived(other);
                 }
+                self.on_event(ServerEvent::Between { from, message });
             }
             message => self.on_event(ServerEvent::Between { from, message }),
         }
@@ -352,7 +381,7 @@ impl ChunkService {
         tracing::warn!(%from, %why, "the content of a chunk does not arrive");
         match *message {
             Between::Grant { chunk, .. } => self.on_event(ServerEvent::Unfetched { chunk, why }),
-            Between::Commit { chunk, .. } => self.say(from, Between::Fenced { chunk }),
+            Between::Commit { chunk, .. } => self.say(from, Between::NoMemory { chunk, why }),
             _ => {}
         }
     }
@@ -365,8 +394,11 @@ impl ChunkService {
             .extract_if(.., |(_, from), _| *from == server);
         let given_up: Vec<Fetching> = given_up.map(|(_, fetching)| fetching).collect();
         for fetching in given_up {
-            let why = "it does not answer".to_owned();
-            self.not_fetched(server, &fetching.message, why);
+            fetching.content.end(&mut self.memory);
+            match fetching.message {
+                Between::Commit { chunk, .. } => self.say(server, Between::Fenced { chunk }),
+                message => self.not_fetched(server, &message, "it does not answer".to_owned()),
+            }
             for (from, message) in fetching.then {
                 self.hear_server(from, message);
             }
@@ -375,20 +407,19 @@ impl ChunkService {
 
     /// Looks which content has arrived.
     pub(super) fn fetched(&mut self) -> bool {
-        let mut over = Vec::new();
+        let (mut over, mut has_copied) = (Vec::new(), false);
         for (which, fetching) in &mut self.others.fetching {
-            if let Some(content) = fetching.content.test() {
+            if let Some(content) = fetching.content.step(&mut self.memory, &mut has_copied) {
                 over.push((*which, content));
             }
         }
-        let has_any = !over.is_empty();
+        let has_any = has_copied || !over.is_empty();
         for (which, content) in over {
             let Some(fetching) = self.others.fetching.remove(&which) else {
                 continue;
             };
             let (from, message) = (fetching.from, fetching.message);
-            let stored = content.and_then(|content| self.memory.store(content));
-            match stored {
+            match content {
                 Ok(arrived) => self.arrived_from(from, message, arrived),
                 Err(error) => self.not_fetched(from, &message, error.to_string()),
             }
@@ -508,14 +539,52 @@ impl ChunkService {
 
     /// A server is lost.
     pub(super) fn forget_server(&mut self, process: Process) {
-        // When it was heard of last counts as long as its clients may read its copies.
-        self.others.valid.remove(&process);
-        self.others.fetching.retain(|(_, from), _| *from != process);
+        let (now, server) = (self.fabric.now(), &self.server);
+        (self.others).forget(process, now, |process| server.is_server(process));
+        let fetching = self
+            .others
+            .fetching
+            .extract_if(.., |(_, from), _| *from == process);
+        fetching.for_each(|(_, fetching)| fetching.content.end(&mut self.memory));
         let arrived = self.others.arrived.extract_if(|(of, _), _| *of == process);
         let arrived: Vec<Arrived> = arrived.map(|(_, arrived)| arrived).collect();
         let memory: &mut Memory = &mut self.memory;
         arrived
             .into_iter()
             .for_each(|arrived| memory.drop_arrived(arrived));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::{Config, Identity, PeerId};
+
+    /// Homes come and go: nothing of them stays, and there is a place for the lease of each.
+    #[test]
+    fn homes_are_forgotten() {
+        let fabric = Fabric::alone(Identity::by_hand("homes"), Config::default());
+        let fabric = fabric.expect("a domain of its own");
+        let mut others = Others::new(ServerId(0), None, u64::MAX);
+        let life = |incarnation| Process {
+            peer: PeerId(7),
+            incarnation,
+        };
+        let stays = others.lease(&fabric, life(0));
+        for incarnation in 1..2 * WORDS as u32 {
+            let home = life(incarnation);
+            let now = LEASE * incarnation * 2;
+            others.heard.insert(home, now);
+            let place = others.lease(&fabric, home);
+            assert!(place.is_some() && place != stays);
+            others.forget(home, now, |_| false);
+            assert_eq!(
+                others.lease_of(home, now),
+                LEASE + MARGIN,
+                "clients may read"
+            );
+        }
+        assert_eq!((others.heard.len(), others.places.len()), (1, 1));
+        assert_eq!(others.lease(&fabric, life(0)), stays);
     }
 }

@@ -83,22 +83,14 @@ impl ChunkService {
         self.on_event(ServerEvent::Known { server, process });
     }
 
-    /// Serves until the units of other programs of this job have left.
+    /// Serves until the other units of this job have left; units that only serve are not waited
+    /// for.
     ///
     /// # Errors
     /// The agent is lost.
-    pub fn run_for_job(&mut self, topology: &Topology) -> Result<()> {
+    pub fn run_for_job(&mut self) -> Result<()> {
         let fabric = self.fabric.clone();
-        let own = &fabric.identity().program;
-        let places = topology
-            .servers()
-            .filter_map(|server| topology.place(server));
-        let others = places.filter_map(|place| match place {
-            Place::Unit { program, rank } if program != own => Some((program.to_owned(), rank)),
-            _ => None,
-        });
-        let others: Vec<_> = others.collect();
-        Ok(Host::default().run_for_job(&fabric, &mut [self], &others)?)
+        Ok(Host::default().run_for_job(&fabric, &mut [self])?)
     }
 }
 

@@ -229,7 +229,10 @@ impl Words {
         let word = self.words.get_mut(&chunk)?;
         // A process that has joined twice counts in two words.
         let is_same = |one: &Enrolled| (one.client, one.key, one.offset) == (client, key, offset);
-        word.clients.retain(|enrolled| !is_same(enrolled));
+        // What it had before it left, and joined again, is gone.
+        let is_gone = |one: &Enrolled| one.client == client && !one.remote.is_offered();
+        word.clients
+            .retain(|enrolled| !is_same(enrolled) && !is_gone(enrolled));
         word.clients.push(Enrolled {
             client,
             key,
@@ -268,5 +271,34 @@ impl Words {
             word.clients.retain(|enrolled| enrolled.client != client);
             word.fenced.remove(&client);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::{Config, Identity};
+
+    /// A process that leaves and joins again and again has the words of its last time.
+    #[test]
+    fn who_joins_again_has_one_word() {
+        let fabric = Fabric::alone(Identity::by_hand("words"), Config::default());
+        let fabric = fabric.expect("a domain of its own");
+        let (mut words, chunk) = (Words::new(&fabric), ChunkId(4));
+        let me = Process {
+            peer: fabric.me(),
+            incarnation: fabric.incarnation(),
+        };
+        for _ in 0..20 {
+            let segment = fabric.allocate(LINE).expect("there is memory");
+            let place = words.enroll(me, chunk, (segment.key(), 0));
+            assert!(place.is_some());
+            // ORDERING: one thread.
+            segment.bytes().u64(0).store(1, Ordering::SeqCst);
+            assert_eq!(words.readers(chunk).collect::<Vec<_>>(), [me]);
+            assert_eq!(words.words[&chunk].clients.len(), 1);
+        }
+        words.forget(me);
+        assert_eq!(words.words[&chunk].clients.len(), 0);
     }
 }

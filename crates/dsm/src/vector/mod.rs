@@ -27,7 +27,6 @@ use crate::protocol::{Kind, LONGEST_NAME, Policy, Version};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// The bytes of a chunk, unless the caller chooses them or there would be more than [`FEW`].
 const USUAL: u64 = 1 << 20;
@@ -260,7 +259,12 @@ impl<T: Elem> ChunkedVec<T> {
     }
 
     fn name_of(&self, chunk: u64) -> String {
-        format!("{}/{}/{chunk}", self.name(), self.header.id().0)
+        format!("{}{chunk}", self.prefix())
+    }
+
+    /// Returns what the names of its chunks begin with.
+    fn prefix(&self) -> String {
+        format!("{}/{}/", self.name(), self.header.id().0)
     }
 
     /// Waits until nobody writes the chunks of a range, and returns guards of all of them. They are
@@ -400,28 +404,16 @@ impl<T: Elem> ChunkedVec<T> {
         Ok(())
     }
 
-    /// Removes the array and its chunks for all processes ([`Chunk::free`]).
+    /// Removes the array and its chunks for all processes ([`Chunk::free`]): each server removes
+    /// those of which it is the home. The chunks of a home that is lost are gone.
     ///
     /// # Errors
-    /// [`Error::Freed`]: another process was first.
+    /// [`Error::Freed`]: another process was first. Those of the fabric: then the chunks of the
+    /// other homes are removed all the same.
     pub fn free(self) -> Result<()> {
-        let fabric = self.dsm.client().fabric.clone();
-        self.header.clone().free()?;
-        let find = |name: &str| {
-            let look = || self.dsm.lookup::<T>(name);
-            fabric.within(Duration::ZERO, look)
-        };
-        for number in 0..self.chunks() {
-            match find(&self.name_of(number)) {
-                Ok(chunk) => match chunk.free() {
-                    Ok(()) | Err(Error::Freed { .. }) => {}
-                    Err(error) => return Err(error),
-                },
-                Err(Error::NotFound { .. }) => {} // Nobody has used it.
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        let prefix = self.prefix();
+        self.header.free()?;
+        self.dsm.client().free_all(&prefix)
     }
 
     fn range_of(&self, at: u64, elements: &[T]) -> Result<Range<u64>> {

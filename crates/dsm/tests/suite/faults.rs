@@ -1,23 +1,27 @@
 //! Processes that are killed while they have guards, wait for them, or have committed.
 
+use crate::content::{content, is_whole, number, tag};
 use crate::served;
 use samite_dsm::{Chunk, Dsm, Error, Policy, Version};
 use samite_fabric::{Fabric, Mask, PeerId, agent};
-use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
     Cluster, Outcome, Who, check, full_name, matches_or_fail, pause, point, same,
 };
 
 const BYTES: u64 = 200_000;
 
-fn content(life: u64) -> Vec<u8> {
-    pattern(life, BYTES as usize)
+/// Puts the next version.
+fn put(chunk: &Chunk<u8>, version: u64) -> Outcome {
+    let tag = tag(version);
+    same!(chunk.put(&content(chunk, tag), tag)?, Version(version));
+    Ok(())
 }
 
 fn check_content(chunk: &Chunk<u8>, version: u64) -> Outcome {
     let read = chunk.read()?;
-    same!((read.version(), read.tag()), (Version(version), version));
-    verify(version, &read)
+    let (found, tag) = (read.version(), number(read.tag()));
+    same!((found, tag), (Version(version), version));
+    is_whole!(chunk, read)
 }
 
 /// Returns what runs unit 0, which is killed at the point "here", and unit 1, which goes on then.
@@ -43,7 +47,7 @@ fn killed(first: fn(&Dsm) -> Outcome, second: fn(&Dsm) -> Outcome) -> impl Fn(&s
 
 fn commits_one(dsm: &Dsm) -> Outcome<Chunk<u8>> {
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
-    chunk.put(&content(1), 1)?;
+    put(&chunk, 1)?;
     Ok(chunk)
 }
 
@@ -59,7 +63,7 @@ fn dies_writing(dsm: &Dsm) -> Outcome {
 fn sees_the_old_version(dsm: &Dsm) -> Outcome {
     let chunk = dsm.lookup::<u8>("shared")?;
     check_content(&chunk, 1)?;
-    same!(chunk.put(&content(2), 2)?, Version(2));
+    put(&chunk, 2)?;
     check_content(&chunk, 2)
 }
 
@@ -70,7 +74,7 @@ everywhere!(
 
 fn dies_after_its_commit(dsm: &Dsm) -> Outcome {
     let chunk = commits_one(dsm)?;
-    same!(chunk.put(&content(2), 2)?, Version(2));
+    put(&chunk, 2)?;
     pause("here");
     Ok(())
 }
@@ -146,7 +150,7 @@ fn stops_writing(dsm: &Dsm) -> Outcome {
     pause("here");
     matches_or_fail!(guard.commit(9), Err(Error::Fenced { .. }));
     check_content(&chunk, 2)?;
-    same!(chunk.put(&content(3), 3)?, Version(3));
+    put(&chunk, 3)?;
     check_content(&chunk, 3)
 }
 
@@ -161,18 +165,19 @@ fn stops_reading(dsm: &Dsm) -> Outcome {
     drop(chunk.read()?);
     let read = chunk.read()?;
     pause("here");
-    verify(1, &read)?;
+    same!(number(read.tag()), 1);
+    is_whole!(chunk, read)?;
     drop(read);
     for _ in 0..3 {
         check_content(&chunk, 2)?;
     }
-    same!(chunk.put(&content(3), 3)?, Version(3));
+    put(&chunk, 3)?;
     check_content(&chunk, 3)
 }
 
 fn writes_the_next(dsm: &Dsm) -> Outcome {
     let chunk = dsm.lookup::<u8>("shared")?;
-    same!(chunk.put(&content(2), 2)?, Version(2));
+    put(&chunk, 2)?;
     check_content(&chunk, 2)
 }
 
@@ -195,14 +200,15 @@ fn queued(fabric: &Fabric, _: &[PeerId]) -> Outcome {
         1 => {
             let chunk = commits_one(&dsm)?;
             let mut guard = chunk.update()?;
-            guard.copy_from_slice(&content(2));
+            let tag = tag(2);
+            guard.copy_from_slice(&content(&chunk, tag));
             pause("has a guard");
-            same!(guard.commit(2)?, Version(2));
+            same!(guard.commit(tag)?, Version(2));
         }
         _ => {
             pause("ready");
             let chunk = dsm.lookup::<u8>("shared")?;
-            same!(chunk.put(&content(3), 3)?, Version(3));
+            put(&chunk, 3)?;
             check_content(&chunk, 3)?;
         }
     }
@@ -244,8 +250,7 @@ fn what_the_dead_had_is_used_again() {
         }
         pause("ready");
         for version in 1..=20 {
-            let content = pattern(version, LONG as usize);
-            same!(chunk.put(&content, version)?, Version(version));
+            put(&chunk, version)?;
             check_content(&chunk, version)?;
         }
         // What is not used for a while comes back, too.
@@ -285,7 +290,7 @@ fn dies_full(dsm: &Dsm) -> Outcome {
     // It was only stopped: what it was told has stayed.
     let first = all.next_version()?;
     same!(first.version(), Version(1));
-    verify(1, &first)
+    is_whole!(chunk, first)
 }
 
 everywhere!(

@@ -1,13 +1,13 @@
 //! Histories of several processes that do random things with chunks: one of them is killed, and
 //! what the event logs of all say is checked.
 
+use crate::content::{content, is_whole, tag};
 use crate::{served, servers};
 use fastrand::Rng;
 use samite_dsm::history::{self, Report};
 use samite_dsm::log::{Kind, Level, Log, Settings};
-use samite_dsm::{Chunk, Dsm, Elem, Error, Op, Policy, Subscription, Version};
+use samite_dsm::{Chunk, Dsm, Error, Op, Policy, Subscription, Version};
 use samite_fabric::{Fabric, Mask, PeerId};
-use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Cluster, Outcome, Units, Who, fuzz, pause, point};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -40,8 +40,7 @@ fn record(_: Who) {
 /// What a process uses.
 struct Process {
     random: Rng,
-    /// Its rank, and the number of the next version that it writes.
-    rank: u64,
+    /// The number of the last version that it has written.
     next: u64,
     chunks: Vec<Chunk<u8>>,
     words: Chunk<u64>,
@@ -49,29 +48,29 @@ struct Process {
 }
 
 impl Process {
-    /// Returns a content that no other version has.
-    fn content(&mut self, length: u64) -> (u64, Vec<u8>) {
+    /// Returns a content that no other version has, and its tag.
+    fn content(&mut self, chunk: &Chunk<u8>) -> (u64, Vec<u8>) {
         self.next += 1;
-        let seed = self.next << 8 | self.rank;
-        (seed, pattern(seed, length as usize))
+        let tag = tag(self.next);
+        (tag, content(chunk, tag))
     }
 
     fn act(&mut self) -> Outcome {
         let at = self.random.usize(..self.chunks.len());
         let chunk = self.chunks[at].clone();
-        let (tag, content) = self.content(chunk.len());
+        let (tag, content) = self.content(&chunk);
         match self.random.u32(..16) {
             0..=5 => {
                 let read = chunk.read()?;
-                is_whole(&read, read.version(), read.tag())?;
+                is_whole!(chunk, read)?;
                 drop(read);
                 // Without a message, if it is still the present version.
                 let read = chunk.read()?;
-                is_whole(&read, read.version(), read.tag())?;
+                is_whole!(chunk, read)?;
             }
             6 | 7 => {
                 let snapshot = chunk.snapshot()?;
-                is_whole(&snapshot, snapshot.version(), snapshot.tag())?;
+                is_whole!(chunk, snapshot)?;
             }
             8 | 9 => _ = chunk.put(&content, tag)?,
             10 => {
@@ -113,13 +112,6 @@ impl Process {
     }
 }
 
-fn is_whole<T: Elem>(content: &[T], version: Version, tag: u64) -> Outcome {
-    match version {
-        Version(0) => Ok(()),
-        _ => verify(tag, bytemuck::cast_slice(content)),
-    }
-}
-
 /// The chunks of a run, by name and length.
 type Names = &'static [(&'static str, u64)];
 
@@ -147,7 +139,6 @@ fn random_operations(dsm: &Dsm, rank: u32, names: Names, seed: u64) -> Outcome {
     let events: Vec<Subscription<u8>> = events.collect::<Result<_, _>>()?;
     let mut process = Process {
         random: Rng::with_seed(seed << 8 | u64::from(rank)),
-        rank: rank.into(),
         next: 0,
         words: dsm.alloc("words", 1)?,
         chunks,

@@ -30,8 +30,11 @@ macro_rules! everywhere {
 }
 
 mod chunks;
+mod content;
+mod errors;
 mod faults;
 mod histories;
+mod homes;
 mod lessons;
 mod litmus;
 mod servers;

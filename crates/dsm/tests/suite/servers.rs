@@ -1,29 +1,47 @@
 //! Several servers: the agent's, and two units. Clients have a server of their own, or ask the home
 //! of each chunk.
 
+use crate::content::{content, is_whole, number, tag};
 use samite_dsm::service::{ChunkService, STARTER};
 use samite_dsm::{Chunk, Dsm, Error, Mode, Op, Policy, Topology, Version};
 use samite_fabric::{Fabric, Mask, PeerId};
-use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{
     Cluster, Outcome, Units, Who, check, matches_or_fail, pause, point, programs, same,
 };
 use std::sync::Arc;
 
-/// The units 0 and 1 are servers. Of the clients, 0 and 1 use the left server, 2 the right one, and
-/// 3 asks the home of each chunk.
-const TOPOLOGY: &str = r#"
-    [[server]]
-    name = "gateway"
-    [[server]]
-    name = "left"
-    program = "server"
-    rank = 0
-    cache = 1500000
-    [[server]]
-    name = "right"
-    program = "server"
-    rank = 1
+/// Two units of a program are servers, beside the agent's.
+fn topology_of(program: &str, more: &str) -> Arc<Topology> {
+    let text = format!(
+        r#"
+        [[server]]
+        name = "gateway"
+        [[server]]
+        name = "left"
+        program = "{program}"
+        rank = 0
+        cache = 1500000
+        [[server]]
+        name = "right"
+        program = "{program}"
+        rank = 1
+        [[chunk]]
+        name = "left*"
+        home = "left"
+        [[chunk]]
+        name = "right*"
+        home = "right"
+        [[chunk]]
+        name = "gateway*"
+        home = "gateway"
+        {more}
+        "#
+    );
+    Arc::new(Topology::parse(&text).expect("it is valid"))
+}
+
+/// Of the clients, 0 and 1 use the left server, 2 the right one, and 3 asks the home of each chunk.
+const CLIENTS: &str = r#"
     [[client]]
     program = "client"
     ranks = [0, 1]
@@ -32,15 +50,6 @@ const TOPOLOGY: &str = r#"
     program = "client"
     ranks = [2]
     server = "right"
-    [[chunk]]
-    name = "left*"
-    home = "left"
-    [[chunk]]
-    name = "right*"
-    home = "right"
-    [[chunk]]
-    name = "gateway*"
-    home = "gateway"
     [[chunk]]
     name = "pushed*"
     protocol = "update"
@@ -60,8 +69,8 @@ const HOMES: [&str; 3] = ["gateway", "left", "right"];
 /// The first client among the units.
 pub(crate) const CLIENT: u32 = 2;
 
-fn topology() -> Arc<Topology> {
-    Arc::new(Topology::parse(TOPOLOGY).expect("it is valid"))
+pub(crate) fn topology() -> Arc<Topology> {
+    topology_of("server", CLIENTS)
 }
 
 pub(crate) fn cluster(mask: Mask) -> Units {
@@ -74,7 +83,7 @@ pub(crate) fn unit(fabric: &Fabric, client: impl FnOnce(&Dsm, u32) -> Outcome) -
     let topology = topology();
     if fabric.identity().program == "server" {
         let mut service = ChunkService::join(fabric, &topology)?;
-        return Ok(service.run_for_job(&topology)?);
+        return Ok(service.run_for_job()?);
     }
     let dsm = Dsm::join_with(fabric, topology)?;
     client(&dsm, fabric.identity().rank)
@@ -92,17 +101,25 @@ fn meet(dsm: &Dsm) -> Outcome {
     Ok(dsm.barrier("all", 4)?)
 }
 
-fn seed(version: Version, rank: u32) -> u64 {
+/// The number of a version that a client writes.
+fn of(version: Version, rank: u32) -> u64 {
     version.0 << 8 | u64::from(rank)
+}
+
+/// Puts a version with a tag that has that number, below 2^32.
+fn put(chunk: &Chunk<u8>, number: u64) -> Outcome {
+    let tag = tag(number);
+    chunk.put(&content(chunk, tag), tag)?;
+    Ok(())
 }
 
 /// Writes the next version after checking the present one.
 fn write_next(chunk: &Chunk<u8>, rank: u32) -> Outcome<Version> {
     let mut guard = chunk.update()?;
     let next = guard.version().next();
-    let content = pattern(seed(next, rank), guard.len());
-    guard.copy_from_slice(&content);
-    same!(guard.commit(seed(next, rank))?, next);
+    let tag = tag(of(next, rank));
+    guard.copy_from_slice(&content(chunk, tag));
+    same!(guard.commit(tag)?, next);
     Ok(next)
 }
 
@@ -113,23 +130,20 @@ fn all_write(dsm: &Dsm, rank: u32) -> Outcome {
             let chunk = dsm.alloc::<u8>(&format!("{home} {length}"), length)?;
             for round in 0..ROUNDS {
                 match (u64::from(rank) + round) % 3 {
-                    0 => {
-                        let tag = 1 << 40 | round << 8 | u64::from(rank);
-                        chunk.put(&pattern(tag, length as usize), tag)?;
-                    }
+                    0 => put(&chunk, 1 << 30 | round << 8 | u64::from(rank))?,
                     _ => _ = write_next(&chunk, rank)?,
                 }
                 let read = chunk.read()?;
-                verify(read.tag(), &read)?;
+                is_whole!(chunk, read)?;
                 let version = read.version();
                 drop(read);
                 let again = chunk.read()?;
                 check!(again.version() >= version);
-                verify(again.tag(), &again)?;
+                is_whole!(chunk, again)?;
                 drop(again);
                 let snapshot = chunk.snapshot()?;
                 check!(snapshot.version() >= version);
-                verify(snapshot.tag(), &snapshot)?;
+                is_whole!(chunk, snapshot)?;
             }
         }
     }
@@ -154,7 +168,8 @@ fn in_turn(dsm: &Dsm, rank: u32) -> Outcome {
             meet(dsm)?;
             let read = chunk.read()?;
             same!(read.version(), Version(version + 1));
-            verify(seed(read.version(), (version % 4) as u32), &read)?;
+            same!(number(read.tag()), of(read.version(), (version % 4) as u32));
+            is_whole!(chunk, read)?;
             drop(read);
             meet(dsm)?;
         }
@@ -167,7 +182,7 @@ everywhere!(all_see_what_was_committed, runs(in_turn));
 fn readers_share(dsm: &Dsm, rank: u32) -> Outcome {
     let chunk = dsm.alloc::<u8>("right shared", 10_000)?;
     if rank == 3 {
-        chunk.put(&pattern(1, 10_000), 1)?;
+        put(&chunk, 1)?;
     }
     meet(dsm)?;
     drop(chunk.read()?);
@@ -176,7 +191,8 @@ fn readers_share(dsm: &Dsm, rank: u32) -> Outcome {
     let before = dsm.counters()?.granted;
     for _ in 0..100 {
         let read = chunk.read()?;
-        verify(1, &read)?;
+        same!(number(read.tag()), 1);
+        is_whole!(chunk, read)?;
         check!(!read.in_place() || read.without_message());
     }
     meet(dsm)?;
@@ -192,12 +208,13 @@ fn pushed(dsm: &Dsm, rank: u32) -> Outcome {
     for version in 1..=10_u64 {
         meet(dsm)?;
         if rank == 3 {
-            chunk.put(&pattern(version, 10_000), version)?;
+            put(&chunk, version)?;
         }
         meet(dsm)?;
         let read = chunk.read()?;
         same!(read.version(), Version(version));
-        verify(version, &read)?;
+        same!(number(read.tag()), version);
+        is_whole!(chunk, read)?;
         drop(read);
     }
     Ok(())
@@ -209,16 +226,18 @@ fn written_once(dsm: &Dsm, rank: u32) -> Outcome {
     let chunk = dsm.alloc::<u8>("once", 10_000)?;
     if rank == 0 {
         let mut guard = chunk.write()?;
-        guard.copy_from_slice(&pattern(7, 10_000));
-        guard.commit(7)?;
+        guard.copy_from_slice(&content(&chunk, tag(7)));
+        guard.commit(tag(7))?;
     }
     meet(dsm)?;
-    verify(7, &chunk.read()?)?;
-    let refused = chunk.put(&pattern(8, 10_000), 8);
+    is_whole!(chunk, chunk.read()?)?;
+    let refused = chunk.put(&content(&chunk, tag(8)), 8);
     matches_or_fail!(refused, Err(Error::Immutable { .. }));
     let refused = chunk.write();
     matches_or_fail!(refused, Err(Error::Immutable { .. }));
-    verify(7, &chunk.read()?)?;
+    let read = chunk.read()?;
+    same!(number(read.tag()), 7);
+    is_whole!(chunk, read)?;
     Ok(())
 }
 
@@ -279,7 +298,7 @@ fn evicts(dsm: &Dsm, rank: u32) -> Outcome {
     for number in 0..10_u64 {
         let chunk = dsm.alloc::<u8>(&format!("right {number}"), BYTES as u64)?;
         if rank == 3 {
-            chunk.put(&pattern(number, BYTES), number)?;
+            put(&chunk, number)?;
         }
         chunks.push(chunk);
     }
@@ -287,15 +306,15 @@ fn evicts(dsm: &Dsm, rank: u32) -> Outcome {
     for round in 0..3 {
         for (number, chunk) in chunks.iter().enumerate() {
             if round == 2 && rank == 2 {
-                chunk.put(&pattern(100 + number as u64, BYTES), 100 + number as u64)?;
+                put(chunk, 100 + number as u64)?;
             }
             let read = chunk.read()?;
-            verify(read.tag(), &read)?;
+            is_whole!(chunk, read)?;
         }
     }
     meet(dsm)?;
     for (number, chunk) in chunks.iter().enumerate() {
-        same!(chunk.read()?.tag(), 100 + number as u64);
+        same!(self::number(chunk.read()?.tag()), 100 + number as u64);
     }
     check!(dsm.counters()?.evicted > 0);
     Ok(())
@@ -319,7 +338,11 @@ fn told(dsm: &Dsm, rank: u32) -> Outcome {
             }
             let event = events.next_version()?;
             same!(event.version(), Version(version));
-            verify(seed(Version(version), (version % 4) as u32), &event)?;
+            same!(
+                number(event.tag()),
+                of(Version(version), (version % 4) as u32)
+            );
+            is_whole!(chunk, event)?;
             // A reader that has heard of a version sees no older one.
             check!(chunk.read()?.version() >= Version(version));
         }
@@ -356,7 +379,7 @@ everywhere!(locks_of_one_server_fence_chunks_of_another, runs(locked));
 
 fn freed(dsm: &Dsm, rank: u32) -> Outcome {
     let chunk = dsm.alloc::<u8>("right freed", 10_000)?;
-    chunk.put(&pattern(1, 10_000), 1)?;
+    put(&chunk, 1)?;
     drop(chunk.read()?);
     meet(dsm)?;
     if rank == 1 {
@@ -413,7 +436,7 @@ pub(crate) fn without(
 fn home_dies(dsm: &Dsm, _: u32) -> Outcome {
     let lost = dsm.alloc::<u8>("right lost", 10_000)?;
     let other = dsm.alloc::<u8>("left other", 10_000)?;
-    lost.put(&pattern(1, 10_000), 1)?;
+    put(&lost, 1)?;
     drop(lost.read()?);
     pause("here");
     let ended = loop {
@@ -425,9 +448,10 @@ fn home_dies(dsm: &Dsm, _: u32) -> Outcome {
     matches_or_fail!(&ended, Error::Lost { last, .. } if last.0 >= 1);
     let said = ended.to_string();
     check!(said.contains("\"right\"") && said.contains("right lost"));
-    matches_or_fail!(lost.put(&pattern(2, 10_000), 2), Err(Error::Lost { .. }));
-    other.put(&pattern(3, 10_000), 3)?;
-    verify(3, &other.read()?)
+    let refused = lost.put(&content(&lost, tag(2)), tag(2));
+    matches_or_fail!(refused, Err(Error::Lost { .. }));
+    put(&other, 3)?;
+    is_whole!(other, other.read()?)
 }
 
 everywhere!(a_chunk_is_lost_with_its_home, without(1, false, home_dies));
@@ -450,7 +474,7 @@ fn own_server_dies(dsm: &Dsm, rank: u32) -> Outcome {
     }
     let read = chunk.read()?;
     same!(read.version(), Version(6));
-    verify(read.tag(), &read)
+    is_whole!(chunk, read)
 }
 
 everywhere!(
@@ -479,13 +503,36 @@ fn own_server_stops(dsm: &Dsm, rank: u32) -> Outcome {
         }
     }
     let read = chunk.read()?;
-    verify(read.tag(), &read)
+    is_whole!(chunk, read)
 }
 
 everywhere!(
     a_server_that_is_stopped_is_not_waited_for,
     without(0, true, own_server_stops)
 );
+
+/// The home has no memory for what a client of another server commits: the client hears that, and
+/// the version stays what it was.
+fn too_long(dsm: &Dsm, rank: u32) -> Outcome {
+    const LONG: u64 = 60 << 20;
+    if rank != 0 {
+        return Ok(());
+    }
+    let chunk = dsm.alloc::<u8>("right long", LONG)?;
+    let mut guard = chunk.write()?;
+    guard.fill(1);
+    let refused = guard.commit(1);
+    matches_or_fail!(refused, Err(Error::NoMemory { bytes: LONG, .. }));
+    same!(chunk.read()?.version(), Version(0));
+    let short = dsm.alloc::<u8>("right short", 10_000)?;
+    write_next(&short, rank)?;
+    Ok(())
+}
+
+everywhere!(a_commit_without_memory_at_its_home, |name: &str, mask| {
+    let units = cluster(mask).budget(100 << 20);
+    units.run(name, |fabric: &Fabric, _: &[PeerId]| unit(fabric, too_long));
+});
 
 fn together(dsm: &Dsm, _: u32) -> Outcome {
     let chunks: Vec<Chunk<u64>> = HOMES
@@ -512,30 +559,11 @@ fn together(dsm: &Dsm, _: u32) -> Outcome {
 everywhere!(guards_of_several_servers_do_not_lock_up, runs(together));
 
 /// Clients 0 and 1 are servers themselves, beside the agent's.
-const OF_CLIENTS: &str = r#"
-    [[server]]
-    name = "gateway"
-    [[server]]
-    name = "left"
-    program = "client"
-    rank = 0
-    [[server]]
-    name = "right"
-    program = "client"
-    rank = 1
+const OTHER_CLIENTS: &str = r#"
     [[client]]
     program = "client"
     ranks = [2]
     server = "left"
-    [[chunk]]
-    name = "left*"
-    home = "left"
-    [[chunk]]
-    name = "right*"
-    home = "right"
-    [[chunk]]
-    name = "gateway*"
-    home = "gateway"
 "#;
 
 /// As [`runs`], where clients are servers. They stay until nobody has anything to do with them.
@@ -543,8 +571,7 @@ fn hosts(body: fn(&Dsm, u32) -> Outcome) -> impl Fn(&str, Mask) {
     move |name, mask| {
         let units = programs(&[("client", 4)]).services(vec![STARTER]);
         units.mask(mask).run(name, |fabric: &Fabric, _: &[PeerId]| {
-            let topology = Topology::parse(OF_CLIENTS).expect("it is valid");
-            let dsm = Dsm::join_with(fabric, Arc::new(topology))?;
+            let dsm = Dsm::join_with(fabric, topology_of("client", OTHER_CLIENTS))?;
             body(&dsm, fabric.identity().rank)?;
             meet(&dsm)
         });

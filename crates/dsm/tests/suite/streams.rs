@@ -221,6 +221,22 @@ fn handled(fabric: &Fabric, unit: u32) -> Outcome {
     check!(handlers.is_empty());
     drop(handlers);
     same!(ends, 1);
+    // So does one whose events have come, but not their versions.
+    let gone: Chunk<u64> = dsm.alloc(&format!("gone, of {unit}"), 1000)?;
+    let mut ends = Vec::new();
+    let mut handlers = Handlers::new();
+    let versions = gone.subscribe_carrying(Policy::Every, Carry::Notice, Version(0))?;
+    handlers.on_version(versions, |version| {
+        ends.push(version.err());
+        ControlFlow::Continue(())
+    });
+    for version in 1..=3 {
+        gone.put(&[version; 1000], version)?;
+    }
+    gone.free()?;
+    handlers.run()?;
+    drop(handlers);
+    matches_or_fail!(ends[..], [Some(Error::Freed { .. })]);
     Ok(())
 }
 

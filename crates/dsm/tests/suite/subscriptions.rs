@@ -1,9 +1,9 @@
 //! What subscribers are told, and what comes with it.
 
+use crate::content::{content, is_whole, number, tag};
 use crate::served;
-use samite_dsm::{Dsm, Error, Policy, Subscription, Version};
+use samite_dsm::{Chunk, Dsm, Error, Policy, Subscription, Version};
 use samite_fabric::{Fabric, Mask};
-use samite_testkit::pattern::{pattern, verify};
 use samite_testkit::{Outcome, check, matches_or_fail, same};
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ fn runs(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
     }
 }
 
-/// The content of a version of a chunk of that length.
-fn content(version: u64, length: u64) -> Vec<u8> {
-    pattern(version << 32 | length, length as usize)
+/// Puts the next version.
+fn put(chunk: &Chunk<u8>, version: u64) -> Outcome {
+    let tag = tag(version);
+    same!(chunk.put(&content(chunk, tag), tag)?, Version(version));
+    Ok(())
 }
 
 /// A writer that does not wait for its readers in any other way.
@@ -35,14 +37,14 @@ fn lossless(fabric: &Fabric, unit: u32) -> Outcome {
             for version in 1..=COMMITS {
                 let snapshot = versions.next_version()?;
                 same!(
-                    (snapshot.version(), snapshot.tag()),
+                    (snapshot.version(), number(snapshot.tag())),
                     (Version(version), version)
                 );
-                verify(version << 32 | length, &snapshot)?;
+                is_whole!(chunk, snapshot)?;
                 kept.push(snapshot);
                 if kept.len() > 4 {
                     let old = kept.remove(0);
-                    verify(old.tag() << 32 | length, &old)?;
+                    is_whole!(chunk, old)?;
                 }
             }
             continue;
@@ -55,10 +57,7 @@ fn lossless(fabric: &Fabric, unit: u32) -> Outcome {
             all.next_event()?;
         }
         for version in 1..=COMMITS {
-            same!(
-                chunk.put(&content(version, length), version)?,
-                Version(version)
-            );
+            put(&chunk, version)?;
         }
     }
     Ok(())
@@ -106,12 +105,12 @@ fn drafted(fabric: &Fabric, unit: u32) -> Outcome {
     for length in [10, 4096, 50_000] {
         let chunk = dsm.alloc::<u8>(&format!("{length} of {unit}"), length)?;
         let mut draft = chunk.draft()?;
-        draft.copy_from_slice(&content(2, length));
+        draft.copy_from_slice(&content(&chunk, tag(2)));
         // A draft keeps nobody waiting.
-        same!(chunk.put(&content(1, length), 1)?, Version(1));
-        verify(1 << 32 | length, &chunk.read()?)?;
-        same!(draft.put(2)?, Version(2));
-        verify(2 << 32 | length, &chunk.read()?)?;
+        put(&chunk, 1)?;
+        is_whole!(chunk, chunk.read()?)?;
+        same!(draft.put(tag(2))?, Version(2));
+        is_whole!(chunk, chunk.read()?)?;
         // One that is given up changes nothing, nor does one that comes too late.
         chunk.draft()?.fill(9);
         let guard = chunk.read()?;
@@ -122,9 +121,9 @@ fn drafted(fabric: &Fabric, unit: u32) -> Outcome {
         drop(guard);
         for version in 3..20 {
             let mut draft = chunk.draft()?;
-            draft.copy_from_slice(&content(version, length));
-            same!(draft.put(version)?, Version(version));
-            verify(version << 32 | length, &chunk.snapshot()?)?;
+            draft.copy_from_slice(&content(&chunk, tag(version)));
+            same!(draft.put(tag(version))?, Version(version));
+            is_whole!(chunk, chunk.snapshot()?)?;
         }
     }
     Ok(())

@@ -187,6 +187,17 @@ fn sparse(fabric: &Fabric, unit: u32) -> Outcome {
         vector.get(step * (LEN / (100 * ranks)), &mut found)?;
         same!(found, [(step % ranks) as u16 + 1, 0]);
     }
+    // It is freed by few requests, however many chunks it might have.
+    let used = vector.chunk(vector.chunk_of(LEN / 2))?;
+    dsm.barrier("found", ranks)?;
+    if unit == 0 {
+        let before = dsm.counters()?.received;
+        vector.clone().free()?;
+        let asked = dsm.counters()?.received - before;
+        check!(asked < 20, "{asked} requests");
+    }
+    dsm.barrier("freed", ranks)?;
+    matches_or_fail!(used.read(), Err(Error::Freed { .. }));
     // The library chooses the chunks.
     let chosen = dsm.alloc_vector::<f64>("chosen", 1 << 40, 0)?;
     same!((chosen.chunks(), chosen.chunk_len()), (1024, 1 << 30));
@@ -195,6 +206,37 @@ fn sparse(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 everywhere!(what_is_not_used_costs_nothing, runs(2, sparse));
+
+/// The home of some chunks is lost: those of the others are freed all the same.
+fn freed_without_a_home(dsm: &Dsm, rank: u32) -> Outcome {
+    const COUNT: u64 = 60;
+    let home_of = |name: &str| dsm.topology().name(dsm.topology().home(name)).to_owned();
+    check!(home_of("spread") != "right");
+    let vector = dsm.alloc_vector::<u64>("spread", COUNT, 1)?;
+    let chunks = (0..COUNT).map(|number| vector.chunk(number));
+    let chunks: Vec<_> = chunks.collect::<Result<_, _>>()?;
+    samite_testkit::pause("here");
+    if rank != 3 {
+        return Ok(());
+    }
+    vector.free()?;
+    let mut homes = std::collections::BTreeSet::new();
+    for chunk in chunks {
+        let home = home_of(chunk.name());
+        match home.as_str() {
+            "right" => matches_or_fail!(chunk.snapshot(), Err(Error::Lost { .. })),
+            _ => matches_or_fail!(chunk.snapshot(), Err(Error::Freed { .. })),
+        }
+        homes.insert(home);
+    }
+    same!(homes.len(), 3);
+    Ok(())
+}
+
+everywhere!(
+    what_is_left_of_it_is_freed,
+    servers::without(1, false, freed_without_a_home)
+);
 
 /// As many chunks as that, all of which are used, and freed.
 fn many(name: &str, count: u64) {

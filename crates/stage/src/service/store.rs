@@ -75,14 +75,14 @@ impl BlockStoreService {
         Ok(Host::default().run(&fabric, &mut [self], go_on)?)
     }
 
-    /// Serves until the units of other programs of this job have joined and left, or have ended
-    /// without joining.
+    /// Serves until the other units of this job have joined and left, or have ended without
+    /// joining; units that only serve are not waited for.
     ///
     /// # Errors
     /// The agent is lost.
     pub fn run_for_job(&mut self) -> Result<()> {
         let fabric = self.fabric.clone();
-        Ok(Host::default().run_for_job(&fabric, &mut [self], &[])?)
+        Ok(Host::default().run_for_job(&fabric, &mut [self])?)
     }
 
     fn hear(&mut self, heard: Heard<ToStore>) {

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 const BOUNCES: u32 = 8;
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 pub(super) struct Chunk {
     pub(super) bytes: u64,
     pub(super) cache: Cache,
@@ -19,6 +20,7 @@ pub(super) struct Chunk {
 }
 
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 pub(super) enum Side {
     /// This server is the home.
     Home(Box<Home>),
@@ -31,6 +33,7 @@ pub(super) enum Side {
 
 /// What the home of a chunk has.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 pub(super) struct Home {
     pub(super) name: String,
     pub(super) kind: Kind,

@@ -34,6 +34,9 @@ const HISTORY: usize = 1024;
 /// The most chunks of a server.
 const MOST_CHUNKS: u64 = 1 << 20;
 
+/// The most chunks that one request removes.
+const MOST_FREED: usize = 1024;
+
 /// The most requests of a process that may wait.
 const MOST_WAITING: usize = 4096;
 
@@ -42,6 +45,7 @@ const MOST_HELD: usize = 4096;
 
 /// A request that waits.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 enum Waiting {
     /// For a chunk to be created.
     Open { name: String, kind: Kind },
@@ -77,6 +81,7 @@ impl Waiting {
 
 /// A server.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 pub struct Server {
     me: Process,
     id: ServerId,
@@ -119,8 +124,8 @@ impl Server {
             terms_of: BTreeMap::new(),
             names: BTreeMap::new(),
             chunks: BTreeMap::new(),
-            next_chunk: ChunkId(id.first_number(me.incarnation)),
-            next_guard: GuardId(id.first_number(me.incarnation) + 1),
+            next_chunk: ChunkId(id.first_number(me)),
+            next_guard: GuardId(id.first_number(me) + 1),
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             given: BTreeMap::new(),
@@ -152,6 +157,12 @@ impl Server {
     /// Returns the part of a chunk that its home has, if this server is the home.
     fn home(&mut self, chunk: ChunkId) -> Option<&mut Home> {
         self.chunks.get_mut(&chunk).and_then(Chunk::home_mut)
+    }
+
+    /// Returns the state of the copy of a chunk.
+    #[cfg(test)]
+    pub(super) fn state(&self, chunk: ChunkId) -> Option<super::State> {
+        self.chunks.get(&chunk).map(|chunk| chunk.cache.state())
     }
 
     /// Returns how much the server has of clients: requests, guards, drafts, subscriptions.
@@ -345,6 +356,7 @@ impl Server {
                 self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
             }
             Request::Free { chunk } => self.free(asker, chunk, actions),
+            Request::FreeAll { prefix } => self.free_all(asker, &prefix, actions),
             Request::Meet {
                 name,
                 count,

@@ -1,6 +1,7 @@
 //! The chunks of a server, by name: they are created, found and removed.
 
-use super::{Chunk, MOST_CHUNKS, Protocol, Server, ServerAction, Waiting, answer_to, fail};
+use super::{Chunk, MOST_CHUNKS, MOST_FREED, Protocol, Server, ServerAction, Waiting};
+use super::{answer_to, fail};
 use crate::protocol::message::{Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME};
 use crate::protocol::{Between, ChunkId, DirectoryEvent, Process, Ticket, Version};
 
@@ -84,7 +85,7 @@ impl Server {
         let last = Version::default();
         match (chunk.home() == self.id, chunk < self.next_chunk) {
             // Of an earlier life of this server.
-            (true, _) if !chunk.is_of(self.me.incarnation) => Fault::Lost { last },
+            (true, _) if !chunk.is_of(self.me) => Fault::Lost { last },
             (true, true) => Fault::Freed,
             (true, false) => Fault::Malformed,
             (false, _) => Fault::Lost { last },
@@ -98,8 +99,33 @@ impl Server {
         chunk: ChunkId,
         actions: &mut Vec<ServerAction>,
     ) {
+        match self.free_one(chunk, actions) {
+            true => answer_to(asker, Answer::Freed, actions),
+            false => fail(asker, self.no_chunk(chunk), actions),
+        }
+    }
+
+    /// Removes the chunks whose names begin with a text, or as many as one request may.
+    pub(super) fn free_all(
+        &mut self,
+        asker: (Process, Ticket),
+        prefix: &str,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let all = self.names.range(prefix.to_owned()..);
+        let all = all.take_while(|(name, _)| name.starts_with(prefix));
+        let all: Vec<ChunkId> = all.take(MOST_FREED).map(|(_, chunk)| *chunk).collect();
+        for chunk in &all {
+            self.free_one(*chunk, actions);
+        }
+        let more = all.len() == MOST_FREED;
+        answer_to(asker, Answer::FreedSome { more }, actions);
+    }
+
+    /// Removes a chunk. Returns false if this server is not its home.
+    fn free_one(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) -> bool {
         let Some(home) = self.home(chunk) else {
-            return fail(asker, self.no_chunk(chunk), actions);
+            return false;
         };
         let servers = std::mem::take(&mut home.servers);
         let name = std::mem::take(&mut home.name);
@@ -110,7 +136,7 @@ impl Server {
         };
         actions.extend(servers.into_iter().map(tell));
         self.remove(chunk, &Fault::Freed, actions);
-        answer_to(asker, Answer::Freed, actions);
+        true
     }
 
     /// Ends all that waits for a chunk, and forgets it.
@@ -119,6 +145,10 @@ impl Server {
             return;
         };
         self.blocked.remove(&chunk);
+        self.used.retain(|_, used| {
+            used.remove(&chunk);
+            !used.is_empty()
+        });
         let waited = self.waiting.iter();
         let waited = waited.filter(|(_, (_, waiting))| waiting.chunk() == Some(chunk));
         let waited: Vec<_> = waited.map(|(asker, _)| *asker).collect();

@@ -2,7 +2,7 @@
 
 use super::chunk::{Chunk, Side};
 use super::{MOST_CHUNKS, Server, ServerAction, Waiting, fail};
-use crate::protocol::message::{Fault, Protocol};
+use crate::protocol::message::{Answer, Fault, Protocol};
 use crate::protocol::{Between, CacheEvent, ChunkId, DirectoryEvent, Process, ServerId};
 use crate::protocol::{Ticket, Version};
 use std::collections::BTreeSet;
@@ -63,7 +63,8 @@ impl Server {
             return false;
         }
         let home = self.servers.get(&chunk.home()).copied();
-        let Some(home) = home.filter(|_| chunk.home() != self.id) else {
+        let is_its = |home: &Process| chunk.home() != self.id && chunk.is_of(*home);
+        let Some(home) = home.filter(is_its) else {
             return false;
         };
         self.chunks.insert(chunk, Chunk::copy_of(home));
@@ -143,6 +144,7 @@ impl Server {
             | Between::Recall { .. }
             | Between::Committed { .. }
             | Between::Fenced { .. }
+            | Between::NoMemory { .. }
             | Between::AtHome { .. }
             | Between::Freed { .. } => self.hear_home(from, message, actions),
             // About time and the network, which this machine does not know.
@@ -193,11 +195,30 @@ impl Server {
             Between::Recall { keeps, .. } => CacheEvent::Recall { keeps },
             Between::Committed { version, .. } => CacheEvent::Committed { version },
             Between::Fenced { .. } => CacheEvent::Fenced,
+            Between::NoMemory { why, .. } => return self.not_stored(chunk, &why, actions),
             Between::AtHome { .. } => CacheEvent::AtHome,
             Between::Freed { .. } => return self.remove(chunk, &Fault::Freed, actions),
             _ => return,
         };
         self.at_cache(chunk, event, actions);
+    }
+
+    /// The home has no memory for the commit that is on its way: as if it were fenced, but the
+    /// writer hears why.
+    fn not_stored(&mut self, chunk: ChunkId, why: &str, actions: &mut Vec<ServerAction>) {
+        let found = self.chunks.get(&chunk);
+        let committing = found.and_then(|found| found.cache.committing());
+        let begin = actions.len();
+        self.at_cache(chunk, CacheEvent::Fenced, actions);
+        let bytes = self.bytes(chunk).unwrap_or(0);
+        for action in &mut actions[begin..] {
+            if let ServerAction::Answer { to, ticket, answer } = action
+                && committing == Some((*to, *ticket))
+            {
+                let why = why.to_owned();
+                *answer = Answer::Failed(Fault::NoMemory { bytes, why });
+            }
+        }
     }
 
     /// The copy of a chunk is not valid any more: its guards have ended.

@@ -84,6 +84,7 @@ impl Server {
             waits: waits.collect(),
             more: more as u64,
             more_waits: more_waits as u64,
+            servers: self.servers().collect(),
         }
     }
 

@@ -63,6 +63,7 @@ impl Server {
             return fail((from, ticket), Fault::TooMany { most }, actions);
         }
         let is_new = !self.subscriptions.contains_key(&(from, id));
+        let content = self.bytes(chunk).filter(|_| with_content);
         let Some(home) = self.home(chunk) else {
             return fail((from, ticket), self.no_chunk(chunk), actions);
         };
@@ -70,7 +71,7 @@ impl Server {
             return fail((from, ticket), Fault::Malformed, actions);
         }
         let who = (from, id);
-        (home.subscribers).add(who, inbox, (policy, with_content), after);
+        (home.subscribers).add(who, inbox, (policy, content), after);
         self.subscriptions.insert(who, chunk);
         self.used.entry(from).or_default().insert(chunk);
         answer_to((from, ticket), Answer::Subscribed, actions);

@@ -276,7 +276,8 @@ impl Simulation {
                 protocol,
                 timeout: 0,
             };
-            let chunk = ChunkId(ServerId(at as u16).first_number(1) + (number / servers) as u64);
+            let chunk =
+                ChunkId(ServerId(at as u16).first_number(process(at)) + (number / servers) as u64);
             simulation.chunks.push(chunk);
             simulation.commits.insert(chunk, Vec::new());
             if protocol == Protocol::Update {

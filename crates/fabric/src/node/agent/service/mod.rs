@@ -220,8 +220,10 @@ pub struct Host {
     changes: Option<u64>,
     /// The service that is running, or ran last.
     running: &'static str,
-    /// The server for questions about what an agent hosts.
+    /// The server for questions about what an agent hosts, and for notes of units that only serve.
     facts: Option<Server>,
+    /// In a unit that only serves: the other units of its job.
+    units: Option<Units>,
 }
 
 impl Host {
@@ -249,16 +251,19 @@ impl Host {
 
     /// Answers questions about what is hosted here. An answer that its requester does not take now
     /// is dropped.
-    fn tell_facts(&self, services: &[&mut dyn Service]) {
+    fn tell_facts(&mut self, services: &[&mut dyn Service]) {
         let Some(server) = &self.facts else {
             return;
         };
         // Only what is waiting now: a peer may ask endlessly.
         for _ in 0..server.waiting() {
-            let Some(Inbound {
-                from, id: Some(id), ..
-            }) = server.take()
-            else {
+            let Some(Inbound { from, id, .. }) = server.take() else {
+                break;
+            };
+            let Some(id) = id else {
+                if let Some(units) = &mut self.units {
+                    units.serves(from);
+                }
                 continue;
             };
             let facts = services.iter().map(|service| ServiceFacts {
@@ -284,8 +289,17 @@ impl Host {
         services: &mut [&mut dyn Service],
         mut go_on: impl FnMut(&Fabric) -> bool,
     ) -> Result<()> {
+        self.run_while(fabric, services, |_| go_on(fabric))
+    }
+
+    fn run_while(
+        &mut self,
+        fabric: &Fabric,
+        services: &mut [&mut dyn Service],
+        mut go_on: impl FnMut(&mut Host) -> bool,
+    ) -> Result<()> {
         let mut ran = Ok(());
-        while ran.is_ok() && go_on(fabric) {
+        while ran.is_ok() && go_on(self) {
             self.turn(fabric, services);
             let next = services.iter_mut().map(|service| service.next());
             let next = next.fold(LONGEST_SLEEP, Duration::min);
@@ -305,9 +319,9 @@ impl Host {
         ran
     }
 
-    /// As [`Host::run`], until the units of other programs of this job have joined and left, or
-    /// have ended without joining. `servers`: the programs and ranks of other units that do the
-    /// same.
+    /// As [`Host::run`], until the other units of this job have joined and left, or have ended
+    /// without joining. Other units that do the same are not waited for: what they serve differs,
+    /// and so may their programs.
     ///
     /// # Errors
     /// As [`Host::run`].
@@ -315,25 +329,13 @@ impl Host {
         &mut self,
         fabric: &Fabric,
         services: &mut [&mut dyn Service],
-        servers: &[(String, u32)],
     ) -> Result<()> {
-        let own = fabric.identity();
-        let is_served = |one: &Identity| {
-            let is = |(program, rank): &(String, u32)| (program, *rank) == (&one.program, one.rank);
-            one.job == own.job && one.program != own.program && !servers.iter().any(is)
-        };
-        let others = own.units.saturating_sub(own.size) as usize;
-        let mut units = Units::new(others.saturating_sub(servers.len()));
-        self.run(fabric, services, |fabric| {
-            let there = || {
-                let peers = fabric.peers();
-                let others = peers.iter().map(|info| &info.identity);
-                others
-                    .filter(|one| is_served(one))
-                    .map(|one| one.unit)
-                    .collect()
-            };
-            units.need_servers(there, || fabric.awaits_units().unwrap_or(true))
+        let others = fabric.identity().units.saturating_sub(1);
+        self.facts = Some(fabric.serve(ServiceId::HOST, INBOX));
+        self.units = Some(Units::new(others as usize));
+        self.run_while(fabric, services, |host| {
+            let units = host.units.as_mut();
+            units.is_some_and(|units| units.go_on(fabric))
         })
     }
 
