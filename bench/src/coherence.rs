@@ -41,13 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn guards(bytes: u64) -> Vec<Case> {
     let name = |what: &str| format!("{what}/{}", size(bytes));
     let command = |kind: &str| format!("chunk {kind} seconds {bytes}");
-    let us = |kind: &str| {
-        Case::of(Measure::new(
-            name(kind),
-            command(kind),
-            Figure::us(1.0),
-        ))
-    };
+    let us = |kind: &str| Case::of(Measure::new(name(kind), command(kind), Figure::us(1.0)));
     let trips = |kind: &str, most: f64| {
         let figure = Figure::lower("round trips", 1.0);
         let name = name(&format!("{kind}/trips"));
@@ -55,11 +49,7 @@ fn guards(bytes: u64) -> Vec<Case> {
         let measure = Measure::new(name, command, figure);
         Case::of(measure.at_pace(Pace::Whole)).bar(Bar::at_most(most))
     };
-    let hit = Measure::new(
-        name("acquire/hit"),
-        command("hit"),
-        Figure::ns(1.0),
-    );
+    let hit = Measure::new(name("acquire/hit"), command("hit"), Figure::ns(1.0));
     vec![
         Case::of(hit).bar(Bar::at_most(100.0)),
         us("miss"),

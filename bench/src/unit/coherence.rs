@@ -77,8 +77,14 @@ impl Unit {
             "event" | "event-own" => return self.events(dsm, chunks, iters),
             // The first read of a version that another process has committed.
             "miss" => {
-                let write = || Ok(drop(chunk.put(&first, 1)?));
-                return self.after_the_other(dsm, iters, write, || Ok(drop(black_box(chunk.read()?))));
+                let write = || {
+                    chunk
+                        .put(&first, 1)
+                        .map(|_| ())
+                        .map_err(anyhow::Error::from)
+                };
+                return self
+                    .after_the_other(dsm, iters, write, || Ok(drop(black_box(chunk.read()?))));
             }
             // A guard to write what another process may read without asking.
             "upgrade" => {

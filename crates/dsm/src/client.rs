@@ -31,6 +31,10 @@ const BEGINNING: Duration = Duration::from_secs(5);
 /// How long a thread that waits for an event yields its processor before it waits as usual.
 const YIELDING: Duration = Duration::from_micros(200);
 
+/// How often a server in a process that waits looks for what comes without a message: leases that
+/// end, requests that are late.
+const OFTEN: Duration = Duration::from_micros(20);
+
 /// The most bytes of events that wait to be taken. Servers tell of no more than a few before they
 /// are taken.
 const INBOX: u64 = 64 << 20;
@@ -57,7 +61,7 @@ pub(crate) struct Client {
     /// Whether that server is lost: then the homes are asked.
     own_is_lost: AtomicBool,
     /// In a domain of one process, and in a unit that is a server of the topology: the server,
-    /// driven by waiting threads, and the layer that excludes a second one.
+    /// driven by waiting threads.
     own: Option<OwnServer>,
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
@@ -70,10 +74,20 @@ pub(crate) struct Client {
 
 /// The server of this process.
 #[derive(Debug)]
-struct OwnServer(Mutex<(ChunkService, Host, Layer)>);
+struct OwnServer(Mutex<Serving>);
+
+#[derive(Debug)]
+struct Serving {
+    service: ChunkService,
+    host: Host,
+    /// When the server had its last turn.
+    served: Duration,
+    /// It excludes a second server in this process.
+    _only: Layer,
+}
 
 impl OwnServer {
-    fn lock(&self) -> MutexGuard<'_, (ChunkService, Host, Layer)> {
+    fn lock(&self) -> MutexGuard<'_, Serving> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,7 +188,12 @@ impl Client {
                 true => ChunkService::new(fabric),
                 false => ChunkService::join(fabric, &topology)?,
             };
-            own = Some(OwnServer(Mutex::new((service, Host::default(), only))));
+            own = Some(OwnServer(Mutex::new(Serving {
+                service,
+                host: Host::default(),
+                served: Duration::ZERO,
+                _only: only,
+            })));
             let me = Life {
                 peer: fabric.me(),
                 incarnation: fabric.incarnation(),
@@ -329,13 +348,13 @@ impl Client {
         request: &Request,
     ) -> Result<Answer> {
         let notes = self.unsent().remove(&server).unwrap_or_default();
-        let ticket = own.lock().0.ask_here(notes, request.clone());
+        let ticket = own.lock().service.ask_here(notes, request.clone());
         let mut asked = Asked {
             client: self,
             server,
             ticket: Some(ticket),
         };
-        let take = || own.lock().0.take_here(ticket);
+        let take = || own.lock().service.take_here(ticket);
         let answer = match take() {
             Some(answer) => answer,
             None => {
@@ -408,7 +427,7 @@ impl Client {
         }
         let life = self.server(server);
         if let Some(own) = life.as_ref().ok().and_then(|life| self.own_at(*life)) {
-            own.lock().0.note_here(notes);
+            own.lock().service.note_here(notes);
             return Ok(());
         }
         let deadline = self.fabric.deadline();
@@ -783,9 +802,14 @@ impl Client {
     /// anything to do.
     fn serve(&self) -> bool {
         self.own.as_ref().is_some_and(|own| {
-            let (service, host, _) = &mut *own.lock();
+            let own = &mut *own.lock();
             self.fabric.progress();
-            host.turn(&self.fabric, &mut [service])
+            let now = self.fabric.now();
+            if !own.service.has_work() && now.saturating_sub(own.served) < OFTEN {
+                return false;
+            }
+            own.served = now;
+            own.host.turn(&self.fabric, &mut [&mut own.service])
         })
     }
 }

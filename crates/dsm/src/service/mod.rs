@@ -184,6 +184,12 @@ impl ChunkService {
         }
     }
 
+    /// Returns true if there is something to do that does not wait for a time.
+    pub(crate) fn has_work(&self) -> bool {
+        let has_messages = self.inbox.waiting() > 0 || !self.unsent.is_empty();
+        has_messages || !self.growing.is_empty() || self.others.fetches()
+    }
+
     /// Handles notes of this process.
     pub(crate) fn note_here(&mut self, notes: Vec<Request>) {
         self.keep_leases();

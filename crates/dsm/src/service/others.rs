@@ -105,6 +105,11 @@ impl Others {
         }
     }
 
+    /// Returns true if content is on its way.
+    pub(super) fn fetches(&self) -> bool {
+        !self.fetching.is_empty()
+    }
+
     /// A guard of a copy is given.
     pub(super) fn uses(&mut self, chunk: ChunkId) {
         if let Some(copy) = self.copies.get_mut(&chunk) {
