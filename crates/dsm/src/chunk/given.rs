@@ -19,7 +19,7 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Late`], which names the processes that have guards; [`Error::NoMemory`].
     pub fn write(&self) -> Result<WriteGuard<T>> {
-        self.acquire(Mode::Write)?.writer()
+        self.wherever(|chunk| chunk.acquire(Mode::Write)?.writer())
     }
 
     /// As [`Chunk::write`], and the guard contains the last committed version.
@@ -27,11 +27,13 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// As [`Chunk::write`].
     pub fn update(&self) -> Result<WriteGuard<T>> {
-        let given = self.acquire(Mode::Write)?;
-        let old = given.snapshot()?;
-        let mut guard = given.writer()?;
-        guard.copy_from_slice(&old);
-        Ok(guard)
+        self.wherever(|chunk| {
+            let given = chunk.acquire(Mode::Write)?;
+            let old = given.snapshot()?;
+            let mut guard = given.writer()?;
+            guard.copy_from_slice(&old);
+            Ok(guard)
+        })
     }
 
     /// Acquires guards of several chunks, always in the same order: processes that do so never wait
@@ -42,7 +44,7 @@ impl<T: Elem> Chunk<T> {
     /// As [`Chunk::read`] and [`Chunk::write`]; then it has no guards.
     pub fn acquire_all(wanted: &[(&Chunk<T>, Mode)]) -> Result<Vec<Guard<T>>> {
         let mut order: Vec<usize> = (0..wanted.len()).collect();
-        order.sort_by_key(|place| wanted[*place].0.id());
+        order.sort_by_key(|place| wanted[*place].0.origin());
         let mut guards: Vec<_> = wanted.iter().map(|_| None).collect();
         for place in order {
             let (chunk, mode) = wanted[place];

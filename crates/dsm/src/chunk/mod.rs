@@ -49,8 +49,14 @@ pub struct Chunk<T> {
 struct Shared<T> {
     client: Arc<Client>,
     id: ChunkId,
+    /// The id that it had at its first home.
+    origin: ChunkId,
     name: String,
     bytes: u64,
+    protocol: Protocol,
+    /// Whether other servers have it, too; and where it is if one of them has taken it over.
+    is_replicated: bool,
+    next: OnceLock<Arc<Shared<T>>>,
     /// Whether guards to write, and to read, are asked for at the home.
     writes_at_home: AtomicBool,
     reads_at_home: bool,
@@ -90,7 +96,7 @@ impl<T: Elem> Chunk<T> {
         client: &Arc<Client>,
         id: ChunkId,
         name: &str,
-        (bytes, protocol): (u64, Protocol),
+        (bytes, protocol, origin): (u64, Protocol, ChunkId),
     ) -> Chunk<T> {
         let known = || client.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         let client = client.clone();
@@ -101,8 +107,12 @@ impl<T: Elem> Chunk<T> {
         let shared = Arc::new(Shared {
             client: client.clone(),
             id,
+            origin,
             name: name.to_owned(),
             bytes,
+            protocol,
+            is_replicated: client.topology.replicas(name).is_some(),
+            next: OnceLock::new(),
             writes_at_home: AtomicBool::new(protocol.is_written_at_home()),
             reads_at_home: protocol == Protocol::HomeOnly,
             maps: AtomicBool::new(true),
@@ -117,8 +127,45 @@ impl<T: Elem> Chunk<T> {
         Chunk { client, shared }
     }
 
+    /// Returns its id at the home that this handle knows.
     pub(crate) fn id(&self) -> ChunkId {
         self.shared.id
+    }
+
+    /// Returns the id that it had at its first home: the same in all processes, at all times.
+    pub(crate) fn origin(&self) -> ChunkId {
+        self.shared.origin
+    }
+
+    /// Returns true if other servers have it, too.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.shared.is_replicated
+    }
+
+    /// Returns it where it is now, if its home is known to be lost.
+    pub(crate) fn moved(&self) -> Option<Chunk<T>> {
+        let mut last = self.shared.next.get()?;
+        while let Some(next) = last.next.get() {
+            last = next;
+        }
+        Some(Chunk {
+            client: self.client.clone(),
+            shared: last.clone(),
+        })
+    }
+
+    /// Another server has taken it over.
+    pub(crate) fn moves_to(&self, id: ChunkId) -> Chunk<T> {
+        let of = (self.shared.bytes, self.shared.protocol, self.shared.origin);
+        let next = Chunk::open(&self.client, id, self.name(), of);
+        if id == self.shared.id {
+            return next;
+        }
+        let next = self.shared.next.get_or_init(|| next.shared);
+        Chunk {
+            client: self.client.clone(),
+            shared: next.clone(),
+        }
     }
 
     /// Returns its name.
@@ -175,22 +222,29 @@ impl<T: Elem> Chunk<T> {
         let with_content = match carry {
             Carry::Notice => false,
             Carry::Content => true,
-            Carry::Prefetch => self.client.near(self.id()) != self.id().home(),
+            Carry::Prefetch => {
+                let moved = self.moved();
+                let id = moved.as_ref().unwrap_or(self).id();
+                self.client.near(id) != id.home()
+            }
         };
         Subscription::begin(self.clone(), (policy, with_content), after)
     }
 
+    /// Begins a subscription. Returns it, and the id that the chunk has.
     pub(crate) fn begin_subscription(
         &self,
-        policy: Policy,
-        with_content: bool,
+        wants: (Policy, bool),
         after: Version,
-    ) -> Result<SubscriptionId> {
-        let wants = (policy, with_content);
-        match self.client.subscribe(self.id(), wants, after)? {
-            (id, Answer::Subscribed) => Ok(id),
-            (_, other) => Err(self.refused(other, "read", self.client.fabric.deadline())),
-        }
+    ) -> Result<(ChunkId, SubscriptionId)> {
+        self.wherever(|chunk| {
+            let home = chunk.id().home();
+            let answer = chunk.client.subscribe(chunk.id(), wants, after);
+            match answer.map_err(|error| chunk.at(home, error))? {
+                (id, Answer::Subscribed) => Ok((chunk.id(), id)),
+                (_, other) => Err(chunk.refused(other, "read", chunk.client.fabric.deadline())),
+            }
+        })
     }
 
     /// Removes the chunk for all processes, and its memory when nobody reads it any more. Guards
@@ -200,12 +254,14 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Freed`]: another process was first.
     pub fn free(self) -> Result<()> {
-        let deadline = self.client.fabric.deadline();
-        let request = Request::Free { chunk: self.id() };
-        match self.ask_home(deadline, "the end of a chunk", &request)? {
-            Answer::Freed => Ok(()),
-            other => Err(self.refused(other, "free", deadline)),
-        }
+        self.wherever(|chunk| {
+            let deadline = chunk.client.fabric.deadline();
+            let request = Request::Free { chunk: chunk.id() };
+            match chunk.ask_home(deadline, "the end of a chunk", &request)? {
+                Answer::Freed => Ok(()),
+                other => Err(chunk.refused(other, "free", deadline)),
+            }
+        })
     }
 
     /// Asks the home of the chunk. A home that is lost is [`Error::Lost`].
@@ -230,6 +286,38 @@ impl<T: Elem> Chunk<T> {
         }
         let asked = self.client.ask(server, deadline, what, request);
         asked.map_err(|error| self.at(server, error))
+    }
+
+    /// As [`Chunk::ask`], for a commit. [`Error::Lost`]: it was not asked for. If the home of a
+    /// chunk with replicas is lost later, it is unknown whether it takes place.
+    pub(crate) fn ask_commit(
+        &self,
+        server: ServerId,
+        deadline: Duration,
+        what: &'static str,
+        request: &Request,
+    ) -> Result<Answer> {
+        if !self.is_replicated() {
+            return self.ask(server, deadline, what, request);
+        }
+        if self.client.has_lost_home(self.id()) {
+            return Err(self.lost(self.id().home(), Version::default()));
+        }
+        match self.ask(server, deadline, what, request) {
+            Err(Error::Lost { .. }) | Ok(Answer::Failed(Fault::Lost { .. })) => {
+                Err(self.interrupted(false))
+            }
+            answer => answer,
+        }
+    }
+
+    /// Returns the error of a commit whose home is lost.
+    pub(crate) fn interrupted(&self, is_known: bool) -> Error {
+        Error::Interrupted {
+            chunk: self.name().to_owned(),
+            server: self.client.server_name(self.id().home()),
+            is_known,
+        }
     }
 
     /// Returns what an error means that a server, or its memory, has given.

@@ -23,8 +23,13 @@ impl<T: Elem> Chunk<T> {
     ///
     /// # Errors
     /// [`Error::Length`]; [`Error::Late`], which names the processes that have guards.
+    /// [`Error::Interrupted`]: the home was lost meanwhile.
     pub fn put(&self, elements: &[T], tag: u64) -> Result<Version> {
         self.check_length(elements)?;
+        self.wherever(|chunk| chunk.put_here(elements, tag))
+    }
+
+    fn put_here(&self, elements: &[T], tag: u64) -> Result<Version> {
         match self.memory()? {
             Some((mut draft, None)) => {
                 draft.copy_from_slice(elements);
@@ -49,6 +54,10 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::NoMemory`]; [`Error::TooMany`].
     pub fn draft(&self) -> Result<Draft<T>> {
+        self.wherever(Chunk::draft_here)
+    }
+
+    fn draft_here(&self) -> Result<Draft<T>> {
         match self.memory()? {
             Some((draft, None)) => Ok(draft),
             Some((mut draft, Some((key, _)))) => {
@@ -145,7 +154,7 @@ impl<T: Elem> Chunk<T> {
             timeout: millis(deadline),
         };
         let answer = self.commits(Call::Put, GuardId(0), tag, || {
-            self.ask_home(deadline, "a put", &request)
+            self.ask_commit(self.id().home(), deadline, "a put", &request)
         });
         match answer? {
             Answer::Committed { version, draft } => {
@@ -182,7 +191,7 @@ impl<T: Elem> Chunk<T> {
     ///
     /// # Errors
     /// [`Error::NotAWord`]: the chunk is longer than 4 KiB, or ends before the word does;
-    /// [`Error::Late`].
+    /// [`Error::Late`]; [`Error::Interrupted`].
     pub fn delegate(&self, index: u64, op: Op, tag: u64) -> Result<u64> {
         let offset = index.checked_mul(size_of::<T>() as u64);
         let end = offset.and_then(|offset| offset.checked_add(8));
@@ -195,6 +204,10 @@ impl<T: Elem> Chunk<T> {
                 bytes,
             });
         };
+        self.wherever(|chunk| chunk.delegate_here(offset, op, tag))
+    }
+
+    fn delegate_here(&self, offset: u64, op: Op, tag: u64) -> Result<u64> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Change {
             chunk: self.id(),
@@ -204,7 +217,7 @@ impl<T: Elem> Chunk<T> {
             timeout: millis(deadline),
         };
         let answer = self.commits(Call::Change, GuardId(0), tag, || {
-            self.ask_home(deadline, "a change", &request)
+            self.ask_commit(self.id().home(), deadline, "a change", &request)
         });
         match answer? {
             Answer::Changed { old, .. } => Ok(old),

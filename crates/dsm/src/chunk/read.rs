@@ -29,6 +29,18 @@ impl<T: Elem> Chunk<T> {
         if let Some(guard) = self.read_known() {
             return Ok(guard);
         }
+        self.wherever(|chunk| {
+            // Here it may have found that the home is lost.
+            let is_here = chunk.id() == self.id();
+            let known = if is_here { None } else { chunk.read_known() };
+            match known {
+                Some(guard) => Ok(guard),
+                None => chunk.read_here(),
+            }
+        })
+    }
+
+    fn read_here(&self) -> Result<ReadGuard<T>> {
         if self.shared.own.get().is_none() {
             self.enroll()?;
         }
@@ -60,6 +72,9 @@ impl<T: Elem> Chunk<T> {
     /// Takes a read guard without a message, if the version that was read last is the present one.
     #[inline]
     pub(super) fn read_known(&self) -> Option<ReadGuard<T>> {
+        if self.shared.next.get().is_some() {
+            return None; // Another server has it now.
+        }
         let own = self.shared.own.get()?.as_ref()?;
         let last = self.last();
         let committed = last.as_ref()?;
@@ -131,6 +146,10 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// Those of the fabric, and then those of [`Chunk::read`].
     pub fn snapshot(&self) -> Result<Snapshot<T>> {
+        self.wherever(Chunk::snapshot_here)
+    }
+
+    fn snapshot_here(&self) -> Result<Snapshot<T>> {
         let deadline = self.client.fabric.deadline();
         let began = self.client.log.clock();
         for _ in 0..FETCHES {
@@ -176,6 +195,10 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Late`].
     pub fn take(&self) -> Result<ReadGuard<T>> {
+        self.wherever(Chunk::take_here)
+    }
+
+    fn take_here(&self) -> Result<ReadGuard<T>> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Take {
             chunk: self.id(),

@@ -34,6 +34,7 @@ mod faults;
 mod histories;
 mod lessons;
 mod litmus;
+mod replicas;
 mod servers;
 mod sizes;
 mod streams;

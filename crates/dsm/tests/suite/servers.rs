@@ -53,6 +53,14 @@ const TOPOLOGY: &str = r#"
     name = "apart*"
     protocol = "home-only"
     home = "right"
+    [[chunk]]
+    name = "pair*"
+    home = "right"
+    replicas = 2
+    [[chunk]]
+    name = "triple*"
+    home = "right"
+    replicas = 3
 "#;
 
 const HOMES: [&str; 3] = ["gateway", "left", "right"];
@@ -92,12 +100,12 @@ fn meet(dsm: &Dsm) -> Outcome {
     Ok(dsm.barrier("all", 4)?)
 }
 
-fn seed(version: Version, rank: u32) -> u64 {
+pub(crate) fn seed(version: Version, rank: u32) -> u64 {
     version.0 << 8 | u64::from(rank)
 }
 
 /// Writes the next version after checking the present one.
-fn write_next(chunk: &Chunk<u8>, rank: u32) -> Outcome<Version> {
+pub(crate) fn write_next(chunk: &Chunk<u8>, rank: u32) -> Outcome<Version> {
     let mut guard = chunk.update()?;
     let next = guard.version().next();
     let content = pattern(seed(next, rank), guard.len());

@@ -1,6 +1,7 @@
 //! The directory and the caches of a chunk together.
 
 mod exhaustive;
+mod replicas;
 mod server;
 mod simulation;
 mod world;

@@ -26,7 +26,7 @@ mod random;
 mod service;
 
 use self::client::{Asked, Client};
-use self::random::Random;
+pub(super) use self::random::Random;
 use super::world::process;
 use crate::protocol::server::{Server, ServerEvent};
 use crate::protocol::{
@@ -158,6 +158,7 @@ impl Simulation {
                 },
                 bytes: Some(16),
                 protocol,
+                replicas: None,
                 timeout: 0,
             };
             let chunk = ChunkId(ServerId(at as u16).first_number(1) + (number / servers) as u64);

@@ -1,10 +1,10 @@
 //! Random numbers.
 
 /// A small generator of random numbers (splitmix64).
-pub(super) struct Random(pub(super) u64);
+pub(in crate::protocol::tests) struct Random(pub(in crate::protocol::tests) u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    pub(in crate::protocol::tests) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -12,15 +12,15 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(in crate::protocol::tests) fn below(&mut self, end: u64) -> u64 {
         self.next() % end.max(1)
     }
 
-    pub(super) fn is(&mut self, percent: u64) -> bool {
+    pub(in crate::protocol::tests) fn is(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    pub(super) fn of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
+    pub(in crate::protocol::tests) fn of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
         let place = self.below(all.len() as u64) as usize;
         all.get(place).copied()
     }

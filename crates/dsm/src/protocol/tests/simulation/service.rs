@@ -92,6 +92,10 @@ impl Simulation {
                 self.send(to, ToClient::Answer(ticket, Answer::Failed(late)));
             }
             ServerAction::Create { .. } => {}
+            ServerAction::Hold { .. }
+            | ServerAction::Keep { .. }
+            | ServerAction::Unkeep { .. }
+            | ServerAction::TakeOver { .. } => unreachable!("no chunk has replicas"),
             ServerAction::Send { to, message } => {
                 let content = match &message {
                     Between::Grant { chunk, .. } => Some((self.present(*chunk).1, None)),
