@@ -1,7 +1,7 @@
 //! How a process joins the chunks of its domain.
 
 use crate::chunk::{Chunk, Elem, kind_of};
-use crate::client::{Client, millis};
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::protocol::{Answer, Counters, Fault, Kind, Overview, Request, Version};
 use crate::topology::Topology;
@@ -115,23 +115,25 @@ impl Dsm {
     ) -> Result<(Chunk<T>, Version)> {
         let asked_kind = kind.name.clone();
         let deadline = self.client.fabric.deadline();
-        let request = Request::Open {
+        let topology = &self.client.topology;
+        let answer = self.client.open(name, |timeout| Request::Open {
             name: name.to_owned(),
-            kind,
+            kind: kind.clone(),
             bytes,
-            protocol: self.client.topology.protocol(name),
-            timeout: millis(deadline),
-        };
-        let home = self.client.topology.home(name);
-        match self.client.ask(home, deadline, "a chunk", &request)? {
+            protocol: topology.protocol(name),
+            replicas: topology.replicas(name),
+            timeout,
+        })?;
+        match answer {
             Answer::Opened {
                 chunk,
                 bytes,
+                origin,
                 protocol,
                 version,
             } => {
-                let chunk = Chunk::open(&self.client, chunk, name, (bytes, protocol));
-                Ok((chunk, version))
+                let of = (bytes, protocol, origin);
+                Ok((Chunk::open(&self.client, chunk, name, of), version))
             }
             Answer::Failed(Fault::NotFound) => Err(Error::NotFound {
                 chunk: name.to_owned(),

@@ -225,6 +225,23 @@ pub enum Error {
         /// The last version that this process knows of; 0 if none.
         last: Version,
     },
+    /// The home of a chunk with replicas was lost before it answered to a commit. Another server
+    /// takes the chunk over.
+    #[error(
+        "the server \"{server}\" of the chunk \"{chunk}\" was lost before it answered to a commit: {}",
+        match is_known {
+            true => "nothing was committed; write it again",
+            false => "whether it was committed is unknown; read the chunk, and look at its version and tag",
+        }
+    )]
+    Interrupted {
+        /// The chunk.
+        chunk: String,
+        /// The name of the server in the topology.
+        server: String,
+        /// Whether it is known that nothing was committed.
+        is_known: bool,
+    },
     /// The event log of this process cannot be written.
     #[error(
         "the event log {} cannot be written: {why}; give another folder with dsm.log_dir, or set dsm.log to off",
@@ -254,6 +271,7 @@ samite_mem::error_codes!(Error, "dsm", {
     Late = 506, NoEvent = 507, Lagged = 508, Length = 509, NoMemory = 510, Nonsense = 511, TooMany = 512,
     Freed = 513, NotAWord = 514, Broken = 515, Missing = 516, OtherCount = 517, Topology = 518,
     Immutable = 519, Lost = 520, LogUnwritable = 521, LogUnreadable = 522, OutOfRange = 523,
+    Interrupted = 524,
 }, inner: Fabric);
 
 /// The result of an operation on chunks.

@@ -198,8 +198,9 @@ impl<T: Elem> WriteGuard<T> {
     /// the chunk.
     ///
     /// # Errors
-    /// [`Error::Fenced`]: this process was taken for dead, and nothing is committed. After an
-    /// error of the fabric it is unknown whether it is.
+    /// [`Error::Fenced`]: this process was taken for dead, and nothing is committed.
+    /// [`Error::Interrupted`]: the home of a chunk with replicas was lost; it says whether that is
+    /// known. After an error of the fabric it is unknown whether it is committed.
     pub fn commit(self, tag: u64) -> Result<Version> {
         self.commit_if(tag, None)
     }
@@ -222,7 +223,8 @@ impl<T: Elem> WriteGuard<T> {
                     guard,
                     ..
                 } = &self.held;
-                chunk.put_far(*server, (key, *guard), &elements)?;
+                let put = chunk.put_far(*server, (key, *guard), &elements);
+                put.map_err(|error| of_commit(chunk, error))?;
                 None
             }
             // The server gets its memory back before it is asked to publish it.
@@ -249,7 +251,8 @@ impl<T: Elem> WriteGuard<T> {
         };
         let deadline = chunk.client.fabric.deadline();
         let answer = chunk.commits(Call::Commit, self.held.guard, tag, || {
-            chunk.ask(self.held.server, deadline, "a commit", &request)
+            let asked = chunk.ask_commit(self.held.server, deadline, "a commit", &request);
+            asked.map_err(|error| of_commit(&chunk, error))
         })?;
         // A commit that was refused does not end the guard, nor does one that has no answer: then
         // it is released.
@@ -261,6 +264,14 @@ impl<T: Elem> WriteGuard<T> {
             Answer::Committed { version, .. } => Ok(version),
             other => Err(chunk.refused(other, "write", deadline)),
         }
+    }
+}
+
+/// Returns what an error of a commit under a guard means: the guard ends with the home.
+fn of_commit<T: Elem>(chunk: &Chunk<T>, error: Error) -> Error {
+    match error {
+        Error::Lost { .. } if chunk.is_replicated() => chunk.interrupted(true),
+        error => error,
     }
 }
 
@@ -314,6 +325,11 @@ impl<T: Elem> Draft<T> {
     /// # Errors
     /// [`Error::Late`](crate::Error::Late): it is dropped.
     pub fn put(mut self, tag: u64) -> Result<Version> {
+        let chunk = &self.chunk;
+        if chunk.is_replicated() && chunk.client.has_lost_home(chunk.id()) {
+            // What was written is still here.
+            return chunk.put(Buffer::as_slice(&self.buffer), tag);
+        }
         let from = match (self.buffer.take(), self.id.take()) {
             // The server gets its memory back before it is asked to publish it.
             (Some(Buffer::Mapped(borrowed)), Some(id)) => {

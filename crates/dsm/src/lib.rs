@@ -24,6 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! Several servers may share the work, and keep replicas of chunks: see [`Topology`].
+//!
 //! # Core objects
 //! * [`Dsm`]: the chunks of a domain. [`Chunk`]: one of them.
 //! * [`ReadGuard`], [`WriteGuard`], [`Draft`], [`Snapshot`]: its content. Where the memory of the
@@ -39,7 +41,8 @@
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
 //! `subscription` · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many
-//! chunks) · `client` (requests) · `published` (versions in shared memory) · `topology` (which servers there are) · `service/` (a server) ·
+//! chunks) · `client` (requests) · `published` (versions in shared memory) · `successor` (chunks
+//! whose home is lost) · `topology` (which servers there are) · `service/` (a server) ·
 //! `protocol/{ids, message, between, directory, cache, subscribers, meetings, server}` · `log/` ·
 //! `history/` (its checker) · `error`
 //!
@@ -68,6 +71,7 @@ mod published;
 pub mod service;
 mod stream;
 mod subscription;
+mod successor;
 mod topology;
 mod vector;
 

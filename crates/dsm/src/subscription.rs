@@ -5,11 +5,12 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
 use crate::protocol::{
-    Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version, most_contents,
+    ChunkId, Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version,
+    most_contents,
 };
 use crate::stream::{EventStream, VersionStream};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -48,7 +49,10 @@ pub enum Carry {
 #[derive(Debug)]
 pub struct Subscription<T: Elem> {
     chunk: Chunk<T>,
-    id: SubscriptionId,
+    /// The id of the chunk, and that of the subscription there: others if the home was lost.
+    at: Mutex<(ChunkId, SubscriptionId)>,
+    /// Which commits are told, and whether with content.
+    wants: (Policy, bool),
     after: Version,
     /// Those that have arrived; the content of a version comes with its event.
     events: VecDeque<(Event, Option<Content>)>,
@@ -67,14 +71,16 @@ impl<T: Elem> Subscription<T> {
         (policy, with_content): (Policy, bool),
         after: Version,
     ) -> Result<Self> {
-        let id = chunk.begin_subscription(policy, with_content, after)?;
-        (chunk.client.log).subscribed((chunk.id(), id), policy, after);
+        let wants = (policy, with_content);
+        let at = chunk.begin_subscription(wants, after)?;
+        (chunk.client.log).subscribed(at, policy, after);
         // The server may not let as many wait.
         let content = with_content.then(|| chunk.len() * size_of::<T>() as u64);
         let policy = policy.within(content);
         Ok(Subscription {
             chunk,
-            id,
+            at: Mutex::new(at),
+            wants,
             after,
             events: VecDeque::new(),
             batch: match policy {
@@ -130,8 +136,16 @@ impl<T: Elem> Subscription<T> {
         event: Event,
         content: Option<Content>,
     ) -> Result<Snapshot<T>> {
-        let found = match content {
-            Some(content) => self.chunk.content(&content)?.map(|content| {
+        let mut told = match content {
+            Some(content) => match self.chunk.content(&content) {
+                // Its memory is lost with its server.
+                Err(Error::Lost { .. }) if self.chunk.is_replicated() => None,
+                content => Some(content?),
+            },
+            None => None,
+        };
+        let found = match told.take() {
+            Some(content) => content.map(|content| {
                 Snapshot(Arc::new(Committed {
                     content,
                     version: event.version,
@@ -173,7 +187,7 @@ impl<T: Elem> Subscription<T> {
             });
         };
         let client = first.chunk.client.clone();
-        let ids: Vec<_> = all.iter().map(|one| one.id).collect();
+        let ids: Vec<_> = all.iter().map(|one| one.id()).collect();
         let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
         let (id, told) = client
             .await_events(&homes, deadline, || client.told(&ids))?
@@ -202,13 +216,9 @@ impl<T: Elem> Subscription<T> {
             let client = &self.chunk.client;
             // Writers may wait for them, also if there is an event already.
             client.send_all_notes();
-            let find = || client.told(&[self.id]);
+            let find = || client.told(&[self.id()]);
             let told = match find() {
-                None => {
-                    self.check_lost()?;
-                    let told = client.await_events(&[self.home()], deadline, find);
-                    told.map_err(|error| self.chunk.at(self.home(), error))?
-                }
+                None => self.await_told(deadline, find)?,
                 told => told,
             };
             let (_, told) = told.ok_or_else(|| self.no_event(deadline))?;
@@ -218,11 +228,40 @@ impl<T: Elem> Subscription<T> {
             .ok_or_else(|| Error::Nonsense("no event".to_owned()))
     }
 
+    /// Waits for what is told, also by another home if this one is lost.
+    fn await_told(
+        &self,
+        deadline: Duration,
+        find: impl Fn() -> Option<(SubscriptionId, Told)>,
+    ) -> Result<Option<(SubscriptionId, Told)>> {
+        let client = &self.chunk.client;
+        let begin = client.fabric.now();
+        loop {
+            self.check_lost()?;
+            let home = self.home();
+            let left = deadline.saturating_sub(client.fabric.now().saturating_sub(begin));
+            match client.await_events(&[home], left, &find) {
+                Err(Error::Fabric(samite_fabric::Error::PeerLost { .. }))
+                    if self.chunk.is_replicated() => {}
+                told => return told.map_err(|error| self.lost_or(error)),
+            }
+        }
+    }
+
+    fn lost_or(&self, error: Error) -> Error {
+        match error {
+            Error::Fabric(samite_fabric::Error::PeerLost { .. }) => {
+                self.chunk.lost(self.home(), self.after)
+            }
+            error => error,
+        }
+    }
+
     /// Returns the next event that has arrived. `began`: when the wait for it began, for the log.
     pub(crate) fn pop_known(&mut self, began: u64) -> Option<(Event, Option<Content>)> {
         let (event, content) = self.events.pop_front()?;
         self.after = event.version;
-        (self.chunk.client.log).event(began, (self.chunk.id(), self.id), &event);
+        (self.chunk.client.log).event(began, self.at(), &event);
         Some((event, content))
     }
 
@@ -234,18 +273,25 @@ impl<T: Elem> Subscription<T> {
                 return Poll::Ready(Ok(next));
             }
             self.check_freed()?;
-            match self.chunk.client.poll_told((self.id, self.home()), waker) {
+            match self.chunk.client.poll_told((self.id(), self.home()), waker) {
                 Some(told) => self.add(told)?,
                 None => {
+                    let before = self.at();
                     self.check_lost()?;
-                    return Poll::Pending;
+                    if self.at() == before {
+                        return Poll::Pending;
+                    }
                 }
             }
         }
     }
 
     pub(crate) fn id(&self) -> SubscriptionId {
-        self.id
+        self.at().1
+    }
+
+    fn at(&self) -> (ChunkId, SubscriptionId) {
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn client(&self) -> &Arc<Client> {
@@ -254,11 +300,21 @@ impl<T: Elem> Subscription<T> {
 
     /// Returns the server that tells of the commits.
     pub(crate) fn home(&self) -> ServerId {
-        self.chunk.id().home()
+        self.at().0.home()
     }
 
+    /// Begins anew at another home, after the last event that was taken, if this one is lost. There
+    /// must be no event that has arrived.
     pub(crate) fn check_lost(&self) -> Result<()> {
-        match self.chunk.client.has_lost_home(self.chunk.id()) {
+        let (chunk, id) = self.at();
+        match self.chunk.client.has_lost_home(chunk) {
+            true if self.chunk.is_replicated() => {
+                let at = self.chunk.begin_subscription(self.wants, self.after)?;
+                self.chunk.client.end_subscription(chunk, id);
+                (self.chunk.client.log).subscribed(at, self.wants.0, self.after);
+                *self.at.lock().unwrap_or_else(PoisonError::into_inner) = at;
+                Ok(())
+            }
             true => Err(self.chunk.lost(self.home(), self.after)),
             false => Ok(()),
         }
@@ -279,7 +335,7 @@ impl<T: Elem> Subscription<T> {
         // A caller that only looks does not wait for that.
         let found = match after < WORTH_ASKING {
             true => None,
-            false => client.overview(Some(self.chunk.id()), ASKED).ok(),
+            false => client.overview(Some(self.at().0), ASKED).ok(),
         };
         let found = found.and_then(|mut found| found.chunks.pop());
         let (mut holders, mut last) = (Vec::new(), None);
@@ -321,7 +377,7 @@ impl<T: Elem> Subscription<T> {
         if missed == 0 {
             return Ok(());
         }
-        (self.chunk.client.log).missed((self.chunk.id(), self.id), missed);
+        (self.chunk.client.log).missed(self.at(), missed);
         self.after.0 = self.after.0.saturating_add(missed);
         Err(self.lagged(missed))
     }
@@ -340,15 +396,16 @@ impl<T: Elem> Subscription<T> {
             return;
         }
         self.taken = 0;
+        let (chunk, id) = self.at();
         let took = Request::Took {
-            chunk: self.chunk.id(),
-            id: self.id,
+            chunk,
+            id,
             version: self.after,
         };
         let client = &self.chunk.client;
         if !self.is_awaited {
-            client.tell_later(self.chunk.id().home(), took);
-        } else if let Err(error) = client.tell(self.chunk.id().home(), took) {
+            client.tell_later(chunk.home(), took);
+        } else if let Err(error) = client.tell(chunk.home(), took) {
             tracing::debug!(chunk = self.chunk.name(), %error, "an event is acknowledged later");
         }
     }
@@ -364,6 +421,7 @@ impl<T: Elem> Iterator for Subscription<T> {
 
 impl<T: Elem> Drop for Subscription<T> {
     fn drop(&mut self) {
-        self.chunk.client.end_subscription(self.chunk.id(), self.id);
+        let (chunk, id) = self.at();
+        self.chunk.client.end_subscription(chunk, id);
     }
 }

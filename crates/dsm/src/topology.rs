@@ -25,7 +25,11 @@
 //! name = "field.*"             # the first entry that fits; `*` at the end is any text
 //! protocol = "update"          # home-mesi, update, immutable, home-only
 //! home = "left"                # default: by rendezvous hash of the name
+//! replicas = 2                 # servers that have each version, home included; default: 1
 //! ```
+//! The *backups* of a chunk with replicas are the next servers after its home in the rendezvous
+//! order of its name. When the home is lost, the first of them takes the chunk over.
+//!
 //! A client without a server of its own asks the home of each chunk. Without a file, the agent is
 //! the only server.
 //!
@@ -33,8 +37,9 @@
 //! rates* (1998).
 
 use crate::error::{Error, Result};
-use crate::protocol::{Protocol, ServerId};
+use crate::protocol::{Protocol, Replicas, ServerId};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -91,6 +96,12 @@ struct Rule {
     #[serde(default)]
     protocol: Protocol,
     home: Option<String>,
+    #[serde(default = "one")]
+    replicas: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 /// Which process a server is.
@@ -155,6 +166,14 @@ impl Topology {
             self.named(name)
                 .ok_or_else(|| wrong(format!("there is no server \"{name}\"")))?;
         }
+        let fits = |rule: &&Rule| (1..=count).contains(&usize::from(rule.replicas));
+        if let Some(rule) = self.chunks.iter().find(|rule| !fits(rule)) {
+            let (name, replicas) = (&rule.name, rule.replicas);
+            return Err(wrong(format!(
+                "the chunks \"{name}\" have {replicas} replicas, and there are {count} servers: use \
+                 1 to {count}"
+            )));
+        }
         Ok(())
     }
 
@@ -193,11 +212,27 @@ impl Topology {
         if let Some(home) = rule.and_then(|home| self.named(home)) {
             return home;
         }
-        let weight = |server: &ServerId| {
-            let seed = xxh3_64(self.name(*server).as_bytes());
-            xxh3_64_with_seed(chunk.as_bytes(), seed)
-        };
+        let weight = |server: &ServerId| self.weight(chunk, *server);
         self.servers().max_by_key(weight).unwrap_or_default()
+    }
+
+    fn weight(&self, chunk: &str, server: ServerId) -> u64 {
+        let seed = xxh3_64(self.name(server).as_bytes());
+        xxh3_64_with_seed(chunk.as_bytes(), seed)
+    }
+
+    /// Returns how many servers have each version of the chunk of that name, and in which order
+    /// they take their turns; `None`: only its home has them.
+    pub(crate) fn replicas(&self, chunk: &str) -> Option<Replicas> {
+        let count = self.rule(chunk).map_or(1, |rule| rule.replicas);
+        if count < 2 {
+            return None;
+        }
+        let home = self.home(chunk);
+        let mut order: Vec<ServerId> = self.servers().collect();
+        // The home may be one that a rule names.
+        order.sort_by_key(|server| (*server != home, Reverse(self.weight(chunk, *server))));
+        Some(Replicas { count, order })
     }
 
     /// Returns how the chunk of that name is kept coherent.
@@ -292,6 +327,9 @@ mod tests {
         [[chunk]]
         name = "field"
         protocol = "immutable"
+        [[chunk]]
+        name = "state*"
+        replicas = 2
     "#;
 
     #[test]
@@ -313,6 +351,12 @@ mod tests {
         assert_eq!(topology.protocol("field.1"), Protocol::Update);
         assert_eq!(topology.protocol("field"), Protocol::Immutable);
         assert_eq!(topology.protocol("other"), Protocol::HomeMesi);
+        assert_eq!(topology.replicas("field"), None);
+        for name in ["state 1", "state 2", "state 3"] {
+            let replicas = topology.replicas(name).expect("it has two");
+            assert_eq!((replicas.count, replicas.order.len()), (2, 2));
+            assert_eq!(replicas.order[0], topology.home(name));
+        }
         let again = Topology::parse(TWO).unwrap();
         assert_eq!(topology.digest(), again.digest());
         assert_ne!(topology.digest(), Topology::default().digest());
@@ -365,5 +409,11 @@ mod tests {
             &format!("{TWO}\n[[chunk]]\nname = \"x\"\nprotocol = \"mesi\""),
             "mesi",
         );
+        for replicas in [0, 3] {
+            says(
+                &format!("{TWO}\n[[chunk]]\nname = \"x*\"\nreplicas = {replicas}"),
+                "\"x*\" have",
+            );
+        }
     }
 }

@@ -139,6 +139,22 @@ pub struct Directory {
 }
 
 impl Directory {
+    /// Returns the entry of a chunk that was taken over from a home that is lost, as if that one
+    /// had a copy: its clients may read the version until its lease is over.
+    pub fn taken_over((version, tag): (Version, u64), from: Process) -> Directory {
+        Directory {
+            version,
+            tag,
+            state: State::Shared([from].into()),
+            ..Directory::default()
+        }
+    }
+
+    /// Returns true if a commit of a server with that epoch is not fenced.
+    pub fn accepts(&self, from: Process, epoch: u64) -> bool {
+        self.owner() == Some(from) && epoch == self.epoch
+    }
+
     /// Returns the last committed version, and its tag.
     pub fn version(&self) -> (Version, u64) {
         (self.version, self.tag)
@@ -203,7 +219,7 @@ impl Directory {
         tag: u64,
         writer: Process,
     ) -> DirectoryAction {
-        if self.owner() != Some(from) || epoch != self.epoch {
+        if !self.accepts(from, epoch) {
             return DirectoryAction::Fenced { to: from };
         }
         self.version = self.version.next();

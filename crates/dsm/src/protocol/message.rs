@@ -48,6 +48,15 @@ pub enum Request {
         bytes: Option<u64>,
         /// How it is kept coherent, if it is created.
         protocol: Protocol,
+        /// The servers that have each version; `None`: its home.
+        replicas: Option<Replicas>,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// Where is a chunk now whose home is lost? Answer: [`Answer::Moved`].
+    Successor {
+        /// The chunk, by an id that it had.
+        chunk: ChunkId,
         /// How long to wait.
         timeout: u64,
     },
@@ -229,6 +238,16 @@ pub enum Request {
     Between(Between),
 }
 
+/// The servers that have each version of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Replicas {
+    /// Their number, that of the home included: at least 2.
+    pub count: u16,
+    /// All servers, in the order in which they take their turns. The home is the first one, unless
+    /// it is lost.
+    pub order: Vec<ServerId>,
+}
+
 /// How a chunk is kept coherent between servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -262,10 +281,17 @@ pub enum Answer {
         chunk: ChunkId,
         /// Its length in bytes.
         bytes: u64,
+        /// The id that it had at its first home: the same for all processes, at all times.
+        origin: ChunkId,
         /// Its last committed version.
         version: Version,
         /// How it is kept coherent.
         protocol: Protocol,
+    },
+    /// The home of the chunk is lost, and another server has taken it over.
+    Moved {
+        /// Its id from now on.
+        chunk: ChunkId,
     },
     /// Where the server says whether clients may take read guards themselves, and of which version;
     /// `None` if they may not.
@@ -557,6 +583,11 @@ pub enum Fault {
     Lost {
         /// The version; 0 if none is known.
         last: Version,
+    },
+    /// Another server is, or may become, the home of the chunk: ask there.
+    Elsewhere {
+        /// The server.
+        server: ServerId,
     },
     /// There is no such chunk, or data of another length than the chunk.
     Malformed,

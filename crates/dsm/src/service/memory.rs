@@ -31,6 +31,10 @@ enum Stored {
 pub(super) struct Memory {
     fabric: Fabric,
     contents: HashMap<ChunkId, Arc<Stored>>,
+    /// The versions that are on their way to backups.
+    held: HashMap<ChunkId, Stored>,
+    /// The last versions of chunks of other homes, for the time when these are lost.
+    replicas: HashMap<ChunkId, Stored>,
     /// The contents that subscribers were told of and have not taken, the oldest first.
     told: BTreeMap<Subscriber, VecDeque<(Version, Arc<Stored>)>>,
     /// Segments that writers have.
@@ -52,6 +56,8 @@ impl Memory {
         Memory {
             fabric: fabric.clone(),
             contents: HashMap::new(),
+            held: HashMap::new(),
+            replicas: HashMap::new(),
             told: BTreeMap::new(),
             lent: BTreeMap::new(),
             free: VecDeque::new(),
@@ -71,6 +77,9 @@ impl Memory {
         if let Some(stored) = self.contents.remove(&chunk) {
             self.let_go(stored);
         }
+        if let Some(held) = self.held.remove(&chunk) {
+            self.drop_arrived(Arrived(held));
+        }
     }
 
     /// Returns the content of a chunk, or where it is.
@@ -88,6 +97,55 @@ impl Memory {
             (None, Some((_, segment))) => Content::Segment(segment.key()),
             (None, None) => Content::Zeros,
         }
+    }
+
+    /// Takes the next version of a chunk from where it was written: it is sent to backups before it
+    /// is the content.
+    pub(super) fn hold(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<Arrived>) {
+        let next = self.take_written(guard, sent);
+        self.hold_arrived(chunk, next);
+    }
+
+    /// As [`Memory::hold`], for what has arrived from another server.
+    pub(super) fn hold_arrived(&mut self, chunk: ChunkId, Arrived(stored): Arrived) {
+        if let Some(other) = self.held.insert(chunk, stored) {
+            self.drop_arrived(Arrived(other));
+        }
+    }
+
+    /// Returns the version that is held, or else the content.
+    pub(super) fn next_content(&self, chunk: ChunkId) -> Content {
+        let held = self.held.get(&chunk);
+        held.map_or_else(|| self.content(chunk), Stored::content)
+    }
+
+    /// Makes the version that is held the content. Returns false if there is none.
+    pub(super) fn adopt_held(&mut self, chunk: ChunkId) -> bool {
+        let held = self.held.remove(&chunk);
+        held.is_some_and(|stored| {
+            self.adopt_from(chunk, Arrived(stored));
+            true
+        })
+    }
+
+    /// Keeps a version of a chunk of another home, in place of an older one.
+    pub(super) fn keep(&mut self, chunk: ChunkId, Arrived(stored): Arrived) {
+        if let Some(old) = self.replicas.insert(chunk, stored) {
+            self.drop_arrived(Arrived(old));
+        }
+    }
+
+    /// A version of a chunk of another home is not needed any more.
+    pub(super) fn unkeep(&mut self, chunk: ChunkId) {
+        if let Some(old) = self.replicas.remove(&chunk) {
+            self.drop_arrived(Arrived(old));
+        }
+    }
+
+    /// Makes what was kept of a chunk of another home the content of a chunk of this one.
+    pub(super) fn take_over(&mut self, of: ChunkId, chunk: ChunkId) {
+        let stored = self.replicas.remove(&of).unwrap_or(Stored::Zeros);
+        self.contents.insert(chunk, Arc::new(stored));
     }
 
     /// Makes what has arrived from another server the content of a chunk.
@@ -259,17 +317,20 @@ impl Memory {
 
     /// Makes what was sent, or written in place under a guard, the content of a chunk.
     pub(super) fn adopt(&mut self, chunk: ChunkId, guard: GuardId, sent: Option<Arrived>) {
+        let new = self.take_written(guard, sent);
+        self.adopt_from(chunk, new);
+    }
+
+    /// Returns what was sent, or written in place under a guard.
+    fn take_written(&mut self, guard: GuardId, sent: Option<Arrived>) -> Arrived {
         let lent = self.lent.remove(&guard).map(|(_, lent)| lent);
-        let new = match (sent, lent) {
-            (Some(Arrived(stored)), lent) => {
+        match (sent, lent) {
+            (Some(sent), lent) => {
                 lent.into_iter().for_each(|lent| self.set_free(lent));
-                stored
+                sent
             }
-            (None, Some(segment)) => Stored::Segment(segment),
-            (None, None) => Stored::Zeros,
-        };
-        if let Some(old) = self.contents.insert(chunk, Arc::new(new)) {
-            self.let_go(old);
+            (None, Some(segment)) => Arrived(Stored::Segment(segment)),
+            (None, None) => Arrived(Stored::Zeros),
         }
     }
 

@@ -281,7 +281,13 @@ impl ChunkService {
                     false => None,
                 };
                 let home = self.server.home_of(chunk).filter(|_| word.is_some());
-                let lease = home.map(|home| self.others.lease(&self.fabric, home));
+                let lease = match home {
+                    // Its backups may take it over when it is lost.
+                    None if self.server.is_replicated(chunk) => {
+                        Some(self.others.own_lease(&self.fabric))
+                    }
+                    home => home.map(|home| self.others.lease(&self.fabric, home)),
+                };
                 // Without a place for the lease, clients ask for each guard.
                 let word = word.filter(|_| lease != Some(None));
                 let lease = lease.flatten();
@@ -457,6 +463,12 @@ impl ChunkService {
             }
             ServerAction::DropFrom { from, chunk } => self.take_from(from, chunk, false),
             ServerAction::DropCopy { chunk } => self.drop_copy(chunk),
+            ServerAction::Hold { chunk, written } => self.hold(chunk, written),
+            ServerAction::Keep { from, chunk } => self.keep_from(from, chunk),
+            ServerAction::Unkeep { chunk } => self.memory.unkeep(chunk),
+            ServerAction::TakeOver {
+                of, chunk, lost, ..
+            } => self.take_over((of, lost), chunk),
             ServerAction::Tell { chunk, telling } => self.tell(chunk, telling),
             ServerAction::Took { who, version } => self.memory.took(who, version),
             ServerAction::Free { chunk, subscribers } => self.free(chunk, subscribers),
@@ -547,6 +559,9 @@ impl ChunkService {
             }
             ServerAction::Adopt { chunk, guard, sent } => {
                 self.counters.commits += 1;
+                if self.memory.adopt_held(chunk) {
+                    return None;
+                }
                 let sent = match self.others.forwarded.remove(&guard) {
                     None => sent.and_then(|asker| self.arrived.remove(&asker)),
                     forwarded => forwarded,

@@ -6,7 +6,8 @@
 //!
 //! Copies of the chunks of a home are valid for a [`LEASE`] after a message that the home has
 //! answered was sent. The home takes a chunk back from a server that it has not heard of for
-//! longer.
+//! longer. What clients read without messages at the home of a chunk with replicas is valid for as
+//! long after the home has last said so: the backup that takes the chunk over waits for that.
 
 use super::copying::{Coming, Source};
 use super::memory::{Arrived, Memory};
@@ -14,7 +15,7 @@ use super::words::{LINE, WORDS};
 use super::{ChunkService, Request, To, encode};
 use crate::protocol::{
     Between, ChunkId, Content, GuardId, INLINE, Message, Process, ServerEvent, ServerId, Ticket,
-    Version,
+    Version, Written,
 };
 use samite_fabric::rpc::ServiceId;
 use samite_fabric::{Fabric, Remote, Result, Segment, SegmentKey};
@@ -49,7 +50,9 @@ pub(super) struct Others {
     /// Until when copies of chunks of a home are valid.
     valid: BTreeMap<Process, Duration>,
     renewed: Duration,
-    /// Where clients read that.
+    /// Whether clients read chunks of this home that have replicas.
+    is_read: bool,
+    /// Where clients read until when copies, or those chunks, are valid.
     shown: Option<Segment>,
     places: BTreeMap<Process, u64>,
     fetching: BTreeMap<(ChunkId, Process), Fetching>,
@@ -95,6 +98,7 @@ impl Others {
             heard: BTreeMap::new(),
             valid: BTreeMap::new(),
             renewed: Duration::ZERO,
+            is_read: false,
             shown: None,
             places: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -120,7 +124,7 @@ impl Others {
 
     /// Returns when there is something to do, at the latest.
     pub(super) fn next(&self, now: impl FnOnce() -> Duration) -> Duration {
-        if self.fetching.is_empty() && self.valid.is_empty() {
+        if self.fetching.is_empty() && self.has_no_lease() {
             return Duration::MAX;
         }
         let now = now();
@@ -154,8 +158,17 @@ impl Others {
             .retain(|process, heard| is_server(*process) || may_last(*heard));
     }
 
+    fn has_no_lease(&self) -> bool {
+        self.valid.is_empty() && !self.is_read
+    }
+
     fn set_valid(&mut self, fabric: &Fabric, home: Process, until: Duration) {
         self.valid.insert(home, until);
+        self.show(fabric, home, until);
+    }
+
+    /// Shows clients until when copies of chunks of a home are valid.
+    fn show(&self, fabric: &Fabric, home: Process, until: Duration) {
         let place = self.places.get(&home).copied();
         if let (Some(place), Some(shown)) = (place, &self.shown) {
             let left = until.saturating_sub(fabric.now());
@@ -169,6 +182,28 @@ impl Others {
     /// Returns where clients read until when copies of chunks of a home are valid; `None` if there
     /// is no memory.
     pub(super) fn lease(&mut self, fabric: &Fabric, home: Process) -> Option<(SegmentKey, u64)> {
+        let place = self.place(fabric, home)?;
+        if let Some(until) = self.valid.get(&home).copied() {
+            self.set_valid(fabric, home, until);
+        }
+        Some(place)
+    }
+
+    /// As [`Others::lease`], for chunks of this home that have replicas.
+    pub(super) fn own_lease(&mut self, fabric: &Fabric) -> Option<(SegmentKey, u64)> {
+        let place = self.place(fabric, own(fabric))?;
+        self.is_read = true;
+        self.show_own(fabric);
+        Some(place)
+    }
+
+    fn show_own(&self, fabric: &Fabric) {
+        if self.is_read {
+            self.show(fabric, own(fabric), fabric.now() + LEASE);
+        }
+    }
+
+    fn place(&mut self, fabric: &Fabric, home: Process) -> Option<(SegmentKey, u64)> {
         if self.shown.is_none() {
             self.shown = fabric.allocate(WORDS * LINE).ok();
         }
@@ -181,10 +216,15 @@ impl Others {
                 *self.places.entry(home).or_insert(place)
             }
         };
-        if let Some(until) = self.valid.get(&home).copied() {
-            self.set_valid(fabric, home, until);
-        }
         Some((key, place * LINE))
+    }
+}
+
+/// Returns this process.
+fn own(fabric: &Fabric) -> Process {
+    Process {
+        peer: fabric.me(),
+        incarnation: fabric.incarnation(),
     }
 }
 
@@ -218,17 +258,17 @@ impl ChunkService {
     }
 
     /// Handles what another server says.
-    pub(super) fn hear_server(&mut self, from: Process, message: Between) {
+    pub(super) fn hear_server(&mut self, from: Process, mut message: Between) {
         if !self.server.is_server(from) {
             tracing::debug!(%from, "a message between servers, of a process that is none");
             return;
         }
         let now = self.fabric.now();
         self.others.heard.insert(from, now);
-        match message {
-            Between::Renew { at } => return self.say(from, Between::Renewed { at }),
+        match &mut message {
+            Between::Renew { at } => return self.say(from, Between::Renewed { at: *at }),
             Between::Renewed { at } => {
-                let until = Duration::from_millis(at).saturating_add(LEASE);
+                let until = Duration::from_millis(*at).saturating_add(LEASE);
                 // A lease that was over began anew, if at all, with another request.
                 if let Some(valid) = self.others.valid.get(&from)
                     && *valid < until
@@ -238,6 +278,10 @@ impl ChunkService {
                 }
                 return;
             }
+            Between::Replicate {
+                description: Some(of),
+                ..
+            } => of.backups.retain(|backup| self.is_there(*backup)),
             _ => {}
         }
         let chunk = message.chunk();
@@ -246,6 +290,18 @@ impl ChunkService {
             Some(fetching) => fetching.then.push_back((from, message)),
             None => self.receive_from(from, message),
         }
+    }
+
+    /// Returns true if a server that another one has named lives. It may have introduced itself to
+    /// that one first.
+    fn is_there(&mut self, (server, process): (ServerId, Process)) -> bool {
+        let lost = self.fabric.lost_life(process.peer, process.incarnation);
+        let is_known = self.server.is_server(process) || process == own(&self.fabric);
+        if is_known || lost.is_some() {
+            return is_known;
+        }
+        let topology = self.others.topology.unwrap_or_default();
+        self.meets(process, server, topology)
     }
 
     /// Handles a message after what was said about the same chunk before.
@@ -265,6 +321,7 @@ impl ChunkService {
                 (has != Some(*version)).then_some(*bytes)
             }
             Between::Commit { chunk, .. } => self.server.bytes(*chunk),
+            Between::Replicate { bytes, .. } => Some(*bytes),
             Between::Recall { .. } => {
                 self.counters.recalled += 1;
                 None
@@ -274,7 +331,7 @@ impl ChunkService {
         let (Some(bytes), Some(content)) = (expected, message.content()) else {
             return self.on_event(ServerEvent::Between { from, message });
         };
-        let is_kept = matches!(message, Between::Commit { .. });
+        let is_kept = matches!(message, Between::Commit { .. } | Between::Replicate { .. });
         match self.fetch(from, bytes, content.clone(), is_kept) {
             Ok(Fetched::Here(arrived)) => self.arrived_from(from, message, arrived),
             Ok(Fetched::OnWay(content)) => {
@@ -371,7 +428,7 @@ impl ChunkService {
                 }
                 self.evict();
             }
-            Between::Commit { chunk, .. } => {
+            Between::Commit { chunk, .. } | Between::Replicate { chunk, .. } => {
                 if let Some(other) = self.others.arrived.insert((from, chunk), arrived) {
                     self.memory.drop_arrived(other);
                 }
@@ -383,10 +440,17 @@ impl ChunkService {
 
     /// The content of a message cannot be had.
     fn not_fetched(&mut self, from: Process, message: &Between, why: String) {
+        if self.fabric.lost_life(from.peer, from.incarnation).is_some() {
+            return; // Those that wait for it hear of the loss.
+        }
         tracing::warn!(%from, %why, "the content of a chunk does not arrive");
         match *message {
             Between::Grant { chunk, .. } => self.on_event(ServerEvent::Unfetched { chunk, why }),
             Between::Commit { chunk, .. } => self.say(from, Between::NoMemory { chunk, why }),
+            Between::Replicate { .. } => {
+                let message = message.clone();
+                self.on_event(ServerEvent::Unkept { from, message });
+            }
             _ => {}
         }
     }
@@ -439,6 +503,9 @@ impl ChunkService {
     pub(super) fn say(&mut self, to: Process, mut message: Between) {
         match &mut message {
             Between::Grant { chunk, content, .. } => *content = self.memory.content(*chunk),
+            Between::Replicate { chunk, content, .. } => {
+                *content = self.memory.next_content(*chunk);
+            }
             Between::Ask { .. } if !self.others.valid.contains_key(&to) => {
                 let until = self.fabric.now() + LEASE;
                 self.others.set_valid(&self.fabric, to, until);
@@ -480,8 +547,42 @@ impl ChunkService {
         );
     }
 
+    /// What is committed next is sent to backups before.
+    pub(super) fn hold(&mut self, chunk: ChunkId, written: Written) {
+        match written {
+            Written::Guard { guard, sent } => {
+                let sent = sent.and_then(|asker| self.arrived.remove(&asker));
+                self.memory.hold(chunk, guard, sent);
+            }
+            Written::Server(from) => match self.others.arrived.remove(&(from, chunk)) {
+                Some(arrived) => self.memory.hold_arrived(chunk, arrived),
+                None => tracing::error!(%from, "a commit without its content"),
+            },
+        }
+    }
+
+    /// What another server has sent is the replica of its chunk.
+    pub(super) fn keep_from(&mut self, from: Process, chunk: ChunkId) {
+        match self.others.arrived.remove(&(from, chunk)) {
+            Some(arrived) => self.memory.keep(chunk, arrived),
+            None => tracing::error!(%from, "a replica without its content"),
+        }
+    }
+
+    /// A chunk of a home that is lost is a chunk of this server. Clients of that home may read it
+    /// until its lease is over, which it may have shown them just before.
+    pub(super) fn take_over(&mut self, (of, lost): (ChunkId, Process), chunk: ChunkId) {
+        tracing::warn!(home = %lost, "a chunk of a server that is lost is taken over");
+        self.memory.take_over(of, chunk);
+        let now = self.fabric.now();
+        self.others.heard.insert(lost, now);
+    }
+
     /// A commit of another server is the content, or is refused.
     pub(super) fn take_from(&mut self, from: Process, chunk: ChunkId, is_adopted: bool) {
+        if is_adopted && self.memory.adopt_held(chunk) {
+            return;
+        }
         match (self.others.arrived.remove(&(from, chunk)), is_adopted) {
             (Some(arrived), true) => self.memory.adopt_from(chunk, arrived),
             (Some(arrived), false) => self.memory.drop_arrived(arrived),
@@ -520,7 +621,7 @@ impl ChunkService {
     /// Ends copies that may not be valid any more, before anything else is handled; and renews
     /// leases.
     pub(super) fn keep_leases(&mut self) {
-        if self.others.valid.is_empty() {
+        if self.others.has_no_lease() {
             return; // Before it looks at the clock: this is part of each request.
         }
         let now = self.fabric.now();
@@ -534,6 +635,7 @@ impl ChunkService {
             return;
         }
         self.others.renewed = now;
+        self.others.show_own(&self.fabric);
         let homes = self.server.homes();
         self.others.valid.retain(|home, _| homes.contains(home));
         for home in self.others.valid.keys().copied().collect::<Vec<_>>() {

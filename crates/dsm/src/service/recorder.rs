@@ -112,6 +112,26 @@ impl Recorder {
                 log.put_name(chunk.0, opening);
                 log.put(|| of(Kind::Created, *chunk).worth(*bytes));
             }
+            ServerAction::TakeOver {
+                chunk,
+                name,
+                version,
+                bytes,
+                ..
+            } => {
+                let of_chunk = Active {
+                    name: name.clone(),
+                    version: *version,
+                    ..Active::default()
+                };
+                active.insert(*chunk, of_chunk);
+                log.put_name(chunk.0, name);
+                log.put(|| of(Kind::Created, *chunk).worth(*bytes));
+                // The version that it begins with is as good as a commit.
+                if *version > Version::default() {
+                    log.put(|| adopted(server, (*chunk, GuardId(0)), *version));
+                }
+            }
             ServerAction::Free { chunk, .. } => {
                 active.remove(chunk);
                 log.put(|| of(Kind::Removed, *chunk));

@@ -291,7 +291,8 @@ mod tests {
         };
         for _ in 0..20 {
             let segment = fabric.allocate(LINE).expect("there is memory");
-            let place = words.enroll(me, chunk, (segment.key(), 0));
+            let zeros = || Content::Zeros;
+            let place = words.enroll(me, (chunk, 100), (segment.key(), 0), zeros);
             assert!(place.is_some());
             // ORDERING: one thread.
             segment.bytes().u64(0).store(1, Ordering::SeqCst);

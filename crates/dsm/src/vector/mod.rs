@@ -264,7 +264,7 @@ impl<T: Elem> ChunkedVec<T> {
 
     /// Returns what the names of its chunks begin with.
     fn prefix(&self) -> String {
-        format!("{}/{}/", self.name(), self.header.id().0)
+        format!("{}/{}/", self.name(), self.header.origin().0)
     }
 
     /// Waits until nobody writes the chunks of a range, and returns guards of all of them. They are
@@ -318,7 +318,7 @@ impl<T: Elem> ChunkedVec<T> {
         let chunks = pieces.map(|piece| Ok((self.chunk(piece.chunk)?, piece)));
         let mut chunks: Vec<(Chunk<T>, Piece)> = chunks.collect::<Result<_>>()?;
         // The order of `Chunk::acquire_all`.
-        chunks.sort_by_key(|(chunk, _)| chunk.id());
+        chunks.sort_by_key(|(chunk, _)| chunk.origin());
         let guards = chunks.into_iter().map(|(chunk, piece)| {
             let guard = guard_of(&chunk, &piece)?;
             Ok((piece, guard))

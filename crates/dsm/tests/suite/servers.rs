@@ -62,6 +62,14 @@ const CLIENTS: &str = r#"
     name = "apart*"
     protocol = "home-only"
     home = "right"
+    [[chunk]]
+    name = "pair*"
+    home = "right"
+    replicas = 2
+    [[chunk]]
+    name = "triple*"
+    home = "right"
+    replicas = 3
 "#;
 
 const HOMES: [&str; 3] = ["gateway", "left", "right"];
@@ -102,7 +110,7 @@ fn meet(dsm: &Dsm) -> Outcome {
 }
 
 /// The number of a version that a client writes.
-fn of(version: Version, rank: u32) -> u64 {
+pub(crate) fn of(version: Version, rank: u32) -> u64 {
     version.0 << 8 | u64::from(rank)
 }
 
@@ -114,7 +122,7 @@ fn put(chunk: &Chunk<u8>, number: u64) -> Outcome {
 }
 
 /// Writes the next version after checking the present one.
-fn write_next(chunk: &Chunk<u8>, rank: u32) -> Outcome<Version> {
+pub(crate) fn write_next(chunk: &Chunk<u8>, rank: u32) -> Outcome<Version> {
     let mut guard = chunk.update()?;
     let next = guard.version().next();
     let tag = tag(of(next, rank));

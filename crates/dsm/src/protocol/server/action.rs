@@ -57,6 +57,14 @@ pub enum ServerEvent {
         /// What the memory or the fabric said.
         why: String,
     },
+    /// The content of a version of another home, which this message brings, could not be fetched,
+    /// or there is no memory for it.
+    Unkept {
+        /// The home.
+        from: Process,
+        /// What it said.
+        message: Between,
+    },
     /// The copies of chunks of that home may not be valid any more: it has not answered for longer
     /// than a lease.
     Void(Process),
@@ -68,10 +76,25 @@ pub enum ServerEvent {
     Tick,
 }
 
+/// Where the content of a commit is, at the home.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Written {
+    /// Under a guard.
+    Guard {
+        /// The guard.
+        guard: GuardId,
+        /// The request that brought the content; `None` if it was written in place.
+        sent: Option<(Process, Ticket)>,
+    },
+    /// It came from another server.
+    Server(Process),
+}
+
 /// What a server has to do, in this order.
 #[derive(Debug, PartialEq)]
 pub enum ServerAction {
-    /// Send a message to another server; the content of the present version is added to a grant.
+    /// Send a message to another server; the content of the present version is added to a grant,
+    /// and that of the version that is held, or else the present one, to a replicate.
     Send {
         /// The server.
         to: Process,
@@ -113,6 +136,40 @@ pub enum ServerAction {
     DropCopy {
         /// The chunk.
         chunk: ChunkId,
+    },
+    /// What is committed next is taken from where it was written, and sent to backups.
+    Hold {
+        /// The chunk.
+        chunk: ChunkId,
+        /// Where it was written.
+        written: Written,
+    },
+    /// What another server has sent is the replica of its chunk now.
+    Keep {
+        /// The server.
+        from: Process,
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// A replica is not needed any more.
+    Unkeep {
+        /// The chunk.
+        chunk: ChunkId,
+    },
+    /// The home of a chunk is lost: its replica is the content of a chunk of this server.
+    TakeOver {
+        /// The id that it had.
+        of: ChunkId,
+        /// Its id from now on.
+        chunk: ChunkId,
+        /// Its name.
+        name: String,
+        /// The version.
+        version: Version,
+        /// Its length in bytes.
+        bytes: u64,
+        /// The home that is lost.
+        lost: Process,
     },
     /// Answer a request.
     Answer {

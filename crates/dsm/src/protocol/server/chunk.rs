@@ -1,5 +1,6 @@
 //! A chunk at a server: at its home, or cached there.
 
+use super::replicas::Replication;
 use crate::protocol::message::{Event, Kind, Protocol};
 use crate::protocol::{
     Access, Cache, Directory, DirectoryEvent, Mode, Process, Subscribers, Ticket, Version,
@@ -58,6 +59,8 @@ pub(super) struct Home {
     /// The server that committed last, and how often it was another one.
     last: Option<Process>,
     bounces: u32,
+    /// If other servers have each version, too.
+    pub(super) replication: Option<Box<Replication>>,
 }
 
 impl Chunk {
@@ -78,6 +81,7 @@ impl Chunk {
             followers: BTreeSet::new(),
             last: None,
             bounces: 0,
+            replication: None,
         };
         Chunk {
             bytes,
@@ -112,12 +116,15 @@ impl Chunk {
 
     /// Returns the servers that those who wait here wait for, as holders of guards.
     pub(super) fn servers_waited_for(&self) -> impl Iterator<Item = (Process, Mode)> {
-        let (recalled, home) = match &self.side {
-            Side::Home(home) => (Some(home.directory.waits_for()), None),
+        let (of_home, home) = match &self.side {
+            Side::Home(home) => (Some(home), None),
             Side::Copy { home } => (None, self.cache.asks().then_some(*home)),
         };
-        let recalled = recalled.into_iter().flatten();
-        recalled.chain(home).map(|server| (server, Mode::Write))
+        let recalled = of_home.into_iter().flat_map(|of| of.directory.waits_for());
+        let replication = of_home.and_then(|of| of.replication.as_ref());
+        let backups = replication.into_iter().flat_map(|of| of.waits_for());
+        let servers = recalled.chain(backups).chain(home);
+        servers.map(|server| (server, Mode::Write))
     }
 }
 
@@ -136,7 +143,23 @@ impl Home {
     /// Returns true if one more version may be committed besides those that `writers` may commit.
     pub(super) fn has_room(&self, writers: usize) -> bool {
         let (present, _) = self.directory.version();
-        self.subscribers.room(present) > writers as u64
+        let decided = self.replication.as_ref();
+        let decided = decided.and_then(|of| of.pending.as_ref());
+        let far = u64::from(decided.is_some_and(|decided| decided.is_far));
+        self.subscribers.room(present) > writers as u64 + far
+    }
+
+    /// This server has taken the chunk over from a home that is lost. Its version counts as taken.
+    pub(super) fn took_over(
+        &mut self,
+        (version, tag): (Version, u64),
+        history: VecDeque<Event>,
+        lost: Process,
+    ) {
+        self.directory = Directory::taken_over((version, tag), lost);
+        self.history = history;
+        self.taken = version;
+        self.servers.insert(lost);
     }
 
     /// A server has committed a version for its clients.

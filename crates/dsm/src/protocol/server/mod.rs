@@ -8,7 +8,9 @@
 //! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
 //! `chunk` (a chunk at its home, or cached) · `names` (chunks are created, found and removed) ·
 //! `guards` (guards, drafts, commits) · `told` (subscriptions and meetings) · `talk` (caches and
-//! directories) · `others` (other servers) · `overview` (for people)
+//! directories) · `others` (other servers) · `replicas`, `replicate` and `take_over` (other servers
+//! have each version, and take chunks over) · `seek` (the names of such chunks) · `overview` (for
+//! people)
 
 mod action;
 mod chunk;
@@ -16,12 +18,18 @@ mod guards;
 mod names;
 mod others;
 mod overview;
+mod replicas;
+mod replicate;
+mod seek;
+mod take_over;
 mod talk;
 mod told;
 
-pub use self::action::{ServerAction, ServerEvent};
+pub use self::action::{ServerAction, ServerEvent, Written};
 
 use self::chunk::{Chunk, Home};
+use self::replicas::Replica;
+use self::seek::Seeking;
 
 use super::meetings::Meetings;
 use super::message::{Answer, Fault, INLINE, Kind, Op, Protocol, PutFrom, Request};
@@ -37,6 +45,9 @@ const MOST_CHUNKS: u64 = 1 << 20;
 /// The most chunks that one request removes.
 const MOST_FREED: usize = 1024;
 
+/// The most servers of a topology.
+const MOST_SERVERS: usize = 4096;
+
 /// The most requests of a process that may wait.
 const MOST_WAITING: usize = 4096;
 
@@ -47,8 +58,14 @@ const MOST_HELD: usize = 4096;
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Hash))]
 enum Waiting {
-    /// For a chunk to be created.
-    Open { name: String, kind: Kind },
+    /// For a chunk to be created: with that many bytes, if the request is to create it.
+    Open {
+        name: String,
+        kind: Kind,
+        create: Option<(u64, Protocol)>,
+    },
+    /// For the successor of a home that is lost. The id is an earlier one.
+    Successor { chunk: ChunkId },
     /// For a guard.
     Acquire { chunk: ChunkId, in_place: bool },
     /// For a guard, to write what it brought.
@@ -70,7 +87,7 @@ impl Waiting {
     /// Returns the chunk that it is about.
     fn chunk(&self) -> Option<ChunkId> {
         match self {
-            Waiting::Open { .. } | Waiting::Meet { .. } => None,
+            Waiting::Open { .. } | Waiting::Meet { .. } | Waiting::Successor { .. } => None,
             Waiting::Acquire { chunk, .. }
             | Waiting::Put { chunk, .. }
             | Waiting::Take { chunk }
@@ -93,6 +110,21 @@ pub struct Server {
     terms_of: BTreeMap<Process, u64>,
     names: BTreeMap<String, ChunkId>,
     chunks: BTreeMap<ChunkId, Chunk>,
+    /// The chunks of other homes of which this server has each version, and their names.
+    replicas: BTreeMap<ChunkId, Replica>,
+    replica_names: BTreeMap<String, ChunkId>,
+    /// The chunks of other homes that this server has no memory for, and the replicas of older
+    /// versions that it keeps until the home has heard of that.
+    refusals: BTreeMap<ChunkId, Option<ChunkId>>,
+    /// The present ids of chunks that are here, or of which replicas are, by ids that they had.
+    moved: BTreeMap<ChunkId, ChunkId>,
+    /// Servers that ask whether it is their turn to take a chunk over, of a home that this server
+    /// does not know to be lost.
+    turns: Vec<(ChunkId, Vec<ChunkId>, Process)>,
+    /// The names that other servers are asked for.
+    seeking: BTreeMap<String, Seeking>,
+    /// The servers that were known, and are lost.
+    gone: BTreeSet<ServerId>,
     next_chunk: ChunkId,
     next_guard: GuardId,
     /// All requests that wait, with their deadlines.
@@ -124,6 +156,13 @@ impl Server {
             terms_of: BTreeMap::new(),
             names: BTreeMap::new(),
             chunks: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            replica_names: BTreeMap::new(),
+            refusals: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            turns: Vec::new(),
+            seeking: BTreeMap::new(),
+            gone: BTreeSet::new(),
             next_chunk: ChunkId(id.first_number(me)),
             next_guard: GuardId(id.first_number(me) + 1),
             waiting: BTreeMap::new(),
@@ -170,7 +209,10 @@ impl Server {
     pub(super) fn held(&self) -> usize {
         let of_chunks = self.chunks.values().map(|chunk| {
             let at_home = chunk.home().map_or(0, |home| {
-                home.gate.len() + home.takers.len() + home.late.len() + home.subscribers.all().len()
+                let replication = home.replication.as_ref();
+                let freeing = replication.map_or(0, |of| of.freeing.len() + of.deferred.len());
+                let waits = home.gate.len() + home.takers.len() + home.late.len() + freeing;
+                waits + home.subscribers.all().len()
             });
             at_home + chunk.cache.waiting() + chunk.cache.holders().count()
         });
@@ -238,7 +280,10 @@ impl Server {
             }
             ServerEvent::Closed(chunk) => self.at_cache(chunk, CacheEvent::Closed, &mut actions),
             ServerEvent::Between { from, message } => self.hear(from, message, &mut actions),
-            ServerEvent::Known { server, process } => _ = self.servers.insert(server, process),
+            ServerEvent::Known { server, process } => {
+                self.knows_server(server, process, &mut actions)
+            }
+            ServerEvent::Unkept { from, message } => self.unkept(from, &message, &mut actions),
             ServerEvent::Unfetched { chunk, why } => self.unfetched(chunk, &why, &mut actions),
             ServerEvent::Void(home) => self.void_copies(home, &mut actions),
             ServerEvent::FenceServer(server) => self.fence_server(server, &mut actions),
@@ -278,8 +323,15 @@ impl Server {
                 kind,
                 bytes,
                 protocol,
+                replicas,
                 timeout,
-            } => self.open(asker, (name, kind), (bytes, protocol), by(timeout), actions),
+            } => {
+                let made = (bytes, protocol, replicas);
+                self.open(asker, (name, kind), made, by(timeout), actions);
+            }
+            Request::Successor { chunk, timeout } => {
+                self.successor(asker, chunk, by(timeout), actions);
+            }
             Request::Acquire {
                 chunk,
                 mode,
@@ -459,7 +511,7 @@ impl Server {
     /// A client no longer waits for an answer.
     fn forget(&mut self, (from, ticket): (Process, Ticket), actions: &mut Vec<ServerAction>) {
         match self.waits_no_more((from, ticket)) {
-            Some(Waiting::Open { .. }) => {}
+            Some(Waiting::Open { .. } | Waiting::Successor { .. }) => {}
             Some(Waiting::Meet { name }) => self.meetings.leave(&name, (from, ticket)),
             Some(of_chunk) => {
                 let chunk = of_chunk.chunk();
@@ -536,6 +588,10 @@ impl Server {
             let asker = (process, ticket);
             match self.waits_no_more(asker) {
                 Some(Waiting::Open { .. }) => fail(asker, Fault::NotFound, actions),
+                Some(Waiting::Successor { chunk }) => {
+                    let last = self.last_kept(chunk);
+                    fail(asker, Fault::Lost { last }, actions);
+                }
                 Some(Waiting::Meet { name }) => {
                     self.meetings.leave(&name, asker);
                     let here = self.meetings.here(&name);

@@ -1,8 +1,12 @@
 //! The chunks of a server, by name: they are created, found and removed.
 
-use super::{Chunk, MOST_CHUNKS, MOST_FREED, Protocol, Server, ServerAction, Waiting};
-use super::{answer_to, fail};
-use crate::protocol::message::{Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME};
+use super::replicas::Replication;
+use super::{
+    Chunk, MOST_CHUNKS, MOST_FREED, MOST_SERVERS, Server, ServerAction, Waiting, answer_to, fail,
+};
+use crate::protocol::message::{
+    Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Protocol, Replicas,
+};
 use crate::protocol::{Between, ChunkId, DirectoryEvent, Process, Ticket, Version};
 
 impl Server {
@@ -10,7 +14,7 @@ impl Server {
         &mut self,
         asker: (Process, Ticket),
         (name, kind): (String, Kind),
-        (bytes, protocol): (Option<u64>, Protocol),
+        (bytes, protocol, replicas): (Option<u64>, Protocol, Option<Replicas>),
         at: u64,
         actions: &mut Vec<ServerAction>,
     ) {
@@ -21,43 +25,93 @@ impl Server {
         if kind.name.len() > LONGEST_KIND || !bytes.is_none_or(is_whole) {
             return fail(asker, Fault::Malformed, actions);
         }
-        match (self.names.get(&name), bytes) {
-            (Some(chunk), bytes) => {
-                let answer = self.opened(*chunk, &kind, bytes);
-                answer_to(asker, answer, actions);
-            }
-            (None, None) => self.wait(asker, at, Waiting::Open { name, kind }),
-            (None, Some(_)) if self.chunks.len() as u64 >= MOST_CHUNKS => {
-                fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
-            }
-            (None, Some(bytes)) => {
-                let chunk = self.create(&name, &kind, bytes, protocol);
-                actions.push(ServerAction::Create { chunk, bytes });
-                answer_to(asker, self.opened(chunk, &kind, None), actions);
-                self.found(chunk, &name, actions);
+        let has_turn = |of: &Replicas| {
+            of.count >= 2 && of.order.len() <= MOST_SERVERS && of.order.contains(&self.id)
+        };
+        if !replicas.as_ref().is_none_or(has_turn) {
+            return fail(asker, Fault::Malformed, actions);
+        }
+        let known = self.names.get(&name).copied();
+        if let Some(chunk) = known.filter(|chunk| !self.is_new(*chunk)) {
+            let answer = self.opened(chunk, &kind, bytes);
+            return answer_to(asker, answer, actions);
+        }
+        if known.is_none()
+            && let Some((server, false)) = self.replica_named(&name)
+        {
+            return fail(asker, Fault::Elsewhere { server }, actions);
+        }
+        let is_known = known.is_some() || self.replica_named(&name).is_some();
+        let create = bytes.map(|bytes| (bytes, protocol));
+        let waiting = Waiting::Open {
+            name: name.clone(),
+            kind: kind.clone(),
+            create,
+        };
+        self.wait(asker, at, waiting);
+        match (create, replicas) {
+            _ if is_known => {} // It is not at its backups yet, or not taken over.
+            (_, Some(replicas)) => self.seek(&name, &replicas, actions),
+            (None, None) => {}
+            (Some((bytes, protocol)), None) => {
+                let made = self.create(&name, (&kind, bytes), protocol, None, actions);
+                if let Err(fault) = made {
+                    self.waits_no_more(asker);
+                    fail(asker, fault, actions);
+                }
             }
         }
     }
 
-    fn create(&mut self, name: &str, kind: &Kind, bytes: u64, protocol: Protocol) -> ChunkId {
+    /// Creates a chunk, for those that wait for its name.
+    pub(super) fn create(
+        &mut self,
+        name: &str,
+        (kind, bytes): (&Kind, u64),
+        protocol: Protocol,
+        replicas: Option<Replicas>,
+        actions: &mut Vec<ServerAction>,
+    ) -> Result<(), Fault> {
+        if self.chunks.len() as u64 >= MOST_CHUNKS {
+            return Err(Fault::TooMany { most: MOST_CHUNKS });
+        }
         let id = self.next_chunk;
         self.next_chunk.0 += 1;
         self.names.insert(name.to_owned(), id);
-        self.chunks
-            .insert(id, Chunk::at_home(name, kind, bytes, protocol));
-        id
+        let mut chunk = Chunk::at_home(name, kind, bytes, protocol);
+        if let (Some(home), Some(replicas)) = (chunk.home_mut(), replicas) {
+            home.replication = Some(Box::new(Replication::new(replicas, Vec::new())));
+        }
+        self.chunks.insert(id, chunk);
+        actions.push(ServerAction::Create { chunk: id, bytes });
+        match self.is_new(id) {
+            true => self.begins(id, actions),
+            false => self.found(id, name, actions),
+        }
+        Ok(())
+    }
+
+    /// Returns true if nobody may be given a chunk yet.
+    fn is_new(&self, id: ChunkId) -> bool {
+        let home = self.chunks.get(&id).and_then(Chunk::home);
+        let replication = home.and_then(|home| home.replication.as_ref());
+        replication.is_some_and(|replication| replication.is_new)
     }
 
     /// Answers those that waited for a chunk of that name.
     pub(super) fn found(&mut self, chunk: ChunkId, name: &str, actions: &mut Vec<ServerAction>) {
         let waited = |(asker, (_, waiting)): (&(Process, Ticket), &(u64, Waiting))| match waiting {
-            Waiting::Open { name: of, kind } if of == name => Some((*asker, kind.clone())),
+            Waiting::Open {
+                name: of,
+                kind,
+                create,
+            } if of == name => Some((*asker, kind.clone(), create.map(|(bytes, _)| bytes))),
             _ => None,
         };
         let waited: Vec<_> = self.waiting.iter().filter_map(waited).collect();
-        for (asker, kind) in waited {
+        for (asker, kind, bytes) in waited {
             self.waits_no_more(asker);
-            answer_to(asker, self.opened(chunk, &kind, None), actions);
+            answer_to(asker, self.opened(chunk, &kind, bytes), actions);
         }
     }
 
@@ -72,9 +126,12 @@ impl Server {
                 bytes: chunk.bytes,
             });
         }
+        let replication = home.replication.as_ref();
+        let first = replication.and_then(|of| of.was.first().copied());
         Answer::Opened {
             chunk: id,
             bytes: chunk.bytes,
+            origin: first.unwrap_or(id),
             version: home.directory.version().0,
             protocol: home.protocol,
         }
@@ -92,20 +149,21 @@ impl Server {
         }
     }
 
-    /// Removes a chunk.
+    /// Removes a chunk, when its backups have forgotten it.
     pub(super) fn free(
         &mut self,
         asker: (Process, Ticket),
         chunk: ChunkId,
         actions: &mut Vec<ServerAction>,
     ) {
-        match self.free_one(chunk, actions) {
-            true => answer_to(asker, Answer::Freed, actions),
-            false => fail(asker, self.no_chunk(chunk), actions),
+        if self.home(chunk).is_none() {
+            return fail(asker, self.no_chunk(chunk), actions);
         }
+        self.free_for(chunk, Some(asker), actions);
     }
 
-    /// Removes the chunks whose names begin with a text, or as many as one request may.
+    /// Removes the chunks whose names begin with a text, or as many as one request may. Those with
+    /// backups are removed when these have forgotten them.
     pub(super) fn free_all(
         &mut self,
         asker: (Process, Ticket),
@@ -116,16 +174,39 @@ impl Server {
         let all = all.take_while(|(name, _)| name.starts_with(prefix));
         let all: Vec<ChunkId> = all.take(MOST_FREED).map(|(_, chunk)| *chunk).collect();
         for chunk in &all {
-            self.free_one(*chunk, actions);
+            self.free_for(*chunk, None, actions);
         }
         let more = all.len() == MOST_FREED;
         answer_to(asker, Answer::FreedSome { more }, actions);
     }
 
-    /// Removes a chunk. Returns false if this server is not its home.
-    fn free_one(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) -> bool {
+    fn free_for(
+        &mut self,
+        chunk: ChunkId,
+        asker: Option<(Process, Ticket)>,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if !self.dismisses(chunk, asker, actions) {
+            self.freed(chunk, vec![asker], actions);
+        }
+    }
+
+    /// Removes a chunk. The first of those that have asked for it has done it; `None`: one that
+    /// does not wait for it.
+    pub(super) fn freed(
+        &mut self,
+        chunk: ChunkId,
+        askers: Vec<Option<(Process, Ticket)>>,
+        actions: &mut Vec<ServerAction>,
+    ) {
         let Some(home) = self.home(chunk) else {
-            return false;
+            return;
+        };
+        if home.replication.is_some() {
+            self.moved.retain(|_, to| *to != chunk);
+        }
+        let Some(home) = self.home(chunk) else {
+            return;
         };
         let servers = std::mem::take(&mut home.servers);
         let name = std::mem::take(&mut home.name);
@@ -136,7 +217,13 @@ impl Server {
         };
         actions.extend(servers.into_iter().map(tell));
         self.remove(chunk, &Fault::Freed, actions);
-        true
+        for (place, asker) in askers.into_iter().enumerate() {
+            match (asker, place) {
+                (None, _) => {}
+                (Some(asker), 0) => answer_to(asker, Answer::Freed, actions),
+                (Some(asker), _) => fail(asker, Fault::Freed, actions),
+            }
+        }
     }
 
     /// Ends all that waits for a chunk, and forgets it.
@@ -165,7 +252,10 @@ impl Server {
         let ended: Vec<_> = writing.chain(given.iter().copied()).collect();
         let ended = ended.into_iter().chain(drafts.map(|(guard, _)| guard));
         actions.extend(ended.map(|guard| ServerAction::Discard { chunk, guard }));
-        for commit in found.home().into_iter().flat_map(|home| &home.late) {
+        let deferred = found.home().and_then(|home| home.replication.as_ref());
+        let deferred = deferred.into_iter().flat_map(|of| &of.deferred);
+        let late = found.home().into_iter().flat_map(|home| &home.late);
+        for commit in late.chain(deferred) {
             if let DirectoryEvent::Commit { from, .. } = *commit {
                 actions.push(ServerAction::DropFrom { from, chunk });
             }

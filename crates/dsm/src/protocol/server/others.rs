@@ -63,8 +63,9 @@ impl Server {
             return false;
         }
         let home = self.servers.get(&chunk.home()).copied();
-        let is_its = |home: &Process| chunk.home() != self.id && chunk.is_of(*home);
-        let Some(home) = home.filter(is_its) else {
+        // It may have been started again: then it does not have the chunk any more.
+        let has_it = |home: &Process| chunk.home() != self.id && chunk.is_of(*home);
+        let Some(home) = home.filter(has_it) else {
             return false;
         };
         self.chunks.insert(chunk, Chunk::copy_of(home));
@@ -78,6 +79,19 @@ impl Server {
             home.servers.insert(server);
             home.followers.insert(server);
         }
+    }
+
+    /// Another server is there.
+    pub(super) fn knows_server(
+        &mut self,
+        server: ServerId,
+        process: Process,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        self.servers.insert(server, process);
+        self.gone.remove(&server);
+        self.seek_at(server, process, actions);
+        self.refill_all(actions);
     }
 
     /// Handles what another server says.
@@ -147,6 +161,18 @@ impl Server {
             | Between::NoMemory { .. }
             | Between::AtHome { .. }
             | Between::Freed { .. } => self.hear_home(from, message, actions),
+            Between::Replicate { .. } => self.keep(from, message, actions),
+            Between::Replicated { chunk } => self.replicated(chunk, from, actions),
+            Between::Refused { chunk } => self.refused(chunk, from, actions),
+            Between::Dismiss { chunk } => self.dismissed(chunk, from, actions),
+            Between::Turn { chunk, was } => self.asked_for_turn(from, chunk, was, actions),
+            Between::Pass { chunk } => self.passed(chunk, from, actions),
+            Between::Seek { name, round } => {
+                self.asked_for_name(from, (name, round), actions);
+            }
+            Between::Found { name, round, at } => {
+                self.found_elsewhere(from, (&name, round), at, actions);
+            }
             // About time and the network, which this machine does not know.
             Between::Renew { .. } | Between::Renewed { .. } => {}
         }
@@ -275,10 +301,11 @@ impl Server {
     /// A process is lost, which may be a server. Its clients may still read its copies, until its
     /// lease is over: then it is [fenced](Server::fence_server).
     pub(super) fn lost_server(&mut self, server: Process, actions: &mut Vec<ServerAction>) {
-        if !self.is_server(server) {
+        let Some(place) = self.place_of(server) else {
             return;
-        }
-        self.servers.retain(|_, process| *process != server);
+        };
+        self.servers.remove(&place);
+        self.gone.insert(place);
         self.terms.remove(&server);
         self.terms_of.remove(&server);
         for chunk in self.chunks_of(server) {
@@ -295,6 +322,9 @@ impl Server {
             let last = self.copy(chunk).unwrap_or_default();
             self.remove(chunk, &Fault::Lost { last }, actions);
         }
+        self.lost_backup(server, actions);
+        self.lost_home((place, server), actions);
+        self.seek_again(actions);
     }
 
     /// Returns the chunks of this home that a server has asked for.

@@ -134,7 +134,7 @@ impl Server {
     ) -> Vec<Process> {
         let mut all = BTreeSet::new();
         match waiting {
-            Waiting::Open { .. } => {}
+            Waiting::Open { .. } | Waiting::Successor { .. } => {}
             Waiting::Meet { name } => all.extend(self.meetings.absent(name)),
             of_chunk => {
                 if let Some((id, chunk)) = of_chunk
@@ -157,6 +157,7 @@ impl Server {
 fn words_of(waiting: &Waiting) -> (&'static str, &str) {
     match waiting {
         Waiting::Open { name, .. } => ("somebody to allocate", name),
+        Waiting::Successor { .. } => ("a server to take over a chunk", ""),
         Waiting::Acquire { .. } => ("a guard of", ""),
         Waiting::Put { .. } => ("its put to", ""),
         Waiting::Take { .. } => ("a version to take of", ""),

@@ -2,7 +2,7 @@
 //! at once, otherwise it is sent.
 
 use super::chunk::{Home, Side};
-use super::{HISTORY, Server, ServerAction, Waiting, answer_to, fail};
+use super::{HISTORY, Server, ServerAction, Waiting, Written, answer_to, fail};
 use crate::protocol::message::{Answer, Event, Fault};
 use crate::protocol::{
     Access, Between, CacheAction, CacheEvent, ChunkId, Content, DirectoryAction, DirectoryEvent,
@@ -63,7 +63,9 @@ impl Server {
     fn talk(&mut self, id: ChunkId, mut talk: Talk, actions: &mut Vec<ServerAction>) {
         let begin = actions.len();
         loop {
-            if let Some(said) = talk.to_directory.pop_front() {
+            if let Some(decided) = talk.decided.take() {
+                self.directory_decides(id, decided, &mut talk, actions);
+            } else if let Some(said) = talk.to_directory.pop_front() {
                 self.directory_handles(id, said, &mut talk, actions);
             } else if let Some(event) = talk.to_cache.pop_front() {
                 let Some(chunk) = self.chunks.get_mut(&id) else {
@@ -157,6 +159,11 @@ impl Server {
                 guard,
             } => match other {
                 None => {
+                    let put = talk.puts.iter().find(|(of, _)| *of == guard);
+                    let sent = put.map(|(_, put)| *put).or(chunk.sent);
+                    if let Some(of) = chunk.home_mut().and_then(|home| home.replication.as_mut()) {
+                        of.written = Some(Written::Guard { guard, sent });
+                    }
                     return Some(DirectoryEvent::Commit {
                         from,
                         epoch,
@@ -294,8 +301,39 @@ impl Server {
         None
     }
 
-    /// Lets the directory of a chunk handle what a cache says.
+    /// As [`Server::at_directory`], for a commit that is at the backups of its chunk, and then what
+    /// was deferred until that.
+    pub(super) fn decided(
+        &mut self,
+        id: ChunkId,
+        commit: Option<DirectoryEvent>,
+        deferred: VecDeque<DirectoryEvent>,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        let talk = Talk {
+            decided: commit,
+            to_directory: deferred,
+            ..Talk::default()
+        };
+        self.talk(id, talk, actions);
+        self.take(id, actions);
+        self.admit(id, actions);
+    }
+
+    /// Lets the directory of a chunk handle what a cache says, unless a commit is sent to backups.
     fn directory_handles(
+        &mut self,
+        id: ChunkId,
+        event: DirectoryEvent,
+        talk: &mut Talk,
+        actions: &mut Vec<ServerAction>,
+    ) {
+        if let Some(event) = self.unless_held_back(id, event, actions) {
+            self.directory_decides(id, event, talk, actions);
+        }
+    }
+
+    fn directory_decides(
         &mut self,
         id: ChunkId,
         event: DirectoryEvent,
@@ -410,6 +448,8 @@ fn action_writes(action: &CacheAction) -> bool {
 #[derive(Default)]
 struct Talk {
     to_cache: VecDeque<CacheEvent>,
+    /// A commit that was sent to the backups of the chunk.
+    decided: Option<DirectoryEvent>,
     /// What others say to the directory.
     to_directory: VecDeque<DirectoryEvent>,
     /// Puts whose turn has come: their guards are given, and their commits follow at once.

@@ -2,6 +2,7 @@
 
 mod exhaustive;
 mod machine;
+mod replicas;
 mod server;
 mod simulation;
 mod world;

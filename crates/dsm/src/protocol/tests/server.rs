@@ -54,6 +54,7 @@ fn open(kind: Kind, bytes: u64) -> Request {
         kind,
         bytes: Some(bytes),
         protocol: Protocol::default(),
+        replicas: None,
         timeout: NEVER,
     }
 }

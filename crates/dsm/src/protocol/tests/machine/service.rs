@@ -70,6 +70,7 @@ impl World {
             },
             bytes: Some(1),
             protocol,
+            replicas: None,
             timeout: NEVER,
         };
         // Of a process that takes no further part.
