@@ -144,7 +144,7 @@ fn chunks_of_several_servers() {
         })
     };
     let homes = [
-        "samite-agent",
+        "the agent",
         "chunk-server.0",
         "chunk-server.1",
         "chunk-server.2",

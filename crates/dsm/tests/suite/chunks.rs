@@ -324,15 +324,8 @@ fn in_place(fabric: &Fabric, _: u32) -> Outcome {
     let read = chunk.read()?;
     same!(read.in_place(), samite_testkit::maps_host(fabric));
     same!(read[(1 << 20) - 1], 7);
-    check!(
-        !read.without_message(),
-        "the version is new to this process"
-    );
-    drop(read);
-    same!(
-        chunk.read()?.without_message(),
-        samite_testkit::maps_host(fabric)
-    );
+    // Also the first one, of a version that is new to this process.
+    same!(read.without_message(), samite_testkit::maps_host(fabric));
     Ok(())
 }
 

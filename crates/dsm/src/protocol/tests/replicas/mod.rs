@@ -97,7 +97,7 @@ fn process(number: usize, incarnation: u32) -> Process {
 
 /// Returns the life of its home in which a chunk was created.
 fn home(chunk: ChunkId) -> Process {
-    process(usize::from(chunk.home().0), (chunk.0 >> 32) as u32 & 0xffff)
+    process(usize::from(chunk.home().0), (chunk.0 >> 32) as u32 & 0x3ff)
 }
 
 impl World {
