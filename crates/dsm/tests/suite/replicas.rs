@@ -77,7 +77,8 @@ fn holds(dsm: &Dsm, rank: u32) -> Outcome {
         guard.fill(99);
         pause("here");
         // Now it knows that the home is lost.
-        same!(chunk.snapshot()?.version(), Version(1));
+        let found = dsm.lookup::<u8>(chunk.name())?;
+        same!(found.snapshot()?.version(), Version(1));
         let ended = guard.commit(99);
         matches_or_fail!(&ended, Err(Error::Interrupted { is_known: true, .. }));
         let said = ended.expect_err("it was lost").to_string();
@@ -95,7 +96,8 @@ fn holds(dsm: &Dsm, rank: u32) -> Outcome {
     pause("here");
     // What is read stays, and what was drafted is put at the other home, whose lease ends.
     is_whole!(other, read)?;
-    same!(other.snapshot()?.version(), Version(1));
+    let found = dsm.lookup::<u8>(other.name())?;
+    same!(found.snapshot()?.version(), Version(1));
     same!(draft.put(second)?, Version(2));
     is_whole!(other, read)?;
     drop(read);
