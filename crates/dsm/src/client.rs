@@ -80,8 +80,9 @@ struct OwnServer(Mutex<Serving>);
 struct Serving {
     service: ChunkService,
     host: Host,
-    /// When the server had its last turn.
+    /// When the server had its last turn, and the number of changes of membership then.
     served: Duration,
+    changes: u64,
     /// It excludes a second server in this process.
     _only: Layer,
 }
@@ -135,7 +136,8 @@ pub(crate) struct OwnGuards {
     pub(crate) count: SharedBytes,
     /// Written by the server: whether there may be any, and of which version; and that version.
     pub(crate) open: SharedBytes,
-    /// Written by a server that has the chunk from another home: until when its copy is valid.
+    /// Written by a server that has the chunk from another home, or by the home of a chunk with
+    /// replicas: until when what it has is valid.
     pub(crate) lease: Option<SharedBytes>,
 }
 
@@ -192,6 +194,7 @@ impl Client {
                 service,
                 host: Host::default(),
                 served: Duration::ZERO,
+                changes: 0,
                 _only: only,
             })));
             let me = Life {
@@ -244,7 +247,11 @@ impl Client {
     /// Returns true if the server is lost that this process asks for guards of a chunk. Makes some
     /// progress, to hear of it.
     pub(crate) fn has_lost(&self, chunk: ChunkId) -> bool {
-        self.fabric.progress();
+        // One that reads again and again serves others meanwhile.
+        match self.own {
+            Some(_) => _ = self.serve(),
+            None => _ = self.fabric.progress(),
+        }
         let near = self.near(chunk);
         match near == chunk.home() {
             true => self.has_lost_home(chunk),
@@ -356,7 +363,10 @@ impl Client {
         };
         let take = || own.lock().service.take_here(ticket);
         let answer = match take() {
-            Some(answer) => answer,
+            Some(answer) => {
+                self.serve(); // Others wait for it, too.
+                answer
+            }
             None => {
                 let has_more = Cell::new(false);
                 let look = || {
@@ -571,6 +581,10 @@ impl Client {
         if !matches!(answer, Ok(Answer::Subscribed)) {
             self.events().told.remove(&id);
         }
+        if answer.is_err() {
+            // It may be there, and let writers wait.
+            self.tell_later(chunk.home(), Request::Unsubscribe { chunk, id });
+        }
         Ok((id, answer?))
     }
 
@@ -755,12 +769,12 @@ impl Client {
             return Ok(None);
         };
         let most = bytes_for(bytes);
-        let Some(open) = self.word_at(key, offset, most)? else {
+        let Some(open) = self.word_at(key, offset, most) else {
             return Ok(None);
         };
         let lease = match lease {
             None => None,
-            Some((key, offset)) => match self.word_at(key, offset, LINE)? {
+            Some((key, offset)) => match self.word_at(key, offset, LINE) {
                 None => return Ok(None),
                 lease => lease,
             },
@@ -769,12 +783,12 @@ impl Client {
     }
 
     /// Returns a line of a server's memory, and what follows up to `most` bytes, if it is mapped
-    /// here.
-    fn word_at(&self, key: SegmentKey, offset: u64, most: u64) -> Result<Option<SharedBytes>> {
-        let remote = self.fabric.attach(key)?;
+    /// here. Without it, guards are asked for.
+    fn word_at(&self, key: SegmentKey, offset: u64, most: u64) -> Option<SharedBytes> {
+        let remote = self.fabric.attach(key).ok()?;
         let line = remote.mapped().filter(|bytes| bytes.contains(offset, LINE));
         let line = line.filter(|_| offset.is_multiple_of(8));
-        Ok(line.map(|bytes| bytes.slice(offset, most.min(bytes.len() - offset))))
+        line.map(|bytes| bytes.slice(offset, most.min(bytes.len() - offset)))
     }
 
     /// Returns the word in which this process counts its read guards of a chunk; `None` if there is
@@ -804,11 +818,12 @@ impl Client {
         self.own.as_ref().is_some_and(|own| {
             let own = &mut *own.lock();
             self.fabric.progress();
-            let now = self.fabric.now();
-            if !own.service.has_work() && now.saturating_sub(own.served) < OFTEN {
+            let (now, changes) = (self.fabric.now(), self.fabric.changes());
+            let is_soon = now.saturating_sub(own.served) < OFTEN && own.changes == changes;
+            if is_soon && !own.service.has_work() {
                 return false;
             }
-            own.served = now;
+            (own.served, own.changes) = (now, changes);
             own.host.turn(&self.fabric, &mut [&mut own.service])
         })
     }

@@ -11,7 +11,8 @@
 //! Language Memory Models?, MSPC 2012.)
 //!
 //! A version is published before the chunk is opened, and withdrawn when it is closed, before
-//! anything else is committed. So what is read here is the present version. The place may serve
+//! anything else is committed. So what is read here is the present version, as long as the server
+//! lives, and where there is a lease, until its end. The place may serve
 //! another chunk later, so it says of which one it is.
 
 use crate::protocol::{ChunkId, Content, INLINE, Version};

@@ -129,18 +129,19 @@ impl<T: Elem> Chunk<T> {
             Answer::Exposed => {}
             other => return Err(self.refused(other, "write", deadline)),
         }
-        let remote = self.client.fabric.attach(key)?;
+        let lost = |error: samite_fabric::Error| self.at(server, error.into());
+        let remote = self.client.fabric.attach(key).map_err(lost)?;
         let bytes: &[u8] = bytemuck::cast_slice(elements);
         // Two pieces are on the way at a time.
         let mut before = None;
         for (piece, at) in bytes.chunks(PIECE).zip((0_u64..).step_by(PIECE)) {
-            let next = remote.put_nb(at, piece)?;
+            let next = remote.put_nb(at, piece).map_err(lost)?;
             if let Some(handle) = before.replace(next) {
-                handle.wait()?;
+                handle.wait().map_err(lost)?;
             }
         }
         match before {
-            Some(handle) => Ok(handle.wait().map(drop)?),
+            Some(handle) => handle.wait().map(drop).map_err(lost),
             None => Ok(()),
         }
     }

@@ -165,7 +165,10 @@ impl<T: Elem> Chunk<T> {
     #[cold]
     pub(super) fn drained(&self) {
         let (server, chunk) = (self.client.near(self.id()), self.id());
-        if let Err(error) = self.client.tell(server, Request::Drained { chunk }) {
+        let note = Request::Drained { chunk };
+        if std::thread::panicking() {
+            self.client.tell_later(server, note);
+        } else if let Err(error) = self.client.tell(server, note) {
             // The server learns of the end of this process.
             tracing::debug!(chunk = self.name(), %error, "the end of a guard was not told");
         }

@@ -113,7 +113,7 @@ pub struct Version(pub u64);
 impl Version {
     /// Returns the version after this one.
     pub fn next(self) -> Version {
-        Version(self.0 + 1)
+        Version(self.0.saturating_add(1))
     }
 }
 

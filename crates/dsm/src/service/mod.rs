@@ -196,6 +196,15 @@ impl ChunkService {
         for note in notes {
             self.ask(self.me, None, note);
         }
+        self.wake_for_memory();
+    }
+
+    /// Wakes a thread of this process, to allocate memory for which another thread, or another
+    /// process, waits.
+    fn wake_for_memory(&self) {
+        if !self.growing.is_empty() {
+            self.wake();
+        }
     }
 
     /// Handles notes and a request of this process. Returns the ticket of the request, for
@@ -208,6 +217,7 @@ impl ChunkService {
         self.asking = Some(ticket);
         self.ask(self.me, Some(ticket), request);
         self.asking = None;
+        self.wake_for_memory();
         ticket
     }
 
@@ -218,16 +228,20 @@ impl ChunkService {
         Some(answer)
     }
 
-    /// Answers a request of this process. Unless it is the one that asks now, wakes the thread that
-    /// waits for that: what arrives for a process wakes all its threads.
+    /// Answers a request of this process. Unless it is the one that asks now, another thread waits
+    /// for that.
     fn answer_here(&mut self, ticket: Ticket, answer: &Answer) {
         let Some(waiting) = self.here.get_mut(&ticket) else {
             return; // It was forgotten.
         };
         *waiting = Some(answer.clone());
-        if self.asking == Some(ticket) {
-            return;
+        if self.asking != Some(ticket) {
+            self.wake();
         }
+    }
+
+    /// Wakes all threads of this process that wait: what arrives for a process does so.
+    fn wake(&self) {
         let nothing: Message = Message {
             notes: Vec::new(),
             request: None,

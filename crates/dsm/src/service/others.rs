@@ -171,8 +171,10 @@ impl Others {
     fn show(&self, fabric: &Fabric, home: Process, until: Duration) {
         let place = self.places.get(&home).copied();
         if let (Some(place), Some(shown)) = (place, &self.shown) {
+            // In this order: a stop between the two makes the lease shorter.
+            let now = crate::clock::nanoseconds();
             let left = until.saturating_sub(fabric.now());
-            let until = crate::clock::nanoseconds().saturating_add(left.as_nanos() as u64);
+            let until = now.saturating_add(left.as_nanos() as u64);
             // ORDERING: a reader compares it with its clock; an older value is an earlier end.
             let word = shown.bytes().u64(place * LINE);
             word.store(until, Ordering::Relaxed);
@@ -457,10 +459,15 @@ impl ChunkService {
 
     /// Gives up what is fetched from a server that does not answer.
     pub(super) fn not_fetched_from(&mut self, server: Process) {
+        // A replica keeps nobody waiting here.
+        let is_its = |fetching: &Fetching| {
+            let is_replica = matches!(fetching.message, Between::Replicate { .. });
+            fetching.from == server && !is_replica
+        };
         let given_up = self
             .others
             .fetching
-            .extract_if(.., |(_, from), _| *from == server);
+            .extract_if(.., |_, fetching| is_its(fetching));
         let given_up: Vec<Fetching> = given_up.map(|(_, fetching)| fetching).collect();
         for fetching in given_up {
             fetching.content.end(&mut self.memory);

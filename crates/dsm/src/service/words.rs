@@ -29,8 +29,8 @@ pub(crate) const LINE: u64 = 64;
 /// The number of words in a segment of a client.
 pub(crate) const WORDS: u64 = 1024;
 
-/// The bytes of a segment of a server.
-const SEGMENT: u64 = WORDS * LINE;
+/// The bytes of a segment of a server: there are few segments, and contents of 4 KiB.
+const SEGMENT: u64 = 256 << 10;
 
 /// Where a client's word says that it counts for nothing, in bytes from the word.
 pub(crate) const FENCED: u64 = 8;

@@ -135,6 +135,12 @@ impl Home {
         self.subscribers.full(present)
     }
 
+    /// Returns true if a commit waits for backups.
+    pub(super) fn has_pending(&self) -> bool {
+        let replication = self.replication.as_ref();
+        replication.is_some_and(|replication| replication.pending.is_some())
+    }
+
     /// Returns true if anybody waits for subscribers.
     pub(super) fn waits(&self) -> bool {
         !self.gate.is_empty() || !self.late.is_empty()

@@ -8,6 +8,7 @@ use crate::protocol::message::{
     Answer, Fault, Kind, LONGEST_KIND, LONGEST_NAME, Protocol, Replicas,
 };
 use crate::protocol::{Between, ChunkId, DirectoryEvent, Process, Ticket, Version};
+use std::collections::BTreeSet;
 
 impl Server {
     pub(super) fn open(
@@ -26,7 +27,10 @@ impl Server {
             return fail(asker, Fault::Malformed, actions);
         }
         let has_turn = |of: &Replicas| {
-            of.count >= 2 && of.order.len() <= MOST_SERVERS && of.order.contains(&self.id)
+            let servers: BTreeSet<_> = of.order.iter().take(MOST_SERVERS + 1).collect();
+            let is_order = servers.len() == of.order.len() && servers.len() <= MOST_SERVERS;
+            let has_enough = of.count >= 2 && usize::from(of.count) <= servers.len();
+            is_order && has_enough && servers.contains(&self.id)
         };
         if !replicas.as_ref().is_none_or(has_turn) {
             return fail(asker, Fault::Malformed, actions);
@@ -172,12 +176,21 @@ impl Server {
     ) {
         let all = self.names.range(prefix.to_owned()..);
         let all = all.take_while(|(name, _)| name.starts_with(prefix));
-        let all: Vec<ChunkId> = all.take(MOST_FREED).map(|(_, chunk)| *chunk).collect();
+        let all = all.map(|(_, chunk)| *chunk);
+        let all = all.filter(|chunk| !self.is_being_freed(*chunk));
+        let all: Vec<ChunkId> = all.take(MOST_FREED).collect();
         for chunk in &all {
             self.free_for(*chunk, None, actions);
         }
         let more = all.len() == MOST_FREED;
         answer_to(asker, Answer::FreedSome { more }, actions);
+    }
+
+    /// Returns true if the backups of a chunk were told to forget it.
+    fn is_being_freed(&self, chunk: ChunkId) -> bool {
+        let home = self.chunks.get(&chunk).and_then(Chunk::home);
+        let replication = home.and_then(|home| home.replication.as_ref());
+        replication.is_some_and(|replication| !replication.freeing.is_empty())
     }
 
     fn free_for(

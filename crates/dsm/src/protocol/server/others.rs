@@ -49,6 +49,8 @@ impl Server {
     pub fn blocking_servers(&self) -> BTreeSet<Process> {
         let blocked = self.blocked.iter().filter_map(|id| self.chunks.get(id));
         let homes = blocked.filter_map(Chunk::home);
+        // A commit that waits for backups comes first.
+        let homes = homes.filter(|home| !home.has_pending());
         let all = homes.flat_map(|home| home.directory.waits_for());
         all.filter(|server| *server != self.me).collect()
     }

@@ -249,9 +249,12 @@ impl Server {
         if backup.leaves && backup.unanswered == 0 {
             replication.backups.retain(|backup| backup.process != from);
             replication.refused.insert(from);
-            replication.describe();
-            self.replicate(id, |_| true, actions);
-            self.refill(id, actions);
+            // Those that have forgotten a chunk that is freed do not hear of it again.
+            if replication.freeing.is_empty() {
+                replication.describe();
+                self.replicate(id, |_| true, actions);
+                self.refill(id, actions);
+            }
         }
         self.settle(id, actions);
     }
