@@ -124,8 +124,7 @@ fn a_unit_that_waits_for_a_stopped_one() {
     job.wait(|state| waits_on(state).is_none_or(|on| on["state"] != "stopped"));
 }
 
-/// The chunks of a job, at all of its servers, of which `samite top` has no topology; and whom a
-/// unit waits for that waits for one.
+/// The chunks of a job, at all of its servers, of which `samite top` has no topology.
 #[test]
 fn chunks_of_several_servers() {
     let workflow = concat!(
@@ -175,32 +174,6 @@ fn chunks_of_several_servers() {
     assert_eq!(names.len(), all, "each chunk is shown once");
     let text = output(&["top", "--domain", &job.domain, "--once"]).expect("it is there");
     assert!(text.contains("chunk-server."), "{text}");
-    // Who waits for a stopped process is told which chunk that is about.
-    let pid = |state: &Value| {
-        let units = state["units"].as_array().map_or(&[][..], Vec::as_slice);
-        let source = units.iter().find(|unit| unit["program"] == "source");
-        source.and_then(|unit| unit["pid"].as_i64())
-    };
-    let stopped = rustix::process::Pid::from_raw(pid(&state).expect("it is there") as i32);
-    let stopped = stopped.expect("a process");
-    let send = |signal| rustix::process::kill_process(stopped, signal).expect("it runs");
-    send(rustix::process::Signal::STOP);
-    let state =
-        job.wait(|state| crate::domain::waiting(state, "waits_for", "a commit to the chunk") > 0);
-    let waits = state["waits"].as_array().expect("a list");
-    let is_it = |wait: &&Value| {
-        let what = wait["waits_for"].as_str();
-        what.is_some_and(|what| what.starts_with("a commit to the chunk"))
-    };
-    let wait = waits.iter().find(is_it).expect("it was just there");
-    let name = chunks(&state).into_iter().find(|chunk| {
-        let quoted = chunk["name"].to_string();
-        wait["waits_for"]
-            .as_str()
-            .is_some_and(|what| what.contains(&quoted))
-    });
-    assert!(name.is_some(), "{wait}");
-    send(rustix::process::Signal::CONT);
 }
 
 /// Without --domain, and with several domains, none of them is joined.

@@ -100,6 +100,8 @@ impl Way {
 
 /// How often those who wait look whether others are lost.
 const LOOK: Duration = Duration::from_millis(20);
+/// The same, of those who wait for the source: long enough for `samite top` to show the wait.
+const LOOK_FOR_SOURCE: Duration = Duration::from_secs(1);
 /// How long what a process said last may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -121,7 +123,7 @@ impl Source {
     /// its time for a frame, and for a worker that is slow.
     fn next_of(&self, all: &mut [Subscription<u8>]) -> Result<usize> {
         loop {
-            if let Some(which) = next_soon(all, LOOK)? {
+            if let Some(which) = next_soon(all, LOOK_FOR_SOURCE)? {
                 return Ok(which);
             }
             let mut lives = self.lives.iter();
