@@ -1,6 +1,6 @@
 //! Frames of a video through chunks: rank 0 is the source and the sink, rank 1 the worker. Rank 0
-//! copies each frame from its memory into a draft, or has it in the draft already, where it was
-//! written before the clock starts; the worker and the sink copy nothing.
+//! copies each frame from its memory into a draft, or sends what the draft has already: of a frame
+//! that was sent before the clock starts; the worker and the sink copy nothing.
 
 use super::Unit;
 use crate::control::Command;
@@ -66,8 +66,7 @@ impl Unit {
             })
             .collect();
         // The buffers of all versions that may be on the way are allocated before the clock starts,
-        // as those of the peers are: a machine may need milliseconds for the pages of each. Whole
-        // frames are in all of them.
+        // as those of the peers are: a machine may need milliseconds for the pages of each.
         let warmup = warmup.max(BUFFERS);
         self.through(&mut end, &frames, warmup, (From::Copied, Work::Nothing))?;
         self.fabric.barrier(&self.members)?;
@@ -75,7 +74,7 @@ impl Unit {
         self.through(&mut end, &frames, iters, (from, Work::Nothing))?;
         let took = begin.elapsed();
         // The frames arrive whole.
-        self.through(&mut end, &frames, BUFFERS, (from, Work::Copy))?;
+        self.through(&mut end, &frames, BUFFERS, (From::Copied, Work::Copy))?;
         self.fabric.barrier(&self.members)?;
         let End { writes, reads } = end;
         drop(reads);
