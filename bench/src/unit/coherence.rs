@@ -1,5 +1,5 @@
-//! Guards, commits and events of chunks. Rank 0 measures; rank 1 writes the versions that it misses,
-//! reads those that it writes next, and answers its commits.
+//! Guards, commits and events of chunks. Rank 0 measures; rank 1 writes the versions that it
+//! misses, reads those that it writes next, and answers its commits.
 
 use super::Unit;
 use crate::control::Command;
@@ -117,8 +117,8 @@ impl Unit {
     }
 
     /// Rank 1 does `before`, then rank 0 does `this`, and so on. Returns how long rank 0 takes.
-    /// Meanwhile rank 1 waits for the server, too: it does not spin, so a server without a processor
-    /// of its own gets that of rank 1.
+    /// Meanwhile rank 1 waits for the server, too: it does not spin, so a server without a
+    /// processor of its own gets that of rank 1.
     fn after_the_other(
         &self,
         dsm: &Dsm,
