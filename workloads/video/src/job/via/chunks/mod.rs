@@ -100,7 +100,7 @@ impl Way {
 
 /// How often those who wait look whether others are lost.
 const LOOK: Duration = Duration::from_millis(20);
-/// The same, of those who wait for the source: long enough for `samite top` to show the wait.
+/// The same, of those who wait for the source: they have nothing else to do when it is lost.
 const LOOK_FOR_SOURCE: Duration = Duration::from_secs(1);
 /// How long what a process said last may be on its way.
 const LAST_WORDS: Duration = Duration::from_secs(5);
