@@ -7,7 +7,9 @@
 //! reader looks at all of them. `share/one-writer-cached` has the same figure of ours beside that
 //! of Redis with client-side caching: its reads may return a value that was replaced long ago,
 //! which no guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on
-//! the way; our updates are acknowledged one by one, also there. In `…-own`, the processes are
+//! the way; our updates are acknowledged one by one, also there. In `share/ping-pong`, two processes
+//! write one value in turn; in `share/ping-pong-each`, each its own, as the lists of Redis are. In
+//! `…-own`, the processes are
 //! servers themselves: the home of a value is a process that writes it; Redis runs its usual case.
 
 use crate::case::{Bar, Case};
@@ -27,7 +29,7 @@ const KILLED: u64 = 5;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<Case> = SIZES.into_iter().flat_map(guards).collect();
-    let kinds = ["ping-pong", "ping-pong-own"];
+    let kinds = ["ping-pong", "ping-pong-each", "ping-pong-own"];
     cases.extend(
         kinds
             .iter()
@@ -65,7 +67,7 @@ fn guards(bytes: u64) -> Vec<Case> {
     ]
 }
 
-/// Two processes write a value in turn; the figure is the time of one write.
+/// Two processes write in turn: one value, or each its own. The figure is the time of one write.
 fn ping_pong(kind: &str, bytes: u64) -> Case {
     let measure = Measure::new(
         format!("share/{kind}/{}", size(bytes)),

@@ -38,13 +38,19 @@ impl Unit {
             "one-writer" | "cached" => self.one_writer(&chunk("the writer")?).map(Some),
             "ping-pong" if self.members.len() == 2 => {
                 let chunk = chunk("both")?;
-                self.in_turn(&dsm, &chunk, warmup)?;
-                self.in_turn(&dsm, &chunk, iters).map(Some)
+                self.in_turn(&dsm, [&chunk; 2], warmup)?;
+                self.in_turn(&dsm, [&chunk; 2], iters).map(Some)
+            }
+            "ping-pong-each" if self.members.len() == 2 => {
+                let chunks = [chunk("the first")?, chunk("the second")?];
+                let chunks = [&chunks[self.rank], &chunks[1 - self.rank]];
+                self.in_turn(&dsm, chunks, warmup)?;
+                self.in_turn(&dsm, chunks, iters).map(Some)
             }
             "ping-pong-own" if self.members.len() == 2 => {
                 let chunk = own(0)?;
-                self.in_turn(&dsm, &chunk, warmup)?;
-                self.in_turn(&dsm, &chunk, iters).map(Some)
+                self.in_turn(&dsm, [&chunk; 2], warmup)?;
+                self.in_turn(&dsm, [&chunk; 2], iters).map(Some)
             }
             "partitioned-own" => {
                 let chunk = own(self.rank)?;
@@ -92,19 +98,25 @@ impl Unit {
         Ok(sum / (self.members.len() - 1) as f64)
     }
 
-    /// Both ranks write the chunk in turn, so often each.
-    fn in_turn(&self, dsm: &Dsm, chunk: &Chunk<u8>, count: u64) -> Result<f64> {
+    /// Both ranks write in turn, so often each: this one the first chunk, and the other one the
+    /// second, which may be the same.
+    fn in_turn(&self, dsm: &Dsm, chunks: [&Chunk<u8>; 2], count: u64) -> Result<f64> {
         self.meet_serving(dsm)?;
-        let present = chunk.snapshot()?.version();
-        let mut versions = chunk.subscribe_with_content(Policy::Latest, present)?;
+        let [own, other] = chunks;
+        let present = other.snapshot()?.version();
+        // The content of a value that one process writes is found where it is.
+        let mut versions = match own.name() == other.name() {
+            true => other.subscribe_with_content(Policy::Latest, present)?,
+            false => other.subscribe(Policy::Latest, present)?,
+        };
         self.meet_serving(dsm)?;
         let begin = Instant::now();
         for number in 0..2 * count {
             if number % 2 == self.rank as u64 {
-                write(chunk, number)?;
+                write(own, number)?;
                 continue;
             }
-            // Its own version comes, too.
+            // Its own version may come, too.
             loop {
                 let version = versions.next_version()?;
                 if version.tag() == number {
@@ -119,7 +131,8 @@ impl Unit {
         let seconds = begin.elapsed().as_secs_f64();
         self.meet_serving(dsm)?;
         if count > 0 {
-            is_whole(&chunk.snapshot()?, 2 * count - 1)?;
+            let is_last = self.rank == 1 || own.name() == other.name();
+            is_whole(&own.snapshot()?, 2 * count - 2 + u64::from(is_last))?;
         }
         self.meet_serving(dsm)?;
         Ok(seconds)

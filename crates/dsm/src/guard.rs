@@ -1,6 +1,6 @@
 //! Guards: access to the content of a chunk.
 
-use crate::chunk::{Chunk, Elem};
+use crate::chunk::{Chunk, Elem, OwnGuard};
 use crate::error::{Error, Result};
 use crate::log::Call;
 use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, ServerId, Token, Version};
@@ -88,6 +88,13 @@ impl<T: Elem> Drop for Held<T> {
         self.chunk.client.log.ended(chunk, guard);
         self.chunk.client.release(self.server, chunk, guard);
     }
+}
+
+/// What a writer has, which ends when it is dropped.
+#[derive(Debug)]
+pub(crate) enum Holds<T: Elem> {
+    Given(Held<T>),
+    Owned(OwnGuard<T>),
 }
 
 /// A read guard that this process has taken without a message, if it was open: only then it is
@@ -184,7 +191,7 @@ pub struct WriteGuard<T: Elem> {
     pub(crate) buffer: Option<Buffer<T>>,
     pub(crate) version: Version,
     /// Dropped last: the memory is given back when the server is told.
-    pub(crate) held: Held<T>,
+    pub(crate) held: Holds<T>,
 }
 
 impl<T: Elem> WriteGuard<T> {
@@ -214,17 +221,31 @@ impl<T: Elem> WriteGuard<T> {
         self.commit_if(tag, Some(lock))
     }
 
-    fn commit_if(mut self, tag: u64, under: Option<Token>) -> Result<Version> {
-        let data = match self.buffer.take() {
+    fn commit_if(self, tag: u64, under: Option<Token>) -> Result<Version> {
+        let WriteGuard { buffer, held, .. } = self;
+        match held {
+            Holds::Given(held) => held.commit(buffer, tag, under),
+            Holds::Owned(guard) => {
+                if let Some(token) = under {
+                    guard.chunk().check_lock(token)?;
+                }
+                guard.commit(Buffer::as_slice(&buffer), tag)
+            }
+        }
+    }
+}
+
+impl<T: Elem> Held<T> {
+    fn commit(
+        mut self,
+        buffer: Option<Buffer<T>>,
+        tag: u64,
+        under: Option<Token>,
+    ) -> Result<Version> {
+        let data = match buffer {
             Some(Buffer::Far(key, elements)) => {
-                let Held {
-                    chunk,
-                    server,
-                    guard,
-                    ..
-                } = &self.held;
-                let put = chunk.put_far(*server, (key, *guard), &elements);
-                put.map_err(|error| of_commit(chunk, error))?;
+                let put = (self.chunk).put_far(self.server, (key, self.guard), &elements);
+                put.map_err(|error| of_commit(&self.chunk, error))?;
                 None
             }
             // The server gets its memory back before it is asked to publish it.
@@ -235,28 +256,26 @@ impl<T: Elem> WriteGuard<T> {
             Some(Buffer::Sent(elements)) => Some(bytemuck::cast_slice(&elements).to_vec()),
             None => None,
         };
-        let chunk = self.held.chunk.clone();
-        if let Some(token) = under
-            && !chunk.holds(token)?
-        {
-            let chunk = chunk.name().to_owned();
-            return Err(Error::Fenced { chunk });
+        let chunk = self.chunk.clone();
+        // The home of the chunk looks itself after its own locks.
+        if let Some(token) = under.filter(|token| token.lock.home() != chunk.id().home()) {
+            chunk.check_lock(token)?;
         }
         let request = Request::Commit {
             chunk: chunk.id(),
-            guard: self.held.guard,
+            guard: self.guard,
             tag,
             data,
             under,
         };
         let deadline = chunk.client.fabric.deadline();
-        let answer = chunk.commits(Call::Commit, self.held.guard, tag, || {
-            let asked = chunk.ask_commit(self.held.server, deadline, "a commit", &request);
+        let answer = chunk.commits(Call::Commit, self.guard, tag, || {
+            let asked = chunk.ask_commit(self.server, deadline, "a commit", &request);
             asked.map_err(|error| of_commit(&chunk, error))
         })?;
         // A commit that was refused does not end the guard, nor does one that has no answer: then
         // it is released.
-        self.held.has_ended = matches!(
+        self.has_ended = matches!(
             (&answer, under),
             (Answer::Committed { .. }, _) | (Answer::Failed(Fault::Fenced), None)
         );
@@ -329,6 +348,11 @@ impl<T: Elem> Draft<T> {
         if chunk.is_replicated() && chunk.client.has_lost_home(chunk.id()) {
             // What was written is still here.
             return chunk.put(Buffer::as_slice(&self.buffer), tag);
+        }
+        if let Some(Buffer::Sent(elements)) = &self.buffer
+            && let Some(put) = chunk.put_owned(elements, tag)
+        {
+            return put;
         }
         let from = match (self.buffer.take(), self.id.take()) {
             // The server gets its memory back before it is asked to publish it.

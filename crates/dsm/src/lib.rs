@@ -41,7 +41,8 @@
 //! # Files
 //! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
 //! `subscription` · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many
-//! chunks) · `client` (requests) · `published` (versions in shared memory) · `successor` (chunks
+//! chunks) · `client` (requests) · `published` (versions in shared memory) · `owner` and
+//! `page` (versions of a process that owns the chunk) · `places` (of shared memory) · `successor` (chunks
 //! whose home is lost) · `topology` (which servers there are) · `service/` (a server) ·
 //! `protocol/{ids, message, between, directory, cache, subscribers, meetings, server}` · `log/` ·
 //! `history/` (its checker) · `error`
@@ -66,6 +67,9 @@ mod handlers;
 pub mod history;
 pub mod log;
 mod meeting;
+mod owner;
+mod page;
+mod places;
 pub mod protocol;
 mod published;
 pub mod service;

@@ -3,7 +3,9 @@
 //!
 //! ```text
 //!   0      8          16        24    32        56            64      72
-//!   | open | sequence | version | tag | segment | where it is | chunk | content of a short one ..
+//!   | open | sequence | version | tag | segment | where it is | chunk | the page of an owner ..
+//!   104
+//!   | content of a short one ..
 //! ```
 //! The first word is described in [`crate::service`]. The rest is a sequence lock: the server makes
 //! the sequence odd, writes, and makes it even again; a reader that has seen two different
@@ -14,6 +16,9 @@
 //! anything else is committed. So what is read here is the present version, as long as the server
 //! lives, and where there is a lease, until its end. The place may serve
 //! another chunk later, so it says of which one it is.
+//!
+//! If a process of this node owns the chunk, the later versions are in its page, and here is where
+//! that is ([`crate::page`]).
 
 use crate::protocol::{ChunkId, Content, INLINE, Version};
 use crate::service::LINE;
@@ -27,7 +32,10 @@ const TAG: u64 = 24;
 const SEGMENT: u64 = 32;
 const KIND: u64 = 56;
 const CHUNK: u64 = 64;
-const CONTENT: u64 = 72;
+/// The segment of a page, and its offset there plus 1; 0: there is none.
+const PAGE: u64 = 72;
+const PAGE_AT: u64 = 96;
+const CONTENT: u64 = 104;
 
 /// What the word at `KIND` says.
 const NOTHING: u64 = 0;
@@ -72,7 +80,22 @@ pub(crate) fn publish(place: &SharedBytes, chunk: ChunkId, (version, tag, conten
 /// Withdraws what was published.
 pub(crate) fn withdraw(place: &SharedBytes) {
     // ORDERING: between the two sequences.
-    write(place, || place.u64(KIND).store(NOTHING, Ordering::Relaxed));
+    write(place, || {
+        place.u64(KIND).store(NOTHING, Ordering::Relaxed);
+        place.u64(PAGE_AT).store(0, Ordering::Relaxed);
+    });
+}
+
+/// Publishes where the page of the process is that owns the chunk.
+pub(crate) fn publish_page(place: &SharedBytes, chunk: ChunkId, (key, at): (SegmentKey, u64)) {
+    write(place, || {
+        // ORDERING: between the two sequences.
+        place.u64(CHUNK).store(chunk.0, Ordering::Relaxed);
+        place.write(PAGE, &key.to_bytes());
+        place
+            .u64(PAGE_AT)
+            .store(at.saturating_add(1), Ordering::Relaxed);
+    });
 }
 
 fn write(place: &SharedBytes, change: impl FnOnce()) {
@@ -89,12 +112,29 @@ fn write(place: &SharedBytes, change: impl FnOnce()) {
 
 /// Returns what is published at `place` of a chunk of that length; `None` if nothing is.
 pub(crate) fn read(place: &SharedBytes, chunk: ChunkId, bytes: u64) -> Option<Published> {
-    let mut tries = (0..TRIES).filter_map(|_| try_to_read(place, chunk, bytes));
+    between_writes(place, || version_at(place, chunk, bytes))
+}
+
+/// Returns where the page of the process is that owns the chunk; `None` if there is none.
+pub(crate) fn read_page(place: &SharedBytes, chunk: ChunkId) -> Option<(SegmentKey, u64)> {
+    between_writes(place, || {
+        // ORDERING: what was read counts only if the sequence is the same afterwards.
+        let word = |at| place.u64(at).load(Ordering::Relaxed);
+        let at = word(PAGE_AT).checked_sub(1)?;
+        let mut key = [0; 24];
+        place.read(PAGE, &mut key);
+        (word(CHUNK) == chunk.0).then(|| (SegmentKey::from_bytes(&key), at))
+    })
+}
+
+/// Reads when the server does not write.
+fn between_writes<V>(place: &SharedBytes, read: impl Fn() -> Option<V>) -> Option<V> {
+    let mut tries = (0..TRIES).filter_map(|_| unless_written(place, &read));
     tries.next().flatten()
 }
 
-/// As [`read`]; `None` if the server was writing.
-fn try_to_read(place: &SharedBytes, chunk: ChunkId, bytes: u64) -> Option<Option<Published>> {
+/// Reads; `None` if the server was writing.
+fn unless_written<V>(place: &SharedBytes, read: impl Fn() -> V) -> Option<V> {
     let sequence = place.u64(SEQUENCE);
     // ORDERING: the changes before it are visible.
     let before = sequence.load(Ordering::Acquire);
@@ -102,7 +142,15 @@ fn try_to_read(place: &SharedBytes, chunk: ChunkId, bytes: u64) -> Option<Option
         std::hint::spin_loop();
         return None;
     }
-    // ORDERING: what was read meanwhile counts only if the sequence is the same afterwards.
+    let found = read();
+    // ORDERING: the reads above come before the one below.
+    fence(Ordering::Acquire);
+    let after = sequence.load(Ordering::Relaxed);
+    (before == after).then_some(found)
+}
+
+fn version_at(place: &SharedBytes, chunk: ChunkId, bytes: u64) -> Option<Published> {
+    // ORDERING: what was read counts only if the sequence is the same afterwards.
     let word = |at| place.u64(at).load(Ordering::Relaxed);
     let (version, tag) = (Version(word(VERSION)), word(TAG));
     let content = match word(KIND) {
@@ -120,10 +168,7 @@ fn try_to_read(place: &SharedBytes, chunk: ChunkId, bytes: u64) -> Option<Option
         }
         _ => None,
     };
-    // ORDERING: the reads above come before the one below.
-    fence(Ordering::Acquire);
-    let after = sequence.load(Ordering::Relaxed);
-    (before == after).then(|| content.map(|content| (version, tag, content)))
+    content.map(|content| (version, tag, content))
 }
 
 #[cfg(test)]
@@ -163,6 +208,25 @@ mod tests {
             withdraw(&place);
             assert_eq!(read(&place, CHUNK, bytes), None);
         }
+    }
+
+    #[test]
+    fn a_page_is_found_until_it_is_withdrawn() {
+        let key = SegmentKey {
+            peer: PeerId::new(3, 7),
+            segment: 5,
+            incarnation: 2,
+            generation: 9,
+            bytes: 1 << 18,
+        };
+        let place = place(64);
+        assert_eq!(read_page(&place, CHUNK), None);
+        publish_page(&place, CHUNK, (key, 0));
+        assert_eq!(read_page(&place, CHUNK), Some((key, 0)));
+        assert_eq!(read_page(&place, ChunkId(8)), None);
+        assert_eq!(read(&place, CHUNK, 64), None);
+        withdraw(&place);
+        assert_eq!(read_page(&place, CHUNK), None);
     }
 
     /// A place that was made for a chunk whose length was not known.

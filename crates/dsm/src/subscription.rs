@@ -59,6 +59,8 @@ pub struct Subscription<T: Elem> {
     /// How many may be taken before the server has to hear of it, and how many were.
     batch: u32,
     taken: u32,
+    /// The last event that a server has told: later ones were seen in the page of an owner.
+    told: Version,
     /// Whether a writer may wait for each event that is not taken.
     is_awaited: bool,
     /// Whether the chunk was removed.
@@ -93,6 +95,7 @@ impl<T: Elem> Subscription<T> {
                 Policy::Latest => 1,
             },
             taken: 0,
+            told: after,
             is_awaited: matches!(policy, Policy::Lossless { high_water: 0 | 1 }),
             is_freed: false,
         })
@@ -361,8 +364,12 @@ impl<T: Elem> Subscription<T> {
             missed,
             content,
             is_freed,
+            is_seen,
             ..
         } = told;
+        if let (false, Some(last)) = (is_seen, events.last()) {
+            self.told = last.version;
+        }
         if is_freed {
             self.is_freed = true;
             return self.check_freed();
@@ -391,6 +398,9 @@ impl<T: Elem> Subscription<T> {
 
     /// The last event was taken. Tells the server if that is worth a note.
     pub(crate) fn took(&mut self) {
+        if self.after > self.told {
+            return;
+        }
         self.taken += 1;
         if self.taken < self.batch {
             return;

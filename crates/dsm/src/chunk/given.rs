@@ -4,7 +4,7 @@ use super::put::MOST_SENT;
 use super::{Chunk, Elem};
 use crate::client::millis;
 use crate::error::{Error, Result};
-use crate::guard::{Buffer, Committed, Guard, Held, Snapshot, WriteGuard};
+use crate::guard::{Buffer, Committed, Guard, Held, Holds, Snapshot, WriteGuard};
 use crate::log::Call;
 use crate::protocol::{self, Answer, Fault, GuardId, Mode, Request, ServerId, Version};
 use samite_fabric::SegmentKey;
@@ -19,7 +19,10 @@ impl<T: Elem> Chunk<T> {
     /// # Errors
     /// [`Error::Late`], which names the processes that have guards; [`Error::NoMemory`].
     pub fn write(&self) -> Result<WriteGuard<T>> {
-        self.wherever(|chunk| chunk.acquire(Mode::Write)?.writer())
+        self.wherever(|chunk| match chunk.write_owned()? {
+            Some(guard) => Ok(guard),
+            None => chunk.acquire(Mode::Write)?.writer(),
+        })
     }
 
     /// As [`Chunk::write`], and the guard contains the last committed version.
@@ -28,6 +31,10 @@ impl<T: Elem> Chunk<T> {
     /// As [`Chunk::write`].
     pub fn update(&self) -> Result<WriteGuard<T>> {
         self.wherever(|chunk| {
+            if let Some(mut guard) = chunk.write_owned()? {
+                guard.copy_from_slice(&chunk.snapshot()?);
+                return Ok(guard);
+            }
             let given = chunk.acquire(Mode::Write)?;
             let old = given.snapshot()?;
             let mut guard = given.writer()?;
@@ -202,7 +209,7 @@ impl<T: Elem> Given<T> {
         Ok(WriteGuard {
             buffer: Some(buffer),
             version: self.version,
-            held: self.held,
+            held: Holds::Given(self.held),
         })
     }
 }

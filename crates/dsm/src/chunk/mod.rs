@@ -2,16 +2,21 @@
 //!
 //! # Files
 //! `mod` (the handle, subscriptions, errors) · `read` (read guards, snapshots) · `put` (what is
-//! written without a guard) · `given` (guards that a server gives)
+//! written without a guard) · `given` (guards that a server gives) · `owned` (what is written while
+//! this process owns the chunk)
 
 mod given;
+mod owned;
 mod put;
 mod read;
 
-use crate::client::{Client, OwnGuards};
+pub(crate) use self::owned::OwnGuard;
+
+use crate::client::{Client, OwnGuards, OwnersPage};
 use crate::error::{Error, Result};
 use crate::guard::Committed;
 use crate::log::Call;
+use crate::owner::Ownership;
 use crate::protocol::{
     Answer, ChunkId, Fault, GuardId, Kind, Policy, Protocol, Request, ServerId, SubscriptionId,
     Token, Version,
@@ -72,6 +77,9 @@ struct Shared<T> {
     last: Mutex<Option<Arc<Committed<T>>>>,
     /// Memory of the server for the next draft.
     spare: Mutex<Option<(GuardId, SegmentKey)>>,
+    /// How this process owns it, if it does, or will; and the page of the process that does.
+    ownership: Mutex<Ownership>,
+    page: Mutex<Option<Arc<OwnersPage>>>,
 }
 
 impl<T> Drop for Shared<T> {
@@ -123,6 +131,8 @@ impl<T: Elem> Chunk<T> {
             is_lost: AtomicBool::new(false),
             last: Mutex::new(None),
             spare: Mutex::new(None),
+            ownership: Mutex::default(),
+            page: Mutex::new(None),
         });
         let weak = Arc::downgrade(&shared);
         known().insert(id, weak);
@@ -244,7 +254,15 @@ impl<T: Elem> Chunk<T> {
     ) -> Result<(ChunkId, SubscriptionId)> {
         self.wherever(|chunk| {
             let home = chunk.id().home();
-            let answer = chunk.client.subscribe(chunk.id(), wants, after);
+            let (policy, with_content) = wants;
+            let may_watch = !with_content && !matches!(policy, Policy::Lossless { .. });
+            if may_watch && chunk.shared.own.get().is_none() {
+                chunk.enroll()?;
+            }
+            let is_near = chunk.client.near(chunk.id()) == home;
+            let own = chunk.own_guards().filter(|_| is_near && may_watch);
+            let at = (chunk.id(), chunk.shared.bytes, own);
+            let answer = chunk.client.subscribe(at, wants, after);
             match answer.map_err(|error| chunk.at(home, error))? {
                 (id, Answer::Subscribed) => Ok((chunk.id(), id)),
                 (_, other) => Err(chunk.refused(other, "read", chunk.client.fabric.deadline())),
@@ -353,18 +371,23 @@ impl<T: Elem> Chunk<T> {
         }
     }
 
-    /// Returns true if a lock of another server than the chunk's is held under a token. The home of
-    /// the chunk looks itself after its own locks.
-    pub(crate) fn holds(&self, token: Token) -> Result<bool> {
+    /// Asks its home whether a lock is held under a token. If it is not, the commit of this chunk is
+    /// fenced.
+    pub(crate) fn check_lock(&self, token: Token) -> Result<()> {
         let home = token.lock.home();
-        if home == self.id().home() {
-            return Ok(true);
-        }
         let deadline = self.client.fabric.deadline();
         let request = Request::Holds { token };
         match self.client.ask(home, deadline, "a lock", &request)? {
-            Answer::Holds(holds) => Ok(holds),
+            Answer::Holds(true) => Ok(()),
+            Answer::Holds(false) => Err(self.fenced()),
             other => Err(Error::Nonsense(format!("{other:?}"))),
+        }
+    }
+
+    /// Returns the error of a commit that came too late.
+    pub(crate) fn fenced(&self) -> Error {
+        Error::Fenced {
+            chunk: self.name().to_owned(),
         }
     }
 

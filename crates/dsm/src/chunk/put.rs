@@ -30,6 +30,9 @@ impl<T: Elem> Chunk<T> {
     }
 
     fn put_here(&self, elements: &[T], tag: u64) -> Result<Version> {
+        if let Some(put) = self.put_owned(elements, tag) {
+            return put;
+        }
         match self.memory()? {
             Some((mut draft, None)) => {
                 draft.copy_from_slice(elements);

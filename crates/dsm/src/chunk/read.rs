@@ -1,13 +1,13 @@
 //! Read guards and snapshots, and the content of versions.
 
 use super::{Chunk, Elem};
-use crate::client::{OwnGuards, millis};
+use crate::client::{OwnGuards, OwnersPage, millis};
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Content, ReadGuard, Reads, Snapshot, Taken};
 use crate::log::Call;
 use crate::protocol::{self, Answer, Mode, Request, Version};
 use crate::published;
-use crate::service::FENCED;
+use crate::service::{FENCED, OWNED};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -17,6 +17,10 @@ const FETCHES: usize = 4;
 /// How many read guards a process takes without a message before it looks whether the server is
 /// lost.
 const LOOK: u64 = 1024;
+
+/// How often a reader looks whether the owner of a chunk has committed what it writes, before it
+/// asks the home.
+const LOOKS: u32 = 200;
 
 impl<T: Elem> Chunk<T> {
     /// Waits until nobody writes it, and returns a guard to read the last committed version:
@@ -74,7 +78,7 @@ impl<T: Elem> Chunk<T> {
 
     /// Returns the words of the server that has the chunk, unless it is known to be lost.
     #[inline]
-    fn own_guards(&self) -> Option<&OwnGuards> {
+    pub(super) fn own_guards(&self) -> Option<&OwnGuards> {
         // ORDERING: only a hint; who has got the error has stored it.
         let is_lost = self.shared.is_lost.load(Ordering::Relaxed);
         if is_lost || self.shared.next.get().is_some() {
@@ -87,11 +91,15 @@ impl<T: Elem> Chunk<T> {
     #[inline]
     pub(super) fn read_known(&self) -> Option<ReadGuard<T>> {
         let own = self.own_guards()?;
+        // ORDERING: only a hint.
+        let open = own.open.u64(0).load(Ordering::Relaxed);
+        if open & OWNED != 0 {
+            return self.read_owned(own, open);
+        }
         let last = self.last();
         let committed = last.as_ref()?;
         // A chunk that is closed is not counted: the end of that would have to be told.
-        // ORDERING: only a hint.
-        if own.open.u64(0).load(Ordering::Relaxed) != committed.number {
+        if open != committed.number {
             return None;
         }
         let time = self.client.log.clock();
@@ -125,11 +133,15 @@ impl<T: Elem> Chunk<T> {
         if own.open.u64(0).load(Ordering::Relaxed) == 0 || self.client.has_lost(self.id()) {
             return None;
         }
+        *self.page() = None; // That of an owner of before.
         let time = self.client.log.clock();
         // ORDERING: as above.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
         let mut taken = Taken(self.clone(), false);
         let number = own.open.u64(0).load(Ordering::SeqCst);
+        if number & OWNED != 0 {
+            return None; // Just now: it is asked for.
+        }
         let committed = self.published(own, number).ok().flatten()?;
         // The server may have closed the chunk meanwhile, and have waited for this process no more.
         // ORDERING: as above.
@@ -146,6 +158,96 @@ impl<T: Elem> Chunk<T> {
             snapshot: Snapshot(committed),
             reads: Reads::Taken(taken),
         })
+    }
+
+    /// Takes a read guard of the version that the owner has committed last, without a message.
+    fn read_owned(&self, own: &OwnGuards, number: u64) -> Option<ReadGuard<T>> {
+        let time = self.client.log.clock();
+        let page = self.owners_page(own, number)?;
+        // ORDERING: the count is written before the owner's page is read; see `page`.
+        own.count.u64(0).fetch_add(1, Ordering::SeqCst);
+        let mut taken = Taken(self.clone(), false);
+        if !(0..LOOKS).any(|_| page.page.is_idle()) {
+            return None;
+        }
+        let committed = self.owned_version(own, &page, page.page.version())?;
+        // The home may have ended the ownership meanwhile, and have waited for this process no
+        // more.
+        // ORDERING: as in `read_published`.
+        let is_fenced = own.count.u64(FENCED).load(Ordering::SeqCst) != 0;
+        if is_fenced || own.open.u64(0).load(Ordering::SeqCst) != number {
+            return None;
+        }
+        // ORDERING: only the number counts.
+        let hits = self.shared.hits.fetch_add(1, Ordering::Relaxed);
+        if hits % LOOK == LOOK - 1 && self.client.has_lost(self.id()) {
+            return None;
+        }
+        let at = (committed.version, committed.tag);
+        self.client.log.hit(time, self.id(), at);
+        taken.1 = true;
+        Some(ReadGuard {
+            snapshot: Snapshot(committed),
+            reads: Reads::Taken(taken),
+        })
+    }
+
+    /// Returns the version that the owner has committed last, without a message.
+    fn snapshot_owned(&self, own: &OwnGuards, number: u64) -> Option<Snapshot<T>> {
+        let page = self.owners_page(own, number)?;
+        let mut tries = (0..LOOKS).map(|_| page.page.version());
+        let found = tries.find_map(|version| self.owned_version(own, &page, version))?;
+        // ORDERING: what was read was the present version of that owner.
+        let is_owned = own.open.u64(0).load(Ordering::SeqCst) == number;
+        is_owned.then_some(Snapshot(found))
+    }
+
+    /// Returns a version of the owner; `None` if it is replaced meanwhile.
+    fn owned_version(
+        &self,
+        own: &OwnGuards,
+        page: &OwnersPage,
+        version: Version,
+    ) -> Option<Arc<Committed<T>>> {
+        let mut last = self.last();
+        let known = last.as_ref();
+        let is_it =
+            |known: &&Arc<Committed<T>>| (known.number, known.version) == (page.number, version);
+        if let Some(known) = known.filter(is_it) {
+            return Some(known.clone());
+        }
+        let found = page.page.read_at(version)?;
+        let committed = match found.content {
+            Some(bytes) => Arc::new(Committed {
+                content: Content::Copied(self.elements(&bytes).ok()?),
+                version,
+                tag: found.tag,
+                number: page.number,
+            }),
+            None => {
+                let published = self.published(own, page.number).ok().flatten();
+                published.filter(|published| published.version == version)?
+            }
+        };
+        *last = Some(committed.clone());
+        Some(committed)
+    }
+
+    /// Returns the page of the process that owns the chunk by that number.
+    fn owners_page(&self, own: &OwnGuards, number: u64) -> Option<Arc<OwnersPage>> {
+        let mut known = self.page();
+        if let Some(page) = known.as_ref().filter(|page| page.number == number) {
+            return Some(page.clone());
+        }
+        let at = (self.id(), self.shared.bytes, number);
+        let page = Arc::new(self.client.page_of(own, at)?);
+        *known = Some(page.clone());
+        Some(page)
+    }
+
+    fn page(&self) -> MutexGuard<'_, Option<Arc<OwnersPage>>> {
+        let page = self.shared.page.lock();
+        page.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a read guard that was taken without a message.
@@ -236,6 +338,9 @@ impl<T: Elem> Chunk<T> {
         }
         // ORDERING: what is open is the present version.
         let open = own.open.u64(0).load(Ordering::SeqCst);
+        if open & OWNED != 0 {
+            return Ok(self.snapshot_owned(own, open));
+        }
         let last = self.last().clone();
         let last = last.filter(|last| open != 0 && last.number == open);
         let found = match last {
@@ -305,12 +410,7 @@ impl<T: Elem> Chunk<T> {
         match content {
             protocol::Content::Zeros => Ok(Some(Content::Copied(self.zeros()?))),
             protocol::Content::Inline(bytes) => {
-                let mut elements = self.zeros()?;
-                let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
-                if to.len() != bytes.len() {
-                    return Err(Error::Nonsense(format!("{} bytes", bytes.len())));
-                }
-                to.copy_from_slice(bytes);
+                let elements = self.elements(bytes)?;
                 Ok(Some(Content::Copied(elements)))
             }
             protocol::Content::Segment(key) if key.bytes == self.shared.bytes => {
@@ -333,6 +433,17 @@ impl<T: Elem> Chunk<T> {
                 Err(Error::Nonsense(format!("a segment of {} bytes", key.bytes)))
             }
         }
+    }
+
+    /// Returns the elements that these bytes are.
+    fn elements(&self, bytes: &[u8]) -> Result<Vec<T>> {
+        let mut elements = self.zeros()?;
+        let to: &mut [u8] = bytemuck::cast_slice_mut(&mut elements);
+        if to.len() != bytes.len() {
+            return Err(Error::Nonsense(format!("{} bytes", bytes.len())));
+        }
+        to.copy_from_slice(bytes);
+        Ok(elements)
     }
 
     pub(super) fn zeros(&self) -> Result<Vec<T>> {

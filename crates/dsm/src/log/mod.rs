@@ -187,7 +187,8 @@ impl Writer {
         }
     }
 
-    fn is_full(&self) -> bool {
+    /// Returns true if each call is recorded.
+    pub(crate) fn is_full(&self) -> bool {
         let level = self.0.as_ref().map(|writing| writing.shared.level);
         level == Some(Level::Full)
     }

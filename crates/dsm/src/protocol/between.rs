@@ -253,6 +253,14 @@ impl Between {
         }
     }
 
+    /// Returns the chunk that is asked for, if its owner has to stop first.
+    pub(crate) fn recalls(&self) -> Option<ChunkId> {
+        match self {
+            Between::Ask { chunk, .. } => Some(*chunk),
+            _ => None,
+        }
+    }
+
     /// Returns the content that comes with it, to be fetched before it is handled.
     pub fn content(&self) -> Option<&Content> {
         match self {

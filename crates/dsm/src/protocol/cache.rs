@@ -15,13 +15,17 @@
 //! read guards themselves, without a message, by a word of shared memory that the server reads
 //! before it lets anybody write ([`CacheAction::Close`]).
 //!
+//! A writer may become the *owner* of the copy ([`CacheEvent::Own`]): it commits again and again
+//! under its guard, without asking, and looks itself at the words of the readers. So the copy is
+//! open meanwhile.
+//!
 //! # Invariants
 //! C1 While a write guard is out, no other guard is, and the copy is owned.
 //! C2 While a read guard is out, the copy has the version that the guard was given, and stays.
 //! C3 A recall is acknowledged exactly once, also by a server without a copy.
 //! C4 A guard commits at most once, and only if it is out.
-//! C5 While the copy is open, no write guard is out, here or at another server. It is closed only
-//!    when no client has a read guard that it took itself.
+//! C5 While the copy is open, no write guard is out but that of an owner, here or at another server.
+//!    It is closed only when no client has a read guard that it took itself.
 
 use super::directory::Access;
 use super::{GuardId, Process, Ticket, Version};
@@ -99,6 +103,18 @@ pub enum CacheEvent {
     Recall {
         /// What may be left.
         keeps: Option<Access>,
+    },
+    /// The client that has this write guard owns the copy from now on, until the guard ends.
+    Own {
+        /// The guard.
+        guard: GuardId,
+    },
+    /// The owner has committed, up to this version.
+    Adopted {
+        /// The version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
     },
     /// The home has committed.
     Committed {
@@ -210,6 +226,8 @@ struct Writer {
     client: Process,
     guard: GuardId,
     commit: Option<Committing>,
+    /// Whether it owns the copy.
+    owns: bool,
 }
 
 /// A commit on its way to the home and back.
@@ -338,6 +356,11 @@ impl Cache {
         Some((writer.client, answer))
     }
 
+    /// Returns the epoch of the last grant.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// Returns the version of the copy, if there is one.
     pub fn version(&self) -> Option<Version> {
         self.held.map(|_| self.version)
@@ -377,6 +400,12 @@ impl Cache {
                 (self.version, self.tag, self.epoch) = (version, tag, epoch);
             }
             CacheEvent::Recall { keeps } => self.recall = Some(keeps),
+            CacheEvent::Own { guard } => self.own(guard),
+            CacheEvent::Adopted { version, tag } => {
+                if self.writer.as_ref().is_some_and(|writer| writer.owns) {
+                    (self.version, self.tag) = (version, tag);
+                }
+            }
             CacheEvent::Committed { version } => self.committed(Some(version), actions),
             CacheEvent::Fenced => self.committed(None, actions),
             CacheEvent::Closed => self.opening = Opening::Closed,
@@ -444,13 +473,25 @@ impl Cache {
         );
     }
 
+    /// The writer that has that guard owns the copy. As long as it does, the copy is open.
+    fn own(&mut self, guard: GuardId) {
+        if let Some(writer) = self.writer.as_mut().filter(|writer| writer.guard == guard) {
+            writer.owns = true;
+            self.opening = Opening::Open;
+        }
+    }
+
     /// Ends the write guard, unless its commit is on its way.
     fn abort(&mut self, is_it: impl Fn(&Writer) -> bool, actions: &mut Vec<CacheAction>) {
         let ended = self
             .writer
             .take_if(|writer| writer.commit.is_none() && is_it(writer));
-        if let Some(Writer { guard, .. }) = ended {
+        if let Some(Writer { guard, owns, .. }) = ended {
             actions.push(CacheAction::Discard { guard });
+            if owns {
+                // What the owner has opened, and nobody else can see.
+                self.is_closed(actions);
+            }
         }
     }
 
@@ -462,7 +503,8 @@ impl Cache {
         actions: &mut Vec<CacheAction>,
     ) {
         let is_it = |writer: &&mut Writer| {
-            (writer.client, writer.guard) == (from, guard) && writer.commit.is_none()
+            let is_it = (writer.client, writer.guard) == (from, guard);
+            is_it && writer.commit.is_none() && !writer.owns
         };
         match self.writer.as_mut().filter(is_it) {
             Some(writer) => {
@@ -489,6 +531,7 @@ impl Cache {
             client,
             guard,
             commit: Some(Committing { answer, tag }),
+            ..
         }) = self.writer.take_if(|writer| writer.commit.is_some())
         else {
             return; // Only a home that does not follow the protocol.
@@ -587,6 +630,7 @@ impl Cache {
                         client: from,
                         guard,
                         commit: None,
+                        owns: false,
                     });
                 }
             }

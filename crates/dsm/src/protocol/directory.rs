@@ -18,8 +18,9 @@
 //! # Invariants
 //! D1 At most one server is `Owned`, and then no other server has a copy.
 //! D2 A grant is sent only when every server that had to give up its copy has said so, or is lost.
-//! D3 A commit raises the version by one if it comes from the owner with the present epoch;
-//!    otherwise it is fenced and changes nothing.
+//! D3 A commit raises the version by one, or by as many as a client has committed that owns the
+//!    chunk, if it comes from the owner with the present epoch; otherwise it is fenced and changes
+//!    nothing.
 
 use super::{Process, Version};
 use serde::{Deserialize, Serialize};
@@ -61,6 +62,8 @@ pub enum DirectoryEvent {
         tag: u64,
         /// The client that wrote it.
         writer: Process,
+        /// How many versions the client has committed.
+        versions: u64,
     },
     /// A server is lost. All that it had sent has arrived.
     Lost {
@@ -198,7 +201,8 @@ impl Directory {
                 epoch,
                 tag,
                 writer,
-            } => actions.push(self.commit((from, epoch), tag, writer)),
+                versions,
+            } => actions.push(self.commit((from, epoch), (tag, versions), writer)),
             DirectoryEvent::Lost { server } => self.lost(server),
         }
         self.advance(actions);
@@ -216,13 +220,13 @@ impl Directory {
     fn commit(
         &mut self,
         (from, epoch): (Process, u64),
-        tag: u64,
+        (tag, versions): (u64, u64),
         writer: Process,
     ) -> DirectoryAction {
         if !self.accepts(from, epoch) {
             return DirectoryAction::Fenced { to: from };
         }
-        self.version = self.version.next();
+        self.version.0 = self.version.0.saturating_add(versions);
         self.tag = tag;
         DirectoryAction::Committed {
             to: from,

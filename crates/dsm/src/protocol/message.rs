@@ -184,6 +184,25 @@ pub enum Request {
         with_content: bool,
         /// The server that gets each version, too.
         prefetch: Option<ServerId>,
+        /// Whether the client looks itself what the owner of the chunk commits.
+        watches: bool,
+    },
+    /// Let me own this short chunk, as soon as nobody has a guard: I write it again and again, and
+    /// will commit what I write in this page. Answer: [`Answer::Owned`], [`Answer::NotOwned`].
+    Own {
+        /// The chunk.
+        chunk: ChunkId,
+        /// A segment of the client.
+        segment: SegmentKey,
+        /// Where the page is in it, in bytes.
+        offset: u64,
+        /// How long to wait.
+        timeout: u64,
+    },
+    /// A note: I do not write a chunk any more that I was to stop owning.
+    Disowned {
+        /// The chunk.
+        chunk: ChunkId,
     },
     /// A note: I have taken the events up to a version.
     Took {
@@ -265,6 +284,25 @@ pub enum Protocol {
     HomeOnly,
 }
 
+impl Request {
+    /// Returns the chunk that is asked for, if its owner has to stop first.
+    pub(crate) fn recalls(&self) -> Option<ChunkId> {
+        match self {
+            Request::Enroll { chunk, .. }
+            | Request::Acquire { chunk, .. }
+            | Request::Snapshot { chunk }
+            | Request::Take { chunk, .. }
+            | Request::Change { chunk, .. }
+            | Request::Free { chunk }
+            | Request::Put { chunk, .. }
+            | Request::Own { chunk, .. }
+            | Request::Subscribe { chunk, .. } => Some(*chunk),
+            Request::Between(message) => message.recalls(),
+            _ => None,
+        }
+    }
+}
+
 impl Protocol {
     /// Returns true if clients ask the home for guards to write.
     pub(crate) fn is_written_at_home(self) -> bool {
@@ -344,6 +382,15 @@ pub enum Answer {
         /// For a put of a draft: the next draft, and its memory.
         draft: Option<(GuardId, SegmentKey)>,
     },
+    /// The client owns the chunk, until the word of the chunk has another number.
+    Owned {
+        /// The number.
+        number: u64,
+        /// Those that have words in which they count their read guards of the chunk.
+        readers: Vec<Reader>,
+    },
+    /// The client does not own the chunk.
+    NotOwned,
     /// The subscription has begun.
     Subscribed,
     /// What the server has done.
@@ -372,6 +419,28 @@ pub enum Answer {
     Met(Vec<(Process, Vec<u8>)>),
     /// The request cannot be carried out.
     Failed(Fault),
+}
+
+/// A client that takes read guards of a chunk itself, as the owner of the chunk knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Reader {
+    /// The client.
+    pub client: Process,
+    /// The segment of the word in which it counts them.
+    pub segment: SegmentKey,
+    /// Where the word is in it, in bytes.
+    pub offset: u64,
+    /// The number of its service that takes events, if it watches the chunk.
+    pub inbox: Option<u16>,
+}
+
+/// What the owner of a chunk has committed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Commits {
+    /// How many versions.
+    pub count: u64,
+    /// The tags of the last of them, the oldest first, and the times of the commits.
+    pub last: Vec<(u64, u64)>,
 }
 
 /// Where the content of a version is.
@@ -518,6 +587,9 @@ pub struct Told {
     pub content: Option<Content>,
     /// The chunk was removed: there are no more events.
     pub is_freed: bool,
+    /// Whether no server has told it: the client has seen it itself.
+    #[serde(skip)]
+    pub is_seen: bool,
 }
 
 /// A commit.

@@ -32,6 +32,8 @@ struct State {
     /// The service of the process that takes the events.
     inbox: u16,
     policy: Policy,
+    /// Whether it looks itself what the owner of the chunk commits.
+    watches: bool,
     /// How many versions may be on the way with their content.
     contents: u64,
     told: Version,
@@ -60,17 +62,19 @@ pub struct Subscribers(BTreeMap<Subscriber, State>);
 
 impl Subscribers {
     /// Adds a subscriber to what is committed after a version. `content`: the bytes of the chunk,
-    /// if the content of its versions is wanted.
+    /// if the content of its versions is wanted. `watches`: whether it looks itself what the owner
+    /// of the chunk commits, if that is possible.
     pub fn add(
         &mut self,
         who: Subscriber,
         inbox: u16,
-        (policy, content): (Policy, Option<u64>),
+        (policy, content, watches): (Policy, Option<u64>, bool),
         after: Version,
     ) {
         let state = State {
             inbox,
             policy: policy.within(content),
+            watches: watches && content.is_none() && !matches!(policy, Policy::Lossless { .. }),
             contents: content.map_or(0, most_contents),
             told: after,
             on_way: VecDeque::new(),
@@ -82,6 +86,10 @@ impl Subscribers {
     pub fn took(&mut self, who: Subscriber, version: Version) {
         if let Some(state) = self.0.get_mut(&who) {
             state.on_way.retain(|(told, _)| *told > version);
+            if state.watches {
+                // It may have seen more than it was told.
+                state.told = state.told.max(version);
+            }
         }
     }
 
@@ -102,6 +110,11 @@ impl Subscribers {
     pub fn all(&self) -> Vec<(Subscriber, u16)> {
         let all = self.0.iter().map(|(who, state)| (*who, state.inbox));
         all.collect()
+    }
+
+    /// Returns true if all subscribers look themselves what the owner of the chunk commits.
+    pub fn all_watch(&self) -> bool {
+        self.0.values().all(|state| state.watches)
     }
 
     /// No longer lets anybody wait for the subscribers of a process.
@@ -126,8 +139,8 @@ impl Subscribers {
         full.map(|((process, _), _)| *process)
     }
 
-    /// Returns what is to be told now, and counts it as told. `history`: the last commits, the
-    /// oldest first; the last one is that of the present version.
+    /// Returns what is to be told now, up to a version, and counts it as told. `history`: the last
+    /// commits, the oldest first.
     pub fn tell(&mut self, present: Version, history: &VecDeque<Event>) -> Vec<Telling> {
         let tell = |(who, state): (&Subscriber, &mut State)| state.tell(*who, present, history);
         self.0.iter_mut().filter_map(tell).collect()
@@ -152,7 +165,9 @@ impl State {
         present: Version,
         history: &VecDeque<Event>,
     ) -> Option<Telling> {
-        let oldest = (present.0 + 1).saturating_sub(history.len() as u64);
+        let after = present.0.saturating_add(1);
+        let oldest = history.front().map_or(after, |first| first.version.0);
+        let oldest = oldest.min(after);
         let (window, next) = match self.policy {
             Policy::Every => (WINDOW, self.told.0.saturating_add(1)),
             Policy::Lossless { high_water } => (mark(high_water), self.told.0.saturating_add(1)),
@@ -164,10 +179,13 @@ impl State {
         }
         let missed = oldest.saturating_sub(next);
         let first = next + missed;
-        let last = present.0.min(first + (free - 1));
+        let count = after.saturating_sub(first).min(free);
+        if count == 0 {
+            return None; // What is missed is told with what follows.
+        }
+        let last = first + count - 1;
         self.told = Version(last);
         let skip = (first - oldest) as usize;
-        let count = (last - first + 1) as usize;
         let contents = self.on_way.iter().filter(|(_, with)| *with).count() as u64;
         let with_content = contents < self.contents && last == present.0;
         let told =
@@ -176,7 +194,10 @@ impl State {
         Some(Telling {
             to,
             inbox: self.inbox,
-            events: history.iter().skip(skip).take(count).copied().collect(),
+            events: (history.iter().skip(skip))
+                .take(count as usize)
+                .copied()
+                .collect(),
             missed,
             with_content,
         })
@@ -227,7 +248,7 @@ mod tests {
             let mut commits = Commits::default();
             commits
                 .subscribers
-                .add(WHO(), 7, (policy, Some(8)), Version::default());
+                .add(WHO(), 7, (policy, Some(8), false), Version::default());
             commits
         }
 
@@ -325,7 +346,7 @@ mod tests {
         const LONG: u64 = MOST_CONTENT / 3;
         let told = |policy, bytes| {
             let mut commits = Commits::default();
-            (commits.subscribers).add(WHO(), 7, (policy, Some(bytes)), Version(0));
+            (commits.subscribers).add(WHO(), 7, (policy, Some(bytes), false), Version(0));
             let each = (0..6).map(|_| versions(commits.commit()).2).collect();
             (commits, each)
         };
@@ -339,7 +360,7 @@ mod tests {
         assert_eq!(each, [true, false, false, false, false, false]);
         let mut commits = Commits::default();
         let policy = Policy::Lossless { high_water: 10 };
-        (commits.subscribers).add(WHO(), 7, (policy, Some(LONG)), Version(0));
+        (commits.subscribers).add(WHO(), 7, (policy, Some(LONG), false), Version(0));
         for version in 1..=3 {
             assert_eq!(versions(commits.commit()), (vec![version], 0, true));
         }
@@ -356,12 +377,12 @@ mod tests {
             assert_eq!(commits.commit(), None);
         }
         let policy = Policy::Lossless { high_water: 2 };
-        (commits.subscribers).add(WHO(), 7, (policy, Some(8)), Version(1));
+        (commits.subscribers).add(WHO(), 7, (policy, Some(8), false), Version(1));
         assert_eq!(versions(commits.tell()), (vec![3, 4], 1, false));
         assert_eq!(commits.subscribers.room(commits.present), 0);
         assert_eq!(versions(commits.took(3)), (vec![5], 0, true));
         // One that knows more than there is waits for it.
-        (commits.subscribers).add(WHO(), 7, (Policy::Every, None), Version(9));
+        (commits.subscribers).add(WHO(), 7, (Policy::Every, None, false), Version(9));
         for _ in 6..=9 {
             assert_eq!(commits.commit(), None);
         }

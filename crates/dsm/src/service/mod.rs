@@ -8,7 +8,7 @@
 //! answered meanwhile.
 //!
 //! # Files
-//! `mod` (requests and answers) · `memory` (the contents of chunks) · `copying` (long contents,
+//! `mod` (requests and answers) · `owners` (clients that own chunks) · `memory` (the contents of chunks) · `copying` (long contents,
 //! part by part) · `words` (read guards without messages) · `stopped` (leases of clients) ·
 //! `others` (other servers) · `unit` (a server that is a unit of a job) · `recorder` (the event
 //! log, and how active chunks are)
@@ -16,6 +16,7 @@
 mod copying;
 mod memory;
 mod others;
+mod owners;
 mod recorder;
 mod stopped;
 mod unit;
@@ -27,7 +28,7 @@ use self::recorder::Recorder;
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
-pub(crate) use self::words::{FENCED, LINE, WORDS};
+pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, WORDS};
 use crate::protocol::{
     Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
     Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
@@ -259,7 +260,11 @@ impl ChunkService {
             return; // A client that numbers two requests alike hears of the first.
         }
         self.recorder.request(from, ticket, &request);
+        if let Some(chunk) = request.recalls() {
+            self.recall(chunk);
+        }
         if let Request::Forget { ticket } = request {
+            self.forget_owner((from, ticket));
             if from == self.me {
                 self.here.remove(&ticket);
             }
@@ -274,6 +279,7 @@ impl ChunkService {
             return self.answer(from, ticket, &Answer::Failed(fault));
         }
         match (request, ticket) {
+            (Request::Disowned { chunk }, None) => self.recall_again(chunk),
             (Request::Drained { chunk }, _) => {
                 let closed = self.drained(chunk);
                 closed.into_iter().for_each(|event| self.on_event(event));
@@ -483,6 +489,14 @@ impl ChunkService {
             ServerAction::TakeOver {
                 of, chunk, lost, ..
             } => self.take_over((of, lost), chunk),
+            ServerAction::Own {
+                to,
+                ticket,
+                chunk,
+                page,
+                version,
+                tag,
+            } => return self.own((to, ticket), chunk, page, (version, tag)),
             ServerAction::Tell { chunk, telling } => self.tell(chunk, telling),
             ServerAction::Took { who, version } => self.memory.took(who, version),
             ServerAction::Free { chunk, subscribers } => self.free(chunk, subscribers),
@@ -601,7 +615,13 @@ impl ChunkService {
     fn overview(&self, only: Option<ChunkId>) -> Overview {
         let readers = |chunk| self.words.readers(chunk).collect();
         let name = |chunk| self.recorder.name(chunk);
-        (self.server).overview(only, self.recorder.activity(only), name, readers)
+        let mut found = (self.server).overview(only, self.recorder.activity(only), name, readers);
+        for figures in &mut found.chunks {
+            if let Some(at) = self.words.version(figures.chunk) {
+                (figures.version, figures.tag) = at;
+            }
+        }
+        found
     }
 
     /// Tells a subscriber of commits.
@@ -623,6 +643,7 @@ impl ChunkService {
             missed,
             content,
             is_freed: false,
+            is_seen: false,
         };
         self.tell_inbox(process, inbox, &told);
     }
@@ -646,6 +667,7 @@ impl ChunkService {
                 missed: 0,
                 content: None,
                 is_freed: true,
+                is_seen: false,
             };
             self.tell_inbox(process, inbox, &told);
         }
@@ -818,6 +840,9 @@ impl ChunkService {
         if self.stopped.is_due(self.fabric.now()) {
             // The note of a client that has no guard left may have been lost.
             self.check_closing();
+            for chunk in self.words.recalled() {
+                self.recall_again(chunk);
+            }
         }
         let (server, words) = (&self.server, &self.words);
         let blockers = || {
@@ -830,6 +855,7 @@ impl ChunkService {
         };
         for process in self.stopped.look(&self.fabric, blockers) {
             tracing::warn!(%process, "a process that is stopped loses its guards");
+            self.end_ownerships(process);
             self.on_event(ServerEvent::Fence(process));
             for chunk in &self.closing {
                 if self.words.readers(*chunk).any(|reader| reader == process) {
@@ -857,6 +883,7 @@ impl ChunkService {
 
     /// A process is lost.
     fn forget(&mut self, process: Process) {
+        self.end_ownerships(process);
         self.words.forget(process);
         self.forget_server(process);
         self.end_requests(process);

@@ -6,8 +6,8 @@
 
 use crate::log::{Call, Kind, Record, Role, Writer, now};
 use crate::protocol::{
-    Activity, ChunkId, Event, GuardId, Mode, Process, PutFrom, Request, Server, ServerAction,
-    ServerEvent, Ticket, Version,
+    Activity, ChunkId, Commits, Event, GuardId, Mode, Process, PutFrom, Request, Server,
+    ServerAction, ServerEvent, Ticket, Version,
 };
 use samite_fabric::Fabric;
 use std::collections::HashMap;
@@ -79,6 +79,20 @@ impl Recorder {
             };
             record.under(GuardId(ticket.map_or(0, |ticket| ticket.0)))
         });
+    }
+
+    /// The owner of a chunk has committed before, without a word to the server.
+    pub(super) fn owner_committed(&mut self, chunk: ChunkId, owner: Process, commits: &Commits) {
+        let active = self.active.entry(chunk).or_default();
+        active.counts.commits += commits.count;
+        active.version.0 = active.version.0.saturating_add(commits.count);
+        let first = (active.version.0 + 1).saturating_sub(commits.last.len() as u64);
+        for (version, (tag, time)) in (first..).zip(&commits.last) {
+            self.log.put(|| {
+                let record = Record::new(Kind::Adopt, *time).of(chunk).with(owner);
+                record.at(Version(version), *tag)
+            });
+        }
     }
 
     /// A process loses its guards, or is gone.

@@ -15,10 +15,16 @@
 //!
 //! Behind the chunk's word is the present version while the chunk is open
 //! ([`crate::published`]): a client that does not know the version finds it there.
+//!
+//! One client may own the chunk: then the word has the mark [`OWNED`], and the owner takes the part
+//! of the server in the protocol above, for the versions that it commits ([`crate::page`]).
 
-use crate::protocol::{ChunkId, Content, Process, Version};
-use crate::published::{bytes_for, publish, withdraw};
-use samite_fabric::{Fabric, Remote, Segment, SegmentKey};
+use super::memory::{Arrived, Memory};
+use crate::page::{self, Page, TAGS};
+use crate::places::{Place, Places};
+use crate::protocol::{ChunkId, Commits, Content, Process, Reader, Ticket, Version};
+use crate::published::{bytes_for, publish, publish_page, withdraw};
+use samite_fabric::{Fabric, Remote, SegmentKey};
 use samite_mem::SharedBytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -29,11 +35,19 @@ pub(crate) const LINE: u64 = 64;
 /// The number of words in a segment of a client.
 pub(crate) const WORDS: u64 = 1024;
 
-/// The bytes of a segment of a server: there are few segments, and contents of 4 KiB.
-const SEGMENT: u64 = 256 << 10;
-
 /// Where a client's word says that it counts for nothing, in bytes from the word.
 pub(crate) const FENCED: u64 = 8;
+
+/// Where a client says how many of its threads sleep until there is a commit, in bytes from its
+/// word.
+pub(crate) const ASLEEP: u64 = 16;
+
+/// The mark of the word of a chunk that a client owns.
+pub(crate) const OWNED: u64 = 1 << 63;
+
+/// The most clients with words of a chunk that a client owns: it looks at all of them before each
+/// commit.
+const MOST_READERS: usize = 64;
 
 /// A client that takes read guards of a chunk itself.
 #[derive(Debug)]
@@ -62,14 +76,6 @@ impl Enrolled {
     }
 }
 
-/// A part of a server's segments.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    segment: usize,
-    offset: u64,
-    bytes: u64,
-}
-
 /// A chunk that has a word.
 #[derive(Debug)]
 struct Word {
@@ -77,6 +83,20 @@ struct Word {
     clients: Vec<Enrolled>,
     /// The clients whose words count for nothing, until they ask again.
     fenced: BTreeSet<Process>,
+    owner: Option<Owner>,
+}
+
+/// A client that owns a chunk.
+#[derive(Debug)]
+struct Owner {
+    client: Process,
+    /// The request by which it owns the chunk.
+    ticket: Ticket,
+    page: Page,
+    _mapped: Remote,
+    /// The last version that the server knows.
+    known: Version,
+    is_recalled: bool,
 }
 
 impl Word {
@@ -91,16 +111,14 @@ impl Word {
 #[derive(Debug)]
 pub(super) struct Words {
     fabric: Fabric,
-    segments: Vec<Segment>,
-    /// The bytes of the last segment that were ever used.
-    filled: u64,
+    places: Places,
     words: BTreeMap<ChunkId, Word>,
+    /// The chunks that clients own.
+    owned: BTreeSet<ChunkId>,
     /// The chunks that are open, their versions and tags.
     open: BTreeMap<ChunkId, (Version, u64)>,
     /// The numbers of the versions that are in use.
     numbers: BTreeMap<ChunkId, (Version, u64)>,
-    /// The places of chunks that were removed, by their lengths.
-    unused: BTreeMap<u64, Vec<Place>>,
     /// Each version of a chunk has another number.
     last: u64,
 }
@@ -109,12 +127,11 @@ impl Words {
     pub(super) fn new(fabric: &Fabric) -> Words {
         Words {
             fabric: fabric.clone(),
-            segments: Vec::new(),
-            filled: SEGMENT,
+            places: Places::default(),
             words: BTreeMap::new(),
+            owned: BTreeSet::new(),
             open: BTreeMap::new(),
             numbers: BTreeMap::new(),
-            unused: BTreeMap::new(),
             last: 0,
         }
     }
@@ -177,26 +194,7 @@ impl Words {
     }
 
     fn bytes(&self, place: Place) -> SharedBytes {
-        let segment = &self.segments[place.segment];
-        segment.bytes().slice(place.offset, place.bytes)
-    }
-
-    /// Returns a place of that length; `None` if there is no memory.
-    fn take_place(&mut self, bytes: u64) -> Option<Place> {
-        if let Some(unused) = self.unused.get_mut(&bytes).and_then(Vec::pop) {
-            return Some(unused);
-        }
-        if self.filled + bytes > SEGMENT {
-            self.segments.push(self.fabric.allocate(SEGMENT).ok()?);
-            self.filled = 0;
-        }
-        let offset = self.filled;
-        self.filled += bytes;
-        Some(Place {
-            segment: self.segments.len() - 1,
-            offset,
-            bytes,
-        })
+        self.places.bytes(place)
     }
 
     /// Lets a client take read guards of a chunk itself. Returns the place of the chunk's word;
@@ -217,9 +215,10 @@ impl Words {
         }
         if !self.words.contains_key(&chunk) {
             let word = Word {
-                place: self.take_place(bytes_for(bytes))?,
+                place: self.places.take(&self.fabric, bytes_for(bytes))?,
                 clients: Vec::new(),
                 fenced: BTreeSet::new(),
+                owner: None,
             };
             self.words.insert(chunk, word);
             if let Some(at) = self.open.get(&chunk).copied() {
@@ -241,8 +240,7 @@ impl Words {
         });
         let is_fenced = word.fenced.contains(&client);
         word.set_fenced(client, is_fenced);
-        let place = word.place;
-        Some((self.segments[place.segment].key(), place.offset))
+        Some(self.places.key(word.place))
     }
 
     /// A chunk was removed. Its word may serve another chunk: no version of that one has a number
@@ -250,10 +248,172 @@ impl Words {
     pub(super) fn free(&mut self, chunk: ChunkId) {
         self.close(chunk);
         self.numbers.remove(&chunk);
+        self.owned.remove(&chunk);
         if let Some(word) = self.words.remove(&chunk) {
-            let place = word.place;
-            self.unused.entry(place.bytes).or_default().push(place);
+            if let Some(owner) = word.owner {
+                owner.page.end();
+            }
+            self.places.give_back(word.place);
         }
+    }
+
+    /// Lets a client own a chunk of that length, whose present version is this one. Its page is at
+    /// that place. Returns the number by which it owns the chunk, and the others that have words of
+    /// it; `None` if that is not possible.
+    pub(super) fn own(
+        &mut self,
+        (client, ticket): (Process, Ticket),
+        (chunk, bytes): (ChunkId, u64),
+        (key, at): (SegmentKey, u64),
+        (version, tag, content): (Version, u64, Content),
+    ) -> Option<(u64, Vec<Reader>)> {
+        let word = self.words.get_mut(&chunk)?;
+        let is_possible = word.owner.is_none() && word.fenced.is_empty();
+        if !is_possible || word.clients.len() > MOST_READERS || key.peer != client.peer {
+            return None;
+        }
+        let mapped = self.fabric.attach(key).ok()?;
+        let all = mapped.mapped().filter(|_| at.is_multiple_of(LINE))?;
+        let most = page::bytes_for(bytes)?;
+        let page = all.contains(at, most).then(|| all.slice(at, most))?;
+        let page = Page::at(page, bytes)?;
+        page.set_since(version, tag);
+        let readers = word.clients.iter().map(|one| Reader {
+            client: one.client,
+            segment: one.key,
+            offset: one.offset,
+            inbox: None,
+        });
+        let readers = readers.collect();
+        word.owner = Some(Owner {
+            client,
+            ticket,
+            page,
+            _mapped: mapped,
+            known: version,
+            is_recalled: false,
+        });
+        self.owned.insert(chunk);
+        let place = self.places.bytes(word.place);
+        self.last += 1;
+        let number = self.last | OWNED;
+        publish(&place, chunk, &(version, tag, content));
+        publish_page(&place, chunk, (key, at));
+        // ORDERING: who sees that it is owned sees by whom.
+        place.u64(0).store(number, Ordering::SeqCst);
+        Some((number, readers))
+    }
+
+    /// Returns true if a client owns a chunk, or has not stopped to.
+    pub(super) fn is_owned(&self, chunk: ChunkId) -> bool {
+        self.owned.contains(&chunk)
+    }
+
+    /// Returns the client that owns a chunk, and the request by which it does.
+    pub(super) fn owner(&self, chunk: ChunkId) -> Option<(Process, Ticket)> {
+        let owner = self.words.get(&chunk)?.owner.as_ref()?;
+        Some((owner.client, owner.ticket))
+    }
+
+    /// Returns the chunks that a client owns.
+    pub(super) fn owned_by(&self, client: Process) -> Vec<ChunkId> {
+        self.owned_where(|owner| owner.client == client)
+    }
+
+    /// Returns the chunks whose owners are to stop and have not, because they are writing.
+    pub(super) fn recalled(&self) -> Vec<ChunkId> {
+        self.owned_where(|owner| owner.is_recalled)
+    }
+
+    fn owned_where(&self, is_wanted: impl Fn(&Owner) -> bool) -> Vec<ChunkId> {
+        let owner = |chunk| self.words.get(chunk).and_then(|word| word.owner.as_ref());
+        let owned = self.owned.iter();
+        let owned = owned.filter(|chunk| owner(chunk).is_some_and(&is_wanted));
+        owned.copied().collect()
+    }
+
+    /// Returns the present version of a chunk that a client owns, and its tag.
+    pub(super) fn version(&self, chunk: ChunkId) -> Option<(Version, u64)> {
+        let page = &self.words.get(&chunk)?.owner.as_ref()?.page;
+        let version = page.version();
+        Some((version, page.commit_of(version)?.0))
+    }
+
+    /// The owner of a chunk is to stop. Returns true if it has: it commits nothing any more.
+    pub(super) fn recall(&mut self, chunk: ChunkId) -> bool {
+        let Some(word) = self.words.get_mut(&chunk) else {
+            return true;
+        };
+        let Some(owner) = &mut word.owner else {
+            return true;
+        };
+        owner.is_recalled = true;
+        let place = self.places.bytes(word.place);
+        // First: without the mark of an owner, what is published counts as the present version.
+        withdraw(&place);
+        // ORDERING: what follows reads the owner's page; see `page`.
+        place.u64(0).store(0, Ordering::SeqCst);
+        owner.page.is_idle()
+    }
+
+    /// Takes what the owner of a chunk has committed since it was asked last: the content goes to
+    /// the memory of the server. If the ownership ends, the owner hears of it.
+    pub(super) fn commits(
+        &mut self,
+        chunk: ChunkId,
+        ends: bool,
+        memory: &mut Memory,
+    ) -> Option<Commits> {
+        let word = self.words.get_mut(&chunk)?;
+        let place = self.places.bytes(word.place);
+        let owner = word.owner.as_mut()?;
+        let found = match ends {
+            true => {
+                withdraw(&place); // As in `recall`.
+                // ORDERING: the owner begins nothing any more.
+                place.u64(0).store(0, Ordering::SeqCst);
+                let last = owner.page.end();
+                owner.page.read_at(last)
+            }
+            false => owner.page.read(),
+        };
+        let (known, page) = (owner.known, owner.page.clone());
+        if ends {
+            word.owner = None;
+            self.owned.remove(&chunk);
+        }
+        let mut commits = Commits::default();
+        let Some(found) = found else {
+            return Some(commits); // Only an owner that does not follow the protocol.
+        };
+        let Some(count) = found
+            .version
+            .0
+            .checked_sub(known.0)
+            .filter(|count| *count > 0)
+        else {
+            return Some(commits);
+        };
+        let Some(content) = found.content else {
+            return Some(commits);
+        };
+        memory.adopt_from(chunk, Arrived::inline(content));
+        if let Some(owner) = &mut word.owner {
+            owner.known = found.version;
+        }
+        commits.count = count;
+        let first = found.version.0.saturating_sub(TAGS - 1).max(known.0 + 1);
+        let newest = (first..=found.version.0).rev();
+        let tags = newest.map_while(|version| match version == found.version.0 {
+            true => Some((
+                found.tag,
+                page.commit_of(Version(version)).map_or(0, |of| of.1),
+            )),
+            false => page.commit_of(Version(version)),
+        });
+        commits.last = tags.collect();
+        commits.last.reverse();
+        Some(commits)
     }
 
     /// Returns the clients that have read guards of a chunk which they took themselves.

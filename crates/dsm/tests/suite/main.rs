@@ -37,6 +37,7 @@ mod histories;
 mod homes;
 mod lessons;
 mod litmus;
+mod owners;
 mod replicas;
 mod servers;
 mod sizes;

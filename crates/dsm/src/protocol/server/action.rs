@@ -2,8 +2,10 @@
 
 use crate::protocol::message::{Answer, Op, Request};
 use crate::protocol::{
-    Between, ChunkId, GuardId, Mode, Process, ServerId, Subscriber, Telling, Ticket, Version,
+    Between, ChunkId, Commits, GuardId, Mode, Process, ServerId, Subscriber, Telling, Ticket,
+    Version,
 };
+use samite_fabric::SegmentKey;
 
 /// What happened to a server.
 #[derive(Debug)]
@@ -36,6 +38,21 @@ pub enum ServerEvent {
     },
     /// No client has a read guard of the chunk that it took itself.
     Closed(ChunkId),
+    /// The client that owns a chunk has committed: the content is here. It owns the chunk still.
+    Adopted {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What it has committed since this was said last.
+        commits: Commits,
+    },
+    /// As [`ServerEvent::Adopted`], and the client owns the chunk no more. To be said before the
+    /// client is fenced or lost.
+    Disowned {
+        /// The chunk.
+        chunk: ChunkId,
+        /// What it has committed since this was said last.
+        commits: Commits,
+    },
     /// Another server says something. Content that came with it was fetched.
     Between {
         /// The server.
@@ -190,6 +207,23 @@ pub enum ServerAction {
         chunk: ChunkId,
         /// The number of the draft.
         draft: GuardId,
+    },
+    /// Let a client own a chunk, and answer; if that is not possible, [`ServerEvent::Disowned`]
+    /// follows at once. Otherwise it follows when the chunk is [asked for](Request), or another
+    /// server [asks](Between::Ask), before that is handled.
+    Own {
+        /// The client.
+        to: Process,
+        /// Its request.
+        ticket: Ticket,
+        /// The chunk.
+        chunk: ChunkId,
+        /// Where its page is: a segment, and the offset there.
+        page: (SegmentKey, u64),
+        /// The present version.
+        version: Version,
+        /// Its tag.
+        tag: u64,
     },
     /// Tell a subscriber of commits.
     Tell {

@@ -1,11 +1,15 @@
 //! A chunk at a server: at its home, or cached there.
 
+use super::owner::Owner;
 use super::replicas::Replication;
 use crate::protocol::message::{Event, Kind, Protocol};
 use crate::protocol::{
     Access, Cache, Directory, DirectoryEvent, Mode, Process, Subscribers, Ticket, Version,
 };
 use std::collections::{BTreeSet, VecDeque};
+
+/// The number of past commits of a chunk that a subscriber can catch up on.
+pub(super) const HISTORY: usize = 1024;
 
 /// How often writers of several servers may alternate before they are served at the home.
 const BOUNCES: u32 = 8;
@@ -59,6 +63,8 @@ pub(super) struct Home {
     /// The server that committed last, and how often it was another one.
     last: Option<Process>,
     bounces: u32,
+    /// The client that owns it.
+    pub(super) owner: Option<Owner>,
     /// If other servers have each version, too.
     pub(super) replication: Option<Box<Replication>>,
 }
@@ -81,6 +87,7 @@ impl Chunk {
             followers: BTreeSet::new(),
             last: None,
             bounces: 0,
+            owner: None,
             replication: None,
         };
         Chunk {
@@ -166,6 +173,14 @@ impl Home {
         self.history = history;
         self.taken = version;
         self.servers.insert(lost);
+    }
+
+    /// Keeps a commit for those that subscribe later.
+    pub(super) fn remembers(&mut self, commit: Event) {
+        if self.history.len() >= HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(commit);
     }
 
     /// A server has committed a version for its clients.

@@ -185,6 +185,9 @@ impl Server {
         guard: GuardId,
         actions: &mut Vec<ServerAction>,
     ) {
+        if self.is_owners(chunk, guard) {
+            return; // The service has to say that it has ended.
+        }
         if self.has_draft(from, chunk, guard) {
             self.drafts.remove(&guard);
             return actions.push(ServerAction::Discard { chunk, guard });

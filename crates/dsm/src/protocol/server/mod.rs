@@ -7,7 +7,7 @@
 //! # Files
 //! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
 //! `chunk` (a chunk at its home, or cached) · `names` (chunks are created, found and removed) ·
-//! `guards` (guards, drafts, commits) · `told` (subscriptions and meetings) · `talk` (caches and
+//! `guards` (guards, drafts, commits) · `owner` (clients that own a chunk) · `told` (subscriptions and meetings) · `talk` (caches and
 //! directories) · `others` (other servers) · `replicas`, `replicate` and `take_over` (other servers
 //! have each version, and take chunks over) · `seek` (the names of such chunks) · `overview` (for
 //! people)
@@ -18,6 +18,7 @@ mod guards;
 mod names;
 mod others;
 mod overview;
+mod owner;
 mod replicas;
 mod replicate;
 mod seek;
@@ -34,10 +35,8 @@ use self::seek::Seeking;
 use super::meetings::Meetings;
 use super::message::{Answer, Fault, INLINE, Kind, Op, Protocol, PutFrom, Request};
 use super::{CacheEvent, ChunkId, GuardId, Mode, Process, ServerId, Subscriber, Ticket, Token};
+use samite_fabric::SegmentKey;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// The number of past commits of a chunk that a subscriber can catch up on.
-const HISTORY: usize = 1024;
 
 /// The most chunks of a server.
 const MOST_CHUNKS: u64 = 1 << 20;
@@ -79,6 +78,11 @@ enum Waiting {
         op: Op,
         tag: u64,
     },
+    /// For a guard, to own the chunk. Where its page is.
+    Own {
+        chunk: ChunkId,
+        page: (SegmentKey, u64),
+    },
     /// For others to come.
     Meet { name: String },
 }
@@ -91,6 +95,7 @@ impl Waiting {
             Waiting::Acquire { chunk, .. }
             | Waiting::Put { chunk, .. }
             | Waiting::Take { chunk }
+            | Waiting::Own { chunk, .. }
             | Waiting::Change { chunk, .. } => Some(*chunk),
         }
     }
@@ -258,6 +263,9 @@ impl Server {
             ServerEvent::Request { ticket: None, .. } => {} // Nobody waits for an answer.
             ServerEvent::Lost(process) => self.lost(process, &mut actions),
             ServerEvent::Fence(client) => {
+                for chunk in self.owned_by(client) {
+                    self.disowned(chunk, &mut actions);
+                }
                 // First: the end of a guard may give the next one to the same process.
                 self.given.retain(|_, (holder, ..)| *holder != client);
                 for chunk in self.used.get(&client).cloned().unwrap_or_default() {
@@ -277,6 +285,11 @@ impl Server {
                 let bytes = self.bytes(chunk).unwrap_or(0);
                 fail((to, ticket), Fault::NoMemory { bytes, why }, &mut actions);
                 self.release(to, chunk, guard, &mut actions);
+            }
+            ServerEvent::Adopted { chunk, commits } => self.adopted(chunk, &commits, &mut actions),
+            ServerEvent::Disowned { chunk, commits } => {
+                self.adopted(chunk, &commits, &mut actions);
+                self.disowned(chunk, &mut actions);
             }
             ServerEvent::Closed(chunk) => self.at_cache(chunk, CacheEvent::Closed, &mut actions),
             ServerEvent::Between { from, message } => self.hear(from, message, &mut actions),
@@ -407,6 +420,19 @@ impl Server {
                 };
                 self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
             }
+            Request::Own {
+                chunk,
+                segment,
+                offset,
+                timeout,
+            } => {
+                if !self.may_own(chunk) {
+                    return answer_to(asker, Answer::NotOwned, actions);
+                }
+                let page = (segment, offset);
+                let waiting = Waiting::Own { chunk, page };
+                self.acquire(asker, (chunk, Mode::Write), by(timeout), waiting, actions);
+            }
             Request::Free { chunk } => self.free(asker, chunk, actions),
             Request::FreeAll { prefix } => self.free_all(asker, &prefix, actions),
             Request::Meet {
@@ -422,6 +448,9 @@ impl Server {
                 data,
                 under,
             } => {
+                if self.is_owners(chunk, guard) {
+                    return fail(asker, Fault::Malformed, actions);
+                }
                 let is_out = self.has_guard(asker.0, guard);
                 if is_out && !under.is_none_or(|token| self.allows(token)) {
                     return fail(asker, Fault::Fenced, actions);
@@ -437,9 +466,10 @@ impl Server {
                 policy,
                 with_content,
                 prefetch,
+                watches,
             } => {
                 self.follow(chunk, prefetch);
-                let wants = (inbox, policy, with_content);
+                let wants = (inbox, policy, with_content, watches);
                 self.subscribe(asker, (chunk, id), wants, after, actions);
             }
             Request::Release { chunk, guard } => self.release(asker.0, chunk, guard, actions),
@@ -456,6 +486,7 @@ impl Server {
             | Request::Forget { .. }
             | Request::Took { .. }
             | Request::Unsubscribe { .. }
+            | Request::Disowned { .. }
             | Request::Hello { .. }
             | Request::Between(_) => fail(asker, Fault::Malformed, actions),
         }
@@ -551,6 +582,9 @@ impl Server {
     }
 
     fn lost(&mut self, process: Process, actions: &mut Vec<ServerAction>) {
+        for chunk in self.owned_by(process) {
+            self.disowned(chunk, actions);
+        }
         // First: its commits that wait are dropped, and must not be let in by what follows.
         self.lost_server(process, actions);
         let askers = self.waiting.keys().filter(|(asker, _)| *asker == process);
@@ -603,6 +637,7 @@ impl Server {
                     Waiting::Acquire { chunk, .. }
                     | Waiting::Put { chunk, .. }
                     | Waiting::Take { chunk }
+                    | Waiting::Own { chunk, .. }
                     | Waiting::Change { chunk, .. },
                 ) => {
                     actions.push(self.late(asker, chunk));

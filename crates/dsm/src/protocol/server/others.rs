@@ -133,6 +133,7 @@ impl Server {
                     epoch,
                     tag,
                     writer,
+                    versions: 1,
                 };
                 match self.home(chunk) {
                     None => {

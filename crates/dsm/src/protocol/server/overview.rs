@@ -162,6 +162,7 @@ fn words_of(waiting: &Waiting) -> (&'static str, &str) {
         Waiting::Put { .. } => ("its put to", ""),
         Waiting::Take { .. } => ("a version to take of", ""),
         Waiting::Change { .. } => ("its change of", ""),
+        Waiting::Own { .. } => ("to own", ""),
         Waiting::Meet { name } => ("others at the meeting", name),
     }
 }

@@ -52,7 +52,8 @@
 //!
 //! [`Turn`]: crate::protocol::Between::Turn
 
-use super::{HISTORY, Written};
+use super::Written;
+use super::chunk::HISTORY;
 use crate::protocol::message::{Event, Kind, Protocol, Replicas};
 use crate::protocol::{ChunkId, DirectoryEvent, Process, ServerId, Ticket, Version};
 use std::collections::{BTreeSet, VecDeque};

@@ -41,6 +41,7 @@ impl Server {
             epoch,
             tag,
             writer,
+            ..
         } = event
         else {
             return Some(event);

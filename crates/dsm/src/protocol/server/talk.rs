@@ -2,7 +2,7 @@
 //! at once, otherwise it is sent.
 
 use super::chunk::{Home, Side};
-use super::{HISTORY, Server, ServerAction, Waiting, Written, answer_to, fail};
+use super::{Server, ServerAction, Waiting, Written, answer_to, fail};
 use crate::protocol::message::{Answer, Event, Fault};
 use crate::protocol::{
     Access, Between, CacheAction, CacheEvent, ChunkId, Content, DirectoryAction, DirectoryEvent,
@@ -169,6 +169,7 @@ impl Server {
                         epoch,
                         tag,
                         writer,
+                        versions: 1,
                     });
                 }
                 Some(to) => actions.push(ServerAction::Forward {
@@ -234,6 +235,26 @@ impl Server {
                         tag,
                     });
                 }
+                Some(Waiting::Own { page, .. }) => match self.may_own(id) {
+                    true => {
+                        self.given.insert(guard, (to, ticket, id));
+                        self.owns(id, (to, guard), version);
+                        talk.to_cache.push_back(CacheEvent::Own { guard });
+                        actions.push(ServerAction::Own {
+                            to,
+                            ticket,
+                            chunk: id,
+                            page,
+                            version,
+                            tag,
+                        });
+                    }
+                    false => {
+                        answer_to((to, ticket), Answer::NotOwned, actions);
+                        talk.to_cache
+                            .push_back(CacheEvent::Release { from: to, guard });
+                    }
+                },
                 Some(Waiting::Take { chunk }) => {
                     self.takes_no_more(chunk, (to, ticket));
                     if let Some(home) = self.home(id) {
@@ -392,10 +413,7 @@ impl Server {
                     tag,
                     writer,
                 } => {
-                    if home.history.len() >= HISTORY {
-                        home.history.pop_front();
-                    }
-                    home.history.push_back(Event {
+                    home.remembers(Event {
                         version,
                         tag,
                         writer,
@@ -411,7 +429,10 @@ impl Server {
                     }
                     (
                         to,
-                        CacheEvent::Committed { version },
+                        match home.owner {
+                            Some(_) => CacheEvent::Adopted { version, tag },
+                            None => CacheEvent::Committed { version },
+                        },
                         Between::Committed { chunk: id, version },
                     )
                 }

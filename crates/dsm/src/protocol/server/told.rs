@@ -53,7 +53,7 @@ impl Server {
         &mut self,
         (from, ticket): (Process, Ticket),
         (chunk, id): (ChunkId, SubscriptionId),
-        (inbox, policy, with_content): (u16, Policy, bool),
+        (inbox, policy, with_content, watches): (u16, Policy, bool, bool),
         after: Version,
         actions: &mut Vec<ServerAction>,
     ) {
@@ -71,7 +71,7 @@ impl Server {
             return fail((from, ticket), Fault::Malformed, actions);
         }
         let who = (from, id);
-        (home.subscribers).add(who, inbox, (policy, content), after);
+        (home.subscribers).add(who, inbox, (policy, content, watches), after);
         self.subscriptions.insert(who, chunk);
         self.used.entry(from).or_default().insert(chunk);
         answer_to((from, ticket), Answer::Subscribed, actions);
@@ -118,7 +118,8 @@ impl Server {
     pub(super) fn tell(&mut self, chunk: ChunkId, actions: &mut Vec<ServerAction>) {
         if let Some(home) = self.home(chunk) {
             let (present, _) = home.directory.version();
-            let tellings = home.subscribers.tell(present, &home.history);
+            let told = home.owner.map_or(present, |owner| owner.since);
+            let tellings = home.subscribers.tell(told, &home.history);
             let each = tellings.into_iter();
             actions.extend(each.map(|telling| ServerAction::Tell { chunk, telling }));
         }

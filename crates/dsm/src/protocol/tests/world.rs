@@ -342,6 +342,7 @@ impl World {
                         epoch,
                         tag,
                         writer,
+                        versions: 1,
                     };
                     Up::Commit(commit, data)
                 }

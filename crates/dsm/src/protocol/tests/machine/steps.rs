@@ -222,6 +222,7 @@ impl World {
                 policy: Policy::Lossless { high_water: 1 },
                 with_content: true,
                 prefetch: None,
+                watches: false,
             },
             Ask::Took(version) => Request::Took { chunk, id, version },
         };

@@ -294,6 +294,7 @@ impl World {
             policy,
             with_content: false,
             prefetch: None,
+            watches: false,
         };
         self.ask(which, home(chunk), request, Wait::Subscription(id));
     }

@@ -392,7 +392,7 @@ impl World {
                 return self.drained(at, chunk);
             }
             ServerAction::Took { .. } => {}
-            ServerAction::Draft { .. } | ServerAction::Change { .. } => {
+            ServerAction::Draft { .. } | ServerAction::Change { .. } | ServerAction::Own { .. } => {
                 unreachable!("nobody asks for that")
             }
         }

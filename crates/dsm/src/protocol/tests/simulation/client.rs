@@ -5,6 +5,7 @@ use crate::protocol::{
     Answer, ChunkId, Fault, GuardId, Mode, Op, Policy, Process, PutFrom, Request, ServerEvent,
     SubscriptionId, Ticket, Token, Version,
 };
+use samite_fabric::SegmentKey;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A message to a client.
@@ -56,6 +57,8 @@ pub(super) struct Subscribed {
     /// The last event.
     pub(super) last: Version,
     pub(super) taken: Version,
+    /// Whether it looks itself what an owner commits.
+    pub(super) watches: bool,
     /// Whether nobody waits for it any more.
     pub(super) is_fenced: bool,
 }
@@ -177,9 +180,14 @@ impl Simulation {
                         high_water: self.random.below(4) as u32,
                     },
                 };
+                let is_near = client.asks(chunk) == home(chunk);
+                let with_content = self.random.is(30);
+                let is_lossless = matches!(policy, Policy::Lossless { .. });
+                let watches = is_near && !with_content && !is_lossless;
                 let subscribed = Subscribed {
                     chunk,
                     policy,
+                    watches,
                     last: after,
                     taken: after,
                     is_fenced: false,
@@ -191,8 +199,9 @@ impl Simulation {
                     inbox: 0,
                     after,
                     policy,
-                    with_content: self.random.is(50),
+                    with_content,
                     prefetch: None,
+                    watches,
                 };
                 (Asked::Other, request)
             }
@@ -231,11 +240,21 @@ impl Simulation {
                     return;
                 }
             }
-            76..98 => {
+            76..94 => {
                 let Some(guard) = self.random.of(&guards) else {
                     return;
                 };
                 return self.ends(which, guard);
+            }
+            _ if can_ask && client.asks(chunk) == home(chunk) => {
+                let page = SegmentKey::from_bytes(&[0; 24]);
+                let request = Request::Own {
+                    chunk,
+                    segment: page,
+                    offset: 0,
+                    timeout,
+                };
+                (Asked::Other, request)
             }
             _ => return,
         };
@@ -299,6 +318,7 @@ impl Simulation {
         let present = self.present(chunk).0;
         // Its server has not been heard of for longer than its lease.
         let is_void = self.voided.contains(&(home(chunk), at));
+        let is_readable = at == home(chunk) && self.is_readable(chunk);
         let client = &mut self.clients[which];
         let (me, is_fenced) = (client.me, self.fenced_own.contains(&(client.me, chunk)));
         let own = client.own.entry(chunk).or_default();
@@ -307,10 +327,10 @@ impl Simulation {
             let is_last = *own == 0;
             let stale = client.stale.entry(chunk).or_default();
             *stale = stale.saturating_sub(1);
-            if is_last && open.is_none() {
+            if is_last && open.is_none() && !is_readable {
                 self.ask(me, at, None, Request::Drained { chunk });
             }
-        } else if let Some(version) = open
+        } else if let Some(version) = open.or(is_readable.then_some(present))
             && !is_fenced
             && !is_void
         {
@@ -323,6 +343,7 @@ impl Simulation {
 
     pub(super) fn takes_events(&mut self, which: usize, id: SubscriptionId) {
         let is_over = self.random.is(10);
+        self.watches(which, id);
         let client = &mut self.clients[which];
         let me = client.me;
         let Some(subscribed) = client.subscribed.get_mut(&id) else {
@@ -370,7 +391,9 @@ impl Simulation {
                 let closed = self.drained(at, chunk);
                 closed.into_iter().for_each(|event| self.event(at, event));
             }
+            Request::Disowned { chunk } => self.recall_again(chunk),
             request => {
+                self.before(from, &request);
                 if let Request::Forget { ticket } = request {
                     self.arrived.remove(&(from, ticket));
                 }
@@ -456,7 +479,7 @@ impl Simulation {
             }
             ToClient::Told {
                 id,
-                events,
+                mut events,
                 missed,
                 value,
             } => {
@@ -464,8 +487,13 @@ impl Simulation {
                     return;
                 };
                 let is_latest = subscribed.policy == Policy::Latest;
-                subscribed.last.0 += missed;
                 assert!(!is_latest || events.len() == 1);
+                // It has seen these already.
+                let is_old = |event: &(Version, u64)| event.0 <= subscribed.last;
+                let old = events.iter().rposition(is_old);
+                let old = old.filter(|_| subscribed.watches);
+                let (chunk, seen) = (subscribed.chunk, old.map(|old| events[old].0));
+                let events = events.split_off(old.map_or(0, |old| old + 1));
                 for (version, _) in &events {
                     match is_latest {
                         true => assert!(*version > subscribed.last),
@@ -481,8 +509,11 @@ impl Simulation {
                 }
                 assert_eq!(missed, 0, "the history is long enough");
                 if let (Some(value), Some((version, _))) = (value, events.last()) {
-                    let all = &self.commits[&subscribed.chunk];
+                    let all = &self.commits[&chunk];
                     assert_eq!(all[version.0 as usize - 1].0, value);
+                }
+                if let Some(version) = seen {
+                    self.ask(me, home(chunk), None, Request::Took { chunk, id, version });
                 }
             }
         }

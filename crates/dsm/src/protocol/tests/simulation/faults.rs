@@ -33,10 +33,16 @@ impl Simulation {
         for at in 0..self.servers.len() {
             match self.stopped.contains_key(&at) {
                 true => self.unheard.entry(at).or_default().push(me),
-                false => self.event(at, ServerEvent::Lost(me)),
+                false => self.loses(at, me),
             }
         }
         self.all_drained();
+    }
+
+    /// A server hears that a client is lost.
+    pub(super) fn loses(&mut self, at: usize, client: Process) {
+        self.end_ownerships(at, client);
+        self.event(at, ServerEvent::Lost(client));
     }
 
     /// The leases of clients that are stopped and keep others waiting end.
@@ -59,6 +65,8 @@ impl Simulation {
             if !blocks {
                 continue;
             }
+            // It may be given another guard at once: that one ends, too.
+            self.end_ownerships(at, me);
             // Guards whose commits have arrived are not ended; this one has only sent them.
             self.fence_guards(which, at, |_| true);
             for subscribed in self.clients[which].subscribed.values_mut() {
@@ -151,7 +159,7 @@ impl Simulation {
         }
         if !self.stopped.contains_key(&at) {
             for dead in self.unheard.remove(&at).unwrap_or_default() {
-                self.event(at, ServerEvent::Lost(dead));
+                self.loses(at, dead);
                 if self.unheard.values().flatten().all(|other| *other != dead) {
                     self.arrived.retain(|(of, _), _| *of != dead);
                 }

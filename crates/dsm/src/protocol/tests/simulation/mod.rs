@@ -17,15 +17,17 @@
 //!
 //! # Files
 //! `mod` (the whole, and its steps) · `client` (what clients do and hear) · `service` (what a
-//! service does with the actions of its server) · `faults` (who is killed, stopped and fenced) ·
-//! `random`
+//! service does with the actions of its server) · `owners` (clients that commit without asking) ·
+//! `faults` (who is killed, stopped and fenced) · `random`
 
 mod client;
 mod faults;
+mod owners;
 mod random;
 mod service;
 
 use self::client::{Asked, Client};
+use self::owners::Owning;
 pub(super) use self::random::Random;
 use super::world::process;
 use crate::protocol::server::{Server, ServerEvent};
@@ -87,6 +89,7 @@ struct Simulation {
     arrived: BTreeMap<(Process, Ticket), Value>,
     open: BTreeMap<(usize, ChunkId), Version>,
     closing: BTreeSet<(usize, ChunkId)>,
+    owned: BTreeMap<ChunkId, Owning>,
     /// Own guards that are not waited for any more.
     fenced_own: BTreeSet<(Process, ChunkId)>,
     fenced: BTreeSet<GuardId>,
@@ -131,6 +134,7 @@ impl Simulation {
             arrived: BTreeMap::new(),
             open: BTreeMap::new(),
             closing: BTreeSet::new(),
+            owned: BTreeMap::new(),
             fenced_own: BTreeSet::new(),
             fenced: BTreeSet::new(),
             taken: BTreeSet::new(),
@@ -228,6 +232,7 @@ impl Simulation {
             self.hears(which);
         }
         if has_faults {
+            self.writes_as_owner(which);
             self.client_acts(which);
         }
     }
@@ -278,6 +283,7 @@ impl Simulation {
         }
         for _ in 0..20_000 {
             self.step(false);
+            self.owners_stop();
             for which in 0..self.clients.len() {
                 let guards: Vec<_> = self.clients[which].held.keys().copied().collect();
                 guards.into_iter().for_each(|guard| self.ends(which, guard));
@@ -327,7 +333,7 @@ impl Simulation {
         self.come_to_rest();
         for at in 0..self.servers.len() {
             for which in 0..self.clients.len() {
-                self.event(at, ServerEvent::Lost(self.clients[which].me));
+                self.loses(at, self.clients[which].me);
             }
             assert_eq!(
                 self.servers[at].held(),

@@ -48,6 +48,9 @@ impl Simulation {
             }
             _ => {}
         }
+        if let Some(chunk) = message.recalls() {
+            self.recall(chunk);
+        }
         let from = process(from);
         self.event(at, ServerEvent::Between { from, message });
     }
@@ -169,6 +172,13 @@ impl Simulation {
                     },
                 );
             }
+            ServerAction::Own {
+                to,
+                ticket,
+                chunk,
+                version,
+                ..
+            } => return self.own((to, ticket), chunk, version),
             ServerAction::Show {
                 to,
                 ticket,
@@ -278,6 +288,8 @@ impl Simulation {
             !self.fenced.contains(&guard),
             "a fenced guard has committed"
         );
+        let owner = self.owned.get(&chunk).map(|owning| owning.client);
+        assert_eq!(owner.is_some(), guard.0 == u64::MAX, "{owner:?} owns it");
         for client in &self.clients {
             let count = |of: &BTreeMap<ChunkId, u64>| of.get(&chunk).copied().unwrap_or(0);
             let (own, stale) = (count(&client.own), count(&client.stale));

@@ -1,25 +1,30 @@
 //! The requests of a process, and their answers.
+//!
+//! # Files
+//! `mod` (requests, and the server of this process) · `events` (what is told) · `words` (shared
+//! memory, where no message is needed)
 
-use crate::clock;
+mod events;
+mod words;
+
+use self::events::Events;
+pub(crate) use self::words::{OwnGuards, OwnersPage};
+use self::words::{Pages, Words};
 use crate::error::{Error, Result};
 use crate::log::{Role, Writer};
 use crate::protocol::{
-    Answer, ChunkId, Counters, GuardId, Message, Overview, Policy, Process, Request, ServerId,
-    SubscriptionId, Ticket, Told, Version,
+    Answer, ChunkId, Counters, GuardId, Message, Overview, Process, Request, ServerId, Ticket,
 };
-use crate::published::bytes_for;
-use crate::service::{ChunkService, LINE, MOST_NOTES, WORDS, life_of};
+use crate::service::{ChunkService, MOST_NOTES, life_of};
 use crate::topology::Topology;
 use samite_fabric::agent::{self, Host};
 use samite_fabric::rpc::{self, Life, ServiceId};
-use samite_fabric::{Fabric, Layer, Named, Segment, SegmentKey};
-use samite_mem::SharedBytes;
+use samite_fabric::{Fabric, Layer, Named};
 use std::any::Any;
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Waker;
 use std::time::Duration;
 
 /// How long the server may take beyond the time that it was given.
@@ -28,19 +33,9 @@ const GRACE: Duration = Duration::from_secs(2);
 /// How long a domain may exist before its server of chunks.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// How long a thread that waits for an event yields its processor before it waits as usual.
-const YIELDING: Duration = Duration::from_micros(200);
-
 /// How often a server in a process that waits looks for what comes without a message: leases that
 /// end, requests that are late.
 const OFTEN: Duration = Duration::from_micros(20);
-
-/// The most bytes of events that wait to be taken. Servers tell of no more than a few before they
-/// are taken.
-const INBOX: u64 = 64 << 20;
-
-/// The number of the next subscription of this process.
-static NEXT_SUBSCRIPTION: AtomicU64 = AtomicU64::new(0);
 
 /// The name of this layer of a fabric.
 const LAYER: &str = "dsm";
@@ -66,6 +61,7 @@ pub(crate) struct Client {
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
     words: Mutex<Words>,
+    pages: Mutex<Pages>,
     events: Mutex<Events>,
     /// Notes that go with the next message to each server: those that nobody waits for, and those
     /// that could not be sent in time.
@@ -90,65 +86,6 @@ struct Serving {
 impl OwnServer {
     fn lock(&self) -> MutexGuard<'_, Serving> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What the server has told, by subscription.
-#[derive(Debug, Default)]
-struct Events {
-    /// `None` before the first subscription.
-    inbox: Option<rpc::Server>,
-    told: HashMap<SubscriptionId, VecDeque<Told>>,
-    /// The streams that wait for a thread to deliver events, and the number of such threads.
-    wakers: HashMap<SubscriptionId, (ServerId, Waker)>,
-    deliverers: u32,
-}
-
-/// A thread that delivers events to streams. When the last one leaves, the streams look themselves.
-struct Deliverer<'a>(&'a Client);
-
-impl Drop for Deliverer<'_> {
-    fn drop(&mut self) {
-        let wakers = {
-            let mut events = self.0.events();
-            events.deliverers -= 1;
-            match events.deliverers {
-                0 => std::mem::take(&mut events.wakers),
-                _ => HashMap::new(),
-            }
-        };
-        wakers.into_values().for_each(|(_, waker)| waker.wake());
-    }
-}
-
-/// The words in which this process counts read guards that it takes itself: one for each chunk that
-/// it has ever opened.
-#[derive(Debug, Default)]
-struct Words {
-    segments: Vec<Segment>,
-    numbers: HashMap<ChunkId, u64>,
-}
-
-/// The two words by which this process takes read guards of a chunk without a message.
-#[derive(Debug)]
-pub(crate) struct OwnGuards {
-    /// The number of such guards that this process has, and whether that counts.
-    pub(crate) count: SharedBytes,
-    /// Written by the server: whether there may be any, and of which version; and that version.
-    pub(crate) open: SharedBytes,
-    /// Written by a server that has the chunk from another home, or by the home of a chunk with
-    /// replicas: until when what it has is valid.
-    pub(crate) lease: Option<SharedBytes>,
-}
-
-impl OwnGuards {
-    /// Returns true if the copy of the server is valid now.
-    #[inline]
-    pub(crate) fn has_lease(&self) -> bool {
-        self.lease.as_ref().is_none_or(|until| {
-            // ORDERING: an older value is an earlier end.
-            clock::nanoseconds() < until.u64(0).load(Ordering::Relaxed)
-        })
     }
 }
 
@@ -217,12 +154,21 @@ impl Client {
             own,
             chunks: Mutex::default(),
             words: Mutex::default(),
+            pages: Mutex::default(),
             events: Mutex::default(),
             unsent: Mutex::default(),
         };
         let only = client.own_server.unwrap_or_default();
         client.server(only)?; // To wait for it now, rather than when it is asked first.
         Ok(client)
+    }
+
+    /// Returns this process.
+    pub(crate) fn me(&self) -> Process {
+        Process {
+            peer: self.fabric.me(),
+            incarnation: self.fabric.incarnation(),
+        }
     }
 
     /// Returns the server that this process asks for guards of a chunk.
@@ -544,266 +490,6 @@ impl Client {
             Ok(Answer::Overview(overview)) => Ok(overview),
             other => Err(Error::Nonsense(format!("{other:?}"))),
         }
-    }
-
-    /// Subscribes to the commits of a chunk. Returns the answer.
-    pub(crate) fn subscribe(
-        &self,
-        chunk: ChunkId,
-        (policy, with_content): (Policy, bool),
-        after: Version,
-    ) -> Result<(SubscriptionId, Answer)> {
-        // ORDERING: only the number counts.
-        let id = SubscriptionId(NEXT_SUBSCRIPTION.fetch_add(1, Ordering::Relaxed));
-        let inbox = {
-            let mut events = self.events();
-            if events.inbox.is_none() {
-                events.inbox = self.fabric.serve_own(INBOX);
-            }
-            let inbox = events.inbox.as_ref().ok_or(Error::TooMany { most: 0 })?;
-            let number = inbox.service().number();
-            events.told.insert(id, VecDeque::new());
-            number
-        };
-        let request = Request::Subscribe {
-            chunk,
-            id,
-            inbox,
-            after,
-            policy,
-            with_content,
-            prefetch: self
-                .own_server
-                .filter(|own| with_content && *own != chunk.home()),
-        };
-        let deadline = self.fabric.deadline();
-        let answer = self.ask(chunk.home(), deadline, "a subscription", &request);
-        if !matches!(answer, Ok(Answer::Subscribed)) {
-            self.events().told.remove(&id);
-        }
-        if answer.is_err() {
-            // It may be there, and let writers wait.
-            self.tell_later(chunk.home(), Request::Unsubscribe { chunk, id });
-        }
-        Ok((id, answer?))
-    }
-
-    /// Ends a subscription.
-    pub(crate) fn end_subscription(&self, chunk: ChunkId, id: SubscriptionId) {
-        let waker = {
-            let mut events = self.events();
-            events.told.remove(&id);
-            events.wakers.remove(&id)
-        };
-        drop(waker); // Without the lock: it is foreign code.
-        let note = Request::Unsubscribe { chunk, id };
-        if std::thread::panicking() {
-            self.tell_later(chunk.home(), note);
-        } else if let Err(error) = self.tell(chunk.home(), note) {
-            tracing::debug!(%error, "a subscription is ended later");
-        }
-    }
-
-    /// Waits until `find` finds anything among what these servers have told. Returns `None` after
-    /// the deadline.
-    pub(crate) fn await_events<V>(
-        &self,
-        from: &[ServerId],
-        deadline: Duration,
-        mut find: impl FnMut() -> Option<V>,
-    ) -> Result<Option<V>> {
-        self.send_all_notes();
-        let begin = self.fabric.now();
-        let passed = || self.fabric.now().saturating_sub(begin);
-        // A server that has no processor of its own gets this one.
-        while self.own.is_none() && passed() < YIELDING.min(deadline) {
-            self.fabric.progress();
-            if let Some(found) = find() {
-                return Ok(Some(found));
-            }
-            std::thread::yield_now();
-        }
-        let has_more = Cell::new(false);
-        let look = || {
-            has_more.set(self.serve());
-            find()
-        };
-        let what = "a commit of another process";
-        let left = deadline.saturating_sub(passed());
-        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let lives = from.iter().filter_map(|server| servers.get(server));
-        let peers: Vec<_> = lives.map(|life| life.peer).collect();
-        drop(servers);
-        let found = self
-            .fabric
-            .wait_stepping_within(left, what, &peers[..], look, || has_more.get());
-        match found {
-            Ok(found) => Ok(Some(found)),
-            Err(samite_fabric::Error::Timeout { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Looks once what a subscription was told. If that is nothing, `waker` is woken later: by a
-    /// thread that delivers events, or at once if there is none.
-    pub(crate) fn poll_told(
-        &self,
-        (id, home): (SubscriptionId, ServerId),
-        waker: &Waker,
-    ) -> Option<Told> {
-        self.send_all_notes();
-        self.fabric.progress();
-        self.serve();
-        let (_, told) = self.look(&[id], Some((id, home, waker)))?;
-        Some(told)
-    }
-
-    /// Returns true if a server is lost, as far as is known.
-    pub(crate) fn is_lost(&self, server: ServerId) -> bool {
-        let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-        let life = servers.get(&server);
-        life.is_none_or(|life| self.fabric.lost_life(life.peer, life.incarnation).is_some())
-    }
-
-    /// Delivers events to streams until `is_wanted` returns false, or the deadline.
-    pub(crate) fn deliver(
-        &self,
-        deadline: Duration,
-        mut is_wanted: impl FnMut() -> bool,
-    ) -> Result<()> {
-        self.events().deliverers += 1;
-        let _deliverer = Deliverer(self);
-        let look = || {
-            let none = self.told(&[]);
-            debug_assert!(none.is_none());
-            self.wake_lost();
-            (!is_wanted()).then_some(())
-        };
-        self.await_events(&[], deadline, look).map(drop)
-    }
-
-    /// Wakes the streams whose homes are lost.
-    fn wake_lost(&self) {
-        let lost: Vec<_> = {
-            let mut events = self.events();
-            let lost = events.wakers.extract_if(|_, (home, _)| self.is_lost(*home));
-            lost.collect()
-        };
-        lost.into_iter().for_each(|(_, (_, waker))| waker.wake());
-    }
-
-    /// Returns what one of these subscriptions was told.
-    pub(crate) fn told(&self, ids: &[SubscriptionId]) -> Option<(SubscriptionId, Told)> {
-        self.look(ids, None)
-    }
-
-    /// As [`Client::told`]. If that is nothing, `waiting` waits from now on.
-    fn look(
-        &self,
-        ids: &[SubscriptionId],
-        waiting: Option<(SubscriptionId, ServerId, &Waker)>,
-    ) -> Option<(SubscriptionId, Told)> {
-        let mut woken = Vec::new();
-        let mut events = self.events();
-        let Events {
-            inbox,
-            told,
-            wakers,
-            deliverers,
-        } = &mut *events;
-        while let Some(heard) = inbox.as_ref().and_then(rpc::Server::take) {
-            let servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
-            if !servers.values().any(|life| *life == heard.from) {
-                continue;
-            }
-            drop(servers);
-            match postcard::take_from_bytes::<Told>(&heard.bytes) {
-                // Others are of subscriptions that have ended.
-                Ok((new, [])) => {
-                    if let Some(queue) = told.get_mut(&new.id) {
-                        woken.extend(wakers.remove(&new.id));
-                        queue.push_back(new);
-                    }
-                }
-                _ => tracing::debug!("{} bytes that are no events", heard.bytes.len()),
-            }
-        }
-        let next = |id: &SubscriptionId| Some((*id, told.get_mut(id)?.pop_front()?));
-        let found = ids.iter().find_map(next);
-        if let (None, Some((id, home, waker))) = (&found, waiting) {
-            let waiting = (home, waker.clone());
-            match deliverers {
-                0 => woken.push(waiting),
-                _ => woken.extend(wakers.insert(id, waiting)),
-            }
-        }
-        drop(events);
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
-        found
-    }
-
-    fn events(&self) -> MutexGuard<'_, Events> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Asks to take read guards of a chunk without messages; `None` if that is not possible.
-    pub(crate) fn enroll(&self, chunk: ChunkId, bytes: u64) -> Result<Option<OwnGuards>> {
-        let Some((segment, offset, count)) = self.word(chunk) else {
-            return Ok(None);
-        };
-        let request = Request::Enroll {
-            chunk,
-            segment,
-            offset,
-        };
-        let answer = self.ask(
-            self.near(chunk),
-            self.fabric.deadline(),
-            "a chunk",
-            &request,
-        )?;
-        let Answer::Enrolled { word, lease } = answer else {
-            return Err(Error::Nonsense(format!("{answer:?}")));
-        };
-        let Some((key, offset)) = word else {
-            return Ok(None);
-        };
-        let most = bytes_for(bytes);
-        let Some(open) = self.word_at(key, offset, most) else {
-            return Ok(None);
-        };
-        let lease = match lease {
-            None => None,
-            Some((key, offset)) => match self.word_at(key, offset, LINE) {
-                None => return Ok(None),
-                lease => lease,
-            },
-        };
-        Ok(Some(OwnGuards { count, open, lease }))
-    }
-
-    /// Returns a line of a server's memory, and what follows up to `most` bytes, if it is mapped
-    /// here. Without it, guards are asked for.
-    fn word_at(&self, key: SegmentKey, offset: u64, most: u64) -> Option<SharedBytes> {
-        let remote = self.fabric.attach(key).ok()?;
-        let line = remote.mapped().filter(|bytes| bytes.contains(offset, LINE));
-        let line = line.filter(|_| offset.is_multiple_of(8));
-        line.map(|bytes| bytes.slice(offset, most.min(bytes.len() - offset)))
-    }
-
-    /// Returns the word in which this process counts its read guards of a chunk; `None` if there is
-    /// no memory.
-    fn word(&self, chunk: ChunkId) -> Option<(SegmentKey, u64, SharedBytes)> {
-        let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
-        let Words { segments, numbers } = &mut *words;
-        let next = numbers.len() as u64;
-        let number = *numbers.entry(chunk).or_insert(next);
-        while number / WORDS >= segments.len() as u64 {
-            segments.push(self.fabric.allocate(WORDS * LINE).ok()?);
-        }
-        let segment = &segments[(number / WORDS) as usize];
-        let offset = number % WORDS * LINE;
-        Some((segment.key(), offset, segment.bytes().slice(offset, LINE)))
     }
 
     /// Returns a process as errors name it.

@@ -1,0 +1,197 @@
+//! Versions that are committed without a message, because this process owns the chunk
+//! ([`crate::page`]).
+
+use super::{Chunk, Elem};
+use crate::client::millis;
+use crate::error::{Error, Result};
+use crate::guard::{Buffer, Holds, WriteGuard};
+use crate::log::Call;
+use crate::owner::{Owner, Ownership};
+use crate::protocol::{Answer, GuardId, INLINE, Protocol, Request, Version};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a process waits for others to end their guards before it writes as usual.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// A guard to write a chunk that this process owns.
+#[derive(Debug)]
+pub(crate) struct OwnGuard<T: Elem> {
+    chunk: Chunk<T>,
+    has_ended: bool,
+}
+
+impl<T: Elem> OwnGuard<T> {
+    pub(crate) fn chunk(&self) -> &Chunk<T> {
+        &self.chunk
+    }
+
+    /// Commits what was written under the guard, and ends it.
+    pub(crate) fn commit(mut self, elements: &[T], tag: u64) -> Result<Version> {
+        self.has_ended = true;
+        self.chunk.commit_owned(elements, tag)
+    }
+}
+
+impl<T: Elem> Drop for OwnGuard<T> {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        let mut ownership = self.chunk.ownership();
+        if let Some(owner) = ownership.owner() {
+            owner.take_back();
+            if !owner.goes_on() {
+                ownership.end();
+            }
+        }
+    }
+}
+
+impl<T: Elem> Chunk<T> {
+    fn ownership(&self) -> MutexGuard<'_, Ownership> {
+        let ownership = self.shared.ownership.lock();
+        ownership.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Chunk::put`], if this process owns the chunk and nobody has a guard.
+    pub(crate) fn put_owned(&self, elements: &[T], tag: u64) -> Option<Result<Version>> {
+        self.owns()?.begin()?;
+        Some(self.commit_owned(elements, tag))
+    }
+
+    /// As [`Chunk::write`], if this process owns the chunk and nobody has a guard.
+    pub(super) fn write_owned(&self) -> Result<Option<WriteGuard<T>>> {
+        let Some(mut ownership) = self.owns() else {
+            return Ok(None);
+        };
+        let elements = self.zeros()?;
+        let Some(owner) = ownership.begin() else {
+            return Ok(None);
+        };
+        let version = owner.page.version();
+        drop(ownership);
+        let guard = OwnGuard {
+            chunk: self.clone(),
+            has_ended: false,
+        };
+        Ok(Some(WriteGuard {
+            buffer: Some(Buffer::Sent(elements)),
+            version,
+            held: Holds::Owned(guard),
+        }))
+    }
+
+    /// Commits the version that this process has begun to write.
+    fn commit_owned(&self, elements: &[T], tag: u64) -> Result<Version> {
+        let answer = self.commits(Call::Put, GuardId(0), tag, || {
+            let mut ownership = self.ownership();
+            let Some(owner) = ownership.owner() else {
+                return Err(self.fenced());
+            };
+            let time = self.client.log.clock();
+            let version = owner.commit(bytemuck::cast_slice(elements), tag, time);
+            let is_committed = self.is_committed(owner, version);
+            owner.wake();
+            if !owner.goes_on() {
+                ownership.end();
+            }
+            drop(ownership);
+            match is_committed? {
+                true => Ok(Answer::Committed {
+                    version,
+                    draft: None,
+                }),
+                false => Err(self.why_fenced()),
+            }
+        });
+        match answer? {
+            Answer::Committed { version, .. } => Ok(version),
+            other => Err(self.refused(other, "write", Duration::ZERO)),
+        }
+    }
+
+    /// Returns why the home has ended the ownership in the middle of a commit.
+    fn why_fenced(&self) -> Error {
+        let deadline = self.client.fabric.deadline();
+        let request = Request::Snapshot { chunk: self.id() };
+        match self.ask_home(deadline, "a chunk", &request) {
+            Ok(Answer::Version { .. }) => self.fenced(),
+            Ok(other) => self.refused(other, "write", deadline),
+            Err(error) => error,
+        }
+    }
+
+    /// Returns true if a version of its own was committed before the home has ended the ownership:
+    /// that of a process which was stopped for too long.
+    fn is_committed(&self, owner: &Owner, version: Version) -> Result<bool> {
+        if !owner.page.is_ended() {
+            return Ok(true);
+        }
+        loop {
+            if let Some(last) = owner.page.last() {
+                return Ok(version <= last);
+            }
+            if self.client.has_lost_home(self.id()) {
+                return Err(self.lost(self.id().home(), Version::default()));
+            }
+            std::thread::yield_now(); // The home is about to say which version is the last one.
+        }
+    }
+
+    /// Returns how this process owns the chunk, if it does; asks for that if it writes the chunk
+    /// often.
+    fn owns(&self) -> Option<MutexGuard<'_, Ownership>> {
+        if self.shared.bytes > INLINE {
+            return None;
+        }
+        let mut ownership = self.ownership();
+        if ownership.is_time_to_ask() {
+            drop(ownership);
+            let owner = self.ask_to_own();
+            ownership = self.ownership();
+            match owner {
+                Some(owner) => ownership.begins(owner),
+                None => ownership.refused(),
+            }
+        }
+        ownership.owner().is_some().then_some(ownership)
+    }
+
+    /// Asks the home to let this process own the chunk.
+    fn ask_to_own(&self) -> Option<Owner> {
+        let is_possible = self.shared.protocol == Protocol::HomeMesi && !self.is_replicated();
+        if !is_possible || self.client.near(self.id()) != self.id().home() {
+            return None;
+        }
+        if self.shared.own.get().is_none() {
+            self.enroll().ok()?;
+        }
+        let own = self.own_guards().filter(|own| own.lease.is_none())?;
+        let (place, page, (segment, offset)) = self.client.new_page(self.shared.bytes)?;
+        page.prepare(self.client.me());
+        let request = Request::Own {
+            chunk: self.id(),
+            segment,
+            offset,
+            timeout: millis(PATIENCE),
+        };
+        let deadline = self.client.fabric.deadline();
+        match self.ask_home(deadline, "to own a chunk", &request) {
+            Ok(Answer::Owned { number, readers }) => {
+                let word = (own.open.clone(), number);
+                Owner::new(&self.client, self.id(), (place, page), word, readers)
+            }
+            Ok(_) => {
+                self.client.give_page_back(place);
+                None
+            }
+            // The home may have let it, and hears that nobody waits for the answer.
+            Err(error) => {
+                tracing::debug!(chunk = self.name(), %error, "a chunk is not owned");
+                self.client.drop_page(place, page);
+                None
+            }
+        }
+    }
+}

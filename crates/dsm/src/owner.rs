@@ -1,0 +1,250 @@
+//! The side of a process that owns a chunk: how it begins, commits, and stops. The protocol is that
+//! of its [page](crate::page).
+
+use crate::client::Client;
+use crate::page::{Page, TAGS};
+use crate::places::Place;
+use crate::protocol::{ChunkId, Process, Reader, Request, Version};
+use crate::service::{ASLEEP, LINE, OWNED};
+use samite_fabric::rpc::ServiceId;
+use samite_mem::SharedBytes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How often a process has to write a chunk before it asks to own it.
+const OFTEN: u32 = 4;
+
+/// The same for a process that was refused, or has soon lost a chunk, again and again.
+const SELDOM: u32 = 4096;
+
+/// How many commits make an ownership worth its messages.
+const WORTH_IT: u64 = 64;
+
+/// How often a writer looks whether a reader ends its guard, before it asks the home.
+const LOOKS: u32 = 200;
+
+/// How many commits a process makes before it looks whether the home is lost.
+const LOOK: u64 = 256;
+
+/// How a process writes a chunk.
+#[derive(Debug)]
+pub(crate) struct Ownership {
+    owner: Option<Owner>,
+    /// How often it has written since it asked last, and how often it has to before it asks.
+    writes: u32,
+    patience: u32,
+}
+
+impl Default for Ownership {
+    fn default() -> Ownership {
+        Ownership {
+            owner: None,
+            writes: 0,
+            patience: OFTEN,
+        }
+    }
+}
+
+/// What a process has of a chunk that it owns.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    client: Arc<Client>,
+    chunk: ChunkId,
+    place: Place,
+    pub(crate) page: Page,
+    /// The home's word, and what it says as long as this process owns the chunk.
+    word: SharedBytes,
+    number: u64,
+    /// The words of those that read without messages.
+    readers: Vec<(SharedBytes, Reader)>,
+    /// Whether a guard to write is out.
+    is_in_hand: bool,
+    commits: u64,
+}
+
+/// Why a process cannot write a chunk that it has owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// It owns it no more.
+    Ended,
+    /// Another thread writes it, or somebody reads it.
+    Busy,
+}
+
+impl Ownership {
+    /// Counts a write. Returns true if it is time to ask.
+    pub(crate) fn is_time_to_ask(&mut self) -> bool {
+        if self.owner.is_some() {
+            return false;
+        }
+        self.writes += 1;
+        let is_time = self.writes > self.patience;
+        if is_time {
+            self.writes = 0;
+        }
+        is_time
+    }
+
+    /// It was refused.
+    pub(crate) fn refused(&mut self) {
+        self.patience = self.patience.saturating_mul(4).min(SELDOM);
+    }
+
+    pub(crate) fn begins(&mut self, owner: Owner) {
+        self.owner = Some(owner);
+    }
+
+    /// Begins to write the next version, if this process owns the chunk and nobody has a guard.
+    pub(crate) fn begin(&mut self) -> Option<&mut Owner> {
+        let owner = self.owner.as_mut()?;
+        match owner.begin() {
+            Ok(()) => self.owner.as_mut(),
+            Err(Stop::Busy) => None,
+            Err(Stop::Ended) => {
+                self.end();
+                None
+            }
+        }
+    }
+
+    /// Returns what it has of the chunk.
+    pub(crate) fn owner(&mut self) -> Option<&mut Owner> {
+        self.owner.as_mut()
+    }
+
+    /// It owns the chunk no more.
+    pub(crate) fn end(&mut self) {
+        if let Some(owner) = self.owner.take() {
+            self.patience = match owner.commits {
+                ..WORTH_IT => self.patience.saturating_mul(2).min(SELDOM),
+                _ => OFTEN,
+            };
+            self.writes = 0;
+        }
+    }
+}
+
+impl Owner {
+    /// Returns what a process has of a chunk that it owns from now on; `None`, and it owns it no
+    /// more, if it does not map the words of all readers.
+    pub(crate) fn new(
+        client: &Arc<Client>,
+        chunk: ChunkId,
+        (place, page): (Place, Page),
+        (word, number): (SharedBytes, u64),
+        readers: Vec<Reader>,
+    ) -> Option<Owner> {
+        let mut owner = Owner {
+            client: client.clone(),
+            chunk,
+            place,
+            page,
+            word,
+            number,
+            readers: Vec::new(),
+            is_in_hand: false,
+            commits: 0,
+        };
+        if number & OWNED == 0 {
+            return None;
+        }
+        for reader in readers {
+            let word = client.word_at(reader.segment, reader.offset, LINE)?;
+            owner.readers.push((word, reader));
+        }
+        Some(owner)
+    }
+
+    /// Begins to write the next version.
+    fn begin(&mut self) -> Result<(), Stop> {
+        if self.is_in_hand {
+            return Err(Stop::Busy);
+        }
+        if self.commits % LOOK == LOOK - 1 && self.client.has_lost(self.chunk) {
+            return Err(Stop::Ended);
+        }
+        self.page.begin();
+        if !self.is_owner() {
+            self.page.take_back();
+            return Err(Stop::Ended);
+        }
+        if !(0..LOOKS).any(|_| self.is_unread()) {
+            self.page.take_back();
+            return Err(Stop::Busy);
+        }
+        self.is_in_hand = true;
+        Ok(())
+    }
+
+    fn is_owner(&self) -> bool {
+        // ORDERING: see `page`.
+        self.word.u64(0).load(Ordering::SeqCst) == self.number
+    }
+
+    /// Returns true if nobody has a read guard that it took itself.
+    fn is_unread(&self) -> bool {
+        std::hint::spin_loop();
+        let mut words = self.readers.iter();
+        // ORDERING: see `page`.
+        words.all(|(word, _)| word.u64(0).load(Ordering::SeqCst) == 0)
+    }
+
+    /// Commits what it has begun to write. `time`: for the log. Returns the version.
+    pub(crate) fn commit(&mut self, content: &[u8], tag: u64, time: u64) -> Version {
+        let version = self.page.commit(content, tag, time);
+        (self.is_in_hand, self.commits) = (false, self.commits + 1);
+        version
+    }
+
+    /// It does not write what it has begun.
+    pub(crate) fn take_back(&mut self) {
+        self.page.take_back();
+        self.is_in_hand = false;
+    }
+
+    /// Wakes those that sleep until there is a commit.
+    pub(crate) fn wake(&self) {
+        for (word, reader) in &self.readers {
+            // ORDERING: it has committed, and then looks; they say that they sleep, and then look.
+            let is_asleep = word.u64(ASLEEP).load(Ordering::SeqCst) != 0;
+            if let (true, Some(service)) = (is_asleep, reader.inbox.and_then(ServiceId::own)) {
+                self.wake_one(reader.client, service);
+            }
+        }
+    }
+
+    #[cold]
+    fn wake_one(&self, client: Process, service: ServiceId) {
+        // Anything that arrives wakes it.
+        let fabric = &self.client.fabric;
+        let woken = fabric.note(service, client.into(), Duration::ZERO, &[]);
+        if let Err(error) = woken {
+            // What it has not taken yet wakes it, or it is lost.
+            tracing::debug!(%client, %error, "a subscriber was not woken");
+        }
+    }
+
+    /// Returns true if it may go on. Otherwise somebody waits for this process to stop.
+    pub(crate) fn goes_on(&self) -> bool {
+        // The records of its commits are the server's, which knows as many as the page has.
+        let is_recorded = !self.client.log.is_full() || self.commits < TAGS / 2;
+        self.is_owner() && is_recorded
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.client.drop_page(self.place, self.page.clone());
+        let (server, note) = (self.chunk.home(), Request::Disowned { chunk: self.chunk });
+        if self.page.is_ended() {
+            return;
+        }
+        if std::thread::panicking() {
+            self.client.tell_later(server, note);
+        } else if let Err(error) = self.client.tell(server, note) {
+            // The server looks from time to time.
+            tracing::debug!(%error, "the end of an ownership was not told");
+        }
+    }
+}

@@ -1,0 +1,444 @@
+//! A process that writes a short chunk again and again owns it, and commits without a message.
+
+use crate::content::{content, is_whole, number, tag};
+use crate::served;
+use samite_dsm::{Chunk, Dsm, Error, Policy, Version};
+use samite_fabric::{Fabric, Mask, PeerId};
+use samite_testkit::{
+    Cluster, Outcome, Who, check, full_name, matches_or_fail, pause, point, same,
+};
+use std::time::Duration;
+
+const BYTES: u64 = 500;
+
+/// More than a process writes before it asks to own a chunk.
+const MANY: u64 = 20;
+
+/// Returns what runs a body in that many units.
+fn runs(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[PeerId]| body(fabric, fabric.identity().unit);
+        served(count, mask).run(name, body);
+    }
+}
+
+/// Puts the next version, by each of the ways in turn.
+fn write(chunk: &Chunk<u8>, version: u64) -> Outcome {
+    let tag = tag(version);
+    let content = content(chunk, tag);
+    let written = match version % 4 {
+        0 => chunk.put(&content, tag)?,
+        1 => {
+            let mut guard = chunk.write()?;
+            same!(guard.version(), Version(version - 1));
+            guard.copy_from_slice(&content);
+            guard.commit(tag)?
+        }
+        2 => {
+            let mut guard = chunk.update()?;
+            // It contains what was written before.
+            let before = chunk.snapshot()?;
+            same!(before.version(), guard.version());
+            same!(&guard[..], &before[..]);
+            guard.copy_from_slice(&content);
+            guard.commit(tag)?
+        }
+        _ => {
+            let mut draft = chunk.draft()?;
+            draft.copy_from_slice(&content);
+            draft.put(tag)?
+        }
+    };
+    same!(written, Version(version));
+    Ok(())
+}
+
+/// Writes so many versions. Returns the number of messages that the server gets meanwhile.
+fn messages(dsm: &Dsm, chunk: &Chunk<u8>, from: u64, count: u64) -> Outcome<u64> {
+    let before = dsm.counters()?.received;
+    for version in from..from + count {
+        write(chunk, version)?;
+    }
+    Ok(dsm.counters()?.received - before)
+}
+
+fn owns(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    if unit == 0 {
+        messages(&dsm, &chunk, 1, MANY)?;
+        let count = messages(&dsm, &chunk, MANY + 1, 1000)?;
+        // It asks what the server has got.
+        check!(count <= 1, "{count} messages");
+        // What it reads itself needs none, either.
+        let before = dsm.counters()?.received;
+        for _ in 0..100 {
+            is_whole!(chunk, chunk.read()?)?;
+            is_whole!(chunk, chunk.snapshot()?)?;
+        }
+        same!(dsm.counters()?.received - before, 1);
+    }
+    dsm.barrier("written", 2)?;
+    let read = chunk.read()?;
+    same!(read.version(), Version(MANY + 1000));
+    is_whole!(chunk, read)
+}
+
+#[test]
+fn who_writes_again_and_again_sends_no_messages() {
+    let name = full_name(
+        module_path!(),
+        "who_writes_again_and_again_sends_no_messages",
+    );
+    runs(2, owns)(&name, Mask::default());
+}
+
+/// Each version that a reader sees is whole, and not older than the one before.
+fn read_on(fabric: &Fabric, unit: u32) -> Outcome {
+    const VERSIONS: u64 = 3000;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    dsm.barrier("all", 3)?;
+    if unit == 0 {
+        for version in 1..=VERSIONS {
+            write(&chunk, version)?;
+        }
+        return dsm.barrier("end", 3).map_err(Into::into);
+    }
+    let mut last = Version::default();
+    while last < Version(VERSIONS) {
+        let version = match unit {
+            1 => {
+                let read = chunk.read()?;
+                is_whole!(chunk, read)?;
+                // Nothing is committed as long as the guard exists.
+                same!(chunk.snapshot()?.version(), read.version());
+                read.version()
+            }
+            _ => {
+                let snapshot = chunk.snapshot()?;
+                is_whole!(chunk, snapshot)?;
+                snapshot.version()
+            }
+        };
+        check!(version >= last, "{version} after {last}");
+        last = version;
+    }
+    dsm.barrier("end", 3).map_err(Into::into)
+}
+
+everywhere!(readers_see_whole_versions, runs(3, read_on));
+
+/// Subscribers of both kinds, and one that begins later.
+fn subscribe(fabric: &Fabric, unit: u32) -> Outcome {
+    const VERSIONS: u64 = 2000;
+    const STEP: u64 = 100;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    let seen = |unit: u32| dsm.alloc::<u64>(&format!("what {unit} has seen"), 1);
+    let writer = fabric.me();
+    if unit == 0 {
+        let of_others = [seen(1)?, seen(2)?];
+        dsm.barrier("all", 3)?;
+        for version in 1..=VERSIONS {
+            write(&chunk, version)?;
+            // Nobody may miss more than a page has.
+            let is_behind =
+                |seen: &Chunk<u64>| Ok::<_, Error>(seen.snapshot()?[0] + STEP < version);
+            for other in &of_others {
+                while is_behind(other)? {
+                    std::thread::yield_now();
+                }
+            }
+        }
+        return dsm.barrier("end", 3).map_err(Into::into);
+    }
+    let policy = [Policy::Every, Policy::Latest][unit as usize - 1];
+    let mut events = chunk.subscribe(policy, Version::default())?;
+    let seen = seen(unit)?;
+    dsm.barrier("all", 3)?;
+    let mut last = Version::default();
+    while last < Version(VERSIONS) {
+        let event = events.next_event()?;
+        match policy {
+            Policy::Every => same!(event.version, last.next()),
+            _ => check!(event.version > last, "{} after {last}", event.version),
+        }
+        same!(number(event.tag), event.version.0);
+        check!(event.writer.peer != writer, "it is another process");
+        last = event.version;
+        seen.put(&[last.0], 0)?;
+        // What was told can be read.
+        check!(chunk.snapshot()?.version() >= last, "{last} is not there");
+        if last.0.is_multiple_of(701) {
+            events = chunk.subscribe(policy, last)?;
+        }
+    }
+    dsm.barrier("end", 3).map_err(Into::into)
+}
+
+everywhere!(subscribers_hear_of_each_commit, runs(3, subscribe));
+
+/// The writer computes for a while, so that the subscriber sleeps.
+fn wake(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunks = [dsm.alloc::<u64>("0", 1)?, dsm.alloc::<u64>("1", 1)?];
+    let (own, other) = (&chunks[unit as usize], &chunks[1 - unit as usize]);
+    let mut events = other.subscribe(Policy::Every, Version::default())?;
+    dsm.barrier("all", 2)?;
+    for round in 1..=60 {
+        if unit == 0 {
+            let begin = std::time::Instant::now();
+            while begin.elapsed() < Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+            own.put(&[round], round)?;
+        }
+        let event = events.next_event()?;
+        same!((event.version, event.tag), (Version(round), round));
+        if unit == 1 {
+            own.put(&[round], round)?;
+        }
+    }
+    Ok(())
+}
+
+everywhere!(who_sleeps_is_woken, runs(2, wake));
+
+/// All add to one number, in all ways: none is lost.
+fn count(fabric: &Fabric, unit: u32) -> Outcome {
+    const EACH: u64 = 600;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u64>("shared", 2)?;
+    let units = u64::from(fabric.identity().units);
+    dsm.barrier("all", units)?;
+    for turn in 0..EACH {
+        // For a while the same process, and then another one.
+        if turn % 50 == 0 && turn / 50 % 3 == u64::from(unit) {
+            chunk.delegate(0, samite_dsm::Op::Add(1), 0)?;
+            continue;
+        }
+        let mut guard = chunk.update()?;
+        guard[0] += 1;
+        guard[1] = guard[0];
+        guard.commit(0)?;
+    }
+    dsm.barrier("end", units)?;
+    same!(chunk.read()?[0], units * EACH);
+    same!(chunk.read()?.version(), Version(units * EACH));
+    Ok(())
+}
+
+everywhere!(no_update_is_lost, runs(3, count));
+
+/// Two processes write in bursts; a third one reads by messages only, where that is possible.
+fn bursts(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    for round in 0..8 {
+        if unit == round % 2 {
+            for version in 0..50 {
+                write(&chunk, u64::from(round) * 50 + version + 1)?;
+            }
+        }
+        dsm.barrier("written", 3)?;
+        let read = chunk.read()?;
+        same!(read.version(), Version(u64::from(round + 1) * 50));
+        is_whole!(chunk, read)?;
+        drop(read);
+        dsm.barrier("read", 3)?;
+    }
+    Ok(())
+}
+
+everywhere!(writers_take_turns, runs(3, bursts));
+
+/// An owner waits for readers, as any writer does.
+fn wait(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    if unit == 0 {
+        messages(&dsm, &chunk, 1, MANY)?;
+    }
+    dsm.barrier("owned", 2)?;
+    let read = (unit == 1).then(|| chunk.read()).transpose()?;
+    dsm.barrier("read", 2)?;
+    if unit == 0 {
+        let short = Duration::from_millis(30);
+        let late = fabric.within(short, || chunk.put(&[1; BYTES as usize], 1));
+        matches_or_fail!(late, Err(Error::Late { holders, .. }) if holders.len() == 1);
+        let late = fabric.within(short, || chunk.write().map(drop));
+        matches_or_fail!(late, Err(Error::Late { .. }));
+    }
+    dsm.barrier("late", 2)?;
+    if let Some(read) = read {
+        same!(read.version(), Version(MANY));
+        is_whole!(chunk, read)?;
+    }
+    dsm.barrier("over", 2)?;
+    if unit == 0 {
+        write(&chunk, MANY + 1)?;
+    }
+    Ok(())
+}
+
+everywhere!(an_owner_waits_for_readers, runs(2, wait));
+
+/// Returns what runs unit 0, which is killed at the point "here", and unit 1, which goes on then.
+fn killed(first: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = move |fabric: &Fabric, _: &[PeerId]| {
+            let dsm = Dsm::join(fabric)?;
+            if fabric.identity().unit == 0 {
+                return first(&dsm);
+            }
+            // It has read the chunk before.
+            let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+            drop(chunk.read()?);
+            let mut events = chunk.subscribe(Policy::Every, Version::default())?;
+            pause("ready");
+            for version in 1..=MANY {
+                let event = events.next_event()?;
+                same!((event.version.0, number(event.tag)), (version, version));
+            }
+            let read = chunk.read()?;
+            same!(read.version(), Version(MANY));
+            is_whole!(chunk, read)?;
+            drop(read);
+            write(&chunk, MANY + 1)?;
+            same!(events.next_event()?.version, Version(MANY + 1));
+            Ok(())
+        };
+        served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "ready");
+            cluster.wait_point(Who::Unit(0), "begins");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "here");
+            cluster.kill(Who::Unit(0));
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+    }
+}
+
+fn owned(dsm: &Dsm) -> Outcome<Chunk<u8>> {
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    pause("begins");
+    for version in 1..=MANY {
+        write(&chunk, version)?;
+    }
+    Ok(chunk)
+}
+
+everywhere!(
+    what_a_killed_owner_has_committed_stays,
+    killed(|dsm| {
+        let chunk = owned(dsm)?;
+        pause("here");
+        drop(chunk);
+        Ok(())
+    })
+);
+
+everywhere!(
+    what_a_killed_owner_has_not_committed_is_lost,
+    killed(|dsm| {
+        let chunk = owned(dsm)?;
+        let mut guard = chunk.update()?;
+        guard[..100].fill(99);
+        pause("here");
+        drop(guard);
+        Ok(())
+    })
+);
+
+everywhere!(
+    what_an_owner_has_read_keeps_nobody_waiting,
+    killed(|dsm| {
+        let chunk = owned(dsm)?;
+        let read = chunk.read()?;
+        pause("here");
+        drop(read);
+        Ok(())
+    })
+);
+
+/// An owner is stopped while it writes, for longer than its lease.
+fn stopped(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, _: &[PeerId]| -> Outcome {
+        let dsm = Dsm::join(fabric)?;
+        let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+        if fabric.identity().unit == 0 {
+            for version in 1..=MANY {
+                write(&chunk, version)?;
+            }
+            let mut guard = chunk.write()?;
+            guard.fill(99);
+            pause("here");
+            matches_or_fail!(guard.commit(99), Err(Error::Fenced { .. }));
+            point("fenced");
+            // It may write again.
+            return write(&chunk, MANY + 2);
+        }
+        pause("ready");
+        let read = chunk.snapshot()?;
+        same!(read.version(), Version(MANY));
+        is_whole!(chunk, read)?;
+        write(&chunk, MANY + 1)?;
+        pause("written");
+        Ok(())
+    };
+    served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+        let (owner, other) = (Who::Unit(0), Who::Unit(1));
+        cluster.wait_point(owner, "here");
+        cluster.wait_point(other, "ready");
+        cluster.stop(owner);
+        cluster.release(other);
+        cluster.wait_point(other, "written");
+        cluster.go_on(owner);
+        cluster.release(owner);
+        cluster.wait_point(owner, "fenced");
+        cluster.release(other);
+        cluster.all_end();
+    });
+}
+
+#[test]
+fn an_owner_that_is_stopped_too_long_is_fenced() {
+    let name = full_name(
+        module_path!(),
+        "an_owner_that_is_stopped_too_long_is_fenced",
+    );
+    stopped(&name, Mask::default());
+}
+
+/// The chunk is freed, or its owner has dropped all handles: then it owns nothing any more.
+fn end(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    if unit == 0 {
+        let chunk = dsm.alloc::<u8>("dropped", BYTES)?;
+        messages(&dsm, &chunk, 1, MANY)?;
+        drop(chunk);
+        let chunk = dsm.alloc::<u8>("freed", BYTES)?;
+        messages(&dsm, &chunk, 1, MANY)?;
+        let guard = chunk.write()?;
+        dsm.barrier("owned", 2)?;
+        dsm.barrier("freed", 2)?;
+        matches_or_fail!(guard.commit(1), Err(Error::Freed { .. }));
+        let freed = chunk.put(&[1; BYTES as usize], 1);
+        matches_or_fail!(freed, Err(Error::Freed { .. }));
+        matches_or_fail!(chunk.read().map(drop), Err(Error::Freed { .. }));
+        return Ok(());
+    }
+    let dropped = dsm.lookup::<u8>("dropped")?;
+    let freed = dsm.lookup::<u8>("freed")?;
+    dsm.barrier("owned", 2)?;
+    same!(dropped.read()?.version(), Version(MANY));
+    is_whole!(dropped, dropped.read()?)?;
+    write(&dropped, MANY + 1)?;
+    freed.free()?;
+    dsm.barrier("freed", 2)?;
+    Ok(())
+}
+
+everywhere!(an_ownership_ends, runs(2, end));
