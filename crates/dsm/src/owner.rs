@@ -16,7 +16,7 @@ use std::time::Duration;
 const OFTEN: u32 = 4;
 
 /// The same for a process that was refused, or has soon lost a chunk, again and again.
-const SELDOM: u32 = 4096;
+const SELDOM: u32 = 256;
 
 /// How many commits make an ownership worth its messages.
 const WORTH_IT: u64 = 64;

@@ -14,6 +14,9 @@ impl<T: Elem> Chunk<T> {
     /// Does something with the chunk at its home. If that is lost, and other servers have the
     /// chunk, waits until one of them has taken it over, and does it there.
     pub(crate) fn wherever<V>(&self, act: impl Fn(&Chunk<T>) -> Result<V>) -> Result<V> {
+        if !self.is_replicated() {
+            return act(self);
+        }
         let begin = self.client.fabric.now();
         let mut moved = self.moved();
         loop {

@@ -29,7 +29,8 @@ impl<T: Elem> OwnGuard<T> {
     /// Commits what was written under the guard, and ends it.
     pub(crate) fn commit(mut self, elements: &[T], tag: u64) -> Result<Version> {
         self.has_ended = true;
-        self.chunk.commit_owned(elements, tag)
+        let ownership = self.chunk.ownership();
+        self.chunk.commit_owned(ownership, elements, tag)
     }
 }
 
@@ -56,8 +57,9 @@ impl<T: Elem> Chunk<T> {
 
     /// As [`Chunk::put`], if this process owns the chunk and nobody has a guard.
     pub(crate) fn put_owned(&self, elements: &[T], tag: u64) -> Option<Result<Version>> {
-        self.owns()?.begin()?;
-        Some(self.commit_owned(elements, tag))
+        let mut ownership = self.owns()?;
+        ownership.begin()?;
+        Some(self.commit_owned(ownership, elements, tag))
     }
 
     /// As [`Chunk::write`], if this process owns the chunk and nobody has a guard.
@@ -83,9 +85,13 @@ impl<T: Elem> Chunk<T> {
     }
 
     /// Commits the version that this process has begun to write.
-    fn commit_owned(&self, elements: &[T], tag: u64) -> Result<Version> {
+    fn commit_owned(
+        &self,
+        mut ownership: MutexGuard<'_, Ownership>,
+        elements: &[T],
+        tag: u64,
+    ) -> Result<Version> {
         let answer = self.commits(Call::Put, GuardId(0), tag, || {
-            let mut ownership = self.ownership();
             let Some(owner) = ownership.owner() else {
                 return Err(self.fenced());
             };

@@ -146,12 +146,8 @@ impl Client {
         own: &OwnGuards,
         (chunk, bytes, number): (ChunkId, u64, u64),
     ) -> Option<OwnersPage> {
-        let (key, at) = read_page(&own.open, chunk)?;
-        let mapped = self.fabric.attach(key).ok()?;
-        let all = mapped.mapped().filter(|_| at.is_multiple_of(LINE))?;
-        let most = page::bytes_for(bytes)?;
-        let page = all.contains(at, most).then(|| all.slice(at, most))?;
-        let page = Page::at(page, bytes)?;
+        let at = read_page(&own.open, chunk)?;
+        let (page, mapped) = Page::attach(&self.fabric, at, bytes)?;
         // ORDERING: what was read is of that owner.
         let is_owned = own.open.u64(0).load(Ordering::SeqCst) == number;
         is_owned.then_some(OwnersPage {

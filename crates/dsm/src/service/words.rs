@@ -20,7 +20,7 @@
 //! of the server in the protocol above, for the versions that it commits ([`crate::page`]).
 
 use super::memory::{Arrived, Memory};
-use crate::page::{self, Page, TAGS};
+use crate::page::{Page, TAGS};
 use crate::places::{Place, Places};
 use crate::protocol::{ChunkId, Commits, Content, Process, Reader, Ticket, Version};
 use crate::published::{bytes_for, publish, publish_page, withdraw};
@@ -268,15 +268,13 @@ impl Words {
         (version, tag, content): (Version, u64, Content),
     ) -> Option<(u64, Vec<Reader>)> {
         let word = self.words.get_mut(&chunk)?;
+        // A client that has left, and may have joined again, has no words any more.
+        word.clients.retain(|one| one.remote.is_offered());
         let is_possible = word.owner.is_none() && word.fenced.is_empty();
         if !is_possible || word.clients.len() > MOST_READERS || key.peer != client.peer {
             return None;
         }
-        let mapped = self.fabric.attach(key).ok()?;
-        let all = mapped.mapped().filter(|_| at.is_multiple_of(LINE))?;
-        let most = page::bytes_for(bytes)?;
-        let page = all.contains(at, most).then(|| all.slice(at, most))?;
-        let page = Page::at(page, bytes)?;
+        let (page, mapped) = Page::attach(&self.fabric, (key, at), bytes)?;
         page.set_since(version, tag);
         let readers = word.clients.iter().map(|one| Reader {
             client: one.client,
@@ -334,9 +332,8 @@ impl Words {
 
     /// Returns the present version of a chunk that a client owns, and its tag.
     pub(super) fn version(&self, chunk: ChunkId) -> Option<(Version, u64)> {
-        let page = &self.words.get(&chunk)?.owner.as_ref()?.page;
-        let version = page.version();
-        Some((version, page.commit_of(version)?.0))
+        let owner = self.words.get(&chunk)?.owner.as_ref()?;
+        owner.page.last_commit()
     }
 
     /// The owner of a chunk is to stop. Returns true if it has: it commits nothing any more.
@@ -373,7 +370,8 @@ impl Words {
                 // ORDERING: the owner begins nothing any more.
                 place.u64(0).store(0, Ordering::SeqCst);
                 let last = owner.page.end();
-                owner.page.read_at(last)
+                // It has seen, or will, that it does not own the chunk before it begins another.
+                Some(owner.page.read_last(last))
             }
             false => owner.page.read(),
         };
@@ -402,7 +400,7 @@ impl Words {
             owner.known = found.version;
         }
         commits.count = count;
-        let first = found.version.0.saturating_sub(TAGS - 1).max(known.0 + 1);
+        let first = found.version.0.saturating_sub(TAGS - 2).max(known.0 + 1);
         let newest = (first..=found.version.0).rev();
         let tags = newest.map_while(|version| match version == found.version.0 {
             true => Some((

@@ -442,3 +442,30 @@ fn end(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 everywhere!(an_ownership_ends, runs(2, end));
+
+/// A chunk is owned again by a process that has joined again, after others have read it, and left.
+fn again(fabric: &Fabric, unit: u32) -> Outcome {
+    let mut written = 0;
+    for round in 0..4 {
+        let dsm = Dsm::join(fabric)?;
+        let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+        if unit == 1 && round % 2 == 0 {
+            drop(chunk.read()?);
+        }
+        dsm.barrier("read", 2)?;
+        if unit == 0 {
+            messages(&dsm, &chunk, written + 1, MANY)?;
+            let count = messages(&dsm, &chunk, written + MANY + 1, 100)?;
+            check!(count <= 1, "{count} messages");
+            written += MANY + 100;
+        }
+        dsm.barrier("all", 2)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_chunk_is_owned_again() {
+    let name = full_name(module_path!(), "a_chunk_is_owned_again");
+    runs(2, again)(&name, Mask::default());
+}

@@ -1,9 +1,9 @@
 //! The page of a process that owns a chunk: the versions that it commits, in its own memory.
 //!
 //! ```text
-//!   0          64      72        80       88           128              128 + 2 slots
-//!   | ended .. | begun | version | since  | writer ..  | slot 0 | slot 1 | 1024 x (tag, time)
-//!                                                      a slot: whether it is here, content
+//!   0                           64         128                          192
+//!   | ended | since | writer .. | begun .. | version | tag 0 | tag 1 .. | slot 0 | slot 1 | ..
+//!                                 .. 1024 x (tag, time)       a slot: whether it is here, content
 //! ```
 //! A home lets a process that writes a short chunk again and again own it. The owner commits by stores to
 //! its page; the readers of its node, and those that wait for its commits, look there. No message
@@ -11,7 +11,9 @@
 //! word, which is the home's: a process that was stopped in the middle of a commit, and goes on when
 //! it owns nothing any more, changes nothing that counts.
 //!
-//! Version `v` is in the slot `v % 2`, and its tag in the entry `v % 1024`. A commit is
+//! Version `v` is in the slot `v % 2`, its tag in the word `v % 2` beside the version, and the tag
+//! and the time in the entry `v % 1024`. What a version is overwritten by is begun only when the one
+//! in between is there. A commit is
 //!
 //! ```text
 //!   owner                                       others
@@ -19,8 +21,8 @@
 //!   the home's word says that it owns ?                    yes: nothing is committed any more
 //!     no: begun = v, and it asks the home       reader:  its own word += 1; begun == version ?
 //!   all words of the readers 0 ?                           yes: it has a read guard
-//!     no: as above                              snapshot: reads slot v % 2; begun <= v + 1 ?
-//!   slot, tag and time                                     yes: it has version v
+//!     no: as above                              snapshot: reads version v, and its slot
+//!   slot, tag and time                                     still version v ? yes: it has it
 //!   version = v + 1                             both:    the home's word is as before ?
 //!   is it ended ?
 //!     yes: committed if that was after v + 1
@@ -31,23 +33,25 @@
 //! (`ended`), and then takes the version that it finds as the last one.
 //!
 //! # What it costs
-//! A commit of 64 bytes: four stores with sequential consistency, of 8 ns each, two cache lines that
-//! the readers have (the home's word, and one for each reader), and two that they fetch, of 50 to
-//! 100 ns: the line of `begun` and `version`, and the slot. There are no system calls, unless a
-//! reader sleeps.
+//! A commit of 64 bytes: two stores with sequential consistency, of 8 ns each, the cache lines of the
+//! words that it looks at (the home's, and one for each reader), which others seldom write, and one
+//! that others fetch, of 50 to 100 ns: that of the version and the tags. A subscriber needs that one
+//! only; a reader two more, for `begun` and the slot. There are no system calls, unless a
+//! subscriber sleeps.
 
 use crate::protocol::{INLINE, Process, Version};
 use crate::service::LINE;
-use samite_fabric::PeerId;
+use samite_fabric::{Fabric, PeerId, Remote, SegmentKey};
 use samite_mem::SharedBytes;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 const ENDED: u64 = 0;
+const SINCE: u64 = 8;
+const WRITER: u64 = 16;
 const BEGUN: u64 = LINE;
-const VERSION: u64 = LINE + 8;
-const SINCE: u64 = LINE + 16;
-const WRITER: u64 = LINE + 24;
-const SLOTS: u64 = 2 * LINE;
+const VERSION: u64 = 2 * LINE;
+const LAST_TAGS: u64 = 2 * LINE + 8;
+const SLOTS: u64 = 3 * LINE;
 
 /// The bytes of a slot before its content.
 const HEAD: u64 = 8;
@@ -71,6 +75,10 @@ const TRIES: u32 = 64;
 /// Returns the bytes of the page of a chunk of that length; `None` if the chunk is too long.
 pub(crate) fn bytes_for(bytes: u64) -> Option<u64> {
     (bytes <= INLINE).then(|| SLOTS + 2 * slot_for(bytes) + TAGS * TAG)
+}
+
+fn last_tag(version: Version) -> u64 {
+    LAST_TAGS + version.0 % 2 * 8
 }
 
 fn slot_for(bytes: u64) -> u64 {
@@ -100,6 +108,20 @@ impl Page {
     pub(crate) fn at(page: SharedBytes, bytes: u64) -> Option<Page> {
         let is_long_enough = page.contains(0, bytes_for(bytes)?);
         is_long_enough.then_some(Page { page, bytes })
+    }
+
+    /// Returns the page of a chunk of that length at a place of any process, and what keeps it
+    /// mapped; `None` if it is not mapped here.
+    pub(crate) fn attach(
+        fabric: &Fabric,
+        (key, at): (SegmentKey, u64),
+        bytes: u64,
+    ) -> Option<(Page, Remote)> {
+        let mapped = fabric.attach(key).ok()?;
+        let all = mapped.mapped().filter(|_| at.is_multiple_of(LINE))?;
+        let most = bytes_for(bytes)?;
+        let page = all.contains(at, most).then(|| all.slice(at, most))?;
+        Some((Page::at(page, bytes)?, mapped))
     }
 
     fn word(&self, at: u64) -> &AtomicU64 {
@@ -134,6 +156,7 @@ impl Page {
         set(VERSION, since.0);
         set(SINCE, since.0);
         set(self.slot(since), AT_HOME);
+        set(last_tag(since), tag);
         set(self.tag(since), tag);
         set(self.tag(since) + 8, 0);
     }
@@ -200,6 +223,7 @@ impl Page {
         self.page.write(slot + HEAD, content);
         set(self.tag(next), tag);
         set(self.tag(next) + 8, time);
+        set(last_tag(next), tag);
         // ORDERING: see the module.
         self.word(VERSION).store(next.0, Ordering::SeqCst);
         next
@@ -210,41 +234,57 @@ impl Page {
         (0..TRIES).find_map(|_| self.read_at(self.version()))
     }
 
-    /// Returns a version; `None` if it is older than the one before the present one.
+    /// Returns a version, if it is the present one.
     pub(crate) fn read_at(&self, version: Version) -> Option<Found> {
+        let found = self.read_last(version);
+        self.is_at_most(version.0).then_some(found)
+    }
+
+    /// Returns the last version of an owner that commits no more than one other.
+    pub(crate) fn read_last(&self, version: Version) -> Found {
         let slot = self.slot(version);
-        // ORDERING: what is read counts only if the slot was not written meanwhile.
+        // ORDERING: who sees the version sees its slot.
         let is_here = self.word(slot).load(Ordering::Relaxed) == HERE;
         let content = is_here.then(|| {
             let mut content = vec![0; self.bytes as usize];
             self.page.read(slot + HEAD, &mut content);
             content
         });
-        let (tag, _) = self.commit_of(version)?;
-        self.has_not_begun(version.0.checked_add(2)?)
-            .then_some(Found {
-                version,
-                tag,
-                content,
-            })
+        // ORDERING: as above.
+        let tag = self.word(last_tag(version)).load(Ordering::Relaxed);
+        Found {
+            version,
+            tag,
+            content,
+        }
     }
 
-    /// Returns the tag and the time of a commit; `None` if it is not known any more, or not yet.
+    /// Returns the present version and its tag; `None` if another one is committed meanwhile.
+    #[inline]
+    pub(crate) fn last_commit(&self) -> Option<(Version, u64)> {
+        let version = self.version();
+        // ORDERING: as above.
+        let tag = self.word(last_tag(version)).load(Ordering::Relaxed);
+        self.is_at_most(version.0).then_some((version, tag))
+    }
+
+    /// Returns the tag and the time of a commit; `None` if it is not known any more. It must not be
+    /// later than the present version.
     pub(crate) fn commit_of(&self, version: Version) -> Option<(u64, u64)> {
         let at = self.tag(version);
-        // ORDERING: as in `read_at`.
+        // ORDERING: as above.
         let tag = self.word(at).load(Ordering::Relaxed);
         let time = self.word(at + 8).load(Ordering::Relaxed);
-        let is_known = self.has_not_begun(version.0.checked_add(TAGS)?);
+        let is_known = self.is_at_most(version.0.saturating_add(TAGS - 2));
         is_known.then_some((tag, time))
     }
 
-    /// Returns true if the owner had not begun to write that version when what was read before was
-    /// read.
-    fn has_not_begun(&self, version: u64) -> bool {
+    /// Returns true if no later version than that one was committed when what was read before was
+    /// read. So the one after the next was not begun.
+    fn is_at_most(&self, version: u64) -> bool {
         // ORDERING: the reads before come before the one below.
         fence(Ordering::Acquire);
-        self.word(BEGUN).load(Ordering::Relaxed) < version
+        self.word(VERSION).load(Ordering::Relaxed) <= version
     }
 
     /// The home ends the ownership. Returns the last version: the owner hears of it when it looks.
@@ -273,149 +313,6 @@ impl Page {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicBool;
-
-    const OWNER: Process = Process {
-        peer: PeerId(3),
-        incarnation: 7,
-    };
-
-    fn memory(bytes: u64) -> SharedBytes {
-        let bytes = bytes_for(bytes).expect("a short chunk");
-        SharedBytes::adopt(vec![0_u64; (bytes / 8) as usize])
-    }
-
-    fn page(bytes: u64) -> Page {
-        let page = Page::at(memory(bytes), bytes).expect("it is long enough");
-        page.prepare(OWNER);
-        page
-    }
-
-    fn commit(page: &Page, content: &[u8], tag: u64) -> Version {
-        page.begin();
-        assert!(!page.is_idle());
-        page.commit(content, tag, 0)
-    }
-
-    #[test]
-    fn the_last_version_is_read_until_the_end() {
-        let page = page(100);
-        page.set_since(Version(8), 80);
-        assert_eq!((page.since(), page.writer()), (Version(8), OWNER));
-        let first = Found {
-            version: Version(8),
-            tag: 80,
-            content: None,
-        };
-        assert_eq!(page.read(), Some(first.clone()));
-        page.begin();
-        assert!(!page.is_idle());
-        assert_eq!(page.read(), Some(first));
-        page.take_back();
-        assert!(page.is_idle());
-        let content = vec![3; 100];
-        assert_eq!(commit(&page, &content, 90), Version(9));
-        let found = page.read().expect("nobody writes");
-        assert_eq!((found.version, found.tag), (Version(9), 90));
-        assert_eq!(found.content, Some(content));
-        assert!(!page.is_ended());
-        assert_eq!(page.last(), None);
-        assert_eq!(page.end(), Version(9));
-        assert!(page.is_ended());
-        assert_eq!(page.last(), Some(Version(9)));
-    }
-
-    #[test]
-    fn as_many_tags_are_known_as_there_is_room_for() {
-        let page = page(0);
-        page.set_since(Version(1), 10);
-        for version in 2..=1 + TAGS {
-            commit(&page, &[], version * 10);
-        }
-        assert_eq!(page.commit_of(Version(1)), None);
-        for version in 2..=1 + TAGS {
-            assert_eq!(page.commit_of(Version(version)), Some((version * 10, 0)));
-        }
-    }
-
-    #[test]
-    fn a_place_that_is_too_short_is_no_page() {
-        let memory = memory(64);
-        assert!(Page::at(memory.clone(), 64).is_some());
-        assert!(Page::at(memory.clone(), INLINE + 1).is_none());
-        assert!(Page::at(memory, 128).is_none());
-    }
-
-    #[test]
-    fn a_reader_never_sees_two_versions_mixed() {
-        const BYTES: u64 = 512;
-        let (page, is_over) = (page(BYTES), AtomicBool::new(false));
-        page.set_since(Version(0), 0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for version in 1..200_000_u64 {
-                    let content = vec![version as u8; BYTES as usize];
-                    commit(&page, &content, !version);
-                }
-                is_over.store(true, Ordering::Release);
-            });
-            let (mut last, mut reads) = (Version::default(), 0_u64);
-            while !is_over.load(Ordering::Acquire) {
-                let Some(found) = page.read() else {
-                    continue;
-                };
-                reads += 1;
-                assert!(found.version >= last);
-                last = found.version;
-                if let Some(content) = found.content {
-                    assert_eq!(found.tag, !last.0);
-                    let expected = vec![last.0 as u8; BYTES as usize];
-                    assert_eq!(content, expected);
-                }
-                let old = Version(last.0.saturating_sub(500).max(1));
-                if let Some((tag, _)) = page.commit_of(old).filter(|_| last >= old) {
-                    assert_eq!(tag, !old.0);
-                }
-            }
-            assert!(reads > 0);
-        });
-    }
-
-    /// The home ends the ownership while the owner commits: what the home takes for the last
-    /// version, the owner does, too.
-    #[test]
-    fn both_sides_agree_on_the_last_version() {
-        for round in 0..2_000 {
-            let page = page(8);
-            page.set_since(Version(0), 0);
-            let (acknowledged, last) = std::thread::scope(|scope| {
-                let owner = scope.spawn(|| {
-                    let mut acknowledged = Version::default();
-                    for _ in 0..1_000 {
-                        let version = commit(&page, &[1; 8], 1);
-                        if page.is_ended() {
-                            while page.last().is_none() {
-                                std::hint::spin_loop();
-                            }
-                            if page.last() < Some(version) {
-                                break;
-                            }
-                            acknowledged = version;
-                            break;
-                        }
-                        acknowledged = version;
-                    }
-                    acknowledged
-                });
-                for _ in 0..round % 97 * 20 {
-                    std::hint::spin_loop();
-                }
-                let last = page.end();
-                (owner.join().expect("it ends"), last)
-            });
-            assert!(acknowledged <= last, "{acknowledged} after {last}");
-        }
-    }
-}
+mod orders;
+#[cfg(test)]
+mod tests;
