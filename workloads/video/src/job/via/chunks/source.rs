@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// The bytes of results that may wait at the sink for the one before them. As many frames are given
-/// while one is not done.
-const EARLY: u64 = 4 << 30;
+/// while one is not done. In tests of this crate, only the least number of frames.
+const EARLY: u64 = if cfg!(test) { 0 } else { 4 << 30 };
 
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,11 +195,25 @@ impl ToWorkers {
         Ok(())
     }
 
+    /// Takes the oldest frame of lost workers, if it comes before this one.
+    fn take_again_before(&mut self, number: u64) -> Option<(u64, Snapshot<u8>)> {
+        let all = self.again.iter().enumerate();
+        let (at, (oldest, _)) = all.min_by_key(|(_, (number, _))| *number)?;
+        (*oldest < number).then(|| self.again.remove(at))?
+    }
+
     fn give(&mut self, number: u64, pixels: &[u8], left: Option<u64>) -> Result<()> {
         loop {
             self.hear()?;
             if self.is_ahead(number) {
-                self.wait(LOOK)?;
+                // The frame that holds this one up may be one that a lost worker had.
+                match self.take_again_before(number) {
+                    Some((older, frame)) => {
+                        let after = self.again.len() as u64 + 1;
+                        self.give(older, &frame, left.map(|left| left + after))?;
+                    }
+                    None => self.wait(LOOK)?,
+                }
                 continue;
             }
             match self.schedule.choose(self.begin.elapsed(), left) {
@@ -261,5 +275,74 @@ impl super::super::ToWorkers for ToWorkers {
 
     fn messages(&self) -> u64 {
         0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::{SINK, SOURCE};
+    use super::super::super::{AtWorker as _, FromWorkers as _, ToWorkers as _};
+    use super::super::{AtWorker, FromWorkers};
+    use super::*;
+    use crate::Size;
+    use crate::y4m::Rate;
+    use samite_testkit::{Cluster, Outcome, Who, check, pause, programs, same};
+
+    const FRAMES: u64 = 100;
+
+    /// The other workers go on until no more frames may be given before the one that the stopped
+    /// worker has is done. When it is taken for lost, another one gets that frame.
+    #[test]
+    fn the_oldest_frame_of_a_lost_worker_is_given_while_the_next_one_waits() {
+        let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+            match &*fabric.identity().program {
+                SOURCE => {
+                    let header = Header {
+                        size: Size::new(64, 48)?,
+                        rate: Rate::default(),
+                    };
+                    let mut workers = ToWorkers::new(fabric, header, Way::Inline)?;
+                    for number in 0..FRAMES {
+                        let pixels = vec![number as u8; header.size.pixels()];
+                        workers.send(number, &pixels, Some(FRAMES - 1 - number))?;
+                    }
+                    workers.finish(FRAMES)?;
+                }
+                SINK => {
+                    let mut results = FromWorkers::new(fabric, Way::Inline)?;
+                    let mut came = vec![false; FRAMES as usize];
+                    while let Some(result) = results.next()? {
+                        let is_right = |pixel: &u8| u64::from(*pixel) == result.number;
+                        check!(result.pixels.iter().all(is_right), "{}", result.number);
+                        came[result.number as usize] = true;
+                    }
+                    same!(came, vec![true; FRAMES as usize]);
+                }
+                _ => {
+                    let mut frames = AtWorker::new(fabric, Way::Inline)?;
+                    let is_stopped = fabric.identity().rank == 0;
+                    let mut work = |frame: &[u8], to: &mut [u8]| {
+                        if is_stopped {
+                            pause("has a frame");
+                        }
+                        to.copy_from_slice(frame);
+                    };
+                    while frames.process(&mut work)? {}
+                }
+            }
+            Ok(())
+        };
+        let job = programs(&[(SOURCE, 1), (WORKERS, 3), (SINK, 1)]).services(samite::services());
+        let job = job.config(|config| config.deadline = Duration::from_secs(2));
+        let name = "job::via::chunks::source::tests::\
+            the_oldest_frame_of_a_lost_worker_is_given_while_the_next_one_waits";
+        job.orchestrate(name, body, |cluster: &mut Cluster| {
+            let (worker, sink) = (Who::Unit(1), Who::Unit(4));
+            cluster.wait_point(worker, "has a frame");
+            cluster.stop(worker);
+            cluster.wait_gone(sink);
+            cluster.kill(worker);
+            cluster.all_end();
+        });
     }
 }
