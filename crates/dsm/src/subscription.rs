@@ -177,6 +177,7 @@ impl<T: Elem> Subscription<T> {
     ///
     /// # Errors
     /// [`Error::NoEvent`], which names the chunk of the first one; there is none if `all` is empty.
+    /// [`Error::Freed`] and [`Error::Lost`] name the chunk of one that will have no more events.
     pub fn select(all: &mut [&mut Subscription<T>], deadline: Duration) -> Result<usize> {
         if let Some(ready) = all.iter().position(|one| !one.events.is_empty()) {
             return Ok(ready);
@@ -190,11 +191,30 @@ impl<T: Elem> Subscription<T> {
             });
         };
         let client = first.chunk.client.clone();
-        let ids: Vec<_> = all.iter().map(|one| one.id()).collect();
-        let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
-        let (id, told) = client
-            .await_events(&homes, deadline, || client.told(&ids))?
-            .ok_or_else(|| first.no_event(deadline))?;
+        let begin = client.fabric.now();
+        let ids_of = |all: &[&mut Subscription<T>]| all.iter().map(|one| one.id()).collect();
+        let mut ids: Vec<_> = ids_of(all);
+        let mut found = client.told(&ids);
+        let (id, told) = loop {
+            if let Some(found) = found {
+                break found;
+            }
+            for one in all.iter() {
+                one.check_freed()?;
+                one.check_lost()?;
+            }
+            ids = ids_of(all);
+            let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
+            let left = deadline.saturating_sub(client.fabric.now().saturating_sub(begin));
+            found = match client.await_events(&homes, left, || client.told(&ids)) {
+                Err(Error::Fabric(samite_fabric::Error::PeerLost { .. }))
+                    if all.iter().any(|one| one.has_lost_home()) =>
+                {
+                    None
+                }
+                told => Some(told?.ok_or_else(|| all[0].no_event(deadline))?),
+            };
+        };
         let place = ids.iter().position(|of| *of == id);
         let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
         all[place].add(told)?;
@@ -304,6 +324,10 @@ impl<T: Elem> Subscription<T> {
     /// Returns the server that tells of the commits.
     pub(crate) fn home(&self) -> ServerId {
         self.at().0.home()
+    }
+
+    fn has_lost_home(&self) -> bool {
+        self.chunk.client.has_lost_home(self.at().0)
     }
 
     /// Begins anew at another home, after the last event that was taken, if this one is lost. There

@@ -3,10 +3,11 @@
 
 use crate::content::{content, is_whole, tag};
 use crate::servers::{CLIENT, cluster, of, unit, without, write_next};
-use samite_dsm::{Chunk, Dsm, Error, Op, Policy, Version};
+use samite_dsm::{Chunk, Dsm, Error, Op, Policy, Subscription, Version};
 use samite_fabric::{Fabric, Mask, PeerId};
 use samite_testkit::{Cluster, Outcome, Who, check, matches_or_fail, pause, point, same};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const BYTES: u64 = 10_000;
 
@@ -236,6 +237,40 @@ fn told(dsm: &Dsm, rank: u32) -> Outcome {
 everywhere!(
     subscriptions_go_on_without_the_home,
     without(1, false, told)
+);
+
+/// Several subscriptions are waited for, whose home dies.
+fn told_of_several(dsm: &Dsm, rank: u32) -> Outcome {
+    let chunks: Vec<_> = ["pair first", "triple second"]
+        .iter()
+        .map(|name| dsm.alloc::<u8>(name, BYTES))
+        .collect::<Result<_, _>>()?;
+    let begin = |chunk: &Chunk<u8>| chunk.subscribe(Policy::Every, Version::default());
+    let mut all: Vec<_> = chunks.iter().map(begin).collect::<Result<_, _>>()?;
+    let mut heard = [0; 2];
+    meet(dsm)?;
+    for version in 1..=20_u64 {
+        if version == 11 {
+            pause("here");
+        }
+        if version % 4 == u64::from(rank) {
+            for chunk in &chunks {
+                write_next(chunk, rank)?;
+            }
+        }
+        while heard.iter().any(|heard| *heard < version) {
+            let mut each: Vec<_> = all.iter_mut().collect();
+            let which = Subscription::select(&mut each, Duration::from_secs(30))?;
+            heard[which] += 1;
+            same!(all[which].next_event()?.version, Version(heard[which]));
+        }
+    }
+    meet(dsm)
+}
+
+everywhere!(
+    several_subscriptions_go_on_without_the_home,
+    without(1, false, told_of_several)
 );
 
 /// The home is stopped: nobody takes its chunks over, and all go on with it.
