@@ -127,7 +127,7 @@ impl<T: Elem> Subscription<T> {
     /// # Errors
     /// [`Error::NoEvent`]. [`Error::Lagged`]: a later version was committed before the content of
     /// this one was taken; that cannot happen with [`Policy::Lossless`] and content, unless this
-    /// process was stopped.
+    /// process was stopped. Others, if the content cannot be had: the event counts as taken.
     pub fn next_version(&mut self) -> Result<Snapshot<T>> {
         let (event, content) = self.pop(self.chunk.client.fabric.deadline())?;
         self.version_of(event, content)
@@ -139,6 +139,14 @@ impl<T: Elem> Subscription<T> {
         event: Event,
         content: Option<Content>,
     ) -> Result<Snapshot<T>> {
+        let found = self.find_version(event, content);
+        // Also if its content cannot be had: a writer may wait for that.
+        self.took();
+        found?.ok_or_else(|| self.lagged(1))
+    }
+
+    /// Returns the content of an event's version; `None` if a later version is there.
+    fn find_version(&self, event: Event, content: Option<Content>) -> Result<Option<Snapshot<T>>> {
         let mut told = match content {
             Some(content) => match self.chunk.content(&content) {
                 // Its memory is lost with its server.
@@ -147,7 +155,7 @@ impl<T: Elem> Subscription<T> {
             },
             None => None,
         };
-        let found = match told.take() {
+        Ok(match told.take() {
             Some(content) => content.map(|content| {
                 Snapshot(Arc::new(Committed {
                     content,
@@ -157,9 +165,7 @@ impl<T: Elem> Subscription<T> {
                 }))
             }),
             None => Some(self.chunk.snapshot()?).filter(|found| found.version() == event.version),
-        };
-        self.took();
-        found.ok_or_else(|| self.lagged(1))
+        })
     }
 
     /// Returns the events as a stream, to be awaited.

@@ -4,7 +4,7 @@ use crate::content::{content, is_whole, number, tag};
 use crate::served;
 use samite_dsm::{Chunk, Dsm, Error, Policy, Subscription, Version};
 use samite_fabric::{Fabric, Mask};
-use samite_testkit::{Outcome, check, matches_or_fail, same};
+use samite_testkit::{Cluster, Outcome, Who, check, matches_or_fail, pause, point, same};
 use std::time::Duration;
 
 /// Returns what runs a body in that many units.
@@ -130,6 +130,56 @@ fn drafted(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 everywhere!(a_draft_is_published_by_its_put, runs(2, drafted));
+
+/// A reader that cannot get the version of an event, because the agent is stopped, lets the writer
+/// go on.
+fn fails(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("chunk", 100_000)?;
+    if unit == 0 {
+        pause("subscribed");
+        for version in 1..=3 {
+            put(&chunk, version)?;
+        }
+        return Ok(());
+    }
+    let policy = Policy::Lossless { high_water: 1 };
+    let mut versions = chunk.subscribe(policy, Version::default())?;
+    point("subscribed");
+    Subscription::select(&mut [&mut versions], fabric.deadline())?;
+    pause("has an event");
+    let late = fabric.within(Duration::from_millis(30), || versions.next_version());
+    // Where it is mapped, it is had without the agent.
+    if let Ok(version) = &late {
+        same!(version.version(), Version(1));
+        is_whole!(chunk, version)?;
+    }
+    pause("has failed");
+    for version in 2..=3 {
+        same!(versions.next_version()?.version(), Version(version));
+    }
+    Ok(())
+}
+
+everywhere!(
+    an_event_whose_version_cannot_be_had_is_taken,
+    |name: &str, mask| {
+        let body = |fabric: &Fabric, _: &[_]| fails(fabric, fabric.identity().unit);
+        served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+            let (writer, reader) = (Who::Unit(0), Who::Unit(1));
+            cluster.wait_point(reader, "subscribed");
+            cluster.wait_point(writer, "subscribed");
+            cluster.release(writer);
+            cluster.wait_point(reader, "has an event");
+            cluster.stop(Who::Agent);
+            cluster.release(reader);
+            cluster.wait_point(reader, "has failed");
+            cluster.go_on(Who::Agent);
+            cluster.release(reader);
+            cluster.all_end();
+        });
+    }
+);
 
 /// Handlers that write what they subscribe to, and what others subscribe to.
 fn handled(fabric: &Fabric, unit: u32) -> Outcome {
