@@ -4,6 +4,7 @@
 use super::memory::{Arrived, Beginning, Memory};
 use crate::protocol::INLINE;
 use samite_fabric::{Growing, Handle, Owned, Remote, Result};
+use std::collections::BTreeMap;
 
 /// Bytes that are copied at a time: some milliseconds.
 const PART: usize = if cfg!(test) { 1 << 16 } else { 16 << 20 };
@@ -40,6 +41,18 @@ enum To {
     There(Owned),
     /// It is complete, or has failed.
     Nowhere,
+}
+
+/// Returns all of these, those first that come after the last one of which a part was copied: so
+/// each has its turn.
+pub(super) fn in_turn<'a, K: Ord, V>(
+    all: &'a mut BTreeMap<K, V>,
+    last: Option<&K>,
+) -> Vec<(&'a K, &'a mut V)> {
+    let mut all: Vec<_> = all.iter_mut().collect();
+    let first = all.partition_point(|(key, _)| Some(*key) <= last);
+    all.rotate_left(first);
+    all
 }
 
 /// Content on its way.
@@ -202,5 +215,20 @@ mod tests {
             memory.end_copy(copying);
         }
         assert!(memory.used() <= (PARTS * PART) as u64);
+    }
+
+    #[test]
+    fn each_copy_has_its_turn() {
+        let mut all: BTreeMap<u32, ()> = [1, 3, 5].map(|key| (key, ())).into();
+        let mut keys = |last: Option<u32>| {
+            let all = in_turn(&mut all, last.as_ref()).into_iter();
+            all.map(|(key, ())| *key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(None), [1, 3, 5]);
+        assert_eq!(keys(Some(1)), [3, 5, 1]);
+        assert_eq!(keys(Some(5)), [1, 3, 5]);
+        // The last one is complete.
+        assert_eq!(keys(Some(4)), [5, 1, 3]);
+        assert!(in_turn(&mut BTreeMap::<u32, ()>::new(), Some(&1)).is_empty());
     }
 }

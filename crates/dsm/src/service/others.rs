@@ -9,7 +9,7 @@
 //! longer. What clients read without messages at the home of a chunk with replicas is valid for as
 //! long after the home has last said so: the backup that takes the chunk over waits for that.
 
-use super::copying::{Coming, Source};
+use super::copying::{Coming, Source, in_turn};
 use super::memory::{Arrived, Memory};
 use super::words::{LINE, WORDS};
 use super::{ChunkService, Request, To, encode};
@@ -56,6 +56,8 @@ pub(super) struct Others {
     shown: Option<Segment>,
     places: BTreeMap<Process, u64>,
     fetching: BTreeMap<(ChunkId, Process), Fetching>,
+    /// The last of them of which a part was copied.
+    copied: Option<(ChunkId, Process)>,
     /// What clients have sent with commits that are on their way to another home.
     pub(super) forwarded: HashMap<GuardId, Arrived>,
     /// The content of commits of other servers, until they are committed or refused.
@@ -102,6 +104,7 @@ impl Others {
             shown: None,
             places: BTreeMap::new(),
             fetching: BTreeMap::new(),
+            copied: None,
             forwarded: HashMap::new(),
             arrived: HashMap::new(),
             copies: HashMap::new(),
@@ -484,9 +487,16 @@ impl ChunkService {
     /// Looks which content has arrived.
     pub(super) fn fetched(&mut self) -> bool {
         let (mut over, mut has_copied) = (Vec::new(), false);
-        for (which, fetching) in &mut self.others.fetching {
+        let Others {
+            fetching, copied, ..
+        } = &mut self.others;
+        for (which, fetching) in in_turn(fetching, copied.as_ref()) {
+            let had_copied = has_copied;
             if let Some(content) = fetching.content.step(&mut self.memory, &mut has_copied) {
                 over.push((*which, content));
+            }
+            if has_copied && !had_copied {
+                *copied = Some(*which);
             }
         }
         let has_any = has_copied || !over.is_empty();
