@@ -23,6 +23,8 @@ pub(super) struct History {
 #[derive(Default)]
 pub(super) struct Chunk {
     pub(super) name: String,
+    /// The version that it begins with: more than 0 if its home has taken it over.
+    pub(super) first: u64,
     /// The commits as the home knows them, in the order of its records.
     pub(super) adopted: Vec<Adopted>,
     /// The commits as clients know them.
@@ -137,6 +139,7 @@ impl History {
                     guard: record.guard,
                     writer: record.process(),
                 }),
+                Kind::Created => self.chunk(record.chunk).first = record.version,
                 Kind::Grant => _ = grants.insert((record.chunk, record.guard), record.time),
                 Kind::Fence | Kind::Lost => {
                     let ends = self.ends.entry(record.process()).or_default();
@@ -169,6 +172,10 @@ impl History {
                 is_own: record.is_hit(),
             };
             match record.kind {
+                // Which record is that of its end is not known.
+                Kind::Given if record.guard == 0 && has_gaps => {
+                    self.chunk(record.chunk).reads.push(operation);
+                }
                 Kind::Given => {
                     let reads = &mut self.chunk(record.chunk).reads;
                     out.entry((record.chunk, record.guard))
@@ -178,7 +185,10 @@ impl History {
                 }
                 Kind::Got => self.chunk(record.chunk).reads.push(operation),
                 Kind::Committed => {
-                    self.ends_guard(record, record.began(), &mut out);
+                    // A put has no guard.
+                    if record.guard != 0 {
+                        self.ends_guard(record, record.began(), &mut out);
+                    }
                     self.chunk(record.chunk).commits.push(operation);
                 }
                 Kind::Failed if record.guard != 0 => {

@@ -121,7 +121,8 @@ impl Checked<'_> {
         let name = &self.chunk.name;
         let mut last: Option<&Adopted> = None;
         for adopted in &self.chunk.adopted {
-            let next = last.map_or(1, |last| last.version.saturating_add(1));
+            let first = self.chunk.first.max(1);
+            let next = last.map_or(first, |last| last.version.saturating_add(1));
             // Without its beginning, nothing is known of what comes first.
             let is_next = adopted.version == next || self.history.known_until.is_none();
             if !is_next || last.is_some_and(|last| adopted.time < last.time) {
@@ -167,7 +168,7 @@ impl Checked<'_> {
             } = *commit;
             let who = || self.named(commit.process);
             match adopted.get(&version) {
-                None if self.is_known(end) => report.add(Rule::Effect, || {
+                None if version >= self.chunk.first && self.is_known(end) => report.add(Rule::Effect, || {
                     format!(
                         "{} committed version {version} of \"{name}\" at {}, but its home has not",
                         who(),
@@ -221,6 +222,8 @@ impl Checked<'_> {
         };
         let known = self.versions.get(&version);
         match known {
+            // It was committed at another home.
+            None if version < self.chunk.first => {}
             None if version == 0 && tag == 0 => {}
             None if version == 0 => report.add(Rule::Committed, || {
                 format!("{} under tag {tag}, though nothing was committed", who())

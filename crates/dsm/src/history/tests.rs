@@ -189,6 +189,35 @@ fn a_version_is_committed_once() {
     broken(Rule::Unique, "after version 1", vec![home]);
 }
 
+/// A server takes the chunk over at version 5: what was before is not in its log.
+#[test]
+fn a_chunk_that_is_taken_over_begins_with_its_version() {
+    let created = |version| {
+        Record::new(Kind::Created, 10)
+            .of(CHUNK)
+            .at(Version(version), 0)
+    };
+    let home = |version| {
+        server()
+            .add(created(version))
+            .adopted(11, 5, 0)
+            .adopted(17, 6, 1)
+    };
+    let writer = || client(1).committed((15, 20), 6, 1);
+    let told = client(2).subscribed(3, false).event(12, 4).event(13, 5);
+    let told = told.event(19, 6).got((21, 22), 6);
+    consistent(vec![home(5), writer(), told]);
+    let said = "committed version 5";
+    broken(Rule::Unique, said, vec![home(0), writer()]);
+    broken(Rule::Unique, said, vec![home(4), writer()]);
+    let stale = client(2).got((18, 19), 4);
+    broken(
+        Rule::Fresh,
+        "read version 4",
+        vec![home(5), writer(), stale],
+    );
+}
+
 #[test]
 fn a_commit_takes_effect_while_it_is_made() {
     let early = server().adopted(14, 1, 1).adopted(47, 2, 2);
@@ -306,6 +335,24 @@ fn a_writer_is_alone() {
     consistent(vec![home(), writer(), one, two]);
 }
 
+/// Guards that were taken without messages have no numbers, and a put has no guard.
+#[test]
+fn a_put_ends_no_guard() {
+    let put = || {
+        client(1)
+            .given(Call::Read, (10, 10), 0, 0)
+            .committed((15, 20), 1, 0)
+    };
+    let home = || server().adopted(17, 1, 0);
+    broken(
+        Rule::Exclusive,
+        "had a guard to read version 0",
+        vec![home(), put().ended(30, 0)],
+    );
+    let before = client(1).given(Call::Read, (10, 10), 0, 0).ended(11, 0);
+    consistent(vec![home(), before.committed((15, 20), 1, 0)]);
+}
+
 /// A guard ends when its server says so, and at the last record of a process that was killed.
 #[test]
 fn the_guards_of_the_dead_end() {
@@ -382,6 +429,12 @@ fn what_is_not_known_is_not_held_against_anybody() {
     let report_of = report(vec![self::home(), writer(), reader]);
     assert!(report_of.is_consistent(), "{:#?}", report_of.violations);
     assert_eq!(report_of.unchecked.len(), 1);
+    // The end of a guard without a number is missing: which one it is that ended is not known.
+    let mut reader = client(2).given(Call::Read, (18, 18), 1, 0);
+    reader = reader.given(Call::Read, (52, 52), 2, 0).ended(53, 0);
+    reader.0.missing = 1;
+    let report_of = report(vec![self::home(), writer(), reader]);
+    assert!(report_of.is_consistent(), "{:#?}", report_of.violations);
     // Of several servers one has an incomplete log, in whatever order they come: a commit, and that
     // a guard has ended.
     let commits = || client(3).committed((15, 20), 1, 7);

@@ -101,7 +101,8 @@ words! {
         Lost = 39 "lost",
         /// A client's wait for a guard is over without one.
         Late = 40 "late",
-        /// A chunk was created; value: its bytes.
+        /// A chunk was created; value: its bytes; version: the one that it begins with, where a
+        /// server takes it over.
         Created = 41 "created",
         /// A chunk was removed.
         Removed = 42 "removed",

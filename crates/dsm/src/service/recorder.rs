@@ -140,7 +140,7 @@ impl Recorder {
                 };
                 active.insert(*chunk, of_chunk);
                 log.put_name(chunk.0, name);
-                log.put(|| of(Kind::Created, *chunk).worth(*bytes));
+                log.put(|| of(Kind::Created, *chunk).at(*version, 0).worth(*bytes));
                 // The version that it begins with is as good as a commit.
                 if *version > Version::default() {
                     log.put(|| adopted(server, (*chunk, GuardId(0)), *version));
