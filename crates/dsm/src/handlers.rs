@@ -118,10 +118,11 @@ impl<'h> Handlers<'h> {
         Handlers::default()
     }
 
-    /// Adds a handler, which is called with each event, until it returns `Break`. It gets
-    /// [`Error::Lagged`] if events were missed, and goes on; [`Error::Freed`] and
-    /// [`Error::Lost`] are the last thing that it is called with. As with
-    /// [`Subscription::next_event`], an event counts as taken when the handler is called.
+    /// Adds a handler, which is called with each event, until it returns `Break`. It also gets
+    /// errors, such as [`Error::Lagged`] if events were missed, and goes on if it returns
+    /// `Continue`; but [`Error::Freed`] and [`Error::Lost`] are the last thing that it is called
+    /// with. As with [`Subscription::next_event`], an event counts as taken when the handler is
+    /// called.
     pub fn on_commit<T: Elem>(
         &mut self,
         subscription: Subscription<T>,
@@ -131,7 +132,7 @@ impl<'h> Handlers<'h> {
     }
 
     /// As [`Handlers::on_commit`], and the handler is called with each version
-    /// ([`Subscription::next_version`]).
+    /// ([`Subscription::next_version`]), or with an error if its content cannot be had.
     pub fn on_version<T: Elem>(
         &mut self,
         subscription: Subscription<T>,
@@ -218,11 +219,11 @@ impl<'h> Handlers<'h> {
         }
     }
 
-    /// Calls a handler with an error. Only if it has missed events there are others.
+    /// Calls a handler with an error. Of a chunk that is gone there are no more events.
     fn fails(&mut self, place: usize, error: Error) {
-        let goes_on = matches!(error, Error::Lagged { .. });
+        let is_last = matches!(error, Error::Freed { .. } | Error::Lost { .. });
         let then = match self.all[place].fail(error) {
-            ControlFlow::Continue(()) if goes_on => ControlFlow::Continue(()),
+            ControlFlow::Continue(()) if !is_last => ControlFlow::Continue(()),
             _ => ControlFlow::Break(()),
         };
         self.goes_on(place, then);

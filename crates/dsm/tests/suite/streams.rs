@@ -1,11 +1,12 @@
 //! Subscriptions as streams, and with handlers.
 
+use crate::subscriptions::while_stopped;
 use crate::{runs, servers};
 use futures::executor::block_on;
 use futures::stream::{StreamExt, TryStreamExt, select};
-use samite_dsm::{Carry, Chunk, Dsm, Error, Handlers, Policy, Version};
+use samite_dsm::{Carry, Chunk, Dsm, Error, Handlers, Policy, Subscription, Version};
 use samite_fabric::Fabric;
-use samite_testkit::{Outcome, check, matches_or_fail, same};
+use samite_testkit::{Outcome, check, matches_or_fail, pause, same};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -242,6 +243,32 @@ fn handled(fabric: &Fabric, unit: u32) -> Outcome {
 
 everywhere!(handlers_are_called_for_each_commit, runs(3, handled));
 
+/// A handler goes on after the error of one version.
+fn fails_once(fabric: &Fabric, versions: Subscription<u8>) -> Outcome {
+    let mut came = Vec::new();
+    let mut handlers = Handlers::new();
+    handlers.on_version(versions, |version| {
+        came.push(version.map(|version| version.version()));
+        match came.last() {
+            Some(Ok(Version(3))) => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    });
+    let deadline = fabric.deadline();
+    fabric.within(Duration::from_millis(30), || handlers.handle_next(deadline))?;
+    pause("has tried");
+    handlers.run()?;
+    drop(handlers);
+    // Where it is mapped, it may be had without the agent.
+    matches_or_fail!(
+        came[..],
+        [Err(_) | Ok(Version(1)), Ok(Version(2)), Ok(Version(3))]
+    );
+    Ok(())
+}
+
+everywhere!(a_handler_goes_on_after_an_error, while_stopped(fails_once));
+
 /// The home of a chunk dies: its streams and handlers hear of that, and those of other homes go on.
 fn home_dies(dsm: &Dsm, rank: u32) -> Outcome {
     let lost: Chunk<u64> = dsm.alloc("right lost", 1)?;
@@ -263,7 +290,7 @@ fn home_dies(dsm: &Dsm, rank: u32) -> Outcome {
         ControlFlow::Continue(())
     });
     lost.put(&[1], 1)?;
-    samite_testkit::pause("here");
+    pause("here");
     let mut await_end = || loop {
         match block_on(events.next()) {
             Some(Ok(_)) => {}
