@@ -5,6 +5,7 @@ use crate::units::{NAME, ROLE, Units};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -55,6 +56,9 @@ pub struct Cluster {
     send: Sender<(usize, Option<String>)>,
     bound: Instant,
 }
+
+/// The number of SIGKILL.
+const KILLED: i32 = Signal::KILL.as_raw();
 
 static RUNS: AtomicU32 = AtomicU32::new(0);
 
@@ -228,8 +232,12 @@ impl Cluster {
     /// now on, `who` is that one; how it ends is checked.
     pub fn start_again(&mut self, who: Who) {
         self.wait_gone(who);
-        self.killed.remove(&who);
         let before = self.index(who);
+        let ended = self.processes[before].ended;
+        let is_killed = ended.is_some_and(|status| status.signal() == Some(KILLED));
+        if !self.killed.remove(&who) || !is_killed {
+            self.give_up(&format!("{who} ended before it was killed"));
+        }
         self.processes[before].who = match who {
             Who::Unit(rank) => Who::Former(rank),
             other => panic!("{other} is started once"),
