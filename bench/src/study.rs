@@ -131,8 +131,8 @@ impl Study<'_> {
         let frames = self.frames(size);
         // Some ways give all nodes the same number of frames; the slowest one decides.
         let slowest = size.times.iter().max().context("no nodes")?;
-        let equal = Duration::from_micros(slowest * frames / size.times.len() as u64);
-        let deadline = equal * 3 + SLACK;
+        let equal = slowest.saturating_mul(frames) / size.times.len() as u64;
+        let deadline = Duration::from_micros(equal.saturating_mul(3)) + SLACK;
         let mut contestant = Contestant::start(launch, ranks, &[])?;
         for figure in ["wall", "run"] {
             match contestant.ask(&size.command(figure, frames), deadline)? {
