@@ -13,6 +13,7 @@
 //! | `plot` | [`Diagram`]: a line over steps |
 //! | `bars` | [`Bars`]: values of several things, made of parts |
 //! | `table` | [`Table`]: for the page and for the terminal; [`figure`]: a number with six digits |
+//! | `file` | [`replace`]: writes a file as a whole, or not at all |
 //!
 //! # Rules
 //!
@@ -50,12 +51,14 @@
 #![forbid(unsafe_code)]
 
 mod bars;
+mod file;
 mod page;
 mod picture;
 mod plot;
 mod table;
 
 pub use bars::{Bar, Bars};
+pub use file::replace;
 pub use page::{Check, Fact, Field, Report, Section};
 pub use picture::Picture;
 pub use plot::{Diagram, Scale, Shown};

@@ -110,12 +110,12 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Writes the report to a file, which is created or replaced.
+    /// Writes the report to a file, which is created, or [replaced](crate::replace) as a whole.
     ///
     /// # Errors
     /// [`Error::Write`] if the file cannot be written; those of [`Report::to_html`].
     pub fn write(&self, path: &Path) -> Result<(), Error> {
-        std::fs::write(path, self.to_html()?).map_err(|source| Error::Write {
+        crate::replace(path, self.to_html()?).map_err(|source| Error::Write {
             path: path.to_path_buf(),
             source,
         })

@@ -287,7 +287,7 @@ impl Figures {
     /// [`Error::Video`] if it cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
-        std::fs::write(path, text + "\n").map_err(|source| file(path, "written", source))
+        samite_report::replace(path, text + "\n").map_err(|source| file(path, "written", source))
     }
 
     /// Reads them from a file.
