@@ -1,6 +1,6 @@
 //! Tests that must fail: a suite that cannot fail proves nothing.
 
-use samite_testkit::{Failed, Outcome, simulate, units};
+use samite_testkit::{Failed, Outcome, Who, simulate, units};
 use std::time::Duration;
 
 /// A hang ends with what everybody was doing.
@@ -61,4 +61,13 @@ fn a_death_of_its_own_is_reported() {
     units(1).run("a_death_of_its_own_is_reported", |_, _| {
         std::process::abort()
     });
+}
+
+/// A unit that failed is not started again as if it had been killed.
+#[test]
+#[should_panic(expected = "unit 0 ended before it was killed")]
+fn a_failure_before_a_second_start_is_reported() {
+    let fail = |_: &_, _: &[_]| -> Outcome { Err(Failed::new("on purpose")) };
+    let name = "a_failure_before_a_second_start_is_reported";
+    units(1).orchestrate(name, fail, |cluster| cluster.start_again(Who::Unit(0)));
 }
