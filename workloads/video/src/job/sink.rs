@@ -4,7 +4,7 @@ use super::args::{parse_kernel, sink};
 use super::figures::{Figures, Run};
 use super::live::Live;
 use super::measured::{Measured, Told};
-use super::via::{FromWorkers, Pixels, Processed, from_workers};
+use super::via::{EARLY, FromWorkers, Pixels, Processed, from_workers};
 use super::{Clip, Error, Header, Via, report};
 use crate::partial::{self, Partial};
 use crate::{Checksum, Frame, Kernel, Loop, Output, Sink, sequential};
@@ -386,7 +386,7 @@ impl InOrder {
         let mut of_workers = vec![0; told.by_workers.len()];
         loop {
             let since = Instant::now();
-            let next = from.next()?;
+            let next = from.next(self.only())?;
             waiting += since.elapsed();
             let Some(result) = next else { break };
             if let Some(frames) = of_workers.get_mut(result.worker) {
@@ -405,6 +405,12 @@ impl InOrder {
             of_workers,
             messages,
         })
+    }
+
+    /// Returns the next frame if as much waits for it as may.
+    fn only(&self) -> Option<u64> {
+        let bytes = self.frame.pixels.len() as u64 * self.early.len() as u64;
+        (bytes >= EARLY).then_some(self.frame.number)
     }
 
     fn take(&mut self, result: Processed) -> Result<(), Error> {

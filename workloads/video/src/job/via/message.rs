@@ -52,14 +52,15 @@ pub(in super::super) fn only(fabric: &Fabric, program: &str) -> Result<PeerId> {
     units.first().copied().ok_or_else(none)
 }
 
-/// Waits for a message from any of `whom`, who may be slow; ends if one of them is lost.
+/// Waits for one of these messages from any of `whom`, who may be slow; ends if one of them is lost.
 pub(super) fn await_any(
     fabric: &Fabric,
     what: &'static str,
     whom: &[PeerId],
-    wants: Match,
+    wants: &[Match],
 ) -> Result<Status> {
-    Ok(fabric.wait_stepping_within(PATIENCE, what, whom, || fabric.probe(wants), || false)?)
+    let find = || wants.iter().find_map(|wants| fabric.probe(*wants));
+    Ok(fabric.wait_stepping_within(PATIENCE, what, whom, find, || false)?)
 }
 
 fn receive_header(fabric: &Fabric, source: PeerId) -> Result<Header> {
@@ -255,9 +256,12 @@ impl super::FromWorkers for FromWorkers {
         self.header
     }
 
-    fn next(&mut self) -> Result<Option<Processed>> {
+    fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>> {
         while self.frames != Some(self.received) {
-            let wants = Match::any(RESULT).masked(PAIR);
+            let wants = match only {
+                None => &[Match::any(RESULT).masked(PAIR)][..],
+                Some(number) => &[Match::any(result(number)), Match::any(DONE).masked(!NUMBER)],
+            };
             let found = await_any(&self.fabric, "a processed frame", &self.awaited, wants)?;
             let (status, bytes) = self.fabric.recv_vec(Match::from(found.from, found.tag))?;
             let worker = self
@@ -290,5 +294,68 @@ impl super::FromWorkers for FromWorkers {
 
     fn messages(&self) -> Result<u64> {
         Ok(self.messages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AtWorker as _, FromWorkers as _, ToWorkers as _, mp_async_each};
+    use super::*;
+    use crate::Size;
+    use crate::y4m::Rate;
+    use samite_testkit::{Cluster, Outcome, Who, pause, programs, same};
+
+    const FRAMES: u64 = 40;
+
+    /// A sink that has too many results that wait for one receives no other one, but that there are
+    /// no more frames, though a worker is slow with one of the first frames.
+    #[test]
+    fn only_the_next_result_is_received() {
+        let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+            match &*fabric.identity().program {
+                SOURCE => {
+                    let header = Header {
+                        size: Size::new(640, 480)?,
+                        rate: Rate::default(),
+                    };
+                    let mut workers = mp_async_each::ToWorkers::new(fabric, header)?;
+                    let pixels = vec![7; header.size.pixels()];
+                    for number in 0..FRAMES {
+                        workers.send(number, &pixels, None)?;
+                    }
+                    workers.finish(FRAMES)?;
+                }
+                SINK => {
+                    let mut results = FromWorkers::new(fabric, false)?;
+                    for number in 0..FRAMES {
+                        let result = results.next(Some(number))?;
+                        same!(result.map(|result| result.number), Some(number));
+                    }
+                    same!(results.next(None)?.is_none(), true);
+                    fabric.barrier(&members[1..])?;
+                }
+                _ => {
+                    let mut frames = AtWorker::new(fabric, false)?;
+                    let mut is_first = fabric.identity().rank == 0;
+                    while frames.process(&mut |frame, to| {
+                        if std::mem::take(&mut is_first) {
+                            pause("has a frame");
+                        }
+                        to.copy_from_slice(frame);
+                    })? {}
+                    fabric.barrier(&members[1..])?;
+                }
+            }
+            Ok(())
+        };
+        let name = "job::via::message::tests::only_the_next_result_is_received";
+        let job = programs(&[(SOURCE, 1), (WORKERS, 3), (SINK, 1)]);
+        job.orchestrate(name, body, |cluster: &mut Cluster| {
+            let first = Who::Unit(1);
+            cluster.wait_point(first, "has a frame");
+            cluster.wait_asleep(Who::Unit(4));
+            cluster.release(first);
+            cluster.all_end();
+        });
     }
 }

@@ -70,6 +70,11 @@ impl Display for Via {
     }
 }
 
+/// The bytes of results that may wait at the sink for the one before them: through chunks, no more
+/// frames are given, and by messages, no more results are received. In tests of this crate, as few
+/// as possible.
+pub(super) const EARLY: u64 = if cfg!(test) { 0 } else { 4 << 30 };
+
 /// The end of the source.
 pub(super) trait ToWorkers {
     /// Gives a frame to a worker, and waits for one if the way says so. `left`: how many frames
@@ -99,8 +104,10 @@ pub(super) trait AtWorker {
 pub(super) trait FromWorkers {
     fn header(&self) -> Header;
 
-    /// Waits for a result, in any order. Returns `None` after the last one.
-    fn next(&mut self) -> Result<Option<Processed>>;
+    /// Waits for a result, in any order, or only for that of the frame `only`: all others would have
+    /// to wait for it. The source sees to that where frames move through chunks. Returns `None`
+    /// after the last one.
+    fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>>;
 
     /// Returns how many messages it has sent. Where a server moves the frames: how many messages
     /// of the whole job that server has received and sent.

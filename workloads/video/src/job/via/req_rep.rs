@@ -23,7 +23,7 @@ impl super::ToWorkers for ToWorkers {
             fabric, workers, ..
         } = &self.0;
         let wants = Match::any(READY);
-        let worker = await_any(fabric, "a worker to request a frame", workers, wants)?.from;
+        let worker = await_any(fabric, "a worker to request a frame", workers, &[wants])?.from;
         fabric.recv(Match::from(worker, READY), &mut [])?;
         fabric.send(worker, numbered(FRAME, number), pixels)?;
         self.0.messages += 1;

@@ -43,7 +43,7 @@ impl super::super::FromWorkers for FromWorkers {
         self.header
     }
 
-    fn next(&mut self) -> Result<Option<Processed>> {
+    fn next(&mut self, _: Option<u64>) -> Result<Option<Processed>> {
         while !self.came.is_complete() {
             let slot = self.source.next_of(&mut self.results)?;
             if slot + 1 == self.results.len() {

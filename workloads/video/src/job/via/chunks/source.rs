@@ -1,16 +1,13 @@
 //! The end of the source: which worker gets a frame, and what becomes of those of a lost one.
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
+use super::super::EARLY;
 use super::super::schedule::{Choice, Schedule};
 use super::{EMPTY, END, LAST_EMPTY, LOOK, Way, all, name, next_soon};
 use samite::dsm::{Chunk, Dsm, Policy, Snapshot, Subscription, Version};
 use samite::{Fabric, UnitLife};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-
-/// The bytes of results that may wait at the sink for the one before them. As many frames are given
-/// while one is not done. In tests of this crate, only the least number of frames.
-const EARLY: u64 = if cfg!(test) { 0 } else { 4 << 30 };
 
 /// What is in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,7 +308,7 @@ mod tests {
                 SINK => {
                     let mut results = FromWorkers::new(fabric, Way::Inline)?;
                     let mut came = vec![false; FRAMES as usize];
-                    while let Some(result) = results.next()? {
+                    while let Some(result) = results.next(None)? {
                         let is_right = |pixel: &u8| u64::from(*pixel) == result.number;
                         check!(result.pixels.iter().all(is_right), "{}", result.number);
                         came[result.number as usize] = true;
