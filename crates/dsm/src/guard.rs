@@ -225,12 +225,11 @@ impl<T: Elem> WriteGuard<T> {
         let WriteGuard { buffer, held, .. } = self;
         match held {
             Holds::Given(held) => held.commit(buffer, tag, under),
-            Holds::Owned(guard) => {
-                if let Some(token) = under {
-                    guard.chunk().check_lock(token)?;
-                }
-                guard.commit(Buffer::as_slice(&buffer), tag)
-            }
+            Holds::Owned(guard) => match under {
+                None => guard.commit(Buffer::as_slice(&buffer), tag),
+                // Only the home can tell that the lock is held when the commit takes place.
+                Some(_) => guard.give_up()?.commit(buffer, tag, under),
+            },
         }
     }
 }

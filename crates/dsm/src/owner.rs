@@ -6,6 +6,7 @@ use crate::page::{Page, TAGS};
 use crate::places::Place;
 use crate::protocol::{ChunkId, Process, Reader, Request, Version};
 use crate::service::{ASLEEP, LINE, OWNED};
+use samite_fabric::Fabric;
 use samite_fabric::rpc::ServiceId;
 use samite_mem::SharedBytes;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ const OFTEN: u32 = 4;
 /// The same for a process that was refused, or has soon lost a chunk, again and again.
 const SELDOM: u32 = 256;
 
-/// How many commits make an ownership worth its messages.
+/// How many guards and puts make an ownership worth its messages.
 const WORTH_IT: u64 = 64;
 
 /// How often a writer looks whether a reader ends its guard, before it asks the home.
 const LOOKS: u32 = 200;
 
-/// How many commits a process makes before it looks whether the home is lost.
+/// How often a process writes before it looks whether the home is lost.
 const LOOK: u64 = 256;
 
 /// How a process writes a chunk.
@@ -56,10 +57,12 @@ pub(crate) struct Owner {
     /// The home's word, and what it says as long as this process owns the chunk.
     word: SharedBytes,
     number: u64,
-    /// The words of those that read without messages.
-    readers: Vec<(SharedBytes, Reader)>,
+    /// The words of those that read without messages, and what they said when they were woken last.
+    readers: Vec<(SharedBytes, Reader, u64)>,
     /// Whether a guard to write is out.
     is_in_hand: bool,
+    /// How often it has begun to write a version, and how many it has committed.
+    begun: u64,
     commits: u64,
 }
 
@@ -78,7 +81,7 @@ impl Ownership {
         if self.owner.is_some() {
             return false;
         }
-        self.writes += 1;
+        self.writes = self.writes.saturating_add(1);
         let is_time = self.writes > self.patience;
         if is_time {
             self.writes = 0;
@@ -113,10 +116,16 @@ impl Ownership {
         self.owner.as_mut()
     }
 
+    /// It owns the chunk no more, and does not ask again.
+    pub(crate) fn forgo(&mut self) {
+        self.owner = None;
+        self.patience = u32::MAX;
+    }
+
     /// It owns the chunk no more.
     pub(crate) fn end(&mut self) {
         if let Some(owner) = self.owner.take() {
-            self.patience = match owner.commits {
+            self.patience = match owner.begun {
                 ..WORTH_IT => self.patience.saturating_mul(2).min(SELDOM),
                 _ => OFTEN,
             };
@@ -144,6 +153,7 @@ impl Owner {
             number,
             readers: Vec::new(),
             is_in_hand: false,
+            begun: 0,
             commits: 0,
         };
         if number & OWNED == 0 {
@@ -151,7 +161,7 @@ impl Owner {
         }
         for reader in readers {
             let word = client.word_at(reader.segment, reader.offset, LINE)?;
-            owner.readers.push((word, reader));
+            owner.readers.push((word, reader, 0));
         }
         Some(owner)
     }
@@ -161,7 +171,8 @@ impl Owner {
         if self.is_in_hand {
             return Err(Stop::Busy);
         }
-        if self.commits % LOOK == LOOK - 1 && self.client.has_lost(self.chunk) {
+        self.begun += 1;
+        if self.begun.is_multiple_of(LOOK) && self.client.has_lost(self.chunk) {
             return Err(Stop::Ended);
         }
         self.page.begin();
@@ -187,7 +198,7 @@ impl Owner {
         std::hint::spin_loop();
         let mut words = self.readers.iter();
         // ORDERING: see `page`.
-        words.all(|(word, _)| word.u64(0).load(Ordering::SeqCst) == 0)
+        words.all(|(word, ..)| word.u64(0).load(Ordering::SeqCst) == 0)
     }
 
     /// Commits what it has begun to write. `time`: for the log. Returns the version.
@@ -204,20 +215,22 @@ impl Owner {
     }
 
     /// Wakes those that sleep until there is a commit.
-    pub(crate) fn wake(&self) {
-        for (word, reader) in &self.readers {
+    pub(crate) fn wake(&mut self) {
+        for (word, reader, woken) in &mut self.readers {
             // ORDERING: it has committed, and then looks; they say that they sleep, and then look.
-            let is_asleep = word.u64(ASLEEP).load(Ordering::SeqCst) != 0;
+            let asleep = word.u64(ASLEEP).load(Ordering::SeqCst);
+            // One that is stopped gets no more than one message.
+            let is_asleep = asleep as u32 != 0 && asleep != *woken;
             if let (true, Some(service)) = (is_asleep, reader.inbox.and_then(ServiceId::own)) {
-                self.wake_one(reader.client, service);
+                *woken = asleep;
+                Owner::wake_one(&self.client.fabric, reader.client, service);
             }
         }
     }
 
     #[cold]
-    fn wake_one(&self, client: Process, service: ServiceId) {
+    fn wake_one(fabric: &Fabric, client: Process, service: ServiceId) {
         // Anything that arrives wakes it.
-        let fabric = &self.client.fabric;
         let woken = fabric.note(service, client.into(), Duration::ZERO, &[]);
         if let Err(error) = woken {
             // What it has not taken yet wakes it, or it is lost.

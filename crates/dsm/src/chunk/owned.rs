@@ -4,10 +4,10 @@
 use super::{Chunk, Elem};
 use crate::client::millis;
 use crate::error::{Error, Result};
-use crate::guard::{Buffer, Holds, WriteGuard};
+use crate::guard::{Buffer, Held, Holds, WriteGuard};
 use crate::log::Call;
 use crate::owner::{Owner, Ownership};
-use crate::protocol::{Answer, GuardId, INLINE, Protocol, Request, Version};
+use crate::protocol::{Answer, GuardId, INLINE, Mode, Protocol, Request, Version};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,8 +22,23 @@ pub(crate) struct OwnGuard<T: Elem> {
 }
 
 impl<T: Elem> OwnGuard<T> {
-    pub(crate) fn chunk(&self) -> &Chunk<T> {
-        &self.chunk
+    /// Returns a guard of the home in place of this one: the chunk is written under locks, and not
+    /// owned any more. If another process has committed in between, the guard is lost.
+    pub(crate) fn give_up(mut self) -> Result<Held<T>> {
+        let chunk = self.chunk.clone();
+        let mut ownership = chunk.ownership();
+        self.has_ended = true;
+        let version = ownership.owner().map(|owner| {
+            owner.take_back();
+            owner.page.version()
+        });
+        ownership.forgo();
+        drop(ownership);
+        let given = chunk.acquire_at_home(Mode::Write)?;
+        match Some(given.version) == version {
+            true => Ok(given.held),
+            false => Err(chunk.fenced()),
+        }
     }
 
     /// Commits what was written under the guard, and ends it.

@@ -46,6 +46,9 @@ impl OwnGuards {
     }
 }
 
+/// The most chunks that a process owns: some megabytes of pages.
+const MOST_PAGES: usize = 256;
+
 /// The page of the process that owns a chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnersPage {
@@ -59,22 +62,30 @@ pub(crate) struct OwnersPage {
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     places: Places,
+    /// How many it has.
+    used: usize,
     /// Those that it does not need any more, and that the home may still read.
     ending: Vec<(Place, Page)>,
 }
 
 impl Pages {
     fn take(&mut self, fabric: &Fabric, bytes: u64) -> Option<(Place, Page)> {
-        let Pages { places, ending } = self;
-        ending.retain(|(place, page)| {
-            let is_over = page.last().is_some();
-            if is_over {
-                places.give_back(*place);
-            }
-            !is_over
-        });
-        let place = places.take(fabric, page::bytes_for(bytes)?)?;
-        Some((place, Page::at(places.bytes(place), bytes)?))
+        let ended = self
+            .ending
+            .extract_if(.., |(_, page)| page.last().is_some());
+        let ended: Vec<_> = ended.map(|(place, _)| place).collect();
+        ended.into_iter().for_each(|place| self.give_back(place));
+        if self.used >= MOST_PAGES {
+            return None;
+        }
+        let place = self.places.take(fabric, page::bytes_for(bytes)?)?;
+        self.used += 1;
+        Some((place, Page::at(self.places.bytes(place), bytes)?))
+    }
+
+    fn give_back(&mut self, place: Place) {
+        self.places.give_back(place);
+        self.used -= 1;
     }
 }
 
@@ -175,6 +186,6 @@ impl Client {
     /// Nobody but this process has ever heard of a page.
     pub(crate) fn give_page_back(&self, place: Place) {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.places.give_back(place);
+        pages.give_back(place);
     }
 }

@@ -28,7 +28,7 @@ use self::recorder::Recorder;
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
-pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, WORDS};
+pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, SLEEPS, WORDS};
 use crate::protocol::{
     Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
     Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
@@ -884,6 +884,10 @@ impl ChunkService {
     /// A process is lost.
     fn forget(&mut self, process: Process) {
         self.end_ownerships(process);
+        // Those that own what it has read do not look at its words any more.
+        for chunk in self.words.owned_and_read_by(process) {
+            self.recall(chunk);
+        }
         self.words.forget(process);
         self.forget_server(process);
         self.end_requests(process);

@@ -39,8 +39,10 @@ pub(crate) const WORDS: u64 = 1024;
 pub(crate) const FENCED: u64 = 8;
 
 /// Where a client says how many of its threads sleep until there is a commit, in bytes from its
-/// word.
+/// word: in the lower half, and above how often they did. What a thread adds that begins to sleep;
+/// at the end it subtracts one.
 pub(crate) const ASLEEP: u64 = 16;
+pub(crate) const SLEEPS: u64 = 1 << 32 | 1;
 
 /// The mark of the word of a chunk that a client owns.
 pub(crate) const OWNED: u64 = 1 << 63;
@@ -321,6 +323,15 @@ impl Words {
     /// Returns the chunks whose owners are to stop and have not, because they are writing.
     pub(super) fn recalled(&self) -> Vec<ChunkId> {
         self.owned_where(|owner| owner.is_recalled)
+    }
+
+    /// Returns the chunks that others own, and of which a client has a word.
+    pub(super) fn owned_and_read_by(&self, client: Process) -> Vec<ChunkId> {
+        let reads = |chunk: &&ChunkId| {
+            let word = self.words.get(chunk);
+            word.is_some_and(|word| word.clients.iter().any(|one| one.client == client))
+        };
+        self.owned.iter().filter(reads).copied().collect()
     }
 
     fn owned_where(&self, is_wanted: impl Fn(&Owner) -> bool) -> Vec<ChunkId> {

@@ -469,3 +469,29 @@ fn a_chunk_is_owned_again() {
     let name = full_name(module_path!(), "a_chunk_is_owned_again");
     runs(2, again)(&name, Mask::default());
 }
+
+/// What is committed under a lock is committed by the home, which knows whether it is held.
+fn lock(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    if unit == 0 {
+        messages(&dsm, &chunk, 1, MANY)?;
+        let mut guard = chunk.write()?;
+        let tag_of_next = tag(MANY + 1);
+        guard.copy_from_slice(&content(&chunk, tag_of_next));
+        let lock = dsm.lock("lock")?;
+        let version = guard.commit_under(tag_of_next, lock.token())?;
+        same!(version, Version(MANY + 1));
+        let late = lock.token();
+        drop(lock);
+        drop(dsm.lock("lock")?);
+        let guard = chunk.write()?;
+        matches_or_fail!(guard.commit_under(1, late), Err(Error::Fenced { .. }));
+        write(&chunk, MANY + 2)?;
+    }
+    dsm.barrier("written", 2)?;
+    same!(chunk.read()?.version(), Version(MANY + 2));
+    is_whole!(chunk, chunk.read()?)
+}
+
+everywhere!(an_owner_commits_under_locks, runs(2, lock));
