@@ -10,6 +10,7 @@ use samite_nas::is::Problem;
 use samite_video::Size;
 use samite_video::job::figures::Figures;
 use samite_video::job::{Via, report};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ pub(crate) struct BenchArgs {
     cpus: Option<Vec<usize>>,
     /// Of `video`, in place of its cases: run each way of Samite and each peer once at each size.
     /// Their figures and a page about all of them go to this folder; the figures of earlier runs
-    /// there stay on the page
+    /// there stay on the page, but not those of a system that fails
     #[arg(long, value_name = "DIR", conflicts_with_all = ["json", "repeats", "cpus"])]
     pages: Option<PathBuf>,
     /// The frames of each run for --pages; by default, those of the cases
@@ -117,10 +118,21 @@ fn pages(args: &BenchArgs, options: &Options, folder: &Path) -> Result<ExitCode>
         frames: args.frames,
         options,
     };
+    let path_of = |size: &str, system: &str| folder.join(format!("{size}-{system}.json"));
     let absent = study.run(|ran| {
-        let path = folder.join(format!("{}-{}.json", ran.size, ran.system));
+        let path = path_of(ran.size, &ran.system);
         Ok(figures_of(ran)?.write(&path)?)
     })?;
+    // The figures of an earlier run are not those of a system that fails now.
+    for failure in &absent.failures {
+        let path = path_of(&failure.case, &failure.peer);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
     let mut files = Vec::new();
     for entry in folder.read_dir()? {
         let path = entry?.path();
