@@ -52,7 +52,8 @@ pub(in super::super) fn only(fabric: &Fabric, program: &str) -> Result<PeerId> {
     units.first().copied().ok_or_else(none)
 }
 
-/// Waits for one of these messages from any of `whom`, who may be slow; ends if one of them is lost.
+/// Waits for one of these messages from any of `whom`, who may be slow; ends if one of them is
+/// lost.
 pub(super) fn await_any(
     fabric: &Fabric,
     what: &'static str,

@@ -104,9 +104,9 @@ pub(super) trait AtWorker {
 pub(super) trait FromWorkers {
     fn header(&self) -> Header;
 
-    /// Waits for a result, in any order, or only for that of the frame `only`: all others would have
-    /// to wait for it. The source sees to that where frames move through chunks. Returns `None`
-    /// after the last one.
+    /// Waits for a result, in any order, or only for that of the frame `only`: all others would
+    /// have to wait for it. The source sees to that where frames move through chunks. Returns
+    /// `None` after the last one.
     fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>>;
 
     /// Returns how many messages it has sent. Where a server moves the frames: how many messages
