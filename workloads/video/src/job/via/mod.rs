@@ -73,7 +73,7 @@ impl Display for Via {
 /// The bytes of results that may wait at the sink for the one before them: through chunks, no more
 /// frames are given, and by messages, no more results are received. In tests of this crate, as few
 /// as possible.
-pub(super) const EARLY: u64 = if cfg!(test) { 0 } else { 4 << 30 };
+pub(super) const EARLY: u64 = if cfg!(test) { 1 } else { 4 << 30 };
 
 /// The end of the source.
 pub(super) trait ToWorkers {
