@@ -6,6 +6,7 @@ use crate::dsm::Dsm;
 use crate::error::{Error, Result};
 use crate::guard::Held;
 use crate::protocol::{Answer, Fault, Mode, Process, Request, Token};
+use std::sync::atomic::Ordering;
 
 /// A lock that this process holds, until it is dropped. A process that dies, or is stopped for two
 /// seconds while others wait, loses it. Thread: any.
@@ -25,6 +26,14 @@ impl LockGuard {
     }
 }
 
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        // ORDERING: as in `has_locks`.
+        let locks = &self.held.chunk.client.locks;
+        locks.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Dsm {
     /// Waits until nobody else holds the lock of that name, and returns it. Locks are given first
     /// come, first served. A lock is an empty chunk of that name.
@@ -34,6 +43,8 @@ impl Dsm {
     pub fn lock(&self, name: &str) -> Result<LockGuard> {
         let chunk: Chunk<u8> = self.alloc(name, 0)?;
         let held = chunk.acquire_at_home(Mode::Write)?.held;
+        // ORDERING: as in `has_locks`.
+        chunk.client.locks.fetch_add(1, Ordering::Relaxed);
         Ok(LockGuard { held })
     }
 

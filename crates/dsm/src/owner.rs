@@ -2,6 +2,7 @@
 //! of its [page](crate::page).
 
 use crate::client::Client;
+use crate::clock;
 use crate::page::{Page, TAGS};
 use crate::places::Place;
 use crate::protocol::{ChunkId, Process, Reader, Request, Version};
@@ -27,6 +28,9 @@ const LOOKS: u32 = 200;
 
 /// How often a process writes before it looks whether the home is lost.
 const LOOK: u64 = 256;
+
+/// After how many nanoseconds it looks in any case.
+const LOOK_AFTER: u64 = 10_000_000;
 
 /// How a process writes a chunk.
 #[derive(Debug)]
@@ -56,14 +60,16 @@ pub(crate) struct Owner {
     pub(crate) page: Page,
     /// The home's word, and what it says as long as this process owns the chunk.
     word: SharedBytes,
-    number: u64,
-    /// The words of those that read without messages, and what they said when they were woken last.
-    readers: Vec<(SharedBytes, Reader, u64)>,
+    pub(crate) number: u64,
+    /// The words of those that read without messages.
+    readers: Vec<(SharedBytes, Reader)>,
     /// Whether a guard to write is out.
     is_in_hand: bool,
     /// How often it has begun to write a version, and how many it has committed.
     begun: u64,
     commits: u64,
+    /// When it has looked last whether the home is lost.
+    looked: u64,
 }
 
 /// Why a process cannot write a chunk that it has owned.
@@ -111,9 +117,14 @@ impl Ownership {
         }
     }
 
-    /// Returns what it has of the chunk.
-    pub(crate) fn owner(&mut self) -> Option<&mut Owner> {
-        self.owner.as_mut()
+    /// Returns true if this process owns the chunk, as far as it knows.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// Returns what it has of the chunk that it owns by that number.
+    pub(crate) fn owner(&mut self, number: u64) -> Option<&mut Owner> {
+        self.owner.as_mut().filter(|owner| owner.number == number)
     }
 
     /// It owns the chunk no more, and does not ask again.
@@ -155,13 +166,14 @@ impl Owner {
             is_in_hand: false,
             begun: 0,
             commits: 0,
+            looked: clock::nanoseconds(),
         };
         if number & OWNED == 0 {
             return None;
         }
         for reader in readers {
             let word = client.word_at(reader.segment, reader.offset, LINE)?;
-            owner.readers.push((word, reader, 0));
+            owner.readers.push((word, reader));
         }
         Some(owner)
     }
@@ -172,7 +184,12 @@ impl Owner {
             return Err(Stop::Busy);
         }
         self.begun += 1;
-        if self.begun.is_multiple_of(LOOK) && self.client.has_lost(self.chunk) {
+        let now = clock::nanoseconds();
+        let is_time = self.begun.is_multiple_of(LOOK) || now - self.looked > LOOK_AFTER;
+        if is_time {
+            self.looked = now;
+        }
+        if is_time && self.client.has_lost(self.chunk) {
             return Err(Stop::Ended);
         }
         self.page.begin();
@@ -198,7 +215,7 @@ impl Owner {
         std::hint::spin_loop();
         let mut words = self.readers.iter();
         // ORDERING: see `page`.
-        words.all(|(word, ..)| word.u64(0).load(Ordering::SeqCst) == 0)
+        words.all(|(word, _)| word.u64(0).load(Ordering::SeqCst) == 0)
     }
 
     /// Commits what it has begun to write. `time`: for the log. Returns the version.
@@ -215,14 +232,11 @@ impl Owner {
     }
 
     /// Wakes those that sleep until there is a commit.
-    pub(crate) fn wake(&mut self) {
-        for (word, reader, woken) in &mut self.readers {
+    pub(crate) fn wake(&self) {
+        for (word, reader) in &self.readers {
             // ORDERING: it has committed, and then looks; they say that they sleep, and then look.
-            let asleep = word.u64(ASLEEP).load(Ordering::SeqCst);
-            // One that is stopped gets no more than one message.
-            let is_asleep = asleep as u32 != 0 && asleep != *woken;
+            let is_asleep = word.u64(ASLEEP).load(Ordering::SeqCst) != 0;
             if let (true, Some(service)) = (is_asleep, reader.inbox.and_then(ServiceId::own)) {
-                *woken = asleep;
                 Owner::wake_one(&self.client.fabric, reader.client, service);
             }
         }

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct OwnGuard<T: Elem> {
     chunk: Chunk<T>,
+    /// The number by which the chunk is owned.
+    number: u64,
     has_ended: bool,
 }
 
@@ -28,10 +30,13 @@ impl<T: Elem> OwnGuard<T> {
         let chunk = self.chunk.clone();
         let mut ownership = chunk.ownership();
         self.has_ended = true;
-        let version = ownership.owner().map(|owner| {
+        let version = ownership.owner(self.number).map(|owner| {
             owner.take_back();
             owner.page.version()
         });
+        if version.is_none() {
+            return Err(chunk.fenced());
+        }
         ownership.forgo();
         drop(ownership);
         let given = chunk.acquire_at_home(Mode::Write)?;
@@ -45,7 +50,7 @@ impl<T: Elem> OwnGuard<T> {
     pub(crate) fn commit(mut self, elements: &[T], tag: u64) -> Result<Version> {
         self.has_ended = true;
         let ownership = self.chunk.ownership();
-        self.chunk.commit_owned(ownership, elements, tag)
+        (self.chunk).commit_owned((ownership, self.number), elements, tag)
     }
 }
 
@@ -55,7 +60,7 @@ impl<T: Elem> Drop for OwnGuard<T> {
             return;
         }
         let mut ownership = self.chunk.ownership();
-        if let Some(owner) = ownership.owner() {
+        if let Some(owner) = ownership.owner(self.number) {
             owner.take_back();
             if !owner.goes_on() {
                 ownership.end();
@@ -73,8 +78,8 @@ impl<T: Elem> Chunk<T> {
     /// As [`Chunk::put`], if this process owns the chunk and nobody has a guard.
     pub(crate) fn put_owned(&self, elements: &[T], tag: u64) -> Option<Result<Version>> {
         let mut ownership = self.owns()?;
-        ownership.begin()?;
-        Some(self.commit_owned(ownership, elements, tag))
+        let number = ownership.begin()?.number;
+        Some(self.commit_owned((ownership, number), elements, tag))
     }
 
     /// As [`Chunk::write`], if this process owns the chunk and nobody has a guard.
@@ -86,10 +91,11 @@ impl<T: Elem> Chunk<T> {
         let Some(owner) = ownership.begin() else {
             return Ok(None);
         };
-        let version = owner.page.version();
+        let (version, number) = (owner.page.version(), owner.number);
         drop(ownership);
         let guard = OwnGuard {
             chunk: self.clone(),
+            number,
             has_ended: false,
         };
         Ok(Some(WriteGuard {
@@ -102,12 +108,12 @@ impl<T: Elem> Chunk<T> {
     /// Commits the version that this process has begun to write.
     fn commit_owned(
         &self,
-        mut ownership: MutexGuard<'_, Ownership>,
+        (mut ownership, number): (MutexGuard<'_, Ownership>, u64),
         elements: &[T],
         tag: u64,
     ) -> Result<Version> {
         let answer = self.commits(Call::Put, GuardId(0), tag, || {
-            let Some(owner) = ownership.owner() else {
+            let Some(owner) = ownership.owner(number) else {
                 return Err(self.fenced());
             };
             let time = self.client.log.clock();
@@ -149,23 +155,27 @@ impl<T: Elem> Chunk<T> {
         if !owner.page.is_ended() {
             return Ok(true);
         }
-        loop {
-            if let Some(last) = owner.page.last() {
-                return Ok(version <= last);
+        // The home is about to say which version is the last one.
+        let (fabric, home) = (&self.client.fabric, self.id().home());
+        let look = || match owner.page.last() {
+            Some(last) => Some(Ok(version <= last)),
+            None if self.client.has_lost_home(self.id()) => {
+                Some(Err(self.lost(home, Version::default())))
             }
-            if self.client.has_lost_home(self.id()) {
-                return Err(self.lost(self.id().home(), Version::default()));
-            }
-            std::thread::yield_now(); // The home is about to say which version is the last one.
-        }
+            None => None,
+        };
+        let what = "the end of an ownership";
+        fabric.wait_stepping_within(fabric.deadline(), what, &[], look, || true)?
     }
 
     /// Returns how this process owns the chunk, if it does; asks for that if it writes the chunk
     /// often.
     fn owns(&self) -> Option<MutexGuard<'_, Ownership>> {
-        if self.shared.bytes > INLINE {
+        // Under a lock, only the home can tell that it is held when a commit takes place.
+        if self.shared.bytes > INLINE || self.client.has_locks() {
             return None;
         }
+        self.client.serve_if_server();
         let mut ownership = self.ownership();
         if ownership.is_time_to_ask() {
             drop(ownership);
@@ -176,7 +186,7 @@ impl<T: Elem> Chunk<T> {
                 None => ownership.refused(),
             }
         }
-        ownership.owner().is_some().then_some(ownership)
+        ownership.has_begun().then_some(ownership)
     }
 
     /// Asks the home to let this process own the chunk.

@@ -12,7 +12,7 @@ use crate::page::TAGS;
 use crate::protocol::{
     Answer, ChunkId, Event, Policy, Request, ServerId, SubscriptionId, Told, Version,
 };
-use crate::service::{ASLEEP, OWNED, SLEEPS};
+use crate::service::{ASLEEP, OWNED};
 use samite_fabric::rpc;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -357,7 +357,7 @@ impl Client {
         let all: Vec<_> = watches.map(|watch| watch.own.clone()).collect();
         for own in &all {
             // ORDERING: it says so, and then looks; an owner commits, and then looks at this.
-            own.count.u64(ASLEEP).fetch_add(SLEEPS, Ordering::SeqCst);
+            own.count.u64(ASLEEP).fetch_add(1, Ordering::SeqCst);
         }
         Sleeping(all)
     }

@@ -23,7 +23,7 @@ use samite_fabric::{Fabric, Layer, Named};
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -60,6 +60,8 @@ pub(crate) struct Client {
     own: Option<OwnServer>,
     /// The chunks that this process has handles of.
     pub(crate) chunks: Mutex<HashMap<ChunkId, Weak<dyn Any + Send + Sync>>>,
+    /// The number of locks that this process holds.
+    pub(crate) locks: AtomicUsize,
     words: Mutex<Words>,
     pages: Mutex<Pages>,
     events: Mutex<Events>,
@@ -153,6 +155,7 @@ impl Client {
             servers: Mutex::new(servers),
             own,
             chunks: Mutex::default(),
+            locks: AtomicUsize::new(0),
             words: Mutex::default(),
             pages: Mutex::default(),
             events: Mutex::default(),
@@ -496,6 +499,19 @@ impl Client {
     pub(crate) fn named(&self, process: Process) -> Named<Process> {
         let name = self.fabric.name_of(process.peer, Some(process.incarnation));
         Named::new(process, name)
+    }
+
+    /// Returns true if this process holds a lock.
+    pub(crate) fn has_locks(&self) -> bool {
+        // ORDERING: of the thread that has the lock; it is only a hint for others.
+        self.locks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives the server of this process one turn, if there is one, in a call that sends nothing.
+    pub(crate) fn serve_if_server(&self) {
+        if self.own.is_some() {
+            self.serve();
+        }
     }
 
     /// Gives the server of this process one turn, if there is one. Returns whether there was

@@ -287,14 +287,19 @@ impl Page {
         self.word(VERSION).load(Ordering::Relaxed) <= version
     }
 
-    /// The home ends the ownership. Returns the last version: the owner hears of it when it looks.
-    pub(crate) fn end(&self) -> Version {
+    /// The home begins to end the ownership. Returns the last version.
+    pub(crate) fn begin_to_end(&self) -> Version {
         // ORDERING: see the module.
         self.word(ENDED).store(ENDING, Ordering::SeqCst);
-        let last = self.version();
+        self.version()
+    }
+
+    /// The home has ended the ownership, and does not need the page any more. The owner hears which
+    /// version is the last one when it looks.
+    pub(crate) fn end(&self, last: Version) {
+        // ORDERING: what is read of the page was read before; and see the module.
         let ended = last.0.saturating_add(2);
         self.word(ENDED).store(ended, Ordering::SeqCst);
-        last
     }
 
     /// Returns true if the home has begun to end the ownership.

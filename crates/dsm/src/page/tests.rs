@@ -48,8 +48,10 @@ fn the_last_version_is_read_until_the_end() {
     assert_eq!(found.content, Some(content));
     assert!(!page.is_ended());
     assert_eq!(page.last(), None);
-    assert_eq!(page.end(), Version(9));
+    assert_eq!(page.begin_to_end(), Version(9));
     assert!(page.is_ended());
+    assert_eq!(page.last(), None);
+    page.end(Version(9));
     assert_eq!(page.last(), Some(Version(9)));
 }
 
@@ -142,7 +144,8 @@ fn both_sides_agree_on_the_last_version() {
             for _ in 0..round % 97 * 20 {
                 std::hint::spin_loop();
             }
-            let last = page.end();
+            let last = page.begin_to_end();
+            page.end(last);
             (owner.join().expect("it ends"), last)
         });
         assert!(acknowledged <= last, "{acknowledged} after {last}");

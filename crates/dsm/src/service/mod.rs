@@ -28,7 +28,7 @@ use self::recorder::Recorder;
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
-pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, SLEEPS, WORDS};
+pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, WORDS};
 use crate::protocol::{
     Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
     Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
@@ -883,7 +883,6 @@ impl ChunkService {
 
     /// A process is lost.
     fn forget(&mut self, process: Process) {
-        self.end_ownerships(process);
         // Those that own what it has read do not look at its words any more.
         for chunk in self.words.owned_and_read_by(process) {
             self.recall(chunk);
@@ -897,6 +896,7 @@ impl ChunkService {
     /// Ends the requests of a process, and the guards that it was given. Those that it took itself
     /// count as long as it lives.
     fn end_requests(&mut self, process: Process) {
+        self.end_ownerships(process);
         self.unsent.remove(&process);
         self.drafted.retain(|(of, _), _| *of != process);
         self.changed.retain(|(of, _), _| *of != process);

@@ -86,7 +86,8 @@ impl Recorder {
         let active = self.active.entry(chunk).or_default();
         active.counts.commits += commits.count;
         active.version.0 = active.version.0.saturating_add(commits.count);
-        let first = (active.version.0 + 1).saturating_sub(commits.last.len() as u64);
+        let first = active.version.0.saturating_add(1);
+        let first = first.saturating_sub(commits.last.len() as u64);
         for (version, (tag, time)) in (first..).zip(&commits.last) {
             self.log.put(|| {
                 let record = Record::new(Kind::Adopt, *time).of(chunk).with(owner);

@@ -20,7 +20,7 @@
 //! of the server in the protocol above, for the versions that it commits ([`crate::page`]).
 
 use super::memory::{Arrived, Memory};
-use crate::page::{Page, TAGS};
+use crate::page::{Found, Page, TAGS};
 use crate::places::{Place, Places};
 use crate::protocol::{ChunkId, Commits, Content, Process, Reader, Ticket, Version};
 use crate::published::{bytes_for, publish, publish_page, withdraw};
@@ -39,13 +39,14 @@ pub(crate) const WORDS: u64 = 1024;
 pub(crate) const FENCED: u64 = 8;
 
 /// Where a client says how many of its threads sleep until there is a commit, in bytes from its
-/// word: in the lower half, and above how often they did. What a thread adds that begins to sleep;
-/// at the end it subtracts one.
+/// word.
 pub(crate) const ASLEEP: u64 = 16;
-pub(crate) const SLEEPS: u64 = 1 << 32 | 1;
 
 /// The mark of the word of a chunk that a client owns.
 pub(crate) const OWNED: u64 = 1 << 63;
+
+/// More than an owner can commit.
+const MOST_COMMITS: u64 = 1 << 48;
 
 /// The most clients with words of a chunk that a client owns: it looks at all of them before each
 /// commit.
@@ -106,6 +107,33 @@ impl Word {
     fn set_fenced(&self, client: Process, is_fenced: bool) {
         let of_client = self.clients.iter().filter(|one| one.client == client);
         of_client.for_each(|one| one.set_fenced(is_fenced));
+    }
+}
+
+impl Owner {
+    /// Takes over what was committed up to that version. What an owner says that does not follow
+    /// the protocol counts for nothing.
+    fn adopt(&mut self, chunk: ChunkId, found: Found, memory: &mut Memory) -> Commits {
+        let (known, last) = (self.known.0, found.version.0);
+        let count = last.checked_sub(known);
+        let count = count.filter(|count| (1..MOST_COMMITS).contains(count));
+        let (Some(count), Some(content)) = (count, found.content) else {
+            return Commits::default();
+        };
+        memory.adopt_from(chunk, Arrived::inline(content));
+        self.known = found.version;
+        let first = last.saturating_sub(TAGS - 2).max(known + 1);
+        let tags = (first..=last).rev().map_while(|version| {
+            let (tag, time) = self.page.commit_of(Version(version))?;
+            let is_last = version == last;
+            Some((if is_last { found.tag } else { tag }, time))
+        });
+        let mut tags: Vec<_> = tags.collect();
+        if tags.is_empty() {
+            tags.push((found.tag, 0)); // It commits faster than this process reads.
+        }
+        tags.reverse();
+        Commits { count, last: tags }
     }
 }
 
@@ -253,7 +281,8 @@ impl Words {
         self.owned.remove(&chunk);
         if let Some(word) = self.words.remove(&chunk) {
             if let Some(owner) = word.owner {
-                owner.page.end();
+                let last = owner.page.begin_to_end();
+                owner.page.end(last);
             }
             self.places.give_back(word.place);
         }
@@ -373,55 +402,26 @@ impl Words {
         memory: &mut Memory,
     ) -> Option<Commits> {
         let word = self.words.get_mut(&chunk)?;
-        let place = self.places.bytes(word.place);
         let owner = word.owner.as_mut()?;
-        let found = match ends {
-            true => {
-                withdraw(&place); // As in `recall`.
-                // ORDERING: the owner begins nothing any more.
-                place.u64(0).store(0, Ordering::SeqCst);
-                let last = owner.page.end();
-                // It has seen, or will, that it does not own the chunk before it begins another.
-                Some(owner.page.read_last(last))
-            }
-            false => owner.page.read(),
-        };
-        let (known, page) = (owner.known, owner.page.clone());
-        if ends {
-            word.owner = None;
-            self.owned.remove(&chunk);
+        if !ends {
+            return Some(
+                owner
+                    .page
+                    .read()
+                    .map_or_else(Commits::default, |found| owner.adopt(chunk, found, memory)),
+            );
         }
-        let mut commits = Commits::default();
-        let Some(found) = found else {
-            return Some(commits); // Only an owner that does not follow the protocol.
-        };
-        let Some(count) = found
-            .version
-            .0
-            .checked_sub(known.0)
-            .filter(|count| *count > 0)
-        else {
-            return Some(commits);
-        };
-        let Some(content) = found.content else {
-            return Some(commits);
-        };
-        memory.adopt_from(chunk, Arrived::inline(content));
-        if let Some(owner) = &mut word.owner {
-            owner.known = found.version;
-        }
-        commits.count = count;
-        let first = found.version.0.saturating_sub(TAGS - 2).max(known.0 + 1);
-        let newest = (first..=found.version.0).rev();
-        let tags = newest.map_while(|version| match version == found.version.0 {
-            true => Some((
-                found.tag,
-                page.commit_of(Version(version)).map_or(0, |of| of.1),
-            )),
-            false => page.commit_of(Version(version)),
-        });
-        commits.last = tags.collect();
-        commits.last.reverse();
+        let place = self.places.bytes(word.place);
+        withdraw(&place); // As in `recall`.
+        // ORDERING: the owner begins nothing any more.
+        place.u64(0).store(0, Ordering::SeqCst);
+        let last = owner.page.begin_to_end();
+        // It has seen, or will, that it does not own the chunk before it begins another.
+        let found = owner.page.read_last(last);
+        let commits = owner.adopt(chunk, found, memory);
+        owner.page.end(last);
+        word.owner = None;
+        self.owned.remove(&chunk);
         Some(commits)
     }
 

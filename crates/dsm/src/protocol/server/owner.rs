@@ -95,6 +95,10 @@ impl Server {
                 writer: owner.client,
             });
         }
+        // Others wait for the chunk now, or nobody owns it any more: watchers hear of these.
+        if let Some(owner) = &mut home.owner {
+            owner.since = Version(last);
+        }
         let commit = DirectoryEvent::Commit {
             from,
             epoch,
