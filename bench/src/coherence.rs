@@ -7,10 +7,10 @@
 //! reader looks at all of them. `share/one-writer-cached` has the same figure of ours beside that
 //! of Redis with client-side caching: its reads may return a value that was replaced long ago,
 //! which no guard does. `share/partitioned-pipelined` lets Redis have 16 requests of a client on
-//! the way; our updates are acknowledged one by one, also there. In `share/ping-pong`, two processes
-//! write one value in turn; in `share/ping-pong-each`, each its own, as the lists of Redis are. In
-//! `…-own`, the processes are
-//! servers themselves: the home of a value is a process that writes it; Redis runs its usual case.
+//! the way; our updates are acknowledged one by one, also there. In `share/ping-pong`, two
+//! processes write one value in turn; in `share/ping-pong-each`, each its own, as the lists of
+//! Redis are. In `…-own`, the processes are servers themselves: the home of a value is a process
+//! that writes it; Redis runs its usual case.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace, size};

@@ -39,13 +39,13 @@
 //! * [`log`]: what happens, as records in files. [`history`]: whether that may happen.
 //!
 //! # Files
-//! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) ·
-//! `subscription` · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many
-//! chunks) · `client` (requests) · `published` (versions in shared memory) · `owner` and
-//! `page` (versions of a process that owns the chunk) · `places` (of shared memory) · `successor` (chunks
-//! whose home is lost) · `topology` (which servers there are) · `service/` (a server) ·
-//! `protocol/{ids, message, between, directory, cache, subscribers, meetings, server}` · `log/` ·
-//! `history/` (its checker) · `error`
+//! `dsm` (how a process joins) · `chunk` · `guard` · `meeting` (locks, barriers) · `subscription`
+//! · `handlers` and `stream` (other forms of it) · `vector/` (arrays over many chunks) · `client`
+//! (requests) · `published` (versions in shared memory) · `owner` and `page` (versions of a
+//! process that owns the chunk) · `places` (of shared memory) · `successor` (chunks whose home is
+//! lost) · `topology` (which servers there are) · `service/` (a server) · `protocol/{ids, message,
+//! between, directory, cache, subscribers, meetings, server}` · `log/` · `history/` (its checker)
+//! · `error`
 //!
 //! Files import each other only where one type spans several: a chunk makes guards and
 //! subscriptions, which refer to it (`chunk`, `guard`, `subscription`).

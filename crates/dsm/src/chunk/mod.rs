@@ -371,8 +371,8 @@ impl<T: Elem> Chunk<T> {
         }
     }
 
-    /// Asks its home whether a lock is held under a token. If it is not, the commit of this chunk is
-    /// fenced.
+    /// Asks its home whether a lock is held under a token. If it is not, the commit of this chunk
+    /// is fenced.
     pub(crate) fn check_lock(&self, token: Token) -> Result<()> {
         let home = token.lock.home();
         let deadline = self.client.fabric.deadline();

@@ -24,7 +24,8 @@ use std::time::Duration;
 /// How long a thread that waits for an event yields its processor before it waits as usual.
 const YIELDING: Duration = Duration::from_micros(200);
 
-/// How often such a thread looks before that, if an owner may be about to commit: some microseconds.
+/// How often such a thread looks before that, if an owner may be about to commit: some
+/// microseconds.
 const SPINS: u32 = 64;
 
 /// The most bytes of events that wait to be taken. Servers tell of no more than a few before they

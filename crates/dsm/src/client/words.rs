@@ -150,8 +150,8 @@ impl Client {
         Some((segment.key(), offset, segment.bytes().slice(offset, LINE)))
     }
 
-    /// Returns the page of the process that owns a chunk of that length by that number; `None` if it
-    /// owns it no more, or is not mapped here.
+    /// Returns the page of the process that owns a chunk of that length by that number; `None` if
+    /// it owns it no more, or is not mapped here.
     pub(crate) fn page_of(
         &self,
         own: &OwnGuards,

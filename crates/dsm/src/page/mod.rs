@@ -5,15 +5,15 @@
 //!   | ended | since | writer .. | begun .. | version | tag 0 | tag 1 .. | slot 0 | slot 1 | ..
 //!                                 .. 1024 x (tag, time)       a slot: whether it is here, content
 //! ```
-//! A home lets a process that writes a short chunk again and again own it. The owner commits by stores to
-//! its page; the readers of its node, and those that wait for its commits, look there. No message
-//! is sent, and no server has a turn. The page is written by the owner alone, but for its first
-//! word, which is the home's: a process that was stopped in the middle of a commit, and goes on when
-//! it owns nothing any more, changes nothing that counts.
+//! A home lets a process that writes a short chunk again and again own it. The owner commits by
+//! stores to its page; the readers of its node, and those that wait for its commits, look there.
+//! No message is sent, and no server has a turn. The page is written by the owner alone, but for
+//! its first word, which is the home's: a process that was stopped in the middle of a commit, and
+//! goes on when it owns nothing any more, changes nothing that counts.
 //!
 //! Version `v` is in the slot `v % 2`, its tag in the word `v % 2` beside the version, and the tag
-//! and the time in the entry `v % 1024`. What a version is overwritten by is begun only when the one
-//! in between is there. A commit is
+//! and the time in the entry `v % 1024`. What a version is overwritten by is begun only when the
+//! one in between is there. A commit is
 //!
 //! ```text
 //!   owner                                       others
@@ -33,11 +33,11 @@
 //! (`ended`), and then takes the version that it finds as the last one.
 //!
 //! # What it costs
-//! A commit of 64 bytes: two stores with sequential consistency, of 8 ns each, the cache lines of the
-//! words that it looks at (the home's, and one for each reader), which others seldom write, and one
-//! that others fetch, of 50 to 100 ns: that of the version and the tags. A subscriber needs that one
-//! only; a reader two more, for `begun` and the slot. There are no system calls, unless a
-//! subscriber sleeps.
+//! A commit of 64 bytes: two stores with sequential consistency, of 8 ns each, the cache lines of
+//! the words that it looks at (the home's, and one for each reader), which others seldom write,
+//! and one that others fetch, of 50 to 100 ns: that of the version and the tags. A subscriber
+//! needs that one only; a reader two more, for `begun` and the slot. There are no system calls,
+//! unless a subscriber sleeps.
 
 use crate::protocol::{INLINE, Process, Version};
 use crate::service::LINE;

@@ -1,6 +1,6 @@
 //! The protocol of a page in every order of its steps: an owner that commits, a home that ends the
-//! ownership at any time, a reader that takes a guard, and one that takes a snapshot. Each access to
-//! shared memory is a step, and all see the steps in one order, as the code makes sure.
+//! ownership at any time, a reader that takes a guard, and one that takes a snapshot. Each access
+//! to shared memory is a step, and all see the steps in one order, as the code makes sure.
 //!
 //! # Rules
 //! O1 What the owner takes for committed, the home has taken over.

@@ -24,8 +24,8 @@
 //! C2 While a read guard is out, the copy has the version that the guard was given, and stays.
 //! C3 A recall is acknowledged exactly once, also by a server without a copy.
 //! C4 A guard commits at most once, and only if it is out.
-//! C5 While the copy is open, no write guard is out but that of an owner, here or at another server.
-//!    It is closed only when no client has a read guard that it took itself.
+//! C5 While the copy is open, no write guard is out but that of an owner, here or at another
+//!    server. It is closed only when no client has a read guard that it took itself.
 
 use super::directory::Access;
 use super::{GuardId, Process, Ticket, Version};

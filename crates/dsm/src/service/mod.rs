@@ -8,10 +8,10 @@
 //! answered meanwhile.
 //!
 //! # Files
-//! `mod` (requests and answers) · `owners` (clients that own chunks) · `memory` (the contents of chunks) · `copying` (long contents,
-//! part by part) · `words` (read guards without messages) · `stopped` (leases of clients) ·
-//! `others` (other servers) · `unit` (a server that is a unit of a job) · `recorder` (the event
-//! log, and how active chunks are)
+//! `mod` (requests and answers) · `owners` (clients that own chunks) · `memory` (the contents of
+//! chunks) · `copying` (long contents, part by part) · `words` (read guards without messages) ·
+//! `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is a unit of a
+//! job) · `recorder` (the event log, and how active chunks are)
 
 mod copying;
 mod memory;

@@ -7,10 +7,10 @@
 //! # Files
 //! `mod` (requests, what waits, and its end) · `action` (what happens, and what is to be done) ·
 //! `chunk` (a chunk at its home, or cached) · `names` (chunks are created, found and removed) ·
-//! `guards` (guards, drafts, commits) · `owner` (clients that own a chunk) · `told` (subscriptions and meetings) · `talk` (caches and
-//! directories) · `others` (other servers) · `replicas`, `replicate` and `take_over` (other servers
-//! have each version, and take chunks over) · `seek` (the names of such chunks) · `overview` (for
-//! people)
+//! `guards` (guards, drafts, commits) · `owner` (clients that own a chunk) · `told` (subscriptions
+//! and meetings) · `talk` (caches and directories) · `others` (other servers) · `replicas`,
+//! `replicate` and `take_over` (other servers have each version, and take chunks over) · `seek`
+//! (the names of such chunks) · `overview` (for people)
 
 mod action;
 mod chunk;
