@@ -34,7 +34,7 @@ enum Owner {
     Idle,
     /// It has begun; it has seen that it is the owner; it has seen that nobody reads.
     Begun,
-    IsOwner,
+    Owns,
     Unread,
     /// It has written a half of the slot, and the other one.
     Half,
@@ -134,10 +134,10 @@ impl State {
                 memory.begun = next;
                 Owner::Begun
             }
-            Owner::Begun if memory.is_owned => Owner::IsOwner,
-            Owner::IsOwner if memory.count == 0 => Owner::Unread,
+            Owner::Begun if memory.is_owned => Owner::Owns,
+            Owner::Owns if memory.count == 0 => Owner::Unread,
             // Then it asks the home.
-            Owner::Begun | Owner::IsOwner => {
+            Owner::Begun | Owner::Owns => {
                 memory.begun = take_back;
                 stops
             }
