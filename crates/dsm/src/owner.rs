@@ -185,7 +185,8 @@ impl Owner {
         }
         self.begun += 1;
         let now = clock::nanoseconds();
-        let is_time = self.begun.is_multiple_of(LOOK) || now - self.looked > LOOK_AFTER;
+        let is_time =
+            self.begun.is_multiple_of(LOOK) || now.saturating_sub(self.looked) > LOOK_AFTER;
         if is_time {
             self.looked = now;
         }

@@ -105,7 +105,7 @@ impl<T: Elem> Chunk<T> {
         let time = self.client.log.clock();
         // ORDERING: the count is written before the server's word is read; see `service/words`.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
-        let mut taken = Taken(self.clone(), false);
+        let taken = Taken(self.clone(), false);
         let open = own.open.u64(0).load(Ordering::SeqCst);
         if open != committed.number || open == 0 || !own.has_lease() {
             drop(last);
@@ -117,13 +117,7 @@ impl<T: Elem> Chunk<T> {
             drop(last);
             return None;
         }
-        let at = (committed.version, committed.tag);
-        self.client.log.hit(time, self.id(), at);
-        taken.1 = true;
-        Some(ReadGuard {
-            snapshot: Snapshot(committed.clone()),
-            reads: Reads::Taken(taken),
-        })
+        Some(self.read_of(committed.clone(), taken, time))
     }
 
     /// Takes a read guard of the version that the server has published, without a message.
@@ -137,7 +131,7 @@ impl<T: Elem> Chunk<T> {
         let time = self.client.log.clock();
         // ORDERING: as above.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
-        let mut taken = Taken(self.clone(), false);
+        let taken = Taken(self.clone(), false);
         let number = own.open.u64(0).load(Ordering::SeqCst);
         if number & OWNED != 0 {
             return None; // Just now: it is asked for.
@@ -150,14 +144,25 @@ impl<T: Elem> Chunk<T> {
         if is_fenced || !is_open || !own.has_lease() {
             return None;
         }
+        *self.last() = Some(committed.clone());
+        Some(self.read_of(committed, taken, time))
+    }
+
+    /// Returns the guard of a version that was taken without a message. `time`: before that.
+    #[inline]
+    fn read_of(
+        &self,
+        committed: Arc<Committed<T>>,
+        mut taken: Taken<T>,
+        time: u64,
+    ) -> ReadGuard<T> {
         let at = (committed.version, committed.tag);
         self.client.log.hit(time, self.id(), at);
         taken.1 = true;
-        *self.last() = Some(committed.clone());
-        Some(ReadGuard {
+        ReadGuard {
             snapshot: Snapshot(committed),
             reads: Reads::Taken(taken),
-        })
+        }
     }
 
     /// Takes a read guard of the version that the owner has committed last, without a message.
@@ -166,7 +171,7 @@ impl<T: Elem> Chunk<T> {
         let page = self.owners_page(own, number)?;
         // ORDERING: the count is written before the owner's page is read; see `page`.
         own.count.u64(0).fetch_add(1, Ordering::SeqCst);
-        let mut taken = Taken(self.clone(), false);
+        let taken = Taken(self.clone(), false);
         if !(0..LOOKS).any(|_| page.page.is_idle()) {
             return None;
         }
@@ -183,13 +188,7 @@ impl<T: Elem> Chunk<T> {
         if hits % LOOK == LOOK - 1 && self.client.has_lost(self.id()) {
             return None;
         }
-        let at = (committed.version, committed.tag);
-        self.client.log.hit(time, self.id(), at);
-        taken.1 = true;
-        Some(ReadGuard {
-            snapshot: Snapshot(committed),
-            reads: Reads::Taken(taken),
-        })
+        Some(self.read_of(committed, taken, time))
     }
 
     /// Returns the version that the owner has committed last, without a message.

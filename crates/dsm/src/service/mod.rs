@@ -8,35 +8,41 @@
 //! answered meanwhile.
 //!
 //! # Files
-//! `mod` (requests and answers) · `owners` (clients that own chunks) · `memory` (the contents of
+//! `mod` (requests and answers) · `here` (requests of this process) · `sending` (to others) ·
+//! `giving` (memory to write to) · `owners` (clients that own chunks) · `memory` (the contents of
 //! chunks) · `copying` (long contents, part by part) · `words` (read guards without messages) ·
 //! `stopped` (leases of clients) · `others` (other servers) · `unit` (a server that is a unit of a
 //! job) · `recorder` (the event log, and how active chunks are)
 
 mod copying;
+mod giving;
+mod here;
 mod memory;
 mod others;
 mod owners;
 mod recorder;
+mod sending;
 mod stopped;
 mod unit;
 mod words;
 
-use self::memory::{Arrived, Beginning, Memory};
+use self::giving::Given;
+use self::memory::{Arrived, Memory};
 use self::others::Others;
 use self::recorder::Recorder;
+use self::sending::{To, Unsent};
 use self::stopped::{LOOK, Stopped};
 pub(crate) use self::unit::life_of;
 use self::words::Words;
 pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Content, Counters, Fault, GuardId, INLINE, Message, Mode, Op, Overview,
-    Process, PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling,
-    Ticket, Told,
+    Answer, ChunkId, Content, Counters, Fault, INLINE, Message, Mode, Op, Overview, Process,
+    PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling, Ticket,
+    Told,
 };
 use samite_fabric::agent::{self, Lost, Owned, Starter};
 use samite_fabric::rpc::{Inbound, Life, ServiceId};
-use samite_fabric::{Fabric, Growing, Phased, SegmentKey, rpc};
+use samite_fabric::{Fabric, rpc};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -49,10 +55,6 @@ pub const STARTER: Starter = Starter {
 /// Maximum bytes of requests of one process that wait to be handled, besides the first request.
 const INBOX: u64 = 16 << 20;
 
-/// Maximum bytes of messages that wait for a process that does not take them. One that takes no
-/// more is treated as lost.
-const UNSENT: usize = 16 << 20;
-
 /// How long the service sleeps while answers wait to be sent.
 const SOON: Duration = Duration::from_millis(5);
 
@@ -64,36 +66,6 @@ const LONGEST: usize = 64 << 20;
 
 /// The most notes of a message.
 pub(crate) const MOST_NOTES: u64 = 16 << 10;
-
-/// The lower half of the numbers of requests that come without messages. In those of messages, it
-/// is an index into a table, which is never that long.
-const HERE: u64 = u32::MAX as u64;
-
-/// A guard that is given when its memory is there.
-#[derive(Debug)]
-struct Given {
-    to: (Process, Ticket),
-    chunk: ChunkId,
-    guard: GuardId,
-    answer: Answer,
-    growing: Growing,
-}
-
-/// How a process gets a message.
-#[derive(Clone, Copy, Debug)]
-enum To {
-    /// As the answer to its request.
-    Asker(Ticket),
-    /// As a note to its service.
-    Inbox(ServiceId),
-}
-
-/// The messages that a process has not taken yet.
-#[derive(Debug, Default)]
-struct Unsent {
-    messages: VecDeque<(To, Vec<u8>)>,
-    bytes: usize,
-}
 
 /// The server of chunks of a domain.
 #[derive(Debug)]
@@ -189,69 +161,6 @@ impl ChunkService {
     pub(crate) fn has_work(&self) -> bool {
         let has_messages = self.inbox.waiting() > 0 || !self.unsent.is_empty();
         has_messages || !self.growing.is_empty() || self.others.fetches()
-    }
-
-    /// Handles notes of this process.
-    pub(crate) fn note_here(&mut self, notes: Vec<Request>) {
-        self.keep_leases();
-        for note in notes {
-            self.ask(self.me, None, note);
-        }
-        self.wake_for_memory();
-    }
-
-    /// Wakes a thread of this process, to allocate memory for which another thread, or another
-    /// process, waits.
-    fn wake_for_memory(&self) {
-        if !self.growing.is_empty() {
-            self.wake();
-        }
-    }
-
-    /// Handles notes and a request of this process. Returns the ticket of the request, for
-    /// [`ChunkService::take_here`].
-    pub(crate) fn ask_here(&mut self, notes: Vec<Request>, request: Request) -> Ticket {
-        self.note_here(notes);
-        self.last_here = self.last_here.wrapping_add(1);
-        let ticket = Ticket(u64::from(self.last_here) << 32 | HERE);
-        self.here.insert(ticket, None);
-        self.asking = Some(ticket);
-        self.ask(self.me, Some(ticket), request);
-        self.asking = None;
-        self.wake_for_memory();
-        ticket
-    }
-
-    /// Returns the answer to a request of this process, if it is there. It is returned once.
-    pub(crate) fn take_here(&mut self, ticket: Ticket) -> Option<Answer> {
-        let answer = self.here.get_mut(&ticket)?.take()?;
-        self.here.remove(&ticket);
-        Some(answer)
-    }
-
-    /// Answers a request of this process. Unless it is the one that asks now, another thread waits
-    /// for that.
-    fn answer_here(&mut self, ticket: Ticket, answer: &Answer) {
-        let Some(waiting) = self.here.get_mut(&ticket) else {
-            return; // It was forgotten.
-        };
-        *waiting = Some(answer.clone());
-        if self.asking != Some(ticket) {
-            self.wake();
-        }
-    }
-
-    /// Wakes all threads of this process that wait: what arrives for a process does so.
-    fn wake(&self) {
-        let nothing: Message = Message {
-            notes: Vec::new(),
-            request: None,
-        };
-        let (me, now) = (self.me.into(), Duration::ZERO);
-        let woken = (self.fabric).note(ServiceId::CHUNKS, me, now, &encode(&nothing));
-        if let Err(error) = woken {
-            tracing::debug!(%error, "a thread looks for its answer later");
-        }
     }
 
     /// Handles a request, or a note, which has no ticket.
@@ -692,149 +601,6 @@ impl ChunkService {
         self.changed.insert(asker, old);
     }
 
-    /// Returns the next draft for a process that has put one, if there is memory at once.
-    fn next_draft(
-        &mut self,
-        (to, ticket): (Process, Ticket),
-        chunk: ChunkId,
-    ) -> Option<(GuardId, SegmentKey)> {
-        let bytes = self.server.bytes(chunk)?;
-        let segment = self.memory.spare(bytes)?;
-        let Some(draft) = self.server.new_draft((to, ticket), chunk) else {
-            self.memory.set_free(segment);
-            return None;
-        };
-        let key = self.memory.lend(to, draft, segment).ok()?;
-        Some((draft, key))
-    }
-
-    /// Answers with memory to write to, as soon as there is some.
-    fn give_memory(
-        &mut self,
-        to: (Process, Ticket),
-        (chunk, guard): (ChunkId, GuardId),
-        answer: Answer,
-    ) -> Option<ServerEvent> {
-        let bytes = self.server.bytes(chunk).unwrap_or(0);
-        match self.memory.begin(bytes) {
-            Ok(Beginning::There(segment)) => self.give(to, (chunk, guard), answer, segment),
-            Ok(Beginning::Grows(growing)) => {
-                self.growing.push_back(Given {
-                    to,
-                    chunk,
-                    guard,
-                    answer,
-                    growing,
-                });
-                None
-            }
-            Err(error) => Some(no_memory(to, (chunk, guard), &error)),
-        }
-    }
-
-    /// Gives a guard, or a draft, with memory to write to.
-    fn give(
-        &mut self,
-        (to, ticket): (Process, Ticket),
-        (chunk, guard): (ChunkId, GuardId),
-        mut answer: Answer,
-        segment: Phased,
-    ) -> Option<ServerEvent> {
-        match self.memory.lend(to, guard, segment) {
-            Ok(key) => {
-                if let Answer::Given { buffer, .. } | Answer::Drafted { buffer, .. } = &mut answer {
-                    *buffer = Some(key);
-                }
-                self.answer(to, ticket, &answer);
-                None
-            }
-            Err(error) => Some(no_memory((to, ticket), (chunk, guard), &error)),
-        }
-    }
-
-    /// Allocates the next part of the first buffer that grows.
-    fn grow(&mut self) {
-        let Some(first) = self.growing.front_mut() else {
-            return;
-        };
-        let grown = match first.growing.step() {
-            Ok(false) => return,
-            Ok(true) => Ok(()),
-            Err(error) => Err(error),
-        };
-        let Some(Given {
-            to,
-            chunk,
-            guard,
-            answer,
-            growing,
-        }) = self.growing.pop_front()
-        else {
-            return;
-        };
-        let follows = match grown.and_then(|()| self.memory.grown(growing)) {
-            Ok(segment) => self.give(to, (chunk, guard), answer, segment),
-            Err(error) => Some(no_memory(to, (chunk, guard), &error)),
-        };
-        follows.into_iter().for_each(|event| self.on_event(event));
-    }
-
-    /// Sends an answer, or keeps it until the process takes it.
-    fn answer(&mut self, to: Process, ticket: Ticket, answer: &Answer) {
-        if to == self.me && ticket.0 & HERE == HERE {
-            return self.answer_here(ticket, answer);
-        }
-        self.send(to, To::Asker(ticket), encode(answer));
-    }
-
-    /// Sends a message, or keeps it until the process takes it.
-    fn send(&mut self, to: Process, how: To, bytes: Vec<u8>) {
-        self.counters.sent += 1;
-        if !self.unsent.contains_key(&to) && self.is_sent(to, how, &bytes) {
-            return;
-        }
-        let unsent = self.unsent.entry(to).or_default();
-        unsent.bytes += bytes.len();
-        unsent.messages.push_back((how, bytes));
-    }
-
-    /// Returns true if a message is sent, or has no receiver any more.
-    fn is_sent(&self, to: Process, how: To, bytes: &[u8]) -> bool {
-        let (to, now) = (to.into(), Duration::ZERO);
-        let sent = match how {
-            To::Asker(ticket) => self.inbox.respond(to, ticket.0, bytes, now),
-            To::Inbox(service) => self.fabric.note(service, to, now, bytes),
-        };
-        !matches!(sent, Err(samite_fabric::Error::Timeout { .. }))
-    }
-
-    /// Sends the answers that were not taken before. A process that lets too many wait is treated
-    /// as lost.
-    fn send_again(&mut self) {
-        let mut unsent = std::mem::take(&mut self.unsent);
-        for (to, unsent) in &mut unsent {
-            while let Some((how, bytes)) = unsent.messages.front()
-                && self.is_sent(*to, *how, bytes)
-            {
-                unsent.bytes -= bytes.len();
-                unsent.messages.pop_front();
-            }
-        }
-        unsent.retain(|_, unsent| !unsent.messages.is_empty());
-        let deaf = unsent.iter().filter(|(_, unsent)| unsent.bytes > UNSENT);
-        let deaf: Vec<Process> = deaf.map(|(to, _)| *to).collect();
-        self.unsent = unsent;
-        for process in deaf {
-            if self.server.is_server(process) {
-                // What it is told concerns its copies: without them, little is.
-                self.on_event(ServerEvent::FenceServer(process));
-                continue;
-            }
-            tracing::warn!(%process, "a process that takes no answers is given up");
-            self.end_requests(process);
-        }
-    }
-
     /// Ends the guards of processes that are stopped and keep others waiting.
     fn fence(&mut self) {
         if self.stopped.is_due(self.fabric.now()) {
@@ -993,20 +759,6 @@ impl agent::Service for ChunkService {
 
     fn end(&mut self) {
         self.send_again();
-    }
-}
-
-fn no_memory(
-    (to, ticket): (Process, Ticket),
-    (chunk, guard): (ChunkId, GuardId),
-    error: &samite_fabric::Error,
-) -> ServerEvent {
-    ServerEvent::NoMemory {
-        to,
-        ticket,
-        chunk,
-        guard,
-        why: error.to_string(),
     }
 }
 
