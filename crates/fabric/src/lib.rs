@@ -101,7 +101,7 @@ pub use named::Named;
 pub use node::agent;
 pub use ops::Status;
 pub use peer::{Identity, PeerId, PeerInfo, Slot, UnitLife};
-pub use phased::{Borrowed, Growing, Owned, Phased};
+pub use phased::{Borrowed, Growing, Owned, Phased, Published};
 pub use proto::batch::WordUpdate;
 pub use proto::cost::{Choice, CostModel, Rate};
 pub use proto::rma_over_am::Served;

@@ -6,6 +6,9 @@
 //!   closed    nobody is attached; the owner has `&mut [T]`
 //!   exclusive one other process, where it is mapped, has `&mut [T]` ([`Fabric::borrow`])
 //! ```
+//! The borrower of an exclusive segment may itself let others read it, and take it back
+//! ([`Borrowed::publish`]): they attach to it as to one that is reading, without the owner.
+//!
 //! The mode changes only when nobody is attached: the users of a segment agree on when they detach
 //! (drop their [`crate::Remote`]s), and then the owner changes it. If a user did not, the result is
 //! [`Error::InUse`], which names it, and nothing has changed. Over messages the owner itself
@@ -25,7 +28,7 @@ use crate::{Error, PeerId, Result, SegmentKey};
 use bytemuck::Pod;
 use samite_mem::SharedBytes;
 use samite_mem::copy::aside::copy_aside;
-use samite_mem::lease::{ClosedBlock, ExclusiveLease, LeasedBlock, Mode};
+use samite_mem::lease::{self, ClosedBlock, ExclusiveLease, LeasedBlock, Mode};
 
 /// A segment of this process, open, reading or exclusive; withdrawn when dropped, and freed when
 /// nobody uses it any more.
@@ -58,7 +61,30 @@ pub struct Borrowed {
     lease: ExclusiveLease,
 }
 
+/// A segment of a peer that this process has borrowed and lets others read; returned to its owner
+/// when dropped, and read on.
+#[derive(Debug)]
+pub struct Published {
+    lease: lease::Published,
+}
+
+impl Published {
+    /// Takes it back, if nobody is attached; otherwise returns itself. Local.
+    pub fn retract(self) -> Result<Borrowed, Published> {
+        let retracted = self.lease.retract();
+        let retracted = retracted.map(|lease| Borrowed { lease });
+        retracted.map_err(|(lease, _)| Published { lease })
+    }
+}
+
 impl Borrowed {
+    /// Lets others attach to it, to read. `None`, and it is given back, if its owner does not
+    /// follow the protocol. Local.
+    pub fn publish(self) -> Option<Published> {
+        let lease = self.lease.publish()?;
+        Some(Published { lease })
+    }
+
     /// Returns the memory.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         self.lease.as_slice()
@@ -281,6 +307,19 @@ impl Phased {
         lent
     }
 
+    /// Takes back what its borrower has published ([`Borrowed::publish`]), to be read from now on:
+    /// whether the borrower has returned it, lives, or is dead. Returns false if it is not
+    /// published.
+    pub fn take_published(&mut self) -> Result<bool> {
+        let block = self.block.as_mut().ok_or_else(|| wrong_phase(self.key))?;
+        let Some(reading) = block.take_published()? else {
+            return Ok(false);
+        };
+        // The engine reads it until it is shut, so the borrower cannot take it back.
+        self.set_access(Access::Reading(reading));
+        Ok(true)
+    }
+
     fn in_use(&self, users: Vec<u32>) -> Error {
         if self.fabric.0.is_of_parent() {
             return Error::Forked;
@@ -393,6 +432,37 @@ mod tests {
         phased.shut();
         assert!(phased.own().is_err(), "somebody reads it");
         drop(remote);
+    }
+
+    #[test]
+    fn a_borrower_lets_others_read() {
+        let fabric = Fabric::alone(Identity::by_hand("read"), Config::default()).unwrap();
+        let mut phased = fabric.allocate_phased(5, 4096).unwrap();
+        let key = phased.key();
+        phased.lend().unwrap();
+        let mut borrowed = fabric.borrow(key).unwrap().expect("it is mapped");
+        assert!(!phased.take_published().unwrap());
+        borrowed.as_mut_slice::<u8>()[0] = 3;
+        let published = borrowed.publish().unwrap();
+        let remote = fabric.attach(key).unwrap();
+        assert_eq!(remote.readable().unwrap().as_slice::<u8>()[0], 3);
+        let published = published.retract().expect_err("somebody reads it");
+        drop(remote);
+        let mut borrowed = published.retract().unwrap();
+        assert!(fabric.attach(key).is_err(), "it is written");
+        borrowed.as_mut_slice::<u8>()[0] = 4;
+        let published = borrowed.publish().unwrap();
+        assert!(phased.take_published().unwrap());
+        assert!(phased.is_reading());
+        let by_messages = fabric.attach_unseen(key);
+        let mut found = [0];
+        by_messages.get(0, &mut found).unwrap();
+        assert_eq!(found, [4]);
+        let published = published.retract().expect_err("it was taken back");
+        phased.shut();
+        let refused = phased.own().expect_err("its borrower has not returned it");
+        drop(published);
+        refused.0.own().expect("nobody has it");
     }
 
     #[test]

@@ -71,6 +71,8 @@ struct Known {
     leases: u64,
     /// The mode in which they were granted, which is that of the block if this process owns it.
     mode: Mode,
+    /// Whether this process has borrowed it, and may let others read it (W6 of `words`).
+    is_borrower: bool,
     /// `None`: this process owned it, and has dropped it while leases are out.
     memory: Option<Memory>,
 }
@@ -174,10 +176,12 @@ impl Holder {
     pub(super) fn owns(&self, entry: &Entry<SharedBytes>, generation: u32, bytes: &SharedBytes) {
         let key = (entry.0.address(), generation);
         let mut table = self.0.lock();
+        let before = table.get(&key);
         let new = Known {
             // Not 0 if a generation comes again while leases of the earlier one are out.
-            leases: table.get(&key).map_or(0, |known| known.leases),
+            leases: before.map_or(0, |known| known.leases),
             mode: Mode::Open,
+            is_borrower: before.is_some_and(|known| known.is_borrower),
             memory: Some(Memory::Own(bytes.clone())),
         };
         table.insert(key, new);
@@ -269,8 +273,13 @@ impl Process {
         let key = (entry.0.address(), generation);
         let mut table = self.lock();
         let known = table.get_mut(&key);
-        // G6: the words may say something else.
-        if known.as_ref().is_some_and(|known| known.mode != mode) {
+        // G6: the words may say something else. What is lent is nobody's here, and its borrower may
+        // let others read it.
+        let may = |known: &&mut Known| {
+            let was_lent = known.leases == 0 && known.mode == Mode::Exclusive;
+            known.mode == mode || was_lent && mode == Mode::Reading
+        };
+        if known.as_ref().is_some_and(|known| !may(known)) {
             return Ok(None);
         }
         let memory = match known {
@@ -288,6 +297,7 @@ impl Process {
             }
             known => {
                 let own = known.and_then(|known| known.memory.clone());
+                let is_borrower = mode == Mode::Exclusive;
                 // Counted before the bit is set: at 0, the agent assumes that no lease is out.
                 self.count_out();
                 let entered = match (mode, &own) {
@@ -304,16 +314,17 @@ impl Process {
                     None => {
                         let seen = entry.leased();
                         self.claim(seen)
-                            .inspect_err(|_| self.leave(entry, generation, mode))?;
+                            .inspect_err(|_| self.leave(entry, generation, is_borrower))?;
                         Memory::Theirs(seen)
                     }
                 };
-                let new = Known {
+                let known = table.entry(key).or_insert_with(|| Known {
                     leases: 0,
                     mode,
+                    is_borrower,
                     memory: Some(memory.clone()),
-                };
-                table.entry(key).or_insert(new).leases = 1;
+                });
+                (known.leases, known.mode, known.is_borrower) = (1, mode, is_borrower);
                 memory
             }
         };
@@ -327,10 +338,10 @@ impl Process {
     }
 
     /// Ends the use of a segment by this process.
-    fn leave(&self, entry: &Entry<SharedBytes>, generation: u32, mode: Mode) {
-        match mode {
-            Mode::Exclusive => entry.give_back(self.me, generation),
-            _ => entry.leave(self.me),
+    fn leave(&self, entry: &Entry<SharedBytes>, generation: u32, is_borrower: bool) {
+        match is_borrower {
+            true => entry.give_back(self.me, generation),
+            false => entry.leave(self.me),
         }
         self.count_in();
     }
@@ -389,6 +400,47 @@ impl Lease {
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
+
+    /// Changes what this process has borrowed, under its only lease of it, or has published:
+    /// `change` changes the words. Returns the processes that are in the way.
+    fn change(
+        &self,
+        to: Mode,
+        change: impl FnOnce(&Entry<SharedBytes>, usize) -> Result<(), Vec<u32>>,
+    ) -> Result<(), Vec<u32>> {
+        let process = &self.process;
+        if process.is_of_parent() {
+            return Err(Vec::new());
+        }
+        let mut table = process.lock();
+        let known = table.get_mut(&(self.entry.0.address(), self.generation));
+        match known {
+            Some(known) if known.is_borrower && known.leases == 1 => {
+                change(&self.entry, process.me)?;
+                known.mode = to;
+                Ok(())
+            }
+            _ => Err(vec![process.me as u32]),
+        }
+    }
+
+    /// Gives back what this process has borrowed and published. Its other leases stay, to read.
+    fn give_back(&self) {
+        let process = &self.process;
+        if process.is_of_parent() {
+            return;
+        }
+        let mut table = process.lock();
+        let known = table.get_mut(&(self.entry.0.address(), self.generation));
+        if let Some(known) = known
+            && known.is_borrower
+            && known.leases > 1
+            && (self.entry).enter(process.me, self.generation, Mode::Reading)
+        {
+            known.is_borrower = false;
+            self.entry.give_back(process.me, self.generation);
+        }
+    }
 }
 
 impl Drop for Lease {
@@ -407,7 +459,7 @@ impl Drop for Lease {
             return;
         }
         // The last use. Release the claim before the bit: then the owner may reuse the memory.
-        let mode = known.mode;
+        let is_borrower = std::mem::take(&mut known.is_borrower);
         match known.memory {
             Some(Memory::Own(_)) => {}
             Some(Memory::Theirs(seen)) => {
@@ -418,7 +470,7 @@ impl Drop for Lease {
             }
             None => drop(table.remove(&key)),
         }
-        process.leave(entry, self.generation, mode);
+        process.leave(entry, self.generation, is_borrower);
     }
 }
 
@@ -450,7 +502,50 @@ impl Readable {
 #[derive(Debug)]
 pub struct ExclusiveLease(SharedBytes);
 
+/// Bytes that this process has borrowed, and that nobody writes while this value lives.
+#[derive(Debug)]
+pub struct Published(Option<SharedBytes>);
+
+impl Published {
+    /// Returns the bytes to this process alone, or itself and the processes that read them (empty
+    /// if the words of the entry are invalid).
+    pub fn retract(mut self) -> Result<ExclusiveLease, (Published, Vec<u32>)> {
+        let retract = |lease: &Lease| {
+            let retract = |entry: &Entry<_>, me| entry.retract(me, lease.generation);
+            lease.change(Mode::Exclusive, retract)
+        };
+        let lease = self.0.as_ref().and_then(SharedBytes::lease);
+        match (lease.map_or(Err(Vec::new()), retract), self.0.take()) {
+            (Ok(()), Some(bytes)) => Ok(ExclusiveLease(bytes)),
+            (result, bytes) => {
+                self.0 = bytes;
+                Err((self, result.err().unwrap_or_default()))
+            }
+        }
+    }
+}
+
+impl Drop for Published {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0.as_ref().and_then(SharedBytes::lease) {
+            lease.give_back();
+        }
+    }
+}
+
 impl ExclusiveLease {
+    /// Lets other processes read the bytes, of which the owner of the segment is one. `None`, and
+    /// it is given back, if the words of the entry are invalid.
+    pub fn publish(self) -> Option<Published> {
+        let lease = self.0.lease()?;
+        let publish = |entry: &Entry<_>, me| match entry.publish(me, lease.generation) {
+            true => Ok(()),
+            false => Err(Vec::new()),
+        };
+        lease.change(Mode::Reading, publish).ok()?;
+        Some(Published(Some(self.0)))
+    }
+
     /// Returns the bytes as elements, without an incomplete element at the end.
     pub fn as_slice<T: Pod>(&self) -> &[T] {
         let (first, count) = elements::<T>(&self.0);

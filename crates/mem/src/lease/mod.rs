@@ -10,6 +10,9 @@
 //!   Closed    the owner alone: `&mut [T]`; no other process has access or can get it
 //!   Exclusive one borrower alone, in any process: `&mut [T]`; not the owner
 //! ```
+//! A borrower may let others read what it has written, `Reading`, and take it back for itself when
+//! nobody reads it: [`ExclusiveLease::publish`], [`Published::retract`].
+//!
 //! It is a `RefCell` that holds across processes. A process that accesses the bytes has a lease: a
 //! bit in shared memory for the process, and a count in the process ([`Holder`]). The owner changes
 //! the mode, reuses the memory or gives it back only when no lease is out. The agent clears the
@@ -24,7 +27,8 @@
 //!    in `Closed` there is no range at all, and in `Reading` there are only [`Readable`] ones.
 //! G3 In `Closed`, only one [`ClosedBlock`] exists: the owner, which has the only [`LeasedBlock`],
 //!    creates it when it changes the mode to `Closed`. In `Exclusive` there is at most one
-//!    [`ExclusiveLease`] (W5), and it cannot be cloned.
+//!    [`ExclusiveLease`] (W5), and it cannot be cloned. It becomes a [`Published`] one, which gives
+//!    no access to the bytes, before others read them, and comes back when nobody does (W6).
 //! G4 The memory of a [`LeasedBlock`] has no other range: it comes from a `Growing` block or a
 //!    vector, which had none, and is handed out only with a lease.
 //! G5 A [`LeasedBlock`] that is dropped while a lease is out is withdrawn, and this process never
@@ -34,7 +38,7 @@
 //!    process may do together. The table of its [`Holder`], which only that process writes, has the
 //!    mode of each segment that it owns or has leases on. The holder grants leases in that mode
 //!    only, and never a second [`ExclusiveLease`]. The mode does not change while it counts a
-//!    lease.
+//!    lease other than that of the borrower.
 
 mod words;
 
@@ -46,6 +50,6 @@ mod holder;
 mod owner;
 
 #[cfg(not(loom))]
-pub use holder::{ExclusiveLease, Holder, Lease, Readable, Shared};
+pub use holder::{ExclusiveLease, Holder, Lease, Published, Readable, Shared};
 #[cfg(not(loom))]
 pub use owner::{ClosedBlock, LeasedBlock, OwnEntry};

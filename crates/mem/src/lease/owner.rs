@@ -92,6 +92,17 @@ impl LeasedBlock {
         holder.read(entry, self.generation, *id)
     }
 
+    /// Takes back what was lent and is published, to be read from now on, whether its borrower has
+    /// left or not; `None` if it is not published. While the result lives, the borrower cannot
+    /// retract it.
+    pub fn take_published(&mut self) -> Result<Option<Readable>, Error> {
+        let read = self.read()?;
+        if read.is_some() {
+            self.mode = Mode::Reading;
+        }
+        Ok(read)
+    }
+
     /// Refuses new leases; existing ones stay.
     pub fn withdraw(&self) {
         self.slot.entry.withdraw();
@@ -334,6 +345,99 @@ mod tests {
         assert!(borrow().is_none(), "it is read");
         let read = block.read().unwrap().expect("it may be read");
         assert_eq!(read.as_slice::<u64>()[7], 9);
+    }
+
+    #[test]
+    fn a_borrower_lets_others_read() {
+        let node = node();
+        let mut block = node.block(64);
+        let generation = block.generation();
+        let third = crate::Arena::attach(node.heap.arena().fd().try_clone_to_owned().unwrap());
+        let third = Holder::new(third.unwrap(), 2, node.tables.slice(4016, 8));
+        let read = || third.read(&node.entry(), generation, 7).unwrap();
+        block.turn(Mode::Exclusive).unwrap();
+        let lent = node.user.borrow(&node.entry(), generation, 7).unwrap();
+        let mut lent = lent.expect("it is lent");
+        assert!(read().is_none(), "it is written");
+        assert!(block.take_published().unwrap().is_none());
+        lent.as_mut_slice::<u64>()[7] = 9;
+        let published = lent.publish().expect("the words are valid");
+        let reads = read().expect("it is published");
+        assert_eq!(reads.as_slice::<u64>()[7], 9);
+        let own = node.user.read(&node.entry(), generation, 7).unwrap();
+        let own = own.expect("its borrower may read it, too");
+        let (published, who) = published.retract().unwrap_err();
+        assert_eq!(who, [1]);
+        drop(own);
+        let (published, who) = published.retract().unwrap_err();
+        assert_eq!(who, [2]);
+        assert_eq!(block.turn(Mode::Reading), Err(vec![2, 1]));
+        drop(reads);
+        let mut lent = published.retract().expect("nobody reads it");
+        assert!(read().is_none());
+        lent.as_mut_slice::<u64>()[7] = 10;
+        let published = lent.publish().unwrap();
+        // The owner of the segment takes it back while the borrower lives, and then stays alone.
+        let taken = block.take_published().unwrap().expect("it is published");
+        assert_eq!(taken.as_slice::<u64>()[7], 10);
+        let (published, who) = published.retract().unwrap_err();
+        assert_eq!(who, [0]);
+        drop(published);
+        assert!(
+            node.user
+                .borrow(&node.entry(), generation, 7)
+                .unwrap()
+                .is_none()
+        );
+        drop(taken);
+        assert_eq!(block.turn(Mode::Exclusive), Ok(()));
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    /// The readers of the borrower's process stay when the borrower gives it back.
+    #[test]
+    fn a_borrower_leaves_before_its_readers() {
+        let node = node();
+        let mut block = node.block(64);
+        let generation = block.generation();
+        block.turn(Mode::Exclusive).unwrap();
+        let lent = node.user.borrow(&node.entry(), generation, 7).unwrap();
+        let published = lent.and_then(|lent| lent.publish()).expect("it is lent");
+        let read = node.user.read(&node.entry(), generation, 7).unwrap();
+        drop(published);
+        assert_eq!(block.users(), [1]);
+        assert_eq!(block.turn(Mode::Closed), Err(vec![1]));
+        drop(block.take_published().unwrap().expect("it is published"));
+        drop(read);
+        assert_eq!(block.turn(Mode::Closed), Ok(()));
+        assert_eq!(node.out(), [0, 0]);
+    }
+
+    /// The borrower is a thread of the owner.
+    #[test]
+    fn a_process_borrows_from_itself() {
+        let node = node();
+        let mut block = node.block(64);
+        let generation = block.generation();
+        for is_taken in [false, true] {
+            block.turn(Mode::Exclusive).unwrap();
+            let lent = node.owner.borrow(&node.entry(), generation, 7).unwrap();
+            let lent = lent.expect("it is lent");
+            assert!(block.take_published().unwrap().is_none());
+            let published = lent.publish().expect("the words are valid");
+            if is_taken {
+                let taken = block.take_published().unwrap().expect("it is published");
+                let (published, who) = published.retract().unwrap_err();
+                assert_eq!(who, [0]);
+                drop(published);
+                assert_eq!(block.turn(Mode::Open), Err(vec![0]));
+                drop(taken);
+            } else {
+                drop(published.retract().expect("nobody reads it"));
+            }
+            block.turn(Mode::Open).unwrap();
+        }
+        assert_eq!(node.out(), [0, 0]);
     }
 
     #[test]

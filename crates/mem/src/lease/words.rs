@@ -26,7 +26,13 @@
 //!    reused only after the words were closed. Without a lease, they are read between two checks of
 //!    the state.
 //! W5 In `Exclusive`, no process can set a bit, and the borrower's word names at most one process:
-//!    it is set by a compare-exchange from "vacant". Outside of `Exclusive`, it is "closed".
+//!    it is set by a compare-exchange from "vacant". The owner changes the words of users only when
+//!    that word is "closed".
+//! W6 The process that the borrower's word names may change the words of users to `Reading`, and
+//!    back when they have no bits, each by a compare-exchange. So while it reads or writes the
+//!    bytes as their only user, all of them are `Exclusive`: it has looked when it borrowed. When
+//!    it has left or died, the borrower's word is "vacant", and some words may be `Exclusive` and
+//!    others `Reading`: nobody writes, and nobody borrows before the owner has closed them.
 
 use crate::PEERS_MAX;
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -255,13 +261,18 @@ impl<W: Words> Entry<W> {
     }
 
     /// User: borrows the segment if it is offered, can be borrowed and no process has (W3, W5).
+    /// What an earlier borrower has published cannot be borrowed.
     pub fn borrow(&self, me: usize, generation: u32) -> bool {
         let [vacant, mine] = borrowers(me, generation);
         // ORDERING: Acquire pairs with the Release of `turn`, and with that of `give_back` by the
         // previous borrower; the check of the state comes after it.
         let word = self.0.word(BORROWER);
         let borrowed = word.compare_exchange(vacant, mine, Ordering::Acquire, Ordering::Relaxed);
-        if borrowed.is_ok() && !self.offers(generation) {
+        let exclusive = header(generation, Mode::Exclusive);
+        // ORDERING: they do not change while the borrower's word names this process.
+        let is_shut = |(_, users): (_, &AtomicU64)| users.load(Ordering::Relaxed) == exclusive;
+        let may = || self.offers(generation) && self.all_users().all(is_shut);
+        if borrowed.is_ok() && !may() {
             self.give_back(me, generation);
             return false;
         }
@@ -275,6 +286,44 @@ impl<W: Words> Entry<W> {
         // agent has given it back because it took this process for dead.
         let word = self.0.word(BORROWER);
         let _ = word.compare_exchange(mine, vacant, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// User: lets others read what process `me` has borrowed (W6). Returns `false` if the words are
+    /// invalid.
+    pub fn publish(&self, me: usize, generation: u32) -> bool {
+        let [_, mine] = borrowers(me, generation);
+        let (from, to) = (Mode::Exclusive, Mode::Reading);
+        // ORDERING: only this process writes it as long as it is its own.
+        let is_own = self.0.word(BORROWER).load(Ordering::Relaxed) == mine;
+        is_own && self.change_users(generation, from, to).is_ok()
+    }
+
+    /// User: undoes [`Entry::publish`] when no process reads; otherwise returns those that do
+    /// (empty if the words are invalid), and nothing has changed.
+    pub fn retract(&self, me: usize, generation: u32) -> Result<(), Vec<u32>> {
+        let [_, mine] = borrowers(me, generation);
+        // ORDERING: as above.
+        if self.0.word(BORROWER).load(Ordering::Relaxed) != mine {
+            return Err(Vec::new());
+        }
+        self.change_users(generation, Mode::Reading, Mode::Exclusive)
+    }
+
+    /// Changes the mode of all words, if none has a bit; otherwise of none.
+    fn change_users(&self, generation: u32, from: Mode, to: Mode) -> Result<(), Vec<u32>> {
+        let (from, to) = (header(generation, from), header(generation, to));
+        for (index, users) in self.all_users() {
+            // ORDERING: Release pairs with the Acquire of `enter`: what the borrower wrote is
+            // visible to readers. Acquire pairs with the Release of `leave`.
+            let changed = users.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+            let Err(found) = changed else { continue };
+            for (_, users) in self.all_users().take(index) {
+                // ORDERING: Release, as above. A reader may have come since.
+                let _ = users.compare_exchange(to, from, Ordering::Release, Ordering::Relaxed);
+            }
+            return Err(processes(index, found).collect());
+        }
+        Ok(())
     }
 
     /// Owner: changes the mode when no process is inside; otherwise returns those that were (empty
@@ -305,21 +354,34 @@ impl<W: Words> Entry<W> {
         }
         let word = self.0.word(BORROWER);
         let (vacant, shut) = (borrower(generation, VACANT), borrower(generation, SHUT));
-        if from == Mode::Exclusive {
+        // What was lent may be read since (W6).
+        let is_lent = from == Mode::Exclusive || word.load(Ordering::Relaxed) == vacant;
+        if is_lent {
             // ORDERING: Acquire pairs with the Release of `give_back`.
             word.compare_exchange(vacant, shut, Ordering::Acquire, Ordering::Relaxed)
                 .map_err(|found| Vec::from_iter(borrowed_by(found)))?;
         }
-        let (open, closed) = (header(generation, from), header(generation, Mode::Closed));
+        let closed = header(generation, Mode::Closed);
+        let lent = [Mode::Exclusive, Mode::Reading].map(|mode| header(generation, mode));
+        let mut before = Vec::with_capacity(USER_WORDS);
         for (index, users) in self.all_users() {
+            let close = |users: u64| {
+                let is_open = users == header(generation, from) || is_lent && lent.contains(&users);
+                is_open.then_some(closed)
+            };
             // ORDERING: Acquire pairs with the Release of `leave`.
-            let turned = users.compare_exchange(open, closed, Ordering::Acquire, Ordering::Relaxed);
-            let Err(found) = turned else { continue };
-            for (_, users) in self.all_users().take(index) {
+            let found = match users.fetch_update(Ordering::Acquire, Ordering::Relaxed, close) {
+                Ok(found) => {
+                    before.push(found);
+                    continue;
+                }
+                Err(found) => found,
+            };
+            for ((_, users), before) in self.all_users().zip(before) {
                 // ORDERING: Release, as in `set_users`.
-                users.store(open, Ordering::Release);
+                users.store(before, Ordering::Release);
             }
-            if from == Mode::Exclusive {
+            if is_lent {
                 // ORDERING: Release, as in `turn`.
                 word.store(vacant, Ordering::Release);
             }
@@ -483,6 +545,63 @@ mod tests {
             Ok(())
         );
         assert!(!entry.borrow(5, generation));
+    }
+
+    /// A borrower dies when it has changed some of the words.
+    #[test]
+    fn what_a_borrower_has_half_published_can_be_taken_back() {
+        for (to, changed) in [(Mode::Reading, 3), (Mode::Exclusive, 5), (Mode::Reading, 8)] {
+            let entry = entry();
+            let generation = entry.offer(0, 8, false);
+            entry.turn(generation, Mode::Open, Mode::Exclusive).unwrap();
+            assert!(entry.borrow(4, generation));
+            if to == Mode::Exclusive {
+                assert!(entry.publish(4, generation));
+            }
+            for (_, users) in entry.all_users().take(changed) {
+                users.store(header(generation, to), Ordering::Relaxed);
+            }
+            let closed = entry.turn(generation, Mode::Exclusive, Mode::Closed);
+            assert_eq!(closed, Err(vec![4]));
+            entry.clear(4);
+            // A reader who comes in time is not forgotten.
+            let reads = entry.take(9, generation, Mode::Reading);
+            let closed = entry.turn(generation, Mode::Exclusive, Mode::Closed);
+            assert_eq!(closed.is_err(), reads);
+            if let Err(who) = closed {
+                assert_eq!(who, [9]);
+                entry.leave(9);
+                entry
+                    .turn(generation, Mode::Exclusive, Mode::Closed)
+                    .unwrap();
+            }
+            assert!(!entry.borrow(5, generation));
+            assert!(!entry.take(5, generation, Mode::Reading));
+        }
+    }
+
+    #[test]
+    fn who_is_not_the_borrower_publishes_nothing() {
+        let entry = entry();
+        let generation = entry.offer(0, 8, false);
+        entry.turn(generation, Mode::Open, Mode::Exclusive).unwrap();
+        assert!(!entry.publish(4, generation));
+        assert!(entry.borrow(4, generation));
+        assert!(!entry.publish(5, generation));
+        assert!(entry.publish(4, generation));
+        assert_eq!(entry.retract(5, generation), Err(vec![]));
+        // In the last word.
+        assert!(entry.take(400, generation, Mode::Reading));
+        assert_eq!(entry.retract(4, generation), Err(vec![400]));
+        assert!(
+            entry.take(3, generation, Mode::Reading),
+            "nothing has changed"
+        );
+        entry.leave(3);
+        entry.leave(400);
+        assert_eq!(entry.retract(4, generation), Ok(()));
+        entry.give_back(4, generation);
+        assert_eq!(entry.turn(generation, Mode::Exclusive, Mode::Open), Ok(()));
     }
 
     /// Process 3 is inside only when the owner accesses its word for the nth time.

@@ -9,6 +9,7 @@
 //!    place.
 
 use crate::arena::{Keeps, Mapping};
+use crate::lease::Lease;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
@@ -179,12 +180,17 @@ impl SharedBytes {
     /// Returns the lease under which the range is accessed; `None` for private memory and blocks of
     /// this process.
     pub fn origin(&self) -> Option<Origin> {
-        let lease = self.mapping.lease()?;
+        let lease = self.lease()?;
         Some(Origin {
             segment: lease.id(),
             generation: lease.generation(),
             offset: self.pointer as u64 - self.mapping.base() as u64,
         })
+    }
+
+    /// Returns the lease under which the range is accessed, if there is one.
+    pub(crate) fn lease(&self) -> Option<&Lease> {
+        self.mapping.lease()
     }
 
     /// Returns a pointer to the first byte, for references that a lease guards.

@@ -198,3 +198,80 @@ fn one_borrower_at_a_time() {
         assert_eq!(memory.bytes.with(|bytes| unsafe { *bytes }), written);
     });
 }
+
+/// A borrower lets others read, and writes again when nobody does; the owner takes it back when the
+/// borrower has left.
+#[test]
+fn a_borrower_and_its_readers() {
+    model(2, || {
+        let (memory, generation) = Memory::offered(2);
+        let entry = |memory: &Memory| memory.entry.turn(generation, Mode::Open, Mode::Exclusive);
+        entry(&memory).unwrap();
+        assert!(memory.entry.borrow(1, generation));
+        memory.add(1);
+        let reader = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                memory.used(FIRST, generation, Mode::Reading);
+                memory.used(SECOND, generation, Mode::Reading);
+            })
+        };
+        assert!(memory.entry.publish(1, generation));
+        let retracted = memory.entry.retract(1, generation);
+        if retracted.is_ok() {
+            memory.add(1);
+        }
+        memory.entry.give_back(1, generation);
+        let again = memory.entry.borrow(2, generation);
+        assert_eq!(again, retracted.is_ok());
+        if again {
+            memory.add(1);
+            memory.entry.give_back(2, generation);
+        }
+        let close = || memory.entry.turn(generation, Mode::Exclusive, Mode::Closed);
+        let closed = close();
+        if closed.is_ok() {
+            memory.add(1);
+        }
+        reader.join().unwrap();
+        if closed.is_err() {
+            close().expect("everybody left, so it turns");
+        }
+        assert!(memory.entry.who().is_empty());
+    });
+}
+
+/// The owner takes back what is published, by a lease of its own: then the borrower writes no more.
+#[test]
+fn what_is_published_is_taken_back_from_its_borrower() {
+    model(2, || {
+        let (memory, generation) = Memory::offered(2);
+        let lent = memory.entry.turn(generation, Mode::Open, Mode::Exclusive);
+        lent.unwrap();
+        assert!(memory.entry.borrow(1, generation));
+        memory.add(1);
+        assert!(memory.entry.publish(1, generation));
+        let borrower = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                let retracted = memory.entry.retract(1, generation).is_ok();
+                if retracted {
+                    memory.add(1);
+                    assert!(memory.entry.publish(1, generation));
+                }
+                memory.entry.give_back(1, generation);
+            })
+        };
+        let taken = memory.entry.enter(SECOND, generation, Mode::Reading);
+        if taken {
+            // SAFETY: as above.
+            let _ = memory.bytes.with(|bytes| unsafe { *bytes });
+        }
+        borrower.join().unwrap();
+        if taken {
+            memory.entry.leave(SECOND);
+        }
+        let closed = memory.entry.turn(generation, Mode::Exclusive, Mode::Closed);
+        assert_eq!(closed, Ok(()));
+    });
+}
