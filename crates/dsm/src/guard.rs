@@ -3,6 +3,7 @@
 use crate::chunk::{Chunk, Elem, OwnGuard};
 use crate::error::{Error, Result};
 use crate::log::Call;
+use crate::owner::DraftAt;
 use crate::protocol::{Answer, Fault, GuardId, PutFrom, Request, ServerId, Token, Version};
 use samite_fabric::{Borrowed, Remote, SegmentKey};
 use std::ops::{Deref, DerefMut};
@@ -226,10 +227,21 @@ impl<T: Elem> WriteGuard<T> {
         match held {
             Holds::Given(held) => held.commit(buffer, tag, under),
             Holds::Owned(guard) => match under {
-                None => guard.commit(Buffer::as_slice(&buffer), tag),
+                None => guard.commit(buffer, tag),
                 // Only the home can tell that the lock is held when the commit takes place.
-                Some(_) => guard.give_up()?.commit(buffer, tag, under),
+                Some(_) => {
+                    let (held, buffer) = guard.give_up(buffer)?;
+                    held.commit(buffer, tag, under)
+                }
             },
+        }
+    }
+
+    /// Returns what it has of its home, and its memory; `None` if its process owns the chunk.
+    pub(crate) fn into_held(self) -> Option<(Held<T>, Option<Buffer<T>>)> {
+        match self.held {
+            Holds::Given(held) => Some((held, self.buffer)),
+            Holds::Owned(_) => None,
         }
     }
 }
@@ -308,7 +320,7 @@ impl<T: Elem> DerefMut for WriteGuard<T> {
 }
 
 impl<T: Elem> Buffer<T> {
-    fn as_slice(buffer: &Option<Buffer<T>>) -> &[T] {
+    pub(crate) fn as_slice(buffer: &Option<Buffer<T>>) -> &[T] {
         match buffer {
             Some(Buffer::Mapped(borrowed)) => borrowed.as_slice(),
             Some(Buffer::Far(_, elements) | Buffer::Sent(elements)) => elements,
@@ -332,8 +344,8 @@ pub struct Draft<T: Elem> {
     pub(crate) chunk: Chunk<T>,
     /// `None` after the put has begun.
     pub(crate) buffer: Option<Buffer<T>>,
-    /// Its number at the server, if it is memory of the server.
-    pub(crate) id: Option<GuardId>,
+    /// Its number at the server, and where it is, if it is memory of the server.
+    pub(crate) at: Option<DraftAt>,
 }
 
 impl<T: Elem> Draft<T> {
@@ -353,34 +365,45 @@ impl<T: Elem> Draft<T> {
         {
             return put;
         }
-        let from = match (self.buffer.take(), self.id.take()) {
-            // The server gets its memory back before it is asked to publish it.
-            (Some(Buffer::Mapped(borrowed)), Some(id)) => {
-                drop(borrowed);
-                PutFrom::Draft(id)
+        let from = match (self.buffer.take(), self.at.take()) {
+            (Some(Buffer::Mapped(borrowed)), Some(draft)) => {
+                match self.chunk.put_draft((draft, borrowed), tag) {
+                    Ok(put) => return put,
+                    // The server gets its memory back before it is asked to publish it.
+                    Err(borrowed) => drop(borrowed),
+                }
+                PutFrom::Draft(draft.id)
             }
-            (Some(Buffer::Far(key, elements)), Some(id)) => {
-                self.id = Some(id); // It ends if that fails.
-                let home = self.chunk.id().home();
-                self.chunk.put_far(home, (key, id), &elements)?;
-                self.id = None;
-                PutFrom::Draft(id)
+            (buffer, Some(draft)) => {
+                self.at = Some(draft);
+                return self.put_far(Buffer::as_slice(&buffer), tag);
             }
-            (buffer, _) => {
+            (buffer, None) => {
                 let elements = Buffer::as_slice(&buffer);
                 PutFrom::Inline(bytemuck::cast_slice(elements).to_vec())
             }
         };
         self.chunk.put_from(from, tag)
     }
+
+    /// As [`Draft::put`], of these elements, which are put into the memory of the server by
+    /// messages first.
+    pub(crate) fn put_far(mut self, elements: &[T], tag: u64) -> Result<Version> {
+        let (chunk, at) = (self.chunk.clone(), self.at);
+        let home = chunk.id().home();
+        let lost = || Error::Nonsense("a draft without memory".to_owned());
+        let draft = at.ok_or_else(lost)?;
+        chunk.put_far(home, (draft.key, draft.id), elements)?; // Otherwise, it ends.
+        self.at = None;
+        chunk.put_from(PutFrom::Draft(draft.id), tag)
+    }
 }
 
 impl<T: Elem> Drop for Draft<T> {
     fn drop(&mut self) {
         self.buffer = None;
-        if let Some(id) = self.id.take() {
-            let chunk = self.chunk.id();
-            self.chunk.client.release(chunk.home(), chunk, id);
+        if let Some(draft) = self.at.take() {
+            self.chunk.drops(draft);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::client::{Client, OwnGuards, OwnersPage};
 use crate::error::{Error, Result};
 use crate::guard::Committed;
 use crate::log::Call;
-use crate::owner::Ownership;
+use crate::owner::{DraftAt, Ownership};
 use crate::protocol::{
     Answer, ChunkId, Fault, GuardId, Kind, Policy, Protocol, Request, ServerId, SubscriptionId,
     Token, Version,
@@ -76,7 +76,7 @@ struct Shared<T> {
     /// The version that was read last.
     last: Mutex<Option<Arc<Committed<T>>>>,
     /// Memory of the server for the next draft.
-    spare: Mutex<Option<(GuardId, SegmentKey)>>,
+    spare: Mutex<Option<DraftAt>>,
     /// How this process owns it, if it does, or will; and the page of the process that does.
     ownership: Mutex<Ownership>,
     page: Mutex<Option<Arc<OwnersPage>>>,
@@ -85,8 +85,8 @@ struct Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         let spare = self.spare.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some((draft, _)) = spare.take() {
-            self.client.release(self.id.home(), self.id, draft);
+        if let Some(draft) = spare.take() {
+            self.client.release(self.id.home(), self.id, draft.id);
         }
     }
 }

@@ -6,8 +6,9 @@ use crate::client::millis;
 use crate::error::{Error, Result};
 use crate::guard::{Buffer, Held, Holds, WriteGuard};
 use crate::log::Call;
-use crate::owner::{Owner, Ownership};
+use crate::owner::{DraftAt, Owner, Ownership, Written};
 use crate::protocol::{Answer, GuardId, INLINE, Mode, Protocol, Request, Version};
+use samite_fabric::Borrowed;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,13 +21,19 @@ pub(crate) struct OwnGuard<T: Elem> {
     chunk: Chunk<T>,
     /// The number by which the chunk is owned.
     number: u64,
+    /// Where it is written, if it is long.
+    draft: Option<DraftAt>,
     has_ended: bool,
 }
 
 impl<T: Elem> OwnGuard<T> {
-    /// Returns a guard of the home in place of this one: the chunk is written under locks, and not
-    /// owned any more. If another process has committed in between, the guard is lost.
-    pub(crate) fn give_up(mut self) -> Result<Held<T>> {
+    /// Returns a guard of the home in place of this one, and its memory: the chunk is written under
+    /// locks, and not owned any more. If another process has committed in between, the guard is
+    /// lost.
+    pub(crate) fn give_up(
+        mut self,
+        buffer: Option<Buffer<T>>,
+    ) -> Result<(Held<T>, Option<Buffer<T>>)> {
         let chunk = self.chunk.clone();
         let mut ownership = chunk.ownership();
         self.has_ended = true;
@@ -35,22 +42,41 @@ impl<T: Elem> OwnGuard<T> {
             owner.page.version()
         });
         if version.is_none() {
+            self.draft
+                .into_iter()
+                .for_each(|draft| chunk.releases(draft));
             return Err(chunk.fenced());
         }
         ownership.forgo();
         drop(ownership);
+        // The home uses that memory again when this process has copied what is there.
+        let draft = self.draft.take().inspect(|draft| chunk.releases(*draft));
         let given = chunk.acquire_at_home(Mode::Write)?;
-        match Some(given.version) == version {
-            true => Ok(given.held),
-            false => Err(chunk.fenced()),
+        if Some(given.version) != version {
+            return Err(chunk.fenced());
         }
+        if draft.is_none() {
+            return Ok((given.held, buffer));
+        }
+        let mut guard = given.writer()?;
+        guard.copy_from_slice(Buffer::as_slice(&buffer));
+        guard.into_held().ok_or_else(|| chunk.fenced())
     }
 
     /// Commits what was written under the guard, and ends it.
-    pub(crate) fn commit(mut self, elements: &[T], tag: u64) -> Result<Version> {
+    pub(crate) fn commit(mut self, buffer: Option<Buffer<T>>, tag: u64) -> Result<Version> {
         self.has_ended = true;
-        let ownership = self.chunk.ownership();
-        (self.chunk).commit_owned((ownership, self.number), elements, tag)
+        let (chunk, number) = (&self.chunk, self.number);
+        match (buffer, self.draft) {
+            (Some(Buffer::Mapped(borrowed)), Some(draft)) => {
+                let ownership = chunk.ownership();
+                chunk.commit_draft((ownership, number), (draft, borrowed), tag)
+            }
+            (buffer, _) => {
+                let bytes = bytemuck::cast_slice(Buffer::as_slice(&buffer));
+                chunk.commit_owned((chunk.ownership(), number), Written::Here(bytes), tag)
+            }
+        }
     }
 }
 
@@ -60,6 +86,9 @@ impl<T: Elem> Drop for OwnGuard<T> {
             return;
         }
         let mut ownership = self.chunk.ownership();
+        if let Some(draft) = self.draft {
+            self.chunk.keep_draft(&mut ownership, draft);
+        }
         if let Some(owner) = ownership.owner(self.number) {
             owner.take_back();
             if !owner.goes_on() {
@@ -75,49 +104,153 @@ impl<T: Elem> Chunk<T> {
         ownership.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Chunk::put`], if this process owns the chunk and nobody has a guard.
+    /// Puts a short chunk as [`Chunk::put`] does, if this process owns it and nobody has a guard.
     pub(crate) fn put_owned(&self, elements: &[T], tag: u64) -> Option<Result<Version>> {
+        if self.is_long() {
+            return None;
+        }
         let mut ownership = self.owns()?;
         let number = ownership.begin()?.number;
-        Some(self.commit_owned((ownership, number), elements, tag))
+        let written = Written::Here(bytemuck::cast_slice(elements));
+        Some(self.commit_owned((ownership, number), written, tag))
+    }
+
+    /// Puts a draft, if this process owns the chunk and nobody has a guard; otherwise returns the
+    /// memory of the draft.
+    pub(crate) fn put_draft(
+        &self,
+        (draft, borrowed): (DraftAt, Borrowed),
+        tag: u64,
+    ) -> std::result::Result<Result<Version>, Borrowed> {
+        let Some(mut ownership) = self.owns() else {
+            return Err(borrowed);
+        };
+        let Some(number) = ownership.begin().map(|owner| owner.number) else {
+            return Err(borrowed);
+        };
+        Ok(self.commit_draft((ownership, number), (draft, borrowed), tag))
     }
 
     /// As [`Chunk::write`], if this process owns the chunk and nobody has a guard.
     pub(super) fn write_owned(&self) -> Result<Option<WriteGuard<T>>> {
+        if self.is_long() {
+            return Ok(self.write_long());
+        }
         let Some(mut ownership) = self.owns() else {
             return Ok(None);
         };
-        let elements = self.zeros()?;
-        let Some(owner) = ownership.begin() else {
-            return Ok(None);
-        };
-        let (version, number) = (owner.page.version(), owner.number);
+        let buffer = Buffer::Sent(self.zeros()?);
+        Ok(ownership
+            .begin()
+            .map(|owner| self.own_guard(owner, buffer, None)))
+    }
+
+    fn write_long(&self) -> Option<WriteGuard<T>> {
+        let mut ownership = self.owns()?;
+        if let Some(guard) = self.begin_long(&mut ownership) {
+            return guard;
+        }
+        // The home is asked while other threads may go on.
         drop(ownership);
-        let guard = OwnGuard {
-            chunk: self.clone(),
-            number,
-            has_ended: false,
+        let draft = self.more_memory().ok()?;
+        let mut ownership = self.ownership();
+        self.keep_draft(&mut ownership, draft);
+        self.begin_long(&mut ownership).flatten()
+    }
+
+    /// Begins to write; `Some(None)` if that is not possible, `None` if there is no memory for it.
+    #[allow(clippy::option_option, reason = "two ways not to begin")]
+    fn begin_long(&self, ownership: &mut Ownership) -> Option<Option<WriteGuard<T>>> {
+        let Some(owner) = ownership.begin() else {
+            return Some(None);
         };
-        Ok(Some(WriteGuard {
-            buffer: Some(Buffer::Sent(elements)),
-            version,
-            held: Holds::Owned(guard),
-        }))
+        match owner.take_draft() {
+            Some((draft, borrowed)) => {
+                let buffer = Buffer::Mapped(borrowed);
+                Some(Some(self.own_guard(owner, buffer, Some(draft))))
+            }
+            None => {
+                owner.take_back();
+                None
+            }
+        }
+    }
+
+    fn own_guard(&self, owner: &Owner, buffer: Buffer<T>, draft: Option<DraftAt>) -> WriteGuard<T> {
+        WriteGuard {
+            buffer: Some(buffer),
+            version: owner.page.version(),
+            held: Holds::Owned(OwnGuard {
+                chunk: self.clone(),
+                number: owner.number,
+                draft,
+                has_ended: false,
+            }),
+        }
+    }
+
+    /// Returns memory for a draft, if this process owns the chunk and has some.
+    pub(super) fn own_draft(&self) -> Option<(DraftAt, Borrowed)> {
+        self.ownership().take_draft()
+    }
+
+    /// Keeps memory of the home for the next version; the home gets it back if this process does
+    /// not own the chunk.
+    fn keep_draft(&self, ownership: &mut Ownership, draft: DraftAt) {
+        if !ownership.keep_draft(draft) {
+            self.releases(draft);
+        }
+    }
+
+    /// A draft of this process that is not borrowed any more was not put.
+    pub(crate) fn drops(&self, draft: DraftAt) {
+        if !self.ownership().keep_draft(draft) {
+            self.client.release(self.id().home(), self.id(), draft.id);
+        }
+    }
+
+    /// The home gets a draft back with the next message.
+    fn releases(&self, draft: DraftAt) {
+        let (chunk, guard) = (self.id(), draft.id);
+        let note = Request::Release { chunk, guard };
+        self.client.tell_later(chunk.home(), note);
+    }
+
+    /// Commits the version that this process has begun to write in a draft.
+    fn commit_draft(
+        &self,
+        at: (MutexGuard<'_, Ownership>, u64),
+        (draft, borrowed): (DraftAt, Borrowed),
+        tag: u64,
+    ) -> Result<Version> {
+        match borrowed.publish() {
+            Some(published) => self.commit_owned(at, Written::InDraft(draft, published), tag),
+            None => {
+                let (mut ownership, number) = at;
+                if let Some(owner) = ownership.owner(number) {
+                    owner.take_back();
+                }
+                Err(Error::Nonsense("memory that is not lent".to_owned()))
+            }
+        }
     }
 
     /// Commits the version that this process has begun to write.
     fn commit_owned(
         &self,
         (mut ownership, number): (MutexGuard<'_, Ownership>, u64),
-        elements: &[T],
+        written: Written<'_>,
         tag: u64,
     ) -> Result<Version> {
         let answer = self.commits(Call::Put, GuardId(0), tag, || {
             let Some(owner) = ownership.owner(number) else {
+                if let Written::InDraft(draft, _) = written {
+                    self.releases(draft);
+                }
                 return Err(self.fenced());
             };
             let time = self.client.log.clock();
-            let version = owner.commit(bytemuck::cast_slice(elements), tag, time);
+            let version = owner.commit(written, tag, time);
             let is_committed = self.is_committed(owner, version);
             owner.wake();
             if !owner.goes_on() {
@@ -171,8 +304,9 @@ impl<T: Elem> Chunk<T> {
     /// Returns how this process owns the chunk, if it does; asks for that if it writes the chunk
     /// often.
     fn owns(&self) -> Option<MutexGuard<'_, Ownership>> {
-        // Under a lock, only the home can tell that it is held when a commit takes place.
-        if self.shared.bytes > INLINE || self.client.has_locks() {
+        // Under a lock, only the home can tell that it is held when a commit takes place. What is
+        // long is written in memory of the home.
+        if self.client.has_locks() || self.is_long() && !self.maps() {
             return None;
         }
         self.client.serve_if_server();
@@ -187,6 +321,10 @@ impl<T: Elem> Chunk<T> {
             }
         }
         ownership.has_begun().then_some(ownership)
+    }
+
+    fn is_long(&self) -> bool {
+        self.shared.bytes > INLINE
     }
 
     /// Asks the home to let this process own the chunk.

@@ -5,6 +5,7 @@ use crate::client::millis;
 use crate::error::{Error, Result};
 use crate::guard::{Buffer, Draft};
 use crate::log::Call;
+use crate::owner::DraftAt;
 use crate::protocol::{Answer, GuardId, INLINE, Op, PutFrom, Request, ServerId, Version};
 use samite_fabric::SegmentKey;
 use std::sync::atomic::Ordering;
@@ -34,19 +35,16 @@ impl<T: Elem> Chunk<T> {
             return put;
         }
         match self.memory()? {
-            Some((mut draft, None)) => {
+            None => {
+                let bytes = bytemuck::cast_slice(elements).to_vec();
+                self.put_from(PutFrom::Inline(bytes), tag)
+            }
+            Some(mut draft) if draft.buffer.is_some() => {
                 draft.copy_from_slice(elements);
-                return draft.put(tag);
+                draft.put(tag)
             }
-            Some((mut draft, Some((key, id)))) => {
-                self.put_far(self.id().home(), (key, id), elements)?;
-                draft.id = None;
-                return self.put_from(PutFrom::Draft(id), tag);
-            }
-            None => {}
+            Some(draft) => draft.put_far(elements, tag),
         }
-        let bytes = bytemuck::cast_slice(elements).to_vec();
-        self.put_from(PutFrom::Inline(bytes), tag)
     }
 
     /// Returns memory to write the next version in, without a guard: others read and write the
@@ -62,52 +60,58 @@ impl<T: Elem> Chunk<T> {
 
     fn draft_here(&self) -> Result<Draft<T>> {
         match self.memory()? {
-            Some((draft, None)) => Ok(draft),
-            Some((mut draft, Some((key, _)))) => {
-                draft.buffer = Some(Buffer::Far(key, self.zeros()?));
+            Some(mut draft) => {
+                if draft.buffer.is_none() {
+                    draft.buffer = Some(Buffer::Sent(self.zeros()?));
+                }
                 Ok(draft)
             }
             None => Ok(Draft {
                 chunk: self.clone(),
                 buffer: Some(Buffer::Sent(self.zeros()?)),
-                id: None,
+                at: None,
             }),
         }
     }
 
-    /// Returns a draft in memory of the server, and if that is not mapped here, where it is: then
-    /// the draft has no buffer. `None` if the content is to be sent.
-    #[allow(clippy::type_complexity, reason = "only for the two functions above")]
-    pub(super) fn memory(&self) -> Result<Option<(Draft<T>, Option<(SegmentKey, GuardId)>)>> {
+    /// Returns a draft in memory of the server; without a buffer, if that memory is not mapped
+    /// here. `None` if the content is to be sent.
+    pub(super) fn memory(&self) -> Result<Option<Draft<T>>> {
         if !self.wants_memory() {
             return Ok(None);
         }
-        let spare = self.spare().take();
-        let (id, key) = match spare {
-            Some((id, key)) => (id, Some(key)),
-            None => self.ask_draft()?,
-        };
         let mut draft = Draft {
             chunk: self.clone(),
             buffer: None,
-            id: Some(id),
+            at: None,
         };
-        let Some(key) = key else {
-            return Err(Error::Nonsense("a draft without memory".to_owned()));
-        };
-        if let Some(borrowed) = self.borrow(self.id().home(), key)? {
+        if let Some((at, borrowed)) = self.own_draft() {
+            (draft.at, draft.buffer) = (Some(at), Some(Buffer::Mapped(borrowed)));
+            return Ok(Some(draft));
+        }
+        let at = self.more_memory()?;
+        draft.at = Some(at);
+        if let Some(borrowed) = self.borrow(self.id().home(), at.key)? {
             draft.buffer = Some(Buffer::Mapped(borrowed));
-            return Ok(Some((draft, None)));
+            return Ok(Some(draft));
         }
         self.maps_not();
-        Ok((self.shared.bytes > MOST_SENT).then_some((draft, Some((key, id)))))
+        Ok((self.shared.bytes > MOST_SENT).then_some(draft))
     }
 
-    pub(super) fn ask_draft(&self) -> Result<(GuardId, Option<SegmentKey>)> {
+    /// Returns memory of the home for a draft.
+    pub(super) fn more_memory(&self) -> Result<DraftAt> {
+        if let Some(spare) = self.spare().take() {
+            return Ok(spare);
+        }
         let deadline = self.client.fabric.deadline();
         let request = Request::Draft { chunk: self.id() };
         match self.ask_home(deadline, "memory of a chunk", &request)? {
-            Answer::Drafted { draft, buffer } => Ok((draft, buffer)),
+            Answer::Drafted {
+                draft: id,
+                buffer: Some(key),
+            } => Ok(DraftAt { id, key }),
+            Answer::Drafted { .. } => Err(Error::Nonsense("a draft without memory".to_owned())),
             other => Err(self.refused(other, "write", deadline)),
         }
     }
@@ -162,10 +166,10 @@ impl<T: Elem> Chunk<T> {
         });
         match answer? {
             Answer::Committed { version, draft } => {
-                if let Some(next) = draft
-                    && let Some((other, _)) = self.spare().replace(next)
+                if let Some((id, key)) = draft
+                    && let Some(other) = self.spare().replace(DraftAt { id, key })
                 {
-                    self.client.release(self.id().home(), self.id(), other);
+                    self.client.release(self.id().home(), self.id(), other.id);
                 }
                 Ok(version)
             }
@@ -173,7 +177,7 @@ impl<T: Elem> Chunk<T> {
         }
     }
 
-    pub(super) fn spare(&self) -> MutexGuard<'_, Option<(GuardId, SegmentKey)>> {
+    pub(super) fn spare(&self) -> MutexGuard<'_, Option<DraftAt>> {
         let spare = self.shared.spare.lock();
         spare.unwrap_or_else(PoisonError::into_inner)
     }

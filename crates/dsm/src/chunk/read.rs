@@ -5,6 +5,7 @@ use crate::client::{OwnGuards, OwnersPage, millis};
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Content, ReadGuard, Reads, Snapshot, Taken};
 use crate::log::Call;
+use crate::page::Placed;
 use crate::protocol::{self, Answer, Mode, Request, Version};
 use crate::published;
 use crate::service::{FENCED, OWNED};
@@ -217,12 +218,23 @@ impl<T: Elem> Chunk<T> {
         }
         let found = page.page.read_at(version)?;
         let committed = match found.content {
-            Some(bytes) => Arc::new(Committed {
-                content: Content::Copied(self.elements(&bytes).ok()?),
-                version,
-                tag: found.tag,
-                number: page.number,
-            }),
+            Some(placed) => {
+                let content = match placed {
+                    Placed::Here(bytes) => protocol::Content::Inline(bytes),
+                    Placed::InDraft(_, key) => protocol::Content::Segment(key),
+                };
+                let content = self.content(&content).ok().flatten()?;
+                // Memory that was attached may have been written again before that.
+                if page.page.version() != version {
+                    return None;
+                }
+                Arc::new(Committed {
+                    content,
+                    version,
+                    tag: found.tag,
+                    number: page.number,
+                })
+            }
             None => {
                 let published = self.published(own, page.number).ok().flatten();
                 published.filter(|published| published.version == version)?

@@ -354,9 +354,7 @@ impl Client {
     /// Sends a note, which has no answer; later, if it cannot be sent now.
     pub(crate) fn tell(&self, server: ServerId, note: Request) -> Result<()> {
         self.tell_later(server, note);
-        self.send_notes(server)?;
-        self.serve();
-        Ok(())
+        self.send_notes(server)
     }
 
     /// Sends a note with the next message.
@@ -379,11 +377,18 @@ impl Client {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn send_notes(&self, server: ServerId) -> Result<()> {
+    /// Sends the notes that wait for a message to that server.
+    pub(crate) fn send_notes(&self, server: ServerId) -> Result<()> {
         let notes = self.unsent().remove(&server).unwrap_or_default();
         if notes.is_empty() {
             return Ok(());
         }
+        self.send_these(server, notes)?;
+        self.serve();
+        Ok(())
+    }
+
+    fn send_these(&self, server: ServerId, notes: Vec<Request>) -> Result<()> {
         let life = self.server(server);
         if let Some(own) = life.as_ref().ok().and_then(|life| self.own_at(*life)) {
             own.lock().service.note_here(notes);

@@ -78,7 +78,7 @@ impl Pages {
         if self.used >= MOST_PAGES {
             return None;
         }
-        let place = self.places.take(fabric, page::bytes_for(bytes)?)?;
+        let place = self.places.take(fabric, page::bytes_for(bytes))?;
         self.used += 1;
         Some((place, Page::at(self.places.bytes(place), bytes)?))
     }

@@ -1,14 +1,19 @@
 //! The side of a process that owns a chunk: how it begins, commits, and stops. The protocol is that
 //! of its [page](crate::page).
 
+mod drafts;
+
+pub(crate) use self::drafts::DraftAt;
+
+use self::drafts::Drafts;
 use crate::client::Client;
 use crate::clock;
-use crate::page::{Page, TAGS};
+use crate::page::{Page, Placed, TAGS};
 use crate::places::Place;
-use crate::protocol::{ChunkId, Process, Reader, Request, Version};
+use crate::protocol::{ChunkId, GuardId, Process, Reader, Request, Version};
 use crate::service::{ASLEEP, LINE, OWNED};
-use samite_fabric::Fabric;
 use samite_fabric::rpc::ServiceId;
+use samite_fabric::{Borrowed, Fabric, Published};
 use samite_mem::SharedBytes;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +44,8 @@ pub(crate) struct Ownership {
     /// How often it has written since it asked last, and how often it has to before it asks.
     writes: u32,
     patience: u32,
+    /// Whether a thread asks just now.
+    is_asking: bool,
 }
 
 impl Default for Ownership {
@@ -47,6 +54,7 @@ impl Default for Ownership {
             owner: None,
             writes: 0,
             patience: OFTEN,
+            is_asking: false,
         }
     }
 }
@@ -63,6 +71,8 @@ pub(crate) struct Owner {
     pub(crate) number: u64,
     /// The words of those that read without messages.
     readers: Vec<(SharedBytes, Reader)>,
+    /// Of a long chunk.
+    drafts: Drafts,
     /// Whether a guard to write is out.
     is_in_hand: bool,
     /// How often it has begun to write a version, and how many it has committed.
@@ -70,6 +80,15 @@ pub(crate) struct Owner {
     commits: u64,
     /// When it has looked last whether the home is lost.
     looked: u64,
+}
+
+/// What an owner has written.
+#[derive(Debug)]
+pub(crate) enum Written<'a> {
+    /// A short chunk.
+    Here(&'a [u8]),
+    /// A long one.
+    InDraft(DraftAt, Published),
 }
 
 /// Why a process cannot write a chunk that it has owned.
@@ -82,25 +101,27 @@ enum Stop {
 }
 
 impl Ownership {
-    /// Counts a write. Returns true if it is time to ask.
+    /// Counts a write. Returns true if it is time to ask; then the answer has to be told.
     pub(crate) fn is_time_to_ask(&mut self) -> bool {
-        if self.owner.is_some() {
+        if self.owner.is_some() || self.is_asking {
             return false;
         }
         self.writes = self.writes.saturating_add(1);
         let is_time = self.writes > self.patience;
         if is_time {
-            self.writes = 0;
+            (self.writes, self.is_asking) = (0, true);
         }
         is_time
     }
 
     /// It was refused.
     pub(crate) fn refused(&mut self) {
+        self.is_asking = false;
         self.patience = self.patience.saturating_mul(4).min(SELDOM);
     }
 
     pub(crate) fn begins(&mut self, owner: Owner) {
+        self.is_asking = false;
         self.owner = Some(owner);
     }
 
@@ -115,6 +136,32 @@ impl Ownership {
                 None
             }
         }
+    }
+
+    /// Returns memory to write a version in, if this process owns the chunk and has some. No
+    /// version is begun when this returns.
+    pub(crate) fn take_draft(&mut self) -> Option<(DraftAt, Borrowed)> {
+        let owner = self.owner.as_mut().filter(|owner| !owner.is_in_hand)?;
+        if owner.begin_page().is_err() {
+            self.end();
+            return None;
+        }
+        let draft = owner.take_draft();
+        owner.page.take_back();
+        if !owner.goes_on() {
+            self.end();
+        }
+        draft
+    }
+
+    /// Keeps memory to write to, which is not borrowed. Returns false if this process does not own
+    /// the chunk.
+    pub(crate) fn keep_draft(&mut self, draft: DraftAt) -> bool {
+        let owner = self.owner.as_mut();
+        owner.is_some_and(|owner| {
+            owner.drafts.keep(draft);
+            true
+        })
     }
 
     /// Returns true if this process owns the chunk, as far as it knows.
@@ -163,6 +210,7 @@ impl Owner {
             word,
             number,
             readers: Vec::new(),
+            drafts: Drafts::default(),
             is_in_hand: false,
             begun: 0,
             commits: 0,
@@ -183,6 +231,17 @@ impl Owner {
         if self.is_in_hand {
             return Err(Stop::Busy);
         }
+        self.begin_page()?;
+        if !(0..LOOKS).any(|_| self.is_unread()) {
+            self.page.take_back();
+            return Err(Stop::Busy);
+        }
+        self.is_in_hand = true;
+        Ok(())
+    }
+
+    /// Begins a version, whether others read or not.
+    fn begin_page(&mut self) -> Result<(), Stop> {
         self.begun += 1;
         let now = clock::nanoseconds();
         let is_time =
@@ -198,11 +257,6 @@ impl Owner {
             self.page.take_back();
             return Err(Stop::Ended);
         }
-        if !(0..LOOKS).any(|_| self.is_unread()) {
-            self.page.take_back();
-            return Err(Stop::Busy);
-        }
-        self.is_in_hand = true;
         Ok(())
     }
 
@@ -219,9 +273,34 @@ impl Owner {
         words.all(|(word, _)| word.u64(0).load(Ordering::SeqCst) == 0)
     }
 
+    /// Returns memory to write the version in that it has begun, if there is some that nobody
+    /// reads.
+    pub(crate) fn take_draft(&mut self) -> Option<(DraftAt, Borrowed)> {
+        let fabric = &self.client.fabric;
+        let taken = self.drafts.take(fabric);
+        if let Some(draft) = self.drafts.surplus(fabric) {
+            self.releases(draft.id);
+        }
+        taken
+    }
+
+    /// With its next message.
+    fn releases(&self, guard: GuardId) {
+        let chunk = self.chunk;
+        let note = Request::Release { chunk, guard };
+        self.client.tell_later(chunk.home(), note);
+    }
+
     /// Commits what it has begun to write. `time`: for the log. Returns the version.
-    pub(crate) fn commit(&mut self, content: &[u8], tag: u64, time: u64) -> Version {
-        let version = self.page.commit(content, tag, time);
+    pub(crate) fn commit(&mut self, content: Written<'_>, tag: u64, time: u64) -> Version {
+        let placed = match &content {
+            Written::Here(bytes) => Placed::Here(*bytes),
+            Written::InDraft(draft, _) => Placed::InDraft(draft.id, draft.key),
+        };
+        let version = self.page.commit(&placed, tag, time);
+        if let Written::InDraft(draft, published) = content {
+            self.drafts.committed(draft, published);
+        }
         (self.is_in_hand, self.commits) = (false, self.commits + 1);
         version
     }
@@ -263,14 +342,22 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.is_in_hand {
+            self.take_back();
+        }
+        // The home has taken what it wants of an ownership that it has ended.
+        let has_ended = self.page.is_ended();
+        let drafts = self.drafts.end(!has_ended);
+        drafts.iter().for_each(|draft| self.releases(draft.id));
         self.client.drop_page(self.place, self.page.clone());
-        let (server, note) = (self.chunk.home(), Request::Disowned { chunk: self.chunk });
-        if self.page.is_ended() {
-            return;
+        let (server, chunk) = (self.chunk.home(), self.chunk);
+        if !has_ended {
+            self.client.tell_later(server, Request::Disowned { chunk });
         }
         if std::thread::panicking() {
-            self.client.tell_later(server, note);
-        } else if let Err(error) = self.client.tell(server, note) {
+            return;
+        }
+        if let Err(error) = self.client.send_notes(server) {
             // The server looks from time to time.
             tracing::debug!(%error, "the end of an ownership was not told");
         }

@@ -3,13 +3,16 @@
 //! ```text
 //!   0                           64         128                          192
 //!   | ended | since | writer .. | begun .. | version | tag 0 | tag 1 .. | slot 0 | slot 1 | ..
-//!                                 .. 1024 x (tag, time)       a slot: whether it is here, content
+//!                             .. 1024 x (tag, time)       a slot: where the content is, content
 //! ```
-//! A home lets a process that writes a short chunk again and again own it. The owner commits by
-//! stores to its page; the readers of its node, and those that wait for its commits, look there.
+//! A home lets a process that writes a chunk again and again own it. The owner commits by stores to
+//! its page; the readers of its node, and those that wait for its commits, look there.
 //! No message is sent, and no server has a turn. The page is written by the owner alone, but for
 //! its first word, which is the home's: a process that was stopped in the middle of a commit, and
 //! goes on when it owns nothing any more, changes nothing that counts.
+//!
+//! The content of a long chunk is not here: its slot says in which memory of the home it is, which
+//! the owner was given as a draft, and lets others read.
 //!
 //! Version `v` is in the slot `v % 2`, its tag in the word `v % 2` beside the version, and the tag
 //! and the time in the entry `v % 1024`. What a version is overwritten by is begun only when the
@@ -37,9 +40,11 @@
 //! the words that it looks at (the home's, and one for each reader), which others seldom write,
 //! and one that others fetch, of 50 to 100 ns: that of the version and the tags. A subscriber
 //! needs that one only; a reader two more, for `begun` and the slot. There are no system calls,
-//! unless a subscriber sleeps.
+//! unless a subscriber sleeps. For a long chunk, the owner changes the words of users of two
+//! segments, which are one cache line each: eight compare-exchanges, of 5 ns, to publish one and as
+//! many to take the other back; a reader attaches to one.
 
-use crate::protocol::{INLINE, Process, Version};
+use crate::protocol::{GuardId, INLINE, Process, Version};
 use crate::service::LINE;
 use samite_fabric::{Fabric, PeerId, Remote, SegmentKey};
 use samite_mem::SharedBytes;
@@ -62,9 +67,14 @@ pub(crate) const TAGS: u64 = 1024;
 /// The bytes of a tag and its time.
 const TAG: u64 = 16;
 
-/// Where the content of a slot is: at the home, as when the ownership began, or here.
+/// Where the content of a slot is: at the home, as when the ownership began; here; or in a draft,
+/// of which the slot has the number and the segment.
 const AT_HOME: u64 = 0;
 const HERE: u64 = 1;
+const DRAFT: u64 = 2;
+
+/// The bytes of the number of a draft, and of its segment.
+const DRAFT_BYTES: u64 = 8 + 24;
 
 /// What the home writes to `ENDED`: first this, and then the last version plus 2.
 const ENDING: u64 = 1;
@@ -72,9 +82,9 @@ const ENDING: u64 = 1;
 /// How often a reader tries that meets a writer.
 const TRIES: u32 = 64;
 
-/// Returns the bytes of the page of a chunk of that length; `None` if the chunk is too long.
-pub(crate) fn bytes_for(bytes: u64) -> Option<u64> {
-    (bytes <= INLINE).then(|| SLOTS + 2 * slot_for(bytes) + TAGS * TAG)
+/// Returns the bytes of the page of a chunk of that length.
+pub(crate) fn bytes_for(bytes: u64) -> u64 {
+    SLOTS + 2 * slot_for(bytes) + TAGS * TAG
 }
 
 fn last_tag(version: Version) -> u64 {
@@ -82,7 +92,17 @@ fn last_tag(version: Version) -> u64 {
 }
 
 fn slot_for(bytes: u64) -> u64 {
-    (HEAD + bytes).next_multiple_of(LINE)
+    let content = if bytes <= INLINE { bytes } else { DRAFT_BYTES };
+    (HEAD + content).next_multiple_of(LINE)
+}
+
+/// The content of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Placed<B> {
+    /// That of a short chunk.
+    Here(B),
+    /// That of a long one is in a draft of the owner, in memory of the home.
+    InDraft(GuardId, SegmentKey),
 }
 
 /// A page, of any process of this node.
@@ -99,14 +119,13 @@ pub(crate) struct Found {
     pub(crate) version: Version,
     pub(crate) tag: u64,
     /// `None`: that of the home, when the ownership began.
-    pub(crate) content: Option<Vec<u8>>,
+    pub(crate) content: Option<Placed<Vec<u8>>>,
 }
 
 impl Page {
-    /// Returns the page of a chunk of that length at a place; `None` if the place is too short, or
-    /// the chunk too long.
+    /// Returns the page of a chunk of that length at a place; `None` if the place is too short.
     pub(crate) fn at(page: SharedBytes, bytes: u64) -> Option<Page> {
-        let is_long_enough = page.contains(0, bytes_for(bytes)?);
+        let is_long_enough = page.contains(0, bytes_for(bytes));
         is_long_enough.then_some(Page { page, bytes })
     }
 
@@ -119,7 +138,7 @@ impl Page {
     ) -> Option<(Page, Remote)> {
         let mapped = fabric.attach(key).ok()?;
         let all = mapped.mapped().filter(|_| at.is_multiple_of(LINE))?;
-        let most = bytes_for(bytes)?;
+        let most = bytes_for(bytes);
         let page = all.contains(at, most).then(|| all.slice(at, most))?;
         Some((Page::at(page, bytes)?, mapped))
     }
@@ -212,15 +231,24 @@ impl Page {
     /// The owner commits the version that it has begun: content as long as the chunk. Returns the
     /// version.
     #[inline]
-    pub(crate) fn commit(&self, content: &[u8], tag: u64, time: u64) -> Version {
+    pub(crate) fn commit(&self, content: &Placed<&[u8]>, tag: u64, time: u64) -> Version {
         let next = self.version().next();
         let slot = self.slot(next);
         // ORDERING: who sees any of what follows sees that it has begun.
         fence(Ordering::Release);
         // ORDERING: before the version.
         let set = |at, value| self.word(at).store(value, Ordering::Relaxed);
-        set(slot, HERE);
-        self.page.write(slot + HEAD, content);
+        match content {
+            Placed::Here(bytes) => {
+                set(slot, HERE);
+                self.page.write(slot + HEAD, bytes);
+            }
+            Placed::InDraft(draft, key) => {
+                set(slot, DRAFT);
+                set(slot + HEAD, draft.0);
+                self.page.write(slot + HEAD + 8, &key.to_bytes());
+            }
+        }
         set(self.tag(next), tag);
         set(self.tag(next) + 8, time);
         set(last_tag(next), tag);
@@ -244,12 +272,21 @@ impl Page {
     pub(crate) fn read_last(&self, version: Version) -> Found {
         let slot = self.slot(version);
         // ORDERING: who sees the version sees its slot.
-        let is_here = self.word(slot).load(Ordering::Relaxed) == HERE;
-        let content = is_here.then(|| {
-            let mut content = vec![0; self.bytes as usize];
-            self.page.read(slot + HEAD, &mut content);
-            content
-        });
+        let content = match self.word(slot).load(Ordering::Relaxed) {
+            HERE if self.bytes <= INLINE => {
+                let mut content = vec![0; self.bytes as usize];
+                self.page.read(slot + HEAD, &mut content);
+                Some(Placed::Here(content))
+            }
+            DRAFT if self.bytes > INLINE => {
+                // ORDERING: as above.
+                let draft = GuardId(self.word(slot + HEAD).load(Ordering::Relaxed));
+                let mut key = [0; 24];
+                self.page.read(slot + HEAD + 8, &mut key);
+                Some(Placed::InDraft(draft, SegmentKey::from_bytes(&key)))
+            }
+            _ => None,
+        };
         // ORDERING: as above.
         let tag = self.word(last_tag(version)).load(Ordering::Relaxed);
         Found {

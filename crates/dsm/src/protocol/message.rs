@@ -187,7 +187,7 @@ pub enum Request {
         /// Whether the client looks itself what the owner of the chunk commits.
         watches: bool,
     },
-    /// Let me own this short chunk, as soon as nobody has a guard: I write it again and again, and
+    /// Let me own this chunk, as soon as nobody has a guard: I write it again and again, and
     /// will commit what I write in this page. Answer: [`Answer::Owned`], [`Answer::NotOwned`].
     Own {
         /// The chunk.
@@ -441,6 +441,8 @@ pub struct Commits {
     pub count: u64,
     /// The tags of the last of them, the oldest first, and the times of the commits.
     pub last: Vec<(u64, u64)>,
+    /// The draft that is the content of the last one, if the chunk is a long one.
+    pub draft: Option<GuardId>,
 }
 
 /// Where the content of a version is.

@@ -310,6 +310,14 @@ impl Memory {
         Some(Arrived(Stored::Segment(segment)))
     }
 
+    /// Takes back a draft that was lent to a process, and that it lets others read.
+    pub(super) fn take_published(&mut self, from: Process, draft: GuardId) -> Option<Arrived> {
+        let (to, segment) = self.lent.get_mut(&draft)?;
+        let is_taken = *to == from && segment.take_published().unwrap_or(false);
+        let (_, segment) = is_taken.then(|| self.lent.remove(&draft))??;
+        Some(Arrived(Stored::Segment(segment)))
+    }
+
     /// Returns old memory of that length that nobody reads any more, if there is any.
     pub(super) fn spare(&mut self, bytes: u64) -> Option<Phased> {
         self.reuse(bytes)

@@ -69,7 +69,8 @@ impl ChunkService {
         let Some((owner, _)) = self.words.owner(chunk) else {
             return;
         };
-        let commits = self.words.commits(chunk, ends, &mut self.memory);
+        let at = (&self.server, &mut self.memory);
+        let commits = self.words.commits(chunk, ends, at);
         let commits = commits.unwrap_or_default();
         self.counters.commits += commits.count;
         self.recorder.owner_committed(chunk, owner, &commits);

@@ -20,9 +20,9 @@
 //! of the server in the protocol above, for the versions that it commits ([`crate::page`]).
 
 use super::memory::{Arrived, Memory};
-use crate::page::{Found, Page, TAGS};
+use crate::page::{Found, Page, Placed, TAGS};
 use crate::places::{Place, Places};
-use crate::protocol::{ChunkId, Commits, Content, Process, Reader, Ticket, Version};
+use crate::protocol::{ChunkId, Commits, Content, Process, Reader, Server, Ticket, Version};
 use crate::published::{bytes_for, publish, publish_page, withdraw};
 use samite_fabric::{Fabric, Remote, SegmentKey};
 use samite_mem::SharedBytes;
@@ -113,14 +113,30 @@ impl Word {
 impl Owner {
     /// Takes over what was committed up to that version. What an owner says that does not follow
     /// the protocol counts for nothing.
-    fn adopt(&mut self, chunk: ChunkId, found: Found, memory: &mut Memory) -> Commits {
+    fn adopt(
+        &mut self,
+        chunk: ChunkId,
+        found: Found,
+        (server, memory): (&Server, &mut Memory),
+    ) -> Commits {
         let (known, last) = (self.known.0, found.version.0);
         let count = last.checked_sub(known);
         let count = count.filter(|count| (1..MOST_COMMITS).contains(count));
         let (Some(count), Some(content)) = (count, found.content) else {
             return Commits::default();
         };
-        memory.adopt_from(chunk, Arrived::inline(content));
+        let (arrived, draft) = match content {
+            Placed::Here(bytes) => (Some(Arrived::inline(bytes)), None),
+            Placed::InDraft(draft, _) => {
+                let has_it = server.has_draft(self.client, chunk, draft);
+                let taken = has_it.then(|| memory.take_published(self.client, draft));
+                (taken.flatten(), Some(draft))
+            }
+        };
+        let Some(arrived) = arrived else {
+            return Commits::default();
+        };
+        memory.adopt_from(chunk, arrived);
         self.known = found.version;
         let first = last.saturating_sub(TAGS - 2).max(known + 1);
         let tags = (first..=last).rev().map_while(|version| {
@@ -133,7 +149,11 @@ impl Owner {
             tags.push((found.tag, 0)); // It commits faster than this process reads.
         }
         tags.reverse();
-        Commits { count, last: tags }
+        Commits {
+            count,
+            last: tags,
+            draft,
+        }
     }
 }
 
@@ -399,17 +419,14 @@ impl Words {
         &mut self,
         chunk: ChunkId,
         ends: bool,
-        memory: &mut Memory,
+        (server, memory): (&Server, &mut Memory),
     ) -> Option<Commits> {
         let word = self.words.get_mut(&chunk)?;
         let owner = word.owner.as_mut()?;
         if !ends {
-            return Some(
-                owner
-                    .page
-                    .read()
-                    .map_or_else(Commits::default, |found| owner.adopt(chunk, found, memory)),
-            );
+            let found = owner.page.read();
+            let adopt = |found| owner.adopt(chunk, found, (server, memory));
+            return Some(found.map_or_else(Commits::default, adopt));
         }
         let place = self.places.bytes(word.place);
         withdraw(&place); // As in `recall`.
@@ -418,7 +435,7 @@ impl Words {
         let last = owner.page.begin_to_end();
         // It has seen, or will, that it does not own the chunk before it begins another.
         let found = owner.page.read_last(last);
-        let commits = owner.adopt(chunk, found, memory);
+        let commits = owner.adopt(chunk, found, (server, memory));
         owner.page.end(last);
         word.owner = None;
         self.owned.remove(&chunk);

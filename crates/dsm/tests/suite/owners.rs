@@ -1,4 +1,4 @@
-//! A process that writes a short chunk again and again owns it, and commits without a message.
+//! A process that writes a chunk again and again owns it, and commits without a message.
 
 use crate::content::{content, is_whole, number, tag};
 use crate::served;
@@ -9,7 +9,41 @@ use samite_testkit::{
 };
 use std::time::Duration;
 
-const BYTES: u64 = 500;
+/// The bytes of a chunk whose content is in the page of its owner, and of one whose content is in
+/// memory of its home.
+const SHORT: u64 = 500;
+const LONG: u64 = 100_000;
+
+/// Runs a test with chunks of both lengths: everywhere, or where memory is mapped.
+macro_rules! both {
+    ($name:ident, $run:expr) => {
+        both!($name: everywhere!(run, $run););
+    };
+    (mapped $name:ident, $run:expr) => {
+        both!($name:
+            #[test]
+            fn mapped() {
+                let name = full_name(module_path!(), "mapped");
+                $run(&name, Mask::default());
+            }
+        );
+    };
+    ($name:ident: $($test:tt)*) => {
+        mod $name {
+            use super::*;
+            mod short {
+                use super::*;
+                const BYTES: u64 = SHORT;
+                $($test)*
+            }
+            mod long {
+                use super::*;
+                const BYTES: u64 = LONG;
+                $($test)*
+            }
+        }
+    };
+}
 
 /// More than a process writes before it asks to own a chunk.
 const MANY: u64 = 20;
@@ -62,7 +96,7 @@ fn messages(dsm: &Dsm, chunk: &Chunk<u8>, from: u64, count: u64) -> Outcome<u64>
     Ok(dsm.counters()?.received - before)
 }
 
-fn owns(fabric: &Fabric, unit: u32) -> Outcome {
+fn owns<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
     if unit == 0 {
@@ -84,17 +118,10 @@ fn owns(fabric: &Fabric, unit: u32) -> Outcome {
     is_whole!(chunk, read)
 }
 
-#[test]
-fn who_writes_again_and_again_sends_no_messages() {
-    let name = full_name(
-        module_path!(),
-        "who_writes_again_and_again_sends_no_messages",
-    );
-    runs(2, owns)(&name, Mask::default());
-}
+both!(mapped who_writes_again_and_again_sends_no_messages, runs(2, owns::<BYTES>));
 
 /// Each version that a reader sees is whole, and not older than the one before.
-fn read_on(fabric: &Fabric, unit: u32) -> Outcome {
+fn read_on<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     const VERSIONS: u64 = 3000;
     let dsm = Dsm::join(fabric)?;
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
@@ -127,10 +154,10 @@ fn read_on(fabric: &Fabric, unit: u32) -> Outcome {
     dsm.barrier("end", 3).map_err(Into::into)
 }
 
-everywhere!(readers_see_whole_versions, runs(3, read_on));
+both!(readers_see_whole_versions, runs(3, read_on::<BYTES>));
 
 /// Subscribers of both kinds, and one that begins later.
-fn subscribe(fabric: &Fabric, unit: u32) -> Outcome {
+fn subscribe<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     const VERSIONS: u64 = 2000;
     const STEP: u64 = 100;
     let dsm = Dsm::join(fabric)?;
@@ -177,7 +204,7 @@ fn subscribe(fabric: &Fabric, unit: u32) -> Outcome {
     dsm.barrier("end", 3).map_err(Into::into)
 }
 
-everywhere!(subscribers_hear_of_each_commit, runs(3, subscribe));
+both!(subscribers_hear_of_each_commit, runs(3, subscribe::<BYTES>));
 
 /// The writer computes for a while, so that the subscriber sleeps.
 fn wake(fabric: &Fabric, unit: u32) -> Outcome {
@@ -232,7 +259,7 @@ fn count(fabric: &Fabric, unit: u32) -> Outcome {
 everywhere!(no_update_is_lost, runs(3, count));
 
 /// Two processes write in bursts; a third one reads by messages only, where that is possible.
-fn bursts(fabric: &Fabric, unit: u32) -> Outcome {
+fn bursts<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
     for round in 0..8 {
@@ -251,10 +278,10 @@ fn bursts(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-everywhere!(writers_take_turns, runs(3, bursts));
+both!(writers_take_turns, runs(3, bursts::<BYTES>));
 
 /// An owner waits for readers, as any writer does.
-fn wait(fabric: &Fabric, unit: u32) -> Outcome {
+fn wait<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
     if unit == 0 {
@@ -265,7 +292,7 @@ fn wait(fabric: &Fabric, unit: u32) -> Outcome {
     dsm.barrier("read", 2)?;
     if unit == 0 {
         let short = Duration::from_millis(30);
-        let late = fabric.within(short, || chunk.put(&[1; BYTES as usize], 1));
+        let late = fabric.within(short, || chunk.put(&vec![1; BYTES as usize], 1));
         matches_or_fail!(late, Err(Error::Late { holders, .. }) if holders.len() == 1);
         let late = fabric.within(short, || chunk.write().map(drop));
         matches_or_fail!(late, Err(Error::Late { .. }));
@@ -282,10 +309,10 @@ fn wait(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-everywhere!(an_owner_waits_for_readers, runs(2, wait));
+both!(an_owner_waits_for_readers, runs(2, wait::<BYTES>));
 
 /// Returns what runs unit 0, which is killed at the point "here", and unit 1, which goes on then.
-fn killed(first: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
+fn killed<const BYTES: u64>(first: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
     move |name, mask| {
         let body = move |fabric: &Fabric, _: &[PeerId]| {
             let dsm = Dsm::join(fabric)?;
@@ -321,7 +348,7 @@ fn killed(first: fn(&Dsm) -> Outcome) -> impl Fn(&str, Mask) {
     }
 }
 
-fn owned(dsm: &Dsm) -> Outcome<Chunk<u8>> {
+fn owned<const BYTES: u64>(dsm: &Dsm) -> Outcome<Chunk<u8>> {
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
     pause("begins");
     for version in 1..=MANY {
@@ -330,20 +357,20 @@ fn owned(dsm: &Dsm) -> Outcome<Chunk<u8>> {
     Ok(chunk)
 }
 
-everywhere!(
+both!(
     what_a_killed_owner_has_committed_stays,
-    killed(|dsm| {
-        let chunk = owned(dsm)?;
+    killed::<BYTES>(|dsm| {
+        let chunk = owned::<BYTES>(dsm)?;
         pause("here");
         drop(chunk);
         Ok(())
     })
 );
 
-everywhere!(
+both!(
     what_a_killed_owner_has_not_committed_is_lost,
-    killed(|dsm| {
-        let chunk = owned(dsm)?;
+    killed::<BYTES>(|dsm| {
+        let chunk = owned::<BYTES>(dsm)?;
         let mut guard = chunk.update()?;
         guard[..100].fill(99);
         pause("here");
@@ -352,10 +379,10 @@ everywhere!(
     })
 );
 
-everywhere!(
+both!(
     what_an_owner_has_read_keeps_nobody_waiting,
-    killed(|dsm| {
-        let chunk = owned(dsm)?;
+    killed::<BYTES>(|dsm| {
+        let chunk = owned::<BYTES>(dsm)?;
         let read = chunk.read()?;
         pause("here");
         drop(read);
@@ -364,7 +391,7 @@ everywhere!(
 );
 
 /// An owner is stopped while it writes, for longer than its lease.
-fn stopped(name: &str, mask: Mask) {
+fn stopped<const BYTES: u64>(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, _: &[PeerId]| -> Outcome {
         let dsm = Dsm::join(fabric)?;
         let chunk = dsm.alloc::<u8>("shared", BYTES)?;
@@ -403,17 +430,10 @@ fn stopped(name: &str, mask: Mask) {
     });
 }
 
-#[test]
-fn an_owner_that_is_stopped_too_long_is_fenced() {
-    let name = full_name(
-        module_path!(),
-        "an_owner_that_is_stopped_too_long_is_fenced",
-    );
-    stopped(&name, Mask::default());
-}
+both!(mapped an_owner_that_is_stopped_too_long_is_fenced, stopped::<BYTES>);
 
 /// The chunk is freed, or its owner has dropped all handles: then it owns nothing any more.
-fn end(fabric: &Fabric, unit: u32) -> Outcome {
+fn end<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     if unit == 0 {
         let chunk = dsm.alloc::<u8>("dropped", BYTES)?;
@@ -425,7 +445,7 @@ fn end(fabric: &Fabric, unit: u32) -> Outcome {
         dsm.barrier("owned", 2)?;
         dsm.barrier("freed", 2)?;
         matches_or_fail!(guard.commit(1), Err(Error::Freed { .. }));
-        let freed = chunk.put(&[1; BYTES as usize], 1);
+        let freed = chunk.put(&vec![1; BYTES as usize], 1);
         matches_or_fail!(freed, Err(Error::Freed { .. }));
         matches_or_fail!(chunk.read().map(drop), Err(Error::Freed { .. }));
         return Ok(());
@@ -441,10 +461,10 @@ fn end(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-everywhere!(an_ownership_ends, runs(2, end));
+both!(an_ownership_ends, runs(2, end::<BYTES>));
 
 /// A chunk is owned again by a process that has joined again, after others have read it, and left.
-fn again(fabric: &Fabric, unit: u32) -> Outcome {
+fn again<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let mut written = 0;
     for round in 0..4 {
         let dsm = Dsm::join(fabric)?;
@@ -464,14 +484,10 @@ fn again(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-#[test]
-fn a_chunk_is_owned_again() {
-    let name = full_name(module_path!(), "a_chunk_is_owned_again");
-    runs(2, again)(&name, Mask::default());
-}
+both!(mapped a_chunk_is_owned_again, runs(2, again::<BYTES>));
 
 /// What is committed under a lock is committed by the home, which knows whether it is held.
-fn lock(fabric: &Fabric, unit: u32) -> Outcome {
+fn lock<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
     let dsm = Dsm::join(fabric)?;
     let chunk = dsm.alloc::<u8>("shared", BYTES)?;
     if unit == 0 {
@@ -494,4 +510,131 @@ fn lock(fabric: &Fabric, unit: u32) -> Outcome {
     is_whole!(chunk, chunk.read()?)
 }
 
-everywhere!(an_owner_commits_under_locks, runs(2, lock));
+both!(an_owner_commits_under_locks, runs(2, lock::<BYTES>));
+
+/// Several threads of a process write a chunk, and ask to own it; another process does, too.
+fn threads<const BYTES: u64>(fabric: &Fabric, _: u32) -> Outcome {
+    const EACH: u64 = 400;
+    const THREADS: u64 = 3;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u64>("shared", BYTES / 8)?;
+    dsm.barrier("all", 2)?;
+    let add = || -> Outcome {
+        for turn in 0..EACH {
+            let mut guard = chunk.update()?;
+            let next = guard[0] + 1;
+            same!(guard[guard.len() - 1], guard[0]);
+            guard.fill(next);
+            // Some are not committed.
+            if turn % 7 == 3 {
+                drop(guard);
+                chunk.update()?.commit(0)?;
+            } else {
+                guard.commit(next)?;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| -> Outcome {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(add)).collect();
+        for thread in threads {
+            thread.join().expect("it does not panic")?;
+        }
+        Ok(())
+    })?;
+    dsm.barrier("end", 2)?;
+    let read = chunk.read()?;
+    let dropped = (0..EACH).filter(|turn| turn % 7 == 3).count() as u64;
+    same!(read[0], 2 * THREADS * (EACH - dropped));
+    same!(read.version(), Version(2 * THREADS * EACH));
+    Ok(())
+}
+
+both!(
+    threads_write_what_their_process_owns,
+    runs(2, threads::<BYTES>)
+);
+
+/// Old versions that others keep stay as they are, however many the owner writes, and their memory
+/// is used again when they are dropped.
+fn keep<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
+    const VERSIONS: u64 = 60;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    if unit == 0 {
+        messages(&dsm, &chunk, 1, MANY)?;
+    }
+    let mut kept = Vec::new();
+    for round in 0..VERSIONS {
+        dsm.barrier("read", 2)?;
+        if unit == 0 {
+            write(&chunk, MANY + 1 + round)?;
+        } else {
+            let snapshot = chunk.snapshot()?;
+            check!(snapshot.version() >= Version(MANY + round), "an old one");
+            kept.push(snapshot);
+            if round % 20 == 19 {
+                for snapshot in kept.drain(..) {
+                    is_whole!(chunk, snapshot)?;
+                }
+            }
+        }
+        dsm.barrier("written", 2)?;
+    }
+    if unit == 0 {
+        // It has enough memory now.
+        let count = messages(&dsm, &chunk, MANY + VERSIONS + 1, 50)?;
+        check!(count <= 10, "{count} messages");
+    }
+    dsm.barrier("all", 2)?;
+    same!(chunk.read()?.version(), Version(MANY + VERSIONS + 50));
+    is_whole!(chunk, chunk.read()?)
+}
+
+both!(mapped versions_that_are_kept_stay, runs(2, keep::<BYTES>));
+
+/// Drafts of a chunk that is owned: several at a time, in any order, and some that are dropped.
+fn drafts<const BYTES: u64>(fabric: &Fabric, unit: u32) -> Outcome {
+    let dsm = Dsm::join(fabric)?;
+    let chunk = dsm.alloc::<u8>("shared", BYTES)?;
+    let mut version = MANY;
+    if unit == 0 {
+        messages(&dsm, &chunk, 1, MANY)?;
+    }
+    dsm.barrier("owned", 2)?;
+    for round in 0..20 {
+        if unit == 0 {
+            let mut drafts = Vec::new();
+            for number in 0..5 {
+                let mut draft = chunk.draft()?;
+                draft.fill(99);
+                drafts.push((number, draft));
+            }
+            drafts.swap(0, 3);
+            for (number, mut draft) in drafts {
+                if number == 2 {
+                    continue; // It is dropped.
+                }
+                version += 1;
+                let tag = tag(version);
+                draft.copy_from_slice(&content(&chunk, tag));
+                same!(draft.put(tag)?, Version(version));
+                let read = chunk.read()?;
+                same!(read.version(), Version(version));
+                is_whole!(chunk, read)?;
+            }
+        } else {
+            version += 4;
+            // Sometimes the home takes the chunk back while there are drafts.
+            if round % 3 == 0 {
+                let snapshot = chunk.snapshot()?;
+                is_whole!(chunk, snapshot)?;
+            }
+        }
+    }
+    dsm.barrier("written", 2)?;
+    same!(chunk.read()?.version(), Version(version));
+    is_whole!(chunk, chunk.read()?)
+}
+
+both!(an_owner_puts_drafts, runs(2, drafts::<BYTES>));

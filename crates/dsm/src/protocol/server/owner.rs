@@ -71,6 +71,9 @@ impl Server {
         commits: &Commits,
         actions: &mut Vec<ServerAction>,
     ) {
+        if let Some(draft) = commits.draft {
+            self.drafts.remove(&draft);
+        }
         let (from, Some(found)) = (self.me, self.chunks.get_mut(&chunk)) else {
             return;
         };

@@ -110,6 +110,7 @@ impl Simulation {
         let commits = Commits {
             count: present.0 - known.0,
             last: tags.collect(),
+            draft: None,
         };
         let event = match ends {
             true => ServerEvent::Disowned { chunk, commits },
