@@ -7,6 +7,8 @@
  *   naps                       waiting processes sleep 50 us between two looks, the shortest sleep of the
  *                              system by default, instead of looking all the time
  *   ahead                      a worker asks for the next frame before it computes one
+ *   probing                    a worker looks for messages twice a millisecond while it computes: the
+ *                              library moves long ones only when it is called
  *   planned                    the source knows the nodes, and plans the end as Samite's source does
  *
  * A worker asks for a frame; the source sends it from where it is in memory; the worker sends the result
@@ -63,7 +65,7 @@ static void source(const struct video *v, const unsigned char *ring)
 {
     MPI_Request each[MOST_WORKERS];
     MPI_Status status;
-    struct plan plan = {0};
+    struct plan plan = { .ahead = is_way("ahead") ? SLOTS : 1 };
     int is_single = !is_way("buffers"), is_planned = is_way("planned");
     for (int w = 0; w < v->workers; w++)
         each[w] = MPI_REQUEST_NULL;
@@ -80,6 +82,12 @@ static void source(const struct video *v, const unsigned char *ring)
             finish(sent);
     }
     MPI_Waitall(v->workers, each, MPI_STATUSES_IGNORE);
+}
+
+static void probe(void)
+{
+    int is_there;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &is_there, MPI_STATUS_IGNORE);
 }
 
 /* Asks for a frame, which comes into `to`. */
@@ -114,7 +122,7 @@ static void worker(const struct video *v)
             continue;
         }
         finish(&going[o]);
-        compute(v, in[s], out[o], &node);
+        compute(v, in[s], out[o], &node, is_way("probing") ? probe : NULL);
         send(out[o], v->bytes, sink, status.MPI_TAG, &going[o]);
         ask(in[s], v, &coming[s]);
     }

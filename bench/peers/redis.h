@@ -3,14 +3,53 @@
  * The client speaks the protocol over the server's Unix socket itself: a value goes from the user's
  * array into the socket and from the socket into the user's array, without the copies that a client
  * library makes. The server keeps everything in memory and writes nothing to disk.
+ *
+ * Settings, in the variable SAMITE_BENCH_REDIS: with `looks`, a client that waits looks for a while, and
+ * leaves the processor to others in between, before it sleeps; with `buffers`, its socket has room for a
+ * value of 1 MiB.
  */
 #ifndef SAMITE_BENCH_REDIS_H
 #define SAMITE_BENCH_REDIS_H
 
 #include "peer.h"
+#include <errno.h>
+#include <sched.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+
+/* How long a client looks, in seconds. */
+static const double LOOKS = 250e-6;
+
+static inline int has_setting(const char *name)
+{
+    const char *settings = getenv("SAMITE_BENCH_REDIS");
+    return settings && strstr(settings, name);
+}
+
+/* Receives at least a byte, or as many as there are room for with MSG_WAITALL. */
+static inline size_t receive(int fd, void *to, size_t bytes, int flags)
+{
+    static int looks = -1;
+    if (looks < 0)
+        looks = has_setting("looks");
+    if (looks) {
+        for (double start = now(); now() - start < LOOKS;) {
+            ssize_t got = recv(fd, to, bytes, MSG_DONTWAIT);
+            if (got > 0)
+                return (size_t)got;
+            if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+                break;
+            sched_yield();
+        }
+    }
+    ssize_t got = recv(fd, to, bytes, flags);
+    if (got < 0)
+        die("recv");
+    if (got == 0)
+        give_up("redis-server has closed the connection");
+    return (size_t)got;
+}
 
 /* A connection, with what has arrived and was not taken yet. */
 struct link {
@@ -51,6 +90,9 @@ static inline void connect_to_server(struct link *l, const char *folder)
     for (int tries = 0; tries < 5000; tries++) {
         if ((l->fd = socket(AF_UNIX, SOCK_STREAM, 0)) < 0)
             die("socket");
+        int room = 1 << 20;
+        if (has_setting("buffers") && setsockopt(l->fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room))
+            die("setsockopt");
         if (!connect(l->fd, (struct sockaddr *)&address, sizeof address))
             return;
         close(l->fd);
@@ -89,10 +131,7 @@ static inline void more(struct link *l)
         l->end -= l->begin;
         l->begin = 0;
     }
-    ssize_t got = recv(l->fd, l->bytes + l->end, sizeof l->bytes - l->end, 0);
-    if (got <= 0)
-        die("recv");
-    l->end += (size_t)got;
+    l->end += receive(l->fd, l->bytes + l->end, sizeof l->bytes - l->end, 0);
 }
 
 /* Whether a whole line has arrived. */
@@ -127,12 +166,8 @@ static inline void receive_bytes(struct link *l, void *to, size_t bytes)
     size_t here = l->end - l->begin < bytes ? l->end - l->begin : bytes;
     memcpy(to, l->bytes + l->begin, here);
     l->begin += here;
-    for (char *at = (char *)to + here, *end = (char *)to + bytes; at < end;) {
-        ssize_t got = recv(l->fd, at, (size_t)(end - at), MSG_WAITALL);
-        if (got <= 0)
-            die("recv");
-        at += got;
-    }
+    for (char *at = (char *)to + here, *end = (char *)to + bytes; at < end;)
+        at += receive(l->fd, at, (size_t)(end - at), MSG_WAITALL);
     while (l->end - l->begin < 2)
         more(l);
     l->begin += 2;

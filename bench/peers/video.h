@@ -158,12 +158,20 @@ static inline uint64_t sequential(const struct video *v, const unsigned char *ri
     return checksum;
 }
 
-/* Computes a frame in the time that the node needs for it. */
-static inline void compute(const struct video *v, const unsigned char *in, unsigned char *out, struct node *node)
+/* Computes a frame in the time that the node needs for it. `meanwhile`, if it is not NULL, is called in
+ * between while the node would compute: a library that makes no progress by itself makes some. */
+static inline void compute(const struct video *v, const unsigned char *in, unsigned char *out, struct node *node,
+                           void (*meanwhile)(void))
 {
+    static const double EACH = 0.0005;
     double begin = now(), end = begin + v->times[node->worker];
     sobel(v, in, out);
     node->late += now() > end;
+    struct timespec nap = { 0, (long)(EACH * 1e9) };
+    while (meanwhile && now() + EACH < end) {
+        meanwhile();
+        nanosleep(&nap, NULL);
+    }
     struct timespec t = { (time_t)end, (long)((end - (double)(time_t)end) * 1e9) };
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL))
         ;
@@ -197,6 +205,8 @@ static inline long early_of(const struct video *v)
 
 /* What a source knows that plans the end, as Samite's does: when each node is done with what it has. */
 struct plan {
+    int ahead; /* how often a worker asks before it is done with a frame */
+    long asked[MOST_WORKERS], given[MOST_WORKERS];
     double free_at[MOST_WORKERS];
     int is_over[MOST_WORKERS]; /* it gets no more frames */
 };
@@ -206,6 +216,10 @@ struct plan {
 static inline int is_given(const struct video *v, struct plan *plan, long worker, long left)
 {
     double time = now(), could = 0;
+    /* It asks when it is done with a frame: what it has besides begins now. */
+    long done_with = ++plan->asked[worker] - plan->ahead;
+    if (done_with > 0)
+        plan->free_at[worker] = time + (double)(plan->given[worker] - done_with) * v->times[worker];
     double begin = plan->free_at[worker] > time ? plan->free_at[worker] : time;
     double done = begin + v->times[worker];
     for (int w = 0; w < v->workers; w++) {
@@ -218,6 +232,7 @@ static inline int is_given(const struct video *v, struct plan *plan, long worker
         return 0;
     }
     plan->free_at[worker] = done;
+    plan->given[worker]++;
     return 1;
 }
 

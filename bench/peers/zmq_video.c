@@ -118,7 +118,7 @@ static int await_request(void)
 
 static void source(const struct video *v, unsigned char *ring, struct outcome *o)
 {
-    struct plan plan = {0};
+    struct plan plan = { .ahead = ahead };
     long ends = v->workers * (ahead ? ahead : 1);
     for (long i = 0; i < v->frames;) {
         int to = await_request();
@@ -203,7 +203,7 @@ static void worker(const struct video *v, struct node *node)
         if (bytes != v->bytes)
             give_up("a frame of another size");
         int out = take_spare(v->bytes);
-        compute(v, zmq_msg_data(&frame), spare[out].bytes, node);
+        compute(v, zmq_msg_data(&frame), spare[out].bytes, node, NULL);
         zmq_msg_close(&frame);
         head.worker = node->worker;
         send_frame(results, head, spare[out].bytes, v->bytes, release, &spare[out].is_taken);

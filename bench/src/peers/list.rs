@@ -37,7 +37,10 @@
 //!   no step arrives. With `DataTransport` set to RDMA, UCX or MPI, SST reports that it considers
 //!   only `evpath`.
 //! * The clients of Redis are our own: a client library adds a copy. Its threads for sockets are
-//!   off, as by default: they need cores of their own.
+//!   off, as by default: they need cores of their own. Values that are shared are received in the
+//!   usual way, by clients that look for a while before they sleep, and with sockets that have room
+//!   for a value of 1 MiB: two processes that write in turn gain a third by the first, and long
+//!   values a tenth by the second; one that only reads loses by looking.
 //! * For frames of UHD-2 in memory, Open MPI and libzmq take part with several settings, because
 //!   which is fastest differs from machine to machine: a copy by the kernel or two through shared
 //!   memory; the usual buffers of sockets, smaller ones, and two threads for IO. Without the
@@ -47,7 +50,9 @@
 //! * In the pipeline of the video, nodes that wait have to leave the processor to those that
 //!   compute: Open MPI that yields while it looks (`openmpi-polling`), and one that sleeps between
 //!   two looks (all others); MPICH does not yield. With one frame more on the way, a worker does
-//!   not wait for the next one (`openmpi-ahead`, `zmq-request-2`). As Samite's source, those that
+//!   not wait for the next one (`openmpi-ahead`, `zmq-request-2`). Open MPI moves a long message
+//!   only when it is called, so a worker that probes while it computes has the next frame in time
+//!   (`openmpi-probing`). As Samite's source, those that
 //!   plan (`openmpi-planned`, `zmq-planned`) give no frame to a node that would do it after all
 //!   others are done. Frames that are pushed to workers in
 //!   turn wait at the slow ones, the more the higher the mark is.
@@ -176,6 +181,7 @@ const fn c(
 /// Settings of the peers that read these variables.
 const BUFFERS: &str = "SAMITE_BENCH_ZMQ";
 const ENGINE: &str = "SAMITE_BENCH_SST";
+const SOCKETS: &str = "SAMITE_BENCH_REDIS";
 
 pub(super) const PEERS: &[Peer] = &[
     of("message", "openmpi", &OPENMPI, "mpi_message.c"),
@@ -211,6 +217,18 @@ pub(super) const PEERS: &[Peer] = &[
         "mpi_video.c",
         "buffers,naps,ahead,planned",
     ),
+    pipeline(
+        "openmpi-probing",
+        &OPENMPI,
+        "mpi_video.c",
+        "buffers,naps,ahead,probing",
+    ),
+    pipeline(
+        "openmpi-probing-planned",
+        &OPENMPI,
+        "mpi_video.c",
+        "buffers,naps,ahead,probing,planned",
+    ),
     pipeline("mpich-buffers", &MPICH, "mpi_video.c", "buffers,naps"),
     pipeline("zmq-request", &ZMQ, "zmq_video.c", "request 1"),
     pipeline("zmq-request-2", &ZMQ, "zmq_video.c", "request 2"),
@@ -218,6 +236,9 @@ pub(super) const PEERS: &[Peer] = &[
     pipeline("zmq-push", &ZMQ, "zmq_video.c", "push 10"),
     pipeline("zmq-push-1", &ZMQ, "zmq_video.c", "push 1"),
     of("coherence", "redis", &REDIS, "redis_share.c"),
+    of("coherence", "redis-looks", &REDIS, "redis_share.c").with(SOCKETS, "looks"),
+    of("coherence", "redis-buffers", &REDIS, "redis_share.c").with(SOCKETS, "buffers"),
+    of("coherence", "redis-both", &REDIS, "redis_share.c").with(SOCKETS, "looks,buffers"),
     of("oversubscribed", "openmpi", &OPENMPI, "mpi_message.c"),
     of("oversubscribed", "mpich", &MPICH, "mpi_message.c"),
     windows("onesided", "openmpi", &OPENMPI, "mpi_onesided.c"),

@@ -60,10 +60,10 @@ impl Dsm {
     }
 
     /// As [`Dsm::barrier`], and each process gets what all have brought, in the order of their
-    /// coming: the same in all of them. Each brings at most 256 KiB.
+    /// coming: the same in all of them. Each brings at most 256 KiB, and all of them 4 MiB.
     ///
     /// # Errors
-    /// As [`Dsm::barrier`].
+    /// As [`Dsm::barrier`]; [`Error::NoMemory`]: it brings too much, or others have.
     pub fn rendezvous<T: Elem>(
         &self,
         name: &str,

@@ -256,11 +256,11 @@ impl<T: Elem> Chunk<T> {
             let home = chunk.id().home();
             let (policy, with_content) = wants;
             let may_watch = !with_content && !matches!(policy, Policy::Lossless { .. });
+            let may_watch = may_watch && chunk.client.near(chunk.id()) == home;
             if may_watch && chunk.shared.own.get().is_none() {
                 chunk.enroll()?;
             }
-            let is_near = chunk.client.near(chunk.id()) == home;
-            let own = chunk.own_guards().filter(|_| is_near && may_watch);
+            let own = chunk.own_guards().filter(|_| may_watch);
             let at = (chunk.id(), chunk.shared.bytes, own);
             let answer = chunk.client.subscribe(at, wants, after);
             match answer.map_err(|error| chunk.at(home, error))? {

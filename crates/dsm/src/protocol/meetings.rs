@@ -51,6 +51,17 @@ pub(super) enum Outcome {
 }
 
 impl Meetings {
+    /// Returns true if a meeting of that name has members.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Returns the bytes that those have brought that wait for a meeting.
+    pub(super) fn brought(&self, name: &str) -> usize {
+        let here = self.0.get(name).map(|meeting| &meeting.here);
+        here.map_or(0, |here| here.iter().map(|one| one.bytes.len()).sum())
+    }
+
     /// A process comes. What it brings is kept until all are here.
     pub(super) fn come(
         &mut self,

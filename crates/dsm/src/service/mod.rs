@@ -273,10 +273,13 @@ impl ChunkService {
         }
         let (chunk, data) = match request {
             Request::Commit {
-                guard, data: None, ..
+                chunk,
+                guard,
+                data: None,
+                ..
             } => {
                 // The state machine refuses a guard that has ended.
-                let has_ended = !self.server.has_guard(asker.0, *guard);
+                let has_ended = !self.server.has_guard(asker.0, *chunk, *guard);
                 return match has_ended || self.memory.take_back(asker.0, *guard) {
                     true => Ok(()),
                     false => Err(Fault::Malformed),
@@ -505,7 +508,7 @@ impl ChunkService {
                 };
                 self.memory.adopt(chunk, guard, sent);
             }
-            ServerAction::Discard { guard, .. } => {
+            ServerAction::Discard { chunk, guard } => {
                 if let Some(forwarded) = self.others.forwarded.remove(&guard) {
                     self.memory.drop_arrived(forwarded);
                 }
@@ -513,7 +516,11 @@ impl ChunkService {
                 let at = self.growing.iter().position(|given| given.guard == guard);
                 if let Some(given) = at.and_then(|at| self.growing.remove(at)) {
                     let (to, ticket) = given.to;
-                    self.answer(to, ticket, &Answer::Failed(Fault::Fenced));
+                    let fault = match self.server.bytes(chunk) {
+                        Some(_) => Fault::Fenced,
+                        None => Fault::Freed,
+                    };
+                    self.answer(to, ticket, &Answer::Failed(fault));
                 }
             }
         }

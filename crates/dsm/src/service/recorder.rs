@@ -17,8 +17,6 @@ use std::collections::HashMap;
 pub(super) struct Recorder {
     log: Writer,
     active: HashMap<ChunkId, Active, foldhash::fast::FixedState>,
-    /// The name in the last request to open a chunk.
-    opening: String,
 }
 
 /// A chunk.
@@ -39,7 +37,6 @@ impl Recorder {
         Recorder {
             log,
             active: HashMap::default(),
-            opening: String::new(),
         }
     }
 
@@ -62,14 +59,6 @@ impl Recorder {
 
     /// A request, or a note, has arrived.
     pub(super) fn request(&mut self, from: Process, ticket: Option<Ticket>, request: &Request) {
-        if let Request::Open {
-            name,
-            bytes: Some(_),
-            ..
-        } = request
-        {
-            self.opening.clone_from(name);
-        }
         self.log.put(|| {
             let (call, chunk) = call_of(request);
             let record = Record::new(Kind::Request, now()).by(call).with(from);
@@ -110,21 +99,16 @@ impl Recorder {
 
     /// An action is about to be carried out.
     pub(super) fn action(&mut self, action: &ServerAction, server: &Server) {
-        let Recorder {
-            log,
-            active,
-            opening,
-        } = self;
+        let Recorder { log, active } = self;
         let of = |kind, chunk| Record::new(kind, now()).of(chunk);
         match action {
-            ServerAction::Create { chunk, bytes } => {
-                let name = opening.clone();
+            ServerAction::Create { chunk, name, bytes } => {
                 let of_chunk = Active {
-                    name,
+                    name: name.clone(),
                     ..Active::default()
                 };
                 active.insert(*chunk, of_chunk);
-                log.put_name(chunk.0, opening);
+                log.put_name(chunk.0, name);
                 log.put(|| of(Kind::Created, *chunk).worth(*bytes));
             }
             ServerAction::TakeOver {

@@ -279,6 +279,8 @@ pub enum ServerAction {
     Create {
         /// The chunk.
         chunk: ChunkId,
+        /// Its name.
+        name: String,
         /// Its length in bytes.
         bytes: u64,
     },

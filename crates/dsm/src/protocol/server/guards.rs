@@ -156,7 +156,7 @@ impl Server {
             return fail((from, ticket), self.no_chunk(chunk), actions);
         }
         // One whose guard has ended must not take the place of another one that is on its way.
-        let is_out = self.has_guard(from, guard);
+        let is_out = self.has_guard(from, chunk, guard);
         let Some(found) = self.chunks.get_mut(&chunk) else {
             return;
         };
@@ -170,7 +170,7 @@ impl Server {
             tag,
         };
         self.at_cache(chunk, commit, actions);
-        self.ended(from, guard);
+        self.ended(from, chunk, guard);
         if let Some(found) = self.chunks.get_mut(&chunk)
             && found.home().is_some()
         {
@@ -193,12 +193,12 @@ impl Server {
             return actions.push(ServerAction::Discard { chunk, guard });
         }
         self.at_cache(chunk, CacheEvent::Release { from, guard }, actions);
-        self.ended(from, guard);
+        self.ended(from, chunk, guard);
     }
 
     /// A guard has ended, if it was the client's.
-    pub(super) fn ended(&mut self, client: Process, guard: GuardId) {
-        if self.has_guard(client, guard) {
+    pub(super) fn ended(&mut self, client: Process, chunk: ChunkId, guard: GuardId) {
+        if self.has_guard(client, chunk, guard) {
             self.given.remove(&guard);
         }
     }

@@ -451,7 +451,7 @@ impl Server {
                 if self.is_owners(chunk, guard) {
                     return fail(asker, Fault::Malformed, actions);
                 }
-                let is_out = self.has_guard(asker.0, guard);
+                let is_out = self.has_guard(asker.0, chunk, guard);
                 if is_out && !under.is_none_or(|token| self.allows(token)) {
                     return fail(asker, Fault::Fenced, actions);
                 }
@@ -523,9 +523,10 @@ impl Server {
         self.waiting.contains_key(&asker)
     }
 
-    /// Returns true if a process was given a guard that has not ended.
-    pub fn has_guard(&self, client: Process, guard: GuardId) -> bool {
-        self.given.get(&guard).is_some_and(|(of, ..)| *of == client)
+    /// Returns true if a process was given that guard of a chunk, and it has not ended.
+    pub fn has_guard(&self, client: Process, chunk: ChunkId, guard: GuardId) -> bool {
+        let found = self.given.get(&guard);
+        found.is_some_and(|(of, _, at)| (*of, *at) == (client, chunk))
     }
 
     fn wait(&mut self, asker: (Process, Ticket), at: u64, waiting: Waiting) {

@@ -87,7 +87,11 @@ impl Server {
             home.replication = Some(Box::new(Replication::new(replicas, Vec::new())));
         }
         self.chunks.insert(id, chunk);
-        actions.push(ServerAction::Create { chunk: id, bytes });
+        actions.push(ServerAction::Create {
+            chunk: id,
+            name: name.to_owned(),
+            bytes,
+        });
         match self.is_new(id) {
             true => self.begins(id, actions),
             false => self.found(id, name, actions),

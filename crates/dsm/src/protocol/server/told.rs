@@ -8,6 +8,9 @@ use crate::protocol::{ChunkId, Process, Subscriber, SubscriptionId, Ticket, Vers
 /// The most bytes that a process brings to a meeting: all get those of all.
 const MOST_BROUGHT: usize = 256 << 10;
 
+/// What all processes of a meeting bring, at most: each of them gets it.
+const MOST_OF_ALL: usize = 4 << 20;
+
 impl Server {
     pub(super) fn meet(
         &mut self,
@@ -25,8 +28,14 @@ impl Server {
             let why = format!("a process brings at most {MOST_BROUGHT} bytes to a meeting");
             return fail(asker, Fault::NoMemory { bytes, why }, actions);
         }
-        if self.meetings.len() as u64 >= MOST_CHUNKS {
+        if self.meetings.len() as u64 >= MOST_CHUNKS && !self.meetings.has(&name) {
             return fail(asker, Fault::TooMany { most: MOST_CHUNKS }, actions);
+        }
+        let all = self.meetings.brought(&name).saturating_add(bytes.len());
+        if all > MOST_OF_ALL {
+            let why = format!("the processes of a meeting bring at most {MOST_OF_ALL} bytes");
+            let bytes = all as u64;
+            return fail(asker, Fault::NoMemory { bytes, why }, actions);
         }
         let outcome = self.meetings.come(&name, count, asker, bytes);
         match outcome {

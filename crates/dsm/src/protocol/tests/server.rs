@@ -133,7 +133,7 @@ fn a_guard_that_follows_a_fenced_one_can_be_given_up() {
     assert_eq!(server.ask(other, 1, acquire(Mode::Write)), []);
     let fenced = server.0.on_event(0, ServerEvent::Fence(one));
     let guard = given(&fenced, one, 3).expect("it is the next");
-    assert!(server.0.has_guard(one, guard));
+    assert!(server.0.has_guard(one, CHUNK, guard));
     let forget = Request::Forget { ticket: Ticket(3) };
     let actions = server.note(one, forget);
     given(&actions, other, 1).expect("the other one is next");
@@ -151,4 +151,47 @@ fn types_of_elements_have_limits() {
         let actions = server.ask(one, 2, open(kind, bytes));
         assert_eq!(answer(&actions, 2), Some(&malformed));
     }
+}
+
+/// A guard is of one chunk: a request that names another one does not end it.
+#[test]
+fn a_guard_is_released_with_its_chunk() {
+    let (mut server, one) = (Asked::new(), process(1));
+    let mut other = open(kind("u64"), 16);
+    if let Request::Open { name, .. } = &mut other {
+        name.push('2');
+    }
+    server.ask(one, 2, other);
+    let guard = given(&server.ask(one, 3, acquire(Mode::Write)), one, 3).expect("nobody has one");
+    let other = ChunkId(CHUNK.0 + 1);
+    assert_eq!(server.0.bytes(other), Some(16));
+    let chunk = other;
+    server.note(one, Request::Release { chunk, guard });
+    assert!(server.0.has_guard(one, CHUNK, guard));
+    let chunk = CHUNK;
+    server.note(one, Request::Release { chunk, guard });
+    assert!(!server.0.has_guard(one, CHUNK, guard));
+}
+
+/// What the processes of a meeting bring is bounded: each of them gets all of it.
+#[test]
+fn a_meeting_has_a_limit() {
+    const EACH: usize = 256 << 10;
+    let mut server = Asked::new();
+    let meet = |bytes: usize| Request::Meet {
+        name: "all".to_owned(),
+        count: 100,
+        bytes: vec![0; bytes],
+        timeout: NEVER,
+    };
+    for number in 1..=16 {
+        assert_eq!(server.ask(process(number), 1, meet(EACH)), []);
+    }
+    let refused = server.ask(process(17), 1, meet(1));
+    let fault = |action: &ServerAction| {
+        matches!(action, ServerAction::Answer { answer, .. }
+            if matches!(answer, Answer::Failed(Fault::NoMemory { .. })))
+    };
+    assert!(refused.iter().any(fault), "{refused:?}");
+    assert_eq!(server.ask(process(17), 2, meet(0)), []);
 }

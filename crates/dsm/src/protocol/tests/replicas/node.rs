@@ -212,7 +212,7 @@ impl World {
                 };
                 self.send(me, to, Said::Answer(ticket, Answer::Failed(late)));
             }
-            ServerAction::Create { chunk, bytes } => {
+            ServerAction::Create { chunk, bytes, .. } => {
                 self.seen.names.insert(chunk, bytes as usize / 8 - 1);
                 let node = &mut self.nodes[at];
                 node.versions.insert(chunk, Version::default());
