@@ -8,14 +8,17 @@ fn main() -> anyhow::Result<()> {
     let bench = args.next().unwrap_or_else(|| "message".to_owned());
     let only = args.next();
     let repeats = args.next().map_or(Ok(3), |text| text.parse())?;
-    let json = args.next().map(Into::into);
+    let json = args.next();
     let options = Options {
-        json,
         only,
         repeats,
         quick: true,
         ..Options::default()
     };
-    print!("{}", run(&bench, options)?);
+    let figures = run(&bench, &options)?;
+    print!("{figures}");
+    if let Some(path) = json {
+        std::fs::write(path, figures.json()?)?;
+    }
     Ok(())
 }

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use comfy_table::{Cell, CellAlignment, Color, Table, presets};
 use serde::Serialize;
 
@@ -122,9 +120,9 @@ impl Row {
 }
 
 impl Figures {
-    pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self)?;
-        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    /// Returns them as a JSON object.
+    pub fn json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
     fn peers(&self) -> Vec<&str> {

@@ -93,8 +93,6 @@ mod ucx;
 mod unit;
 mod video;
 
-use std::path::PathBuf;
-
 pub use case::Bar;
 pub use figures::{Failure, Figures, Row};
 pub use host::Host;
@@ -124,8 +122,6 @@ pub const BENCHES: [&str; 11] = [
 /// The options of a bench.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the JSON object is written, in addition to the table.
-    pub json: Option<PathBuf>,
     /// Interleaved repeats of each case; the figure is their median.
     pub repeats: u32,
     /// Shorter measurements, for a first look.
@@ -144,7 +140,6 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            json: None,
             repeats: 11,
             quick: false,
             cpus: None,
@@ -155,15 +150,11 @@ impl Default for Options {
     }
 }
 
-/// Runs the bench `name`, shows its progress on the terminal, and writes the JSON object if
-/// requested. The returned figures print as a table.
-pub fn run(name: &str, options: Options) -> anyhow::Result<Figures> {
-    let cases = cases(name, &options)?;
-    let figures = plan::measure(name, cases, &options)?;
-    if let Some(path) = &options.json {
-        figures.write_json(path)?;
-    }
-    Ok(figures)
+/// Runs the bench `name`, and shows its progress on the terminal. The returned figures print as a
+/// table.
+pub fn run(name: &str, options: &Options) -> anyhow::Result<Figures> {
+    let cases = cases(name, options)?;
+    plan::measure(name, cases, options)
 }
 
 fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {

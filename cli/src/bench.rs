@@ -85,7 +85,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
         Some(words.iter().map(|word| (*word).to_owned()).collect())
     };
     let options = Options {
-        json: args.json.clone(),
         repeats: args.repeats,
         quick: args.quick,
         cpus: args.cpus.clone(),
@@ -96,8 +95,21 @@ pub(crate) fn run(args: &BenchArgs) -> Result<ExitCode> {
     if let Some(folder) = &args.pages {
         return pages(args, &options, folder);
     }
-    let figures = samite_bench::run(&args.name, options)?;
+    if let Some(path) = &args.json {
+        // A long run must not end with figures that cannot be written.
+        let folder = path.parent().filter(|folder| *folder != Path::new(""));
+        ensure!(
+            folder.is_none_or(Path::is_dir),
+            "cannot write {}: there is no such folder",
+            path.display()
+        );
+    }
+    let figures = samite_bench::run(&args.name, &options)?;
     say(format_args!("{figures}\n"))?;
+    if let Some(path) = &args.json {
+        samite_report::replace(path, figures.json()?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -144,8 +156,14 @@ fn pages(args: &BenchArgs, options: &Options, folder: &Path) -> Result<ExitCode>
         }
     }
     files.sort();
-    let runs = files.iter().map(|path| Figures::read(path));
-    let mut runs = runs.collect::<Result<Vec<_>, _>>()?;
+    let mut runs = Vec::new();
+    for path in files {
+        match Figures::read(&path) {
+            Ok(run) => runs.push(run),
+            // The folder may have other files.
+            Err(error) => say(format_args!("not on the page: {error}\n"))?,
+        }
+    }
     // Those of Samite first.
     runs.sort_by_key(|run| run.label.is_none());
     let missing = reasons(&absent);

@@ -28,14 +28,23 @@ struct Guard {
     ended: &'static str,
 }
 
-/// Writes the trace of a run to a file.
+/// Writes the trace of a run to a file, which has all of it, or stays what it was.
 pub(super) fn write(logs: &[Log], path: &Path) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".partial-{}", std::process::id()));
+    let partial = Path::new(&name);
+    let written = write_partial(logs, partial).and_then(|()| Ok(std::fs::rename(partial, path)?));
+    if written.is_err() {
+        _ = std::fs::remove_file(partial);
+    }
+    written
+}
+
+fn write_partial(logs: &[Log], path: &Path) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     write_to(logs, &mut out)?;
-    out.into_inner()
-        .map_err(|error| error.into_error())?
-        .sync_all()?;
-    Ok(())
+    let file = out.into_inner().map_err(|error| error.into_error())?;
+    Ok(file.sync_all()?)
 }
 
 fn write_to(logs: &[Log], out: &mut impl Write) -> Result<()> {

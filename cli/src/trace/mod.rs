@@ -64,8 +64,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     })
 }
 
-/// Returns the folder itself if it has logs, otherwise the folder in it that has changed last and
-/// has some.
+/// Returns the folder itself if it has logs, otherwise the folder in it whose logs are the last.
 fn run_folder(folder: &Path) -> Result<PathBuf> {
     if folder.is_file() || has_logs(folder) {
         return Ok(folder.to_owned());
@@ -78,10 +77,10 @@ fn run_folder(folder: &Path) -> Result<PathBuf> {
     })?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     let runs = paths.filter(|path| has_logs(path));
-    let changed = |path: &PathBuf| {
-        let facts = std::fs::metadata(path);
-        let time = facts.and_then(|facts| facts.modified());
-        time.unwrap_or(SystemTime::UNIX_EPOCH)
+    let changed = |folder: &PathBuf| {
+        let times =
+            logs_in(folder).filter_map(|log| log.metadata().and_then(|of| of.modified()).ok());
+        times.max().unwrap_or(SystemTime::UNIX_EPOCH)
     };
     // Without any, the reader of logs says so.
     Ok(runs
@@ -90,9 +89,13 @@ fn run_folder(folder: &Path) -> Result<PathBuf> {
 }
 
 fn has_logs(folder: &Path) -> bool {
+    logs_in(folder).next().is_some()
+}
+
+fn logs_in(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths = entries.map(|entry| entry.path());
-    paths.any(|path| path.extension().is_some_and(|end| end == EXTENSION))
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.extension().is_some_and(|end| end == EXTENSION))
 }
 
 /// Returns what the checker has found, in words.
