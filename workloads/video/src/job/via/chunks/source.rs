@@ -1,12 +1,13 @@
 //! The end of the source: which worker gets a frame, and what becomes of those of a lost one.
 
-use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
-use super::super::EARLY;
+use super::super::super::{Error, Header, Result, SINK, SLOTS, WORKERS};
 use super::super::schedule::{Choice, Schedule};
-use super::{EMPTY, END, LAST_EMPTY, LOOK, Way, all, name, next_soon};
-use samite::dsm::{Chunk, Dsm, Policy, Snapshot, Subscription, Version};
-use samite::{Fabric, UnitLife};
+use super::super::{EARLY, only};
+use super::{EMPTY, END, LAST_EMPTY, LAST_WORDS, LOOK, Way, all, name, next_soon};
+use samite::dsm::{Chunk, Dsm, Policy, Process, Snapshot, Subscription, Version};
+use samite::{Fabric, PeerId, UnitLife};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// What is in a slot.
@@ -21,16 +22,29 @@ enum Slot {
     Lost,
 }
 
+/// The part of the deadline that counts at most between two looks at the workers.
+const AWAY: u32 = 8;
+
+/// Returns the slots of a worker.
+fn slots_of(rank: usize) -> Range<usize> {
+    rank * SLOTS..(rank + 1) * SLOTS
+}
+
 pub(in super::super) struct ToWorkers {
     fabric: Fabric,
+    dsm: Dsm,
+    sink: PeerId,
     way: Way,
     workers: Vec<UnitLife>,
     frames: Vec<Chunk<u8>>,
     results: Vec<Subscription<u8>>,
     done: Chunk<u8>,
     slots: Vec<Slot>,
-    /// Since when they have been so.
-    since: Vec<Instant>,
+    /// Since when their workers could have worked on what is in them, on the clock `ran`.
+    since: Vec<Duration>,
+    /// How long the source has looked after its workers: the time in which it was itself stopped,
+    /// or waited for its input, does not count against them.
+    ran: Duration,
     /// After so long, a worker that has not begun, or not done a frame, is taken for lost.
     deadline: Duration,
     /// The most frames that are given while one is not done.
@@ -71,6 +85,8 @@ impl ToWorkers {
         let now = Instant::now();
         let mut source = ToWorkers {
             fabric: fabric.clone(),
+            dsm,
+            sink: only(fabric, SINK)?,
             way,
             schedule: Schedule::new(workers.len()),
             workers,
@@ -78,7 +94,8 @@ impl ToWorkers {
             results,
             done,
             slots: vec![Slot::Cold; slots],
-            since: vec![now; slots],
+            since: vec![Duration::ZERO; slots],
+            ran: Duration::ZERO,
             deadline: fabric.deadline(),
             ahead: (EARLY / bytes.max(1)).max(2 * slots as u64),
             again: VecDeque::new(),
@@ -118,58 +135,103 @@ impl ToWorkers {
     fn done(&mut self, slot: usize) -> Result<()> {
         let number = self.results[slot].next_event()?.tag;
         match self.slots[slot] {
-            Slot::Cold if number == EMPTY => {
-                self.slots[slot] = Slot::Free;
-                Ok(())
-            }
+            Slot::Cold if number == EMPTY => self.slots[slot] = Slot::Free,
             Slot::Has(frame) if frame == number => {
                 self.slots[slot] = Slot::Free;
                 self.schedule.done(slot / SLOTS, self.begin.elapsed());
-                Ok(())
             }
             // The frame was given to another worker before this was heard.
-            Slot::Lost => Ok(()),
-            other => Err(Error::Unexpected(format!(
-                "frame {number} in a slot that is {other:?}"
-            ))),
+            Slot::Lost => {}
+            other => {
+                return Err(Error::Unexpected(format!(
+                    "frame {number} in a slot that is {other:?}"
+                )));
+            }
         }
+        // Only now can the worker begin with what is in its other slots.
+        self.since[slots_of(slot / SLOTS)].fill(self.ran);
+        Ok(())
     }
 
     /// Takes back the frames of workers that are lost.
     fn look(&mut self) -> Result<()> {
+        self.ran += self.looked.elapsed().min(self.deadline / AWAY);
         self.looked = Instant::now();
-        for slot in 0..self.slots.len() {
-            let worker = &self.workers[slot / SLOTS];
+        // First: while the source was away, they may have done what they had.
+        self.hear()?;
+        for rank in 0..self.workers.len() {
+            if self.is_lost(rank) {
+                continue;
+            }
+            let worker = self.workers[rank];
             let error = match self.fabric.lost_life(worker.peer, worker.incarnation) {
                 Some(error) => Error::from(error),
                 // It may have been stopped.
-                None if self.is_late(slot) => Error::Late {
-                    rank: slot / SLOTS,
+                None if self.is_late(rank) => Error::Late {
+                    rank,
                     after: self.deadline,
                 },
                 None => continue,
             };
-            if self.slots[slot] == Slot::Lost {
-                continue;
-            }
-            if let Slot::Has(number) = self.slots[slot] {
-                tracing::warn!(%error, "frame {number} goes to another worker");
-                self.again
-                    .push_back((number, self.frames[slot].snapshot()?));
-            }
-            self.slots[slot] = Slot::Lost;
-            self.schedule.lost(slot / SLOTS);
-            if self.slots.iter().all(|slot| *slot == Slot::Lost) {
+            self.lose(rank, &error)?;
+            if (0..self.workers.len()).all(|rank| self.is_lost(rank)) {
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Whether the worker of a slot should have begun, or have done its frame.
-    fn is_late(&self, slot: usize) -> bool {
-        let is_awaited = matches!(self.slots[slot], Slot::Cold | Slot::Has(_));
-        is_awaited && self.since[slot].elapsed() > self.deadline
+    fn is_lost(&self, rank: usize) -> bool {
+        self.slots[slots_of(rank)].contains(&Slot::Lost)
+    }
+
+    /// Takes back all frames of a worker, which gets no more.
+    fn lose(&mut self, rank: usize, error: &Error) -> Result<()> {
+        for slot in slots_of(rank) {
+            if let Slot::Has(number) = self.slots[slot] {
+                tracing::warn!(%error, "frame {number} goes to another worker");
+                self.again
+                    .push_back((number, self.frames[slot].snapshot()?));
+            }
+            self.slots[slot] = Slot::Lost;
+        }
+        self.schedule.lost(rank);
+        Ok(())
+    }
+
+    /// Whether a worker should have begun, or have done a frame, and does not wait for the sink.
+    fn is_late(&mut self, rank: usize) -> bool {
+        let is_late = |slot: usize| {
+            let is_awaited = matches!(self.slots[slot], Slot::Cold | Slot::Has(_));
+            is_awaited && self.ran.saturating_sub(self.since[slot]) > self.deadline
+        };
+        if !slots_of(rank).any(is_late) {
+            return false;
+        }
+        let waits = self.waits_for_sink(rank);
+        if waits {
+            self.since[slots_of(rank)].fill(self.ran);
+        }
+        !waits
+    }
+
+    /// Whether a worker waits until the sink takes results. That is asked only about one that is
+    /// late otherwise.
+    fn waits_for_sink(&self, rank: usize) -> bool {
+        let worker = self.workers[rank];
+        let is_worker = |one: &Process| {
+            let Process { peer, incarnation } = *one;
+            (peer, incarnation) == (worker.peer, worker.incarnation)
+        };
+        self.dsm.overview(LAST_WORDS).is_ok_and(|found| {
+            let mut waits = found.waits.iter();
+            // If they are too many to be named, it may be one of them.
+            found.more_waits > 0
+                || waits.any(|wait| {
+                    let is_sink = |one: &Process| one.peer == self.sink;
+                    is_worker(&wait.process) && wait.on.iter().any(is_sink)
+                })
+        })
     }
 
     /// Whether a frame is so far after one that is not done that its result would have to wait.
@@ -224,12 +286,11 @@ impl ToWorkers {
     }
 
     fn give_to(&mut self, worker: usize, number: u64, pixels: &[u8]) -> Result<()> {
-        let mut slots = worker * SLOTS..(worker + 1) * SLOTS;
-        let slot = slots.find(|slot| self.slots[*slot] == Slot::Free);
+        let slot = slots_of(worker).find(|slot| self.slots[*slot] == Slot::Free);
         let what = || Error::Unexpected(format!("more frames at worker {worker} than slots"));
         let slot = slot.ok_or_else(what)?;
         self.slots[slot] = Slot::Has(number);
-        self.since[slot] = Instant::now();
+        self.since[slot] = self.ran;
         let (frame, begin) = (&self.frames[slot], Instant::now());
         self.way
             .write(frame, number, |to| to.copy_from_slice(pixels))?;
@@ -277,15 +338,67 @@ impl super::super::ToWorkers for ToWorkers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::super::{SINK, SOURCE};
+    use super::super::super::super::SOURCE;
     use super::super::super::{AtWorker as _, FromWorkers as _, ToWorkers as _};
     use super::super::{AtWorker, FromWorkers};
     use super::*;
     use crate::Size;
     use crate::y4m::Rate;
-    use samite_testkit::{Cluster, Outcome, Who, check, pause, programs, same};
+    use samite_testkit::{Cluster, Outcome, Units, Who, check, pause, point, programs, same};
 
     const FRAMES: u64 = 100;
+
+    fn header() -> Result<Header> {
+        Ok(Header {
+            size: Size::new(64, 48)?,
+            rate: Rate::default(),
+        })
+    }
+
+    fn pixels(number: u64) -> Vec<u8> {
+        vec![number as u8; 64 * 48]
+    }
+
+    /// Gives frames, and tells that there are no more.
+    fn give_all(workers: &mut ToWorkers, numbers: Range<u64>) -> Result<()> {
+        let frames = numbers.end;
+        for number in numbers {
+            workers.send(number, &pixels(number), Some(frames - 1 - number))?;
+        }
+        workers.finish(frames)
+    }
+
+    /// Checks that all frames come.
+    fn take_all(fabric: &Fabric, frames: u64) -> Outcome {
+        let mut results = FromWorkers::new(fabric, Way::Inline)?;
+        let mut came = vec![false; frames as usize];
+        while let Some(result) = results.next(None)? {
+            let is_right = |pixel: &u8| u64::from(*pixel) == result.number;
+            check!(result.pixels.iter().all(is_right), "{}", result.number);
+            came[result.number as usize] = true;
+        }
+        same!(came, vec![true; frames as usize]);
+        Ok(())
+    }
+
+    /// Copies all frames. If it pauses, that is when it has read the first one.
+    fn work(fabric: &Fabric, mut pauses: bool) -> Outcome {
+        let mut frames = AtWorker::new(fabric, Way::Inline)?;
+        let mut work = |frame: &[u8], to: &mut [u8]| {
+            if std::mem::take(&mut pauses) {
+                pause("has a frame");
+            }
+            to.copy_from_slice(frame);
+        };
+        while frames.process(&mut work)? {}
+        Ok(())
+    }
+
+    fn job(workers: u32) -> Units {
+        let job = programs(&[(SOURCE, 1), (WORKERS, workers), (SINK, 1)]);
+        let job = job.services(samite::services());
+        job.config(|config| config.deadline = Duration::from_secs(2))
+    }
 
     /// The other workers go on until no more frames may be given before the one that the stopped
     /// worker has is done. When it is taken for lost, another one gets that frame.
@@ -294,51 +407,85 @@ mod tests {
         let body = |fabric: &Fabric, _: &[_]| -> Outcome {
             match &*fabric.identity().program {
                 SOURCE => {
-                    let header = Header {
-                        size: Size::new(64, 48)?,
-                        rate: Rate::default(),
-                    };
-                    let mut workers = ToWorkers::new(fabric, header, Way::Inline)?;
-                    for number in 0..FRAMES {
-                        let pixels = vec![number as u8; header.size.pixels()];
-                        workers.send(number, &pixels, Some(FRAMES - 1 - number))?;
-                    }
-                    workers.finish(FRAMES)?;
+                    let mut workers = ToWorkers::new(fabric, header()?, Way::Inline)?;
+                    Ok(give_all(&mut workers, 0..FRAMES)?)
                 }
-                SINK => {
-                    let mut results = FromWorkers::new(fabric, Way::Inline)?;
-                    let mut came = vec![false; FRAMES as usize];
-                    while let Some(result) = results.next(None)? {
-                        let is_right = |pixel: &u8| u64::from(*pixel) == result.number;
-                        check!(result.pixels.iter().all(is_right), "{}", result.number);
-                        came[result.number as usize] = true;
-                    }
-                    same!(came, vec![true; FRAMES as usize]);
-                }
-                _ => {
-                    let mut frames = AtWorker::new(fabric, Way::Inline)?;
-                    let is_stopped = fabric.identity().rank == 0;
-                    let mut work = |frame: &[u8], to: &mut [u8]| {
-                        if is_stopped {
-                            pause("has a frame");
-                        }
-                        to.copy_from_slice(frame);
-                    };
-                    while frames.process(&mut work)? {}
-                }
+                SINK => take_all(fabric, FRAMES),
+                _ => work(fabric, fabric.identity().rank == 0),
             }
-            Ok(())
         };
-        let job = programs(&[(SOURCE, 1), (WORKERS, 3), (SINK, 1)]).services(samite::services());
-        let job = job.config(|config| config.deadline = Duration::from_secs(2));
         let name = "job::via::chunks::source::tests::\
             the_oldest_frame_of_a_lost_worker_is_given_while_the_next_one_waits";
-        job.orchestrate(name, body, |cluster: &mut Cluster| {
+        job(3).orchestrate(name, body, |cluster: &mut Cluster| {
             let (worker, sink) = (Who::Unit(1), Who::Unit(4));
             cluster.wait_point(worker, "has a frame");
             cluster.stop(worker);
             cluster.wait_gone(sink);
             cluster.kill(worker);
+            cluster.all_end();
+        });
+    }
+
+    /// The only worker is stopped while its second slot is free: no worker is left.
+    #[test]
+    fn a_source_without_workers_ends() {
+        let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+            match &*fabric.identity().program {
+                SOURCE => {
+                    let mut workers = ToWorkers::new(fabric, header()?, Way::Inline)?;
+                    let ended = give_all(&mut workers, 0..FRAMES);
+                    let is_late = matches!(ended, Err(Error::Late { rank: 0, .. }));
+                    check!(is_late, "{ended:?}");
+                    Ok(())
+                }
+                SINK => {
+                    check!(take_all(fabric, FRAMES).is_err(), "nobody does the frames");
+                    Ok(())
+                }
+                _ => work(fabric, true),
+            }
+        };
+        let name = "job::via::chunks::source::tests::a_source_without_workers_ends";
+        job(1).orchestrate(name, body, |cluster: &mut Cluster| {
+            let (worker, sink) = (Who::Unit(1), Who::Unit(2));
+            cluster.wait_point(worker, "has a frame");
+            cluster.stop(worker);
+            cluster.wait_gone(sink);
+            cluster.kill(worker);
+            cluster.all_end();
+        });
+    }
+
+    /// The time of a source that was stopped, or waited for its input, is not that of its workers;
+    /// and that of the first frame of a worker is not that of the second.
+    #[test]
+    fn a_worker_is_not_late_because_of_others() {
+        let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+            match &*fabric.identity().program {
+                SOURCE => {
+                    let mut workers = ToWorkers::new(fabric, header()?, Way::Inline)?;
+                    workers.give_to(0, 0, &pixels(0))?;
+                    workers.give_to(0, 1, &pixels(1))?;
+                    workers.look()?;
+                    std::thread::sleep(workers.deadline * 2);
+                    workers.look()?;
+                    same!(&workers.slots, &[Slot::Has(0), Slot::Has(1)]);
+                    let since = workers.since[1];
+                    point("has looked");
+                    while workers.slots[0] != Slot::Free {
+                        workers.wait(LOOK)?;
+                    }
+                    check!(workers.since[1] > since, "{:?}", workers.since);
+                    Ok(give_all(&mut workers, 2..FRAMES)?)
+                }
+                SINK => take_all(fabric, FRAMES),
+                _ => work(fabric, true),
+            }
+        };
+        let name = "job::via::chunks::source::tests::a_worker_is_not_late_because_of_others";
+        job(1).orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "has looked");
+            cluster.release(Who::Unit(1));
             cluster.all_end();
         });
     }
