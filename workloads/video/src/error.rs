@@ -113,6 +113,19 @@ pub enum Error {
         /// The end of its error output.
         words: String,
     },
+    /// The program ffmpeg has left out frames, or written some twice.
+    #[error(
+        "ffmpeg has written {written} instead of {frames} frames to {}: use another format, such as .mkv",
+        path.display()
+    )]
+    FfmpegFrames {
+        /// The file.
+        path: PathBuf,
+        /// Frames in the file.
+        written: u64,
+        /// Frames that it was given.
+        frames: u64,
+    },
 }
 
 /// Returns what the user can do about an error of the system, to be appended to its sentence.

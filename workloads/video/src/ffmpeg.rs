@@ -1,9 +1,9 @@
 //! The program ffmpeg as a child process.
 //!
-//! A thread keeps the end of its error output, so that ffmpeg never waits for a reader and the
-//! error can quote it. A child that is dropped before its end is killed.
+//! Threads read its error output, so that ffmpeg never waits for a reader and the error can quote
+//! the end, and what an encoder says of its progress. A child that is dropped before its end is killed.
 
-use std::io::{ErrorKind, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::JoinHandle;
@@ -18,6 +18,8 @@ const KEPT: usize = 2048;
 pub(crate) struct Ffmpeg {
     child: Child,
     words: Option<JoinHandle<String>>,
+    /// Of an encoder: how many frames it has written, as far as it says.
+    written: Option<JoinHandle<Option<u64>>>,
     doing: &'static str,
     path: PathBuf,
     /// Declared last: it ends when the child has been waited for.
@@ -35,8 +37,9 @@ pub(crate) fn decoder(path: &Path) -> Command {
     command
 }
 
-/// Returns the command that encodes the y4m stream on its standard input to a file. The ending of
-/// its name chooses the format.
+/// Returns the command that encodes the y4m stream on its standard input to a file: each frame
+/// once, though the format may have other frame rates. The ending of its name chooses the format.
+/// The standard output says how far it is.
 pub(crate) fn encoder(path: &Path) -> Command {
     let mut command = Command::new("ffmpeg");
     command.args([
@@ -44,11 +47,14 @@ pub(crate) fn encoder(path: &Path) -> Command {
         "error",
         "-xerror",
         "-y",
+        "-progress",
+        "pipe:1",
         "-f",
         "yuv4mpegpipe",
         "-i",
         "-",
     ]);
+    command.args(["-fps_mode", "passthrough"]);
     command.arg(named(path));
     command
 }
@@ -71,8 +77,10 @@ impl Ffmpeg {
 
     /// Starts an encoder of `path` and returns its input.
     pub(crate) fn encode(command: Command, path: &Path) -> Result<(Self, ChildStdin), Error> {
-        let mut ffmpeg = Self::start(command, Stdio::piped(), Stdio::null(), "encode", path)?;
+        let mut ffmpeg = Self::start(command, Stdio::piped(), Stdio::piped(), "encode", path)?;
         let input = ffmpeg.child.stdin.take().expect("was piped");
+        let output = ffmpeg.child.stdout.take().expect("was piped");
+        ffmpeg.written = Some(std::thread::spawn(|| last_count(output)));
         Ok((ffmpeg, input))
     }
 
@@ -96,6 +104,7 @@ impl Ffmpeg {
         Ok(Self {
             child,
             words: Some(std::thread::spawn(|| last_words(errors))),
+            written: None,
             doing,
             path: path.to_path_buf(),
             _encodes: encodes,
@@ -103,14 +112,24 @@ impl Ffmpeg {
     }
 
     /// Waits for the end and fails with [`Error::FfmpegFailed`] unless it was a success. A decoder
-    /// that has printed an error has failed: it takes a file that ends early for a whole one. The
-    /// caller has read the output to its end, or closed the input.
+    /// that has printed an error has failed: it takes a file that ends early for a whole one. An
+    /// encoder that has written more or fewer than `frames` has failed, too. The caller has read
+    /// the output to its end, or closed the input.
     pub(crate) fn finish(mut self, frames: u64) -> Result<(), Error> {
         let status = self.child.wait().map_err(Error::FfmpegStart)?;
         let words = self.words.take().map(JoinHandle::join);
         let words = words.and_then(Result::ok).filter(|words| !words.is_empty());
+        let written = self.written.take().map(JoinHandle::join);
+        let written = written.and_then(Result::ok).flatten();
         if status.success() && (self.doing == "encode" || words.is_none()) {
-            return Ok(());
+            return match written {
+                Some(written) if written != frames => Err(Error::FfmpegFrames {
+                    path: self.path.clone(),
+                    written,
+                    frames,
+                }),
+                _ => Ok(()),
+            };
         }
         Err(Error::FfmpegFailed {
             doing: self.doing,
@@ -128,6 +147,13 @@ impl Drop for Ffmpeg {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+/// Reads to the end and returns the number of frames that an encoder has said last.
+fn last_count(output: ChildStdout) -> Option<u64> {
+    let lines = BufReader::new(output).lines().map_while(Result::ok);
+    let counts = lines.filter_map(|line| line.strip_prefix("frame=")?.trim().parse().ok());
+    counts.last()
 }
 
 /// Reads to the end and returns the last bytes as text.

@@ -133,14 +133,45 @@ mod tests {
         ));
     }
 
-    #[test]
-    fn ffmpeg_encodes_and_decodes() {
-        let test = "sequential::tests::ffmpeg_encodes_and_decodes";
+    fn has_ffmpeg(test: &str) -> bool {
         let found = std::process::Command::new("ffmpeg")
             .arg("-version")
             .output();
         let is_installed = found.is_ok_and(|output| output.status.success());
-        if !require(test, is_installed, "install the Debian package ffmpeg") {
+        require(test, is_installed, "install the Debian package ffmpeg")
+    }
+
+    /// A format that has few frame rates gets all frames, or none.
+    #[test]
+    fn an_encoder_leaves_out_no_frames() {
+        if !has_ffmpeg("sequential::tests::an_encoder_leaves_out_no_frames") {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let [clip, out] = ["clip.y4m", "out.mpg"].map(|name| folder.path().join(name));
+        for rate in [1, 10, 25, 100] {
+            let mut stream = format!("YUV4MPEG2 W96 H64 F{rate}:1 Cmono\n").into_bytes();
+            for number in 0..30 {
+                stream.extend(b"FRAME\n");
+                stream.extend([number * 8; 96 * 64]);
+            }
+            std::fs::write(&clip, stream).unwrap();
+            let (from, to) = (Source::Y4m(clip.clone()), Sink::Ffmpeg(out.clone()));
+            match run(&from, Kernel::Copy, Loop::Vector, &to) {
+                Ok(_) => {
+                    let decoded = Source::Ffmpeg(out.clone());
+                    assert_eq!(checksum(&decoded, Kernel::Copy, Loop::Vector).0, 30);
+                    std::fs::remove_file(&out).unwrap();
+                }
+                Err(error) => assert!(!out.exists(), "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn ffmpeg_encodes_and_decodes() {
+        let test = "sequential::tests::ffmpeg_encodes_and_decodes";
+        if !has_ffmpeg(test) {
             return;
         }
         let folder = tempfile::tempdir().unwrap();

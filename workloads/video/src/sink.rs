@@ -211,6 +211,19 @@ mod tests {
             assert!(matches!(error, Error::FfmpegFailed { .. }), "{error}");
             assert!(error.to_string().contains("no codec"), "{error}");
         }
+        encode_by("echo frame=0; cat > /dev/null; echo frame=20; echo progress=end").unwrap();
+        let error = encode_by("cat > /dev/null; echo frame=20; echo 'frame= 19'").unwrap_err();
+        assert!(
+            matches!(
+                error,
+                Error::FfmpegFrames {
+                    written: 19,
+                    frames: 20,
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]
