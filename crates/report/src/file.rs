@@ -1,27 +1,38 @@
 //! Files that are replaced as a whole.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Returns the file that is replaced when `path` is written as a whole: not a link, but the file
+/// that it leads to. Returns `None` for a device or a pipe, which is written directly.
+pub fn target(path: &Path) -> Option<PathBuf> {
+    let is_special = path.metadata().is_ok_and(|found| !found.is_file());
+    (!is_special).then(|| path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
+}
 
 /// Writes a file, which is created or replaced. Whatever fails, or ends this process, it has all of
-/// the new content, or stays what it was. A device or a pipe is written directly.
+/// the new content, or stays what it was. If several processes write it, it has what one of them
+/// wrote. A device or a pipe is written directly.
 ///
 /// # Errors
 /// The file cannot be written, or none can be made beside it.
 pub fn replace(path: &Path, content: impl AsRef<[u8]>) -> std::io::Result<()> {
-    if path.metadata().is_ok_and(|found| !found.is_file()) {
+    let Some(path) = target(path) else {
         return std::fs::write(path, content);
-    }
-    // Not the link, but the file that it leads to.
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    let mut name = OsString::from(&path);
-    name.push(".partial");
-    let partial = Path::new(&name);
-    let written = std::fs::write(partial, content).and_then(|()| std::fs::rename(partial, &path));
+    };
+    let partial = partial_of(&path);
+    let written = std::fs::write(&partial, content).and_then(|()| std::fs::rename(&partial, &path));
     if written.is_err() {
-        _ = std::fs::remove_file(partial);
+        _ = std::fs::remove_file(&partial);
     }
     written
+}
+
+/// Returns where this process writes the content of a file.
+fn partial_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(format!(".partial-{}", std::process::id()));
+    name.into()
 }
 
 #[cfg(test)]
@@ -42,8 +53,13 @@ mod tests {
         assert!(link.is_symlink());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "by the link");
         assert_eq!(count(), 2);
+        // What another process writes stays.
+        let other = folder.path().join("file.partial-0");
+        std::fs::write(&other, "half").unwrap();
+        replace(&file, "by the link").unwrap();
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "half");
         // Nothing can be written beside it.
-        std::fs::create_dir(folder.path().join("file.partial")).unwrap();
+        std::fs::create_dir(partial_of(&target(&file).unwrap())).unwrap();
         assert!(replace(&file, "more").is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "by the link");
         assert!(replace(folder.path(), "a folder").is_err());

@@ -3,10 +3,12 @@
 //!
 //! A file is written as `.partial-NAME` beside its name. It is removed when it is given up, and,
 //! after [`remove_at_signals`], also by SIGTERM, SIGINT and SIGHUP, unless the process ignores them
-//! (`nohup`); an encoder that writes it is ended first. After `kill -9` it stays.
+//! (`nohup`); an encoder that writes it is ended first. After `kill -9` it stays, and the next run
+//! writes it. It is locked, so that two runs do not write it at a time.
 
-use std::fs::{File, remove_file, rename};
+use std::fs::{File, Metadata, TryLockError, remove_file, rename};
 use std::io::{Read, Result as IoResult};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -114,46 +116,70 @@ impl Drop for Encodes {
 /// A file that gets its name when it is complete.
 pub(crate) struct Partial {
     path: PathBuf,
-    /// Where it is written until then. A device or a pipe is written directly.
-    written: PathBuf,
+    /// Where it is written until then, and the file that it replaces. A device or a pipe is
+    /// written directly.
+    replaces: Option<(PathBuf, PathBuf)>,
+    /// From its creation until it has its name. Its lock keeps other runs from writing it.
+    file: Option<File>,
 }
 
 impl Partial {
     pub(crate) fn new(path: &Path) -> Self {
-        let is_special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        let written = match path.file_name() {
-            Some(name) if !is_special => {
-                // The ending stays, because ffmpeg chooses the format by it.
-                let mut partial = std::ffi::OsString::from(".partial-");
-                partial.push(name);
-                path.with_file_name(partial)
-            }
-            _ => path.to_path_buf(),
-        };
+        let target = samite_report::target(path);
+        let replaces = target.and_then(|target| {
+            // The ending stays, because ffmpeg chooses the format by it.
+            let mut partial = std::ffi::OsString::from(".partial-");
+            partial.push(target.file_name()?);
+            Some((target.with_file_name(partial), target))
+        });
         Self {
             path: path.to_path_buf(),
-            written,
+            replaces,
+            file: None,
         }
     }
 
     /// Where it is written.
     pub(crate) fn written(&self) -> &Path {
-        &self.written
+        match &self.replaces {
+            Some((written, _)) => written,
+            None => &self.path,
+        }
     }
 
-    pub(crate) fn create(&self) -> Result<File, Error> {
+    /// Creates it. Fails if another run writes it.
+    pub(crate) fn create(&mut self) -> Result<File, Error> {
         let mut open = open(); // No signal between the two.
-        let created = File::create(&self.written);
-        let created = created.map_err(|source| self.error("created", source))?;
-        if self.written != self.path {
-            open.files.push(self.written.clone());
-        }
-        Ok(created)
+        let Some((written, _)) = &self.replaces else {
+            return File::create(&self.path).map_err(|source| self.error("created", source));
+        };
+        let created = loop {
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(false);
+            let file = file.open(written);
+            let file = file.map_err(|source| self.error("created", source))?;
+            // Some file systems have no locks.
+            if let Err(TryLockError::WouldBlock) = file.try_lock() {
+                return Err(Error::Output {
+                    path: self.path.clone(),
+                    why: "another run is writing it: give each run an output of its own",
+                });
+            }
+            // That run may have completed it since it was opened here.
+            if is_at(&file, written) {
+                break file;
+            }
+        };
+        let copy = created.set_len(0).and_then(|()| created.try_clone());
+        open.files.push(written.clone());
+        self.file = Some(created);
+        drop(open);
+        copy.map_err(|source| self.error("created", source))
     }
 
     /// Checks that somebody has written to it.
     pub(crate) fn is_written(&self) -> Result<(), Error> {
-        let metadata = self.written.metadata();
+        let metadata = self.written().metadata();
         let metadata = metadata.map_err(|source| self.error("completed", source))?;
         match metadata.is_file() && metadata.len() == 0 {
             true => Err(Error::Output {
@@ -165,12 +191,13 @@ impl Partial {
     }
 
     pub(crate) fn complete(mut self) -> Result<(), Error> {
-        if self.written != self.path {
+        if let (Some((written, target)), Some(_)) = (&self.replaces, &self.file) {
             let mut open = open();
-            let renamed = rename(&self.written, &self.path);
+            let renamed = rename(written, target);
             renamed.map_err(|source| self.error("completed", source))?;
-            open.files.retain(|file| *file != self.written);
-            self.written = self.path.clone();
+            open.files.retain(|file| file != written);
+            drop(open);
+            self.file = None;
         }
         Ok(())
     }
@@ -186,18 +213,27 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if self.written != self.path {
+        if let (Some((written, _)), Some(_)) = (&self.replaces, &self.file) {
             let mut open = open();
-            // The file may not exist, if it could not be created.
-            _ = remove_file(&self.written);
-            open.files.retain(|file| *file != self.written);
+            _ = remove_file(written);
+            open.files.retain(|file| file != written);
         }
+    }
+}
+
+/// Whether a path leads to an open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), path.metadata()) {
+        (Ok(file), Ok(path)) => id(file) == id(path),
+        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     /// The test that runs again in a process that ignores SIGHUP.
     const TEST: &str = "partial::tests::a_signal_that_is_ignored_stays_ignored";
@@ -223,10 +259,44 @@ mod tests {
         assert_eq!((ignored, caught), ([true, false], [false, true]));
         // So it does nothing.
         let folder = tempfile::tempdir().unwrap();
-        let partial = Partial::new(&folder.path().join("out"));
+        let mut partial = Partial::new(&folder.path().join("out"));
         partial.create().unwrap();
         kill_process(rustix::process::getpid(), Signal::HUP).unwrap();
         partial.complete().unwrap();
         assert!(folder.path().join("out").exists());
+    }
+
+    #[test]
+    fn one_run_writes_a_file_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out");
+        let mut one = Partial::new(&path);
+        one.create().unwrap().write_all(b"one").unwrap();
+        let mut other = Partial::new(&path);
+        let error = other.create().unwrap_err().to_string();
+        assert!(error.contains("another run"), "{error}");
+        drop(other);
+        one.complete().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");
+        // What a run that was killed has left is written again.
+        std::fs::write(folder.path().join(".partial-out"), "a long rest").unwrap();
+        let mut next = Partial::new(&path);
+        next.create().unwrap().write_all(b"next").unwrap();
+        next.complete().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "next");
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_replaced() {
+        let [links, folder] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [link, path] = [links.path().join("link"), folder.path().join("out")];
+        std::fs::write(&path, "before").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut partial = Partial::new(&link);
+        partial.create().unwrap().write_all(b"after").unwrap();
+        partial.complete().unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "after");
     }
 }

@@ -237,7 +237,7 @@ mod tests {
             assert_eq!(is_one_file(Path::new(name)).is_ok(), is_one, "{name}");
         }
         let folder = tempfile::tempdir().unwrap();
-        let partial = Partial::new(&folder.path().join("clip.mkv"));
+        let mut partial = Partial::new(&folder.path().join("clip.mkv"));
         drop(partial.create().unwrap());
         let error = partial.is_written().unwrap_err().to_string();
         assert!(

@@ -277,7 +277,13 @@ fn has_folder(path: &Path) -> Result<(), Error> {
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty());
-    let found = folder.map_or(Ok(()), |folder| folder.metadata().map(|_| ()));
+    let found = folder.map_or(Ok(true), |folder| {
+        folder.metadata().map(|found| found.is_dir())
+    });
+    let found = found.and_then(|is_folder| match is_folder {
+        true => Ok(()),
+        false => Err(std::io::ErrorKind::NotADirectory.into()),
+    });
     found.map_err(|source| {
         Error::Video(crate::Error::File {
             path: path.to_owned(),
@@ -448,6 +454,17 @@ impl InOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        has_folder(&file).unwrap();
+        has_folder(Path::new("file")).unwrap();
+        assert!(has_folder(&file.join("more")).is_err());
+        assert!(has_folder(&folder.path().join("none/file")).is_err());
+    }
 
     #[test]
     fn rates_have_units() {
