@@ -10,6 +10,8 @@ use samite_video::Error as VideoError;
 use samite_video::job::{Error, sink, source, worker};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const SOURCE: Who = Who::Unit(0);
 const WORKER: Who = Who::Unit(1);
@@ -52,10 +54,17 @@ fn job() -> Units {
     job.services(samite::services())
 }
 
-/// A path that all processes of a test know.
-fn path(name: &str) -> PathBuf {
-    let user = rustix::process::getuid().as_raw();
-    std::env::temp_dir().join(format!("samite-video-test-{user}-{name}"))
+/// Returns the scratch folder of the test, in a process of the job. The test gives it by
+/// [`give_folder`].
+fn folder() -> PathBuf {
+    pause("folder").into()
+}
+
+/// Gives a process of the job the scratch folder.
+fn give_folder(cluster: &mut Cluster, who: Who, folder: &TempDir) {
+    cluster.wait_point(who, "folder");
+    let path = folder.path().to_str().expect("a path in UTF-8");
+    cluster.release_as(who, path);
 }
 
 /// Where an output is until it is complete.
@@ -64,8 +73,11 @@ fn partial_of(output: &Path) -> PathBuf {
     output.with_file_name(format!(".partial-{}", name.display()))
 }
 
-fn until(mut is_so: impl FnMut() -> bool) {
+/// Waits until it is so, but not for ever.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
+        assert!(Instant::now() < end, "not so: {what}");
         std::thread::yield_now();
     }
 }
@@ -73,16 +85,14 @@ fn until(mut is_so: impl FnMut() -> bool) {
 /// The disk is full: the sink says so, and all others end.
 fn full_disk(via: &'static str, name: &'static str) {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
-        // A link with the ending of a format, to a device that is always full.
-        let full = path(name).with_extension("y4m");
-        let options = [
-            "--size 640x480 --frames 200",
-            &format!("--output {}", full.display()),
-        ];
+        let mut output = String::new();
         if &*fabric.identity().program == "sink" {
-            _ = std::fs::remove_file(&full);
+            // A link with the ending of a format, to a device that is always full.
+            let full = folder().join("full.y4m");
             std::os::unix::fs::symlink("/dev/full", &full)?;
+            output = format!("--output {}", full.display());
         }
+        let options = ["--size 640x480 --frames 200", &output];
         let ended = program(fabric, [via, "--kernel copy"], &options, &mut Vec::new());
         if &*fabric.identity().program == "sink" {
             let error = ended
@@ -93,11 +103,14 @@ fn full_disk(via: &'static str, name: &'static str) {
                 error.contains("could not be written; free some space"),
                 "{error}"
             );
-            std::fs::remove_file(&full)?;
         }
         Ok(())
     };
-    job().run(name, body);
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        give_folder(cluster, SINK, &folder);
+        cluster.all_end();
+    });
 }
 
 #[test]
@@ -112,19 +125,24 @@ fn a_full_disk_ends_the_job_by_messages() {
 
 /// A sink that is told to end leaves no file, whether it or ffmpeg writes it.
 fn told_to_end(ending: &'static str, name: &'static str) {
-    let output = path(&format!("{name}.{ending}"));
-    let partial = partial_of(&output);
+    let name_of = move || format!("out.{ending}");
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
-        if &*fabric.identity().program == "worker" {
-            pause("here"); // No frame will come.
+        let mut output = String::new();
+        match &*fabric.identity().program {
+            "worker" => _ = pause("here"), // No frame will come.
+            "sink" => output = format!("--output {}", folder().join(name_of()).display()),
+            _ => {}
         }
-        let output = format!("--output {}", path(&format!("{name}.{ending}")).display());
         let options = ["--size 640x480 --frames 200", &output];
         Ok(program(fabric, ["mp-sync", ""], &options, &mut Vec::new())?)
     };
     job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let output = folder.path().join(name_of());
+        let partial = partial_of(&output);
+        give_folder(cluster, SINK, &folder);
         cluster.wait_point(WORKER, "here");
-        until(|| partial.exists());
+        until("there is an output", || partial.exists());
         cluster.let_die(SINK);
         let pid = rustix::process::Pid::from_raw(cluster.pid(SINK)).expect("a process id");
         let told = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -277,7 +295,7 @@ fn the_live_page_shows_frames_and_loads() {
         let mut picture = Vec::new();
         for _ in 0..2 {
             let last = picture.clone();
-            until(|| {
+            until("there is another picture", || {
                 let (status, png) = get(&address, "frame.png");
                 picture = png;
                 status == 200 && picture != last
@@ -290,7 +308,7 @@ fn the_live_page_shows_frames_and_loads() {
             assert!(pixels.iter().any(|pixel| *pixel != pixels[0]));
         }
         // The load of the worker comes once a second.
-        until(|| {
+        until("there is a load", || {
             let (_, load) = get(&address, "load.json");
             let load: serde_json::Value = serde_json::from_slice(&load).expect("JSON");
             let worker = &load["workers"][0];
@@ -320,7 +338,7 @@ fn stalled(picture: bool, name: &str) {
         let host = address.trim_start_matches("http://").trim_end_matches('/');
         // The sink has shown a frame; the worker has another one, and most are still to come.
         cluster.wait_point(WORKER, BEGINS);
-        until(|| get(&address, "frame.png").0 == 200);
+        until("there is a picture", || get(&address, "frame.png").0 == 200);
         let mut browsers = Vec::new();
         for _ in 0..8 {
             let mut browser = std::net::TcpStream::connect(host).expect("the page");
@@ -355,14 +373,17 @@ fn a_browser_that_does_not_read_pictures_holds_up_nothing() {
 #[test]
 fn a_truncated_clip_ends_the_job() {
     let name = "a_truncated_clip_ends_the_job";
-    let clip = path("truncated.y4m");
-    let output = path("of-truncated.y4m");
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
-        if &*fabric.identity().program == "source" {
-            write_truncated(&path("truncated.y4m"));
+        let [mut clip, mut output] = [String::new(), String::new()];
+        match &*fabric.identity().program {
+            "source" => {
+                let path = folder().join("truncated.y4m");
+                write_truncated(&path);
+                clip = format!("--file {}", path.display());
+            }
+            "sink" => output = format!("--output {}", folder().join("out.y4m").display()),
+            _ => {}
         }
-        let clip = format!("--file {}", path("truncated.y4m").display());
-        let output = format!("--output {}", path("of-truncated.y4m").display());
         let ended = program(fabric, ["mp-async", ""], &[&clip, &output], &mut Vec::new());
         match &*fabric.identity().program {
             "source" => check!(
@@ -379,9 +400,15 @@ fn a_truncated_clip_ends_the_job() {
         }
         Ok(())
     };
-    job().run(name, body);
-    assert!(!output.exists() && !partial_of(&output).exists());
-    std::fs::remove_file(clip).expect("the clip");
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        for who in [SOURCE, SINK] {
+            give_folder(cluster, who, &folder);
+        }
+        cluster.all_end();
+        let files = folder.path().read_dir().expect("the folder").count();
+        assert_eq!(files, 1, "there is more than the clip");
+    });
 }
 
 fn write_truncated(clip: &Path) {
