@@ -228,6 +228,73 @@ fn a_lost_worker_ends_a_job_that_pushes() {
     lost_worker("push-pull", &[(ENDS, 1)], name);
 }
 
+/// A sink that writes nothing for longer than the deadline holds up all others, and none is taken
+/// for lost.
+fn slow_sink(via: &'static str, name: &'static str) {
+    const DEADLINE: Duration = Duration::from_secs(3);
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        let mut output = String::new();
+        if &*fabric.identity().program == "sink" {
+            output = format!("--output {}", folder().join("pipe.y4m").display());
+        }
+        let options = ["--size 640x480 --frames 100", &output];
+        Ok(program(fabric, [via, ""], &options, &mut Vec::new())?)
+    };
+    let job = job().config(|config| config.deadline = DEADLINE);
+    job.orchestrate(name, body, |cluster: &mut Cluster| {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let pipe = folder.path().join("pipe.y4m");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.is_ok_and(|status| status.success()), "a pipe");
+        give_folder(cluster, SINK, &folder);
+        let reader = std::thread::spawn(move || {
+            let mut frames = std::fs::File::open(pipe)?;
+            std::thread::sleep(DEADLINE * 2);
+            std::io::copy(&mut frames, &mut std::io::sink())
+        });
+        cluster.all_end();
+        let bytes = reader.join().expect("a reader").expect("frames");
+        assert!(bytes > 100 * 640 * 480, "{bytes}");
+    });
+}
+
+#[test]
+fn a_slow_sink_holds_up_chunks() {
+    slow_sink("dsm", "a_slow_sink_holds_up_chunks");
+}
+
+#[test]
+fn a_slow_sink_holds_up_chunks_with_guards() {
+    slow_sink("dsm-strict", "a_slow_sink_holds_up_chunks_with_guards");
+}
+
+#[test]
+fn a_slow_sink_holds_up_messages() {
+    slow_sink("mp-sync", "a_slow_sink_holds_up_messages");
+}
+
+#[test]
+fn a_slow_sink_holds_up_messages_with_one_buffer() {
+    let name = "a_slow_sink_holds_up_messages_with_one_buffer";
+    slow_sink("mp-async", name);
+}
+
+#[test]
+fn a_slow_sink_holds_up_messages_with_a_buffer_for_each() {
+    let name = "a_slow_sink_holds_up_messages_with_a_buffer_for_each";
+    slow_sink("mp-async-each", name);
+}
+
+#[test]
+fn a_slow_sink_holds_up_requests() {
+    slow_sink("req-rep", "a_slow_sink_holds_up_requests");
+}
+
+#[test]
+fn a_slow_sink_holds_up_pushes() {
+    slow_sink("push-pull", "a_slow_sink_holds_up_pushes");
+}
+
 /// Announces the address of the live page.
 struct Announces(Vec<u8>);
 

@@ -1,9 +1,9 @@
 //! The program `video-source`: gives frames to the workers.
 
-use super::measured::{Measured, Teller};
-use super::via::to_workers;
+use super::measured::{Measured, PATIENCE, Teller};
+use super::via::{ToWorkers, to_workers};
 use super::{Clip, Error, Header, Via};
-use crate::Frame;
+use crate::{Frame, Input};
 use clap::Parser;
 use samite::Fabric;
 use std::io::Write;
@@ -29,14 +29,24 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     if args.via == Via::Sequential {
         return Ok(());
     }
-    let mut input = args.clip.source().open()?;
+    let input = args.clip.source().open()?;
     let header = Header {
         size: input.size(),
         rate: input.rate(),
     };
-    let mut workers = to_workers(fabric, args.via, header)?;
+    let workers = to_workers(fabric, args.via, header)?;
+    // The workers may have to wait for the sink.
+    fabric.within(PATIENCE, || give_all(fabric, input, workers))
+}
+
+/// Gives all frames to the workers, and tells what that took.
+fn give_all(
+    fabric: &Fabric,
+    mut input: Input,
+    mut workers: Box<dyn ToWorkers>,
+) -> Result<(), Error> {
     let teller = Teller::new(fabric)?;
-    let mut frame = Frame::black(header.size);
+    let mut frame = Frame::black(input.size());
     let (mut frames, mut decode) = (0, Duration::ZERO);
     loop {
         let begin = Instant::now();

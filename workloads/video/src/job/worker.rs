@@ -1,7 +1,7 @@
 //! The program `video-worker`: processes frames.
 
 use super::args::parse_kernel;
-use super::measured::{Measured, Teller, leave};
+use super::measured::{Measured, PATIENCE, Teller, leave};
 use super::nodes::{Board, TABLE};
 use super::quota::Quota;
 use super::via::at_worker;
@@ -94,12 +94,15 @@ pub fn run(fabric: &Fabric, args: &Args, _: &mut dyn Write) -> Result<(), Error>
     let size = frames.header().size;
     let mut teller = Teller::new(fabric)?;
     let mut work = Work::new(args, board, size)?;
-    while frames.process(&mut |frame, result| work.process(frame, result))? {
-        tracing::trace!(frame = work.frames - 1, "result given");
-        teller.tell(|| work.measured(frames.messages()))?;
-    }
-    teller.finish(work.measured(frames.messages()))?;
-    leave(fabric)
+    // The sink may be slow.
+    fabric.within(PATIENCE, || {
+        while frames.process(&mut |frame, result| work.process(frame, result))? {
+            tracing::trace!(frame = work.frames - 1, "result given");
+            teller.tell(|| work.measured(frames.messages()))?;
+        }
+        teller.finish(work.measured(frames.messages()))?;
+        leave(fabric)
+    })
 }
 
 /// The kernel, in the time of a board.

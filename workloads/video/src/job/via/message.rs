@@ -154,8 +154,7 @@ impl WorkerEnd {
     /// Waits for a frame. Returns its number, and its pixels; `None` after the last one.
     pub(super) fn receive(&self) -> Result<Option<(u64, Vec<u8>)>> {
         let wants = Match::from(self.source, FRAME).masked(PAIR);
-        let receive = || self.fabric.recv_vec(wants);
-        let (status, pixels) = self.fabric.within(PATIENCE, receive)?;
+        let (status, pixels) = self.fabric.recv_vec(wants)?;
         let is_frame = status.tag & !NUMBER == FRAME && pixels.len() == self.header.size.pixels();
         match status.tag {
             END => Ok(None),

@@ -4,7 +4,6 @@
 //!
 //! A slow worker has up to [`HIGH_WATER`] frames before it when the clip ends.
 
-use super::super::measured::PATIENCE;
 use super::super::{Header, Result};
 use super::message::{FRAME, Outlet, WorkerEnd, numbered, result};
 use samite::{Fabric, Handle, PeerId, Sent};
@@ -112,9 +111,7 @@ impl super::ToWorkers for ToWorkers {
     fn finish(&mut self, frames: u64) -> Result<()> {
         // Right behind the frames of each: a fast worker does not wait for those of a slow one.
         self.outlet.end_workers()?;
-        let fabric = self.outlet.fabric.clone();
-        let pipes = &mut self.pipes;
-        fabric.within(PATIENCE, || pipes.iter_mut().try_for_each(Pipe::finish))?;
+        self.pipes.iter_mut().try_for_each(Pipe::finish)?;
         self.outlet.end_sink(frames)
     }
 
