@@ -4,7 +4,7 @@ mod at_frame;
 
 use at_frame::{BEGINS, ENDS, GIVEN};
 use clap::Parser;
-use samite_testkit::{Cluster, Outcome, Units, Who, check, programs, same};
+use samite_testkit::{Cluster, Outcome, Units, Who, check, pause, programs, same};
 use samite_video::job::figures::Figures;
 use samite_video::job::{sink, source, worker};
 
@@ -230,6 +230,30 @@ fn a_worker_that_is_stopped_is_taken_for_lost() {
         let (worker, sink) = (Who::Unit(1), Who::Unit(4));
         cluster.wait_point(worker, BEGINS);
         cluster.stop(worker);
+        cluster.wait_gone(sink);
+        cluster.kill(worker);
+        cluster.all_end();
+    });
+}
+
+/// A worker that never begins is taken for lost, and the sink waits as long as the source does.
+#[test]
+fn a_worker_that_does_not_begin_is_left_out() {
+    let body = |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        if fabric.identity().unit == 1 {
+            pause("here");
+        }
+        if let Some(figures) = program(fabric, ("dsm", FRAMES), SLOW, &[])? {
+            same!(figures.nodes[0].frames, 0);
+            check!(figures.nodes[0].is_lost, "{figures:?}");
+        }
+        Ok(())
+    };
+    let short = job().config(|config| config.deadline = std::time::Duration::from_secs(4));
+    let name = "a_worker_that_does_not_begin_is_left_out";
+    short.orchestrate(name, body, |cluster: &mut Cluster| {
+        let (worker, sink) = (Who::Unit(1), Who::Unit(4));
+        cluster.wait_point(worker, "here");
         cluster.wait_gone(sink);
         cluster.kill(worker);
         cluster.all_end();

@@ -27,12 +27,14 @@ impl FromWorkers {
         results.push(all(&dsm.lookup("done")?)?);
         let mut begin = all(&dsm.lookup("begin")?)?;
         dsm.lookup::<u8>("ready")?.put(&[], 0)?;
-        begin.next_event()?;
+        let source = Source::new(fabric)?;
+        // The source waits for workers, until they have begun or are late.
+        source.next_of(std::slice::from_mut(&mut begin))?;
         Ok(FromWorkers {
             dsm,
             header,
             results,
-            source: Source::new(fabric)?,
+            source,
             came: Came::default(),
         })
     }
