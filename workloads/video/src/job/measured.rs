@@ -170,8 +170,8 @@ impl Told {
         Ok(())
     }
 
-    /// Waits for what all say last, and lets the workers leave. What a lost worker said before is
-    /// all that is known of it.
+    /// Waits for what all say last, and lets the workers leave. All frames have come: what one that
+    /// is lost said before is all that is known of it.
     pub(super) fn finish(&mut self) -> Result<()> {
         let all = self.workers.clone().into_iter().chain([self.source]);
         for from in all {
@@ -180,10 +180,14 @@ impl Told {
                 let arrived = || fabric.probe(Match::from(from, MEASURED));
                 match fabric.wait_stepping("measurements", &[from], arrived, || false) {
                     Ok(status) => self.take(from, status.len)?,
-                    Err(samite::Error::PeerLost { .. }) if from != self.source => break,
-                    // It may have been stopped; others have done its frames.
-                    Err(error @ samite::Error::Timeout { .. }) if from != self.source => {
-                        tracing::warn!(%error, "what a worker has measured is not known");
+                    Err(error @ samite::Error::PeerLost { .. }) if from == self.source => {
+                        tracing::warn!(%error, "what the source has measured is not known");
+                        break;
+                    }
+                    Err(samite::Error::PeerLost { .. }) => break,
+                    // It may have been stopped; if it is a worker, others have done its frames.
+                    Err(error @ samite::Error::Timeout { .. }) => {
+                        tracing::warn!(%error, "not all measurements are known");
                         break;
                     }
                     Err(error) => return Err(error.into()),
@@ -206,5 +210,50 @@ impl Told {
             .next()
             .map_or(&self.by_source, |(_, measured)| measured);
         measured.is_last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SOURCE, WORKERS};
+    use super::*;
+    use samite_testkit::{Cluster, Outcome, Who, pause, programs, same};
+
+    /// A complete output is not lost because the source is, or a worker.
+    #[test]
+    fn what_those_who_are_lost_have_measured_is_not_needed() {
+        let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+            let measured = Measured {
+                frames: 3,
+                ..Measured::default()
+            };
+            match (&*fabric.identity().program, fabric.identity().rank) {
+                (SINK, _) => {
+                    let mut told = Told::new(fabric)?;
+                    pause("here");
+                    told.finish()?;
+                    same!(told.by_source, Measured::default());
+                    let frames = told.by_workers.iter().map(|measured| measured.frames);
+                    same!(frames.collect::<Vec<_>>(), [3, 0]);
+                }
+                (WORKERS, 0) => {
+                    Teller::new(fabric)?.finish(measured)?;
+                    leave(fabric)?;
+                }
+                _ => _ = pause("is killed"),
+            }
+            Ok(())
+        };
+        let name = "job::measured::tests::what_those_who_are_lost_have_measured_is_not_needed";
+        let job = programs(&[(SOURCE, 1), (WORKERS, 2), (SINK, 1)]);
+        job.orchestrate(name, body, |cluster: &mut Cluster| {
+            for who in [Who::Unit(0), Who::Unit(2)] {
+                cluster.wait_point(who, "is killed");
+                cluster.kill(who);
+            }
+            cluster.wait_point(Who::Unit(3), "here");
+            cluster.release(Who::Unit(3));
+            cluster.all_end();
+        });
     }
 }
