@@ -24,6 +24,14 @@ pub enum Error {
         /// The deadline.
         after: std::time::Duration,
     },
+    /// Workers do not wait for a sink that is stopped for seconds.
+    #[error(
+        "the sink was stopped, and the workers went on without it: {missed} of the frames are missing; run the job again, without stopping the sink"
+    )]
+    SinkStopped {
+        /// The number of frames, as far as it is known.
+        missed: u64,
+    },
     /// The frames are not those of the sequential run.
     #[error("the output differs from that of a sequential run: {0}")]
     Different(String),

@@ -4,7 +4,7 @@ use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::{Pixels, Processed};
 use super::{END, Source, Way, all, name, read_header};
 use samite::Fabric;
-use samite::dsm::{Dsm, Subscription};
+use samite::dsm::{self, Dsm, Subscription};
 
 pub(in super::super) struct FromWorkers {
     dsm: Dsm,
@@ -38,14 +38,8 @@ impl FromWorkers {
             came: Came::default(),
         })
     }
-}
 
-impl super::super::FromWorkers for FromWorkers {
-    fn header(&self) -> Header {
-        self.header
-    }
-
-    fn next(&mut self, _: Option<u64>) -> Result<Option<Processed>> {
+    fn take(&mut self) -> Result<Option<Processed>> {
         while !self.came.is_complete() {
             let slot = self.source.next_of(&mut self.results)?;
             if slot + 1 == self.results.len() {
@@ -69,6 +63,19 @@ impl super::super::FromWorkers for FromWorkers {
             }));
         }
         Ok(None)
+    }
+}
+
+impl super::super::FromWorkers for FromWorkers {
+    fn header(&self) -> Header {
+        self.header
+    }
+
+    fn next(&mut self, _: Option<u64>) -> Result<Option<Processed>> {
+        self.take().map_err(|error| match error {
+            Error::Dsm(dsm::Error::Lagged { missed, .. }) => Error::SinkStopped { missed },
+            error => error,
+        })
     }
 
     fn messages(&self) -> Result<u64> {
@@ -115,7 +122,64 @@ impl Came {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::super::{SINK, SOURCE};
+    use super::super::super::{AtWorker as _, FromWorkers as _, ToWorkers as _};
+    use super::super::{AtWorker, ToWorkers};
     use super::*;
+    use crate::Size;
+    use crate::y4m::Rate;
+    use samite_testkit::{Cluster, Outcome, Who, check, pause, point, programs};
+
+    const FRAMES: u64 = 100;
+
+    /// Workers do not wait for a sink that is stopped: it cannot have all frames.
+    #[test]
+    fn a_sink_that_was_stopped_says_so() {
+        let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+            match &*fabric.identity().program {
+                SOURCE => {
+                    let header = Header {
+                        size: Size::new(64, 48)?,
+                        rate: Rate::default(),
+                    };
+                    let mut workers = ToWorkers::new(fabric, header, Way::Fused)?;
+                    for number in 0..FRAMES {
+                        workers.send(number, &[1; 64 * 48], None)?;
+                    }
+                    workers.finish(FRAMES)?;
+                }
+                SINK => {
+                    let mut results = FromWorkers::new(fabric, Way::Fused)?;
+                    pause("is stopped");
+                    let ended = loop {
+                        match results.next(None) {
+                            Ok(Some(_)) => {}
+                            ended => break ended,
+                        }
+                    };
+                    check!(matches!(ended, Err(Error::SinkStopped { .. })), "{ended:?}");
+                }
+                _ => {
+                    let mut frames = AtWorker::new(fabric, Way::Fused)?;
+                    let mut work = |frame: &[u8], to: &mut [u8]| to.copy_from_slice(frame);
+                    while frames.process(&mut work)? {}
+                    point("is done");
+                }
+            }
+            Ok(())
+        };
+        let name = "job::via::chunks::sink::tests::a_sink_that_was_stopped_says_so";
+        let job = programs(&[(SOURCE, 1), (WORKERS, 1), (SINK, 1)]).services(samite::services());
+        job.orchestrate(name, body, |cluster: &mut Cluster| {
+            let (worker, sink) = (Who::Unit(1), Who::Unit(2));
+            cluster.wait_point(sink, "is stopped");
+            cluster.stop(sink);
+            cluster.wait_point(worker, "is done");
+            cluster.go_on(sink);
+            cluster.release(sink);
+            cluster.all_end();
+        });
+    }
 
     #[test]
     fn the_end_may_be_heard_before_the_last_results() {
