@@ -316,9 +316,9 @@ impl Write for Announces {
 }
 
 /// Returns the address that the sink has announced.
-fn live_page(cluster: &mut Cluster) -> String {
-    cluster.wait_point(SINK, "live");
-    let lines = cluster.lines(SINK).iter();
+fn live_page(cluster: &mut Cluster, sink: Who) -> String {
+    cluster.wait_point(sink, "live");
+    let lines = cluster.lines(sink).iter();
     let mut said = lines.filter_map(|line| line.strip_prefix("@say "));
     said.next_back().expect("the address").to_owned()
 }
@@ -347,7 +347,7 @@ fn the_live_page_shows_frames_and_loads() {
     };
     let name = "the_live_page_shows_frames_and_loads";
     job().orchestrate(name, body, |cluster: &mut Cluster| {
-        let address = live_page(cluster);
+        let address = live_page(cluster, SINK);
         assert!(address.starts_with("http://127.0.0.1:"), "{address}");
         let (status, page) = get(&address, "");
         assert!(status == 200 && page.starts_with(b"<!DOCTYPE html>"));
@@ -388,6 +388,59 @@ fn the_live_page_shows_frames_and_loads() {
     });
 }
 
+/// Returns what the live page says of the workers.
+fn workers_of(address: &str) -> serde_json::Value {
+    let (_, load) = get(address, "load.json");
+    let mut load: serde_json::Value = serde_json::from_slice(&load).expect("JSON");
+    load["workers"].take()
+}
+
+#[test]
+fn the_live_page_shows_a_sequential_run() {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        let options = ["", "--live --size 640x480 --frames 100000000"];
+        let mut out = Announces(Vec::new());
+        Ok(program(fabric, ["sequential", ""], &options, &mut out)?)
+    };
+    let name = "the_live_page_shows_a_sequential_run";
+    job().orchestrate(name, body, |cluster: &mut Cluster| {
+        let address = live_page(cluster, SINK);
+        until("the run goes on", || {
+            let worker = &workers_of(&address)[0];
+            worker["frames"].as_u64() > Some(1) && worker["load"].as_f64() > Some(0.0)
+        });
+        cluster.kill(SINK);
+        cluster.all_end();
+    });
+}
+
+#[test]
+fn the_live_page_shows_that_a_worker_is_lost() {
+    let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
+        let options = ["--size 640x480 --frames 1000000", "--live"];
+        let mut out = Announces(Vec::new());
+        Ok(program(fabric, ["dsm", ""], &options, &mut out)?)
+    };
+    let name = "the_live_page_shows_that_a_worker_is_lost";
+    let job = programs(&[("source", 1), ("worker", 2), ("sink", 1)]);
+    let job = job.services(samite::services());
+    job.orchestrate(name, body, |cluster: &mut Cluster| {
+        let all = [0, 1, 2, 3].map(Who::Unit);
+        let address = live_page(cluster, all[3]);
+        let are_lost = |lost: [bool; 2]| {
+            let workers = workers_of(&address);
+            (0..2).all(|rank| workers[rank]["is_lost"] == lost[rank])
+        };
+        until("both work", || are_lost([false; 2]));
+        cluster.kill(all[1]);
+        until("one is lost", || are_lost([true, false]));
+        for who in [all[0], all[2], all[3]] {
+            cluster.kill(who);
+        }
+        cluster.all_end();
+    });
+}
+
 /// Browsers that do not end their requests, or do not read. `picture`: of the latest frame.
 fn stalled(picture: bool, name: &str) {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
@@ -401,7 +454,7 @@ fn stalled(picture: bool, name: &str) {
     };
     let path = if picture { "frame.png" } else { "" };
     job().orchestrate(name, body, |cluster: &mut Cluster| {
-        let address = live_page(cluster);
+        let address = live_page(cluster, SINK);
         let host = address.trim_start_matches("http://").trim_end_matches('/');
         // The sink has shown a frame; the worker has another one, and most are still to come.
         cluster.wait_point(WORKER, BEGINS);

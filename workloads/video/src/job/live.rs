@@ -10,10 +10,10 @@
 //! only if somebody has looked at the one before, and only every n-th pixel of it.
 
 use super::http::{Answer, HttpServer};
-use super::measured::Told;
 use super::{Error, Result};
 use crate::Frame;
 use parking_lot::Mutex;
+use serde::Serialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,6 +38,18 @@ struct Shown {
     is_wanted: AtomicBool,
     picture: Mutex<Picture>,
     load: Mutex<String>,
+}
+
+/// What the page says of a worker.
+#[derive(Debug, Serialize)]
+pub(super) struct Worker {
+    pub(super) name: String,
+    pub(super) frames: u64,
+    /// The part of its time in which it has computed of late.
+    pub(super) load: f64,
+    /// How long ago it has said so.
+    pub(super) silent_s: f64,
+    pub(super) is_lost: bool,
 }
 
 /// The server of the page.
@@ -86,27 +98,18 @@ impl Live {
         }
     }
 
-    /// Shows how far the job is.
-    pub(super) fn tell(&mut self, frames: u64, of_workers: &[u64], told: &Told) {
+    /// Shows how far the job is, if the last time was long enough ago.
+    pub(super) fn tell(&mut self, frames: u64, workers: impl FnOnce() -> Vec<Worker>) {
         if self.told.is_some_and(|last| last.elapsed() < PAUSE) {
             return;
         }
         self.told = Some(Instant::now());
-        let workers = of_workers.iter().zip(&told.by_workers).zip(&told.loads);
-        let workers: Vec<_> = workers
-            .enumerate()
-            .map(|(rank, ((frames, measured), load))| {
-                let name = measured.board.clone();
-                let name = name.unwrap_or_else(|| format!("worker {rank}"));
-                serde_json::json!({ "name": name, "frames": frames, "load": load })
-            })
-            .collect();
         let elapsed = self.begin.elapsed().as_secs_f64();
         let load = serde_json::json!({
             "frames": frames,
             "elapsed_s": elapsed,
             "frames_per_s": frames as f64 / elapsed.max(1e-9),
-            "workers": workers,
+            "workers": workers(),
         });
         *self.shown.load.lock() = load.to_string();
     }

@@ -5,8 +5,8 @@
 //! missing, a worker that has ended is one that is lost.
 
 use super::via::only;
-use super::{Error, Result, SINK};
-use samite::{Fabric, Match, PeerId};
+use super::{Error, Result, SINK, live};
+use samite::{Fabric, Match, PeerId, UnitLife};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -128,22 +128,22 @@ pub(super) fn leave(fabric: &Fabric) -> Result<()> {
 pub(super) struct Told {
     fabric: Fabric,
     source: PeerId,
-    workers: Vec<PeerId>,
+    workers: Vec<UnitLife>,
     pub(super) by_source: Measured,
     pub(super) by_workers: Vec<Measured>,
-    /// The part of their time in which workers have computed of late.
-    pub(super) loads: Vec<f64>,
+    /// The part of their time in which workers have computed of late, and when they have said so.
+    loads: Vec<(f64, Instant)>,
 }
 
 impl Told {
     pub(super) fn new(fabric: &Fabric) -> Result<Told> {
-        let workers = fabric.program(super::WORKERS)?;
+        let workers = fabric.lives_of(super::WORKERS)?;
         Ok(Told {
             fabric: fabric.clone(),
             source: only(fabric, super::SOURCE)?,
             by_source: Measured::default(),
             by_workers: vec![Measured::default(); workers.len()],
-            loads: vec![0.0; workers.len()],
+            loads: vec![(0.0, Instant::now()); workers.len()],
             workers,
         })
     }
@@ -158,10 +158,12 @@ impl Told {
 
     fn take(&mut self, from: PeerId, len: u64) -> Result<()> {
         let measured = Measured::receive(&self.fabric, from, len)?;
-        let worker = self.workers.iter().position(|worker| *worker == from);
+        let mut workers = self.workers.iter();
+        let worker = workers.position(|worker| worker.peer == from);
         match worker {
             Some(worker) => {
-                self.loads[worker] = measured.load_since(&self.by_workers[worker]);
+                let load = measured.load_since(&self.by_workers[worker]);
+                self.loads[worker] = (load, Instant::now());
                 self.by_workers[worker] = measured;
             }
             None if from == self.source => self.by_source = measured,
@@ -170,10 +172,31 @@ impl Told {
         Ok(())
     }
 
+    /// Returns what the live page says of the workers, of which so many frames have come.
+    pub(super) fn workers(&self, frames: &[u64]) -> Vec<live::Worker> {
+        let workers = self.workers.iter().zip(&self.by_workers);
+        let workers = workers.zip(&self.loads).zip(frames).enumerate();
+        let workers = workers.map(|(rank, (((life, measured), (load, said)), frames))| {
+            let lost = self.fabric.lost_life(life.peer, life.incarnation);
+            live::Worker {
+                name: measured
+                    .board
+                    .clone()
+                    .unwrap_or_else(|| format!("worker {rank}")),
+                frames: *frames,
+                load: *load,
+                silent_s: said.elapsed().as_secs_f64(),
+                is_lost: lost.is_some(),
+            }
+        });
+        workers.collect()
+    }
+
     /// Waits for what all say last, and lets the workers leave. All frames have come: what one that
     /// is lost said before is all that is known of it.
     pub(super) fn finish(&mut self) -> Result<()> {
-        let all = self.workers.clone().into_iter().chain([self.source]);
+        let all = self.workers.iter().map(|worker| worker.peer);
+        let all: Vec<_> = all.chain([self.source]).collect();
         for from in all {
             while !self.is_last(from) {
                 let fabric = self.fabric.clone();
@@ -195,7 +218,7 @@ impl Told {
             }
         }
         for worker in &self.workers {
-            match self.fabric.send(*worker, LEAVE, &[]) {
+            match self.fabric.send(worker.peer, LEAVE, &[]) {
                 Ok(()) | Err(samite::Error::PeerLost { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -205,7 +228,7 @@ impl Told {
 
     fn is_last(&self, from: PeerId) -> bool {
         let workers = self.workers.iter().zip(&self.by_workers);
-        let mut workers = workers.filter(|(worker, _)| **worker == from);
+        let mut workers = workers.filter(|(worker, _)| worker.peer == from);
         let measured = workers
             .next()
             .map_or(&self.by_source, |(_, measured)| measured);

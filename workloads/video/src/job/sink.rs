@@ -2,7 +2,7 @@
 
 use super::args::{parse_kernel, sink};
 use super::figures::{Figures, Run};
-use super::live::Live;
+use super::live::{self, Live};
 use super::measured::{Measured, Told};
 use super::via::{EARLY, FromWorkers, Pixels, Processed, from_workers};
 use super::{Clip, Error, Header, Via, report};
@@ -220,6 +220,8 @@ fn alone(args: &Args, live: Option<Live>) -> Result<Done, Error> {
     let mut frame = Frame::black(header.size);
     let begin = Instant::now();
     let (mut decode, mut process) = (Duration::ZERO, Duration::ZERO);
+    // When the live page was told last, and `process` then.
+    let mut told = (begin, process);
     for number in 0.. {
         let since = Instant::now();
         let is_frame = input.read(&mut frame)?;
@@ -242,6 +244,19 @@ fn alone(args: &Args, live: Option<Live>) -> Result<Done, Error> {
             worker: 0,
             pixels,
         })?;
+        if let Some(live) = &mut order.live {
+            live.tell(order.frame.number, || {
+                let since = std::mem::replace(&mut told, (Instant::now(), process));
+                let load = (process - since.1).div_duration_f64(told.0 - since.0);
+                vec![live::Worker {
+                    name: "worker 0".to_owned(),
+                    frames: order.frame.number,
+                    load,
+                    silent_s: 0.0,
+                    is_lost: false,
+                }]
+            });
+        }
     }
     let picture = args.report.is_some().then(|| report::picture(&order.frame));
     let (frames, checksum, partial) = order.finish()?;
@@ -401,7 +416,7 @@ impl InOrder {
             self.take(result)?;
             told.hear()?;
             if let Some(live) = &mut self.live {
-                live.tell(self.frame.number, &of_workers, told);
+                live.tell(self.frame.number, || told.workers(&of_workers));
             }
         }
         let messages = from.messages()?.saturating_sub(before);
