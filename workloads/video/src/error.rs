@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::frame::MAX_SIDE;
 
@@ -70,6 +70,22 @@ pub enum Error {
         /// The error of the system.
         source: std::io::Error,
     },
+    /// What is read from a file is no complete video.
+    #[error("{} could not be read", path.display())]
+    Input {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<Error>,
+    },
+    /// A frame could not be written to a file.
+    #[error("{} could not be written", path.display())]
+    Written {
+        /// The file.
+        path: PathBuf,
+        /// What has failed.
+        source: Box<Error>,
+    },
     /// A file could not be opened, created or renamed.
     #[error("{} could not be {doing}{}", path.display(), remedy(source))]
     File {
@@ -96,6 +112,9 @@ pub enum Error {
     /// The program ffmpeg could not be started.
     #[error("ffmpeg could not be started")]
     FfmpegStart(#[source] std::io::Error),
+    /// How the program ffmpeg ended is not known.
+    #[error("the system does not say how ffmpeg has ended")]
+    FfmpegWait(#[source] std::io::Error),
     /// The program ffmpeg ended with an error.
     #[error(
         "ffmpeg could not {doing} {} and ended with {status} after {frames} frames: {words}",
@@ -126,6 +145,46 @@ pub enum Error {
         /// Frames that it was given.
         frames: u64,
     },
+}
+
+impl Error {
+    /// Adds the file that was read, if the error does not name it.
+    pub(crate) fn of_input(self, path: Option<&Path>) -> Error {
+        match (path, self.names_no_file()) {
+            (Some(path), true) => Error::Input {
+                path: path.to_path_buf(),
+                source: Box::new(self),
+            },
+            _ => self,
+        }
+    }
+
+    /// Adds the file that was written, if the error does not name it.
+    pub(crate) fn of_output(self, path: Option<&Path>) -> Error {
+        match (path, self.names_no_file()) {
+            (Some(path), true) => Error::Written {
+                path: path.to_path_buf(),
+                source: Box::new(self),
+            },
+            _ => self,
+        }
+    }
+
+    /// Whether it is of a stream, which has no name.
+    fn names_no_file(&self) -> bool {
+        matches!(
+            self,
+            Error::NotY4m
+                | Error::NoSize
+                | Error::Rate { .. }
+                | Error::Colour { .. }
+                | Error::FrameSize { .. }
+                | Error::Marker { .. }
+                | Error::Truncated { .. }
+                | Error::Read { .. }
+                | Error::Write { .. }
+        )
+    }
 }
 
 /// Returns what the user can do about an error of the system, to be appended to its sentence.

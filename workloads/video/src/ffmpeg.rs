@@ -116,7 +116,7 @@ impl Ffmpeg {
     /// encoder that has written more or fewer than `frames` has failed, too. The caller has read
     /// the output to its end, or closed the input.
     pub(crate) fn finish(mut self, frames: u64) -> Result<(), Error> {
-        let status = self.child.wait().map_err(Error::FfmpegStart)?;
+        let status = self.child.wait().map_err(Error::FfmpegWait)?;
         let words = self.words.take().map(JoinHandle::join);
         let words = words.and_then(Result::ok).filter(|words| !words.is_empty());
         let written = self.written.take().map(JoinHandle::join);

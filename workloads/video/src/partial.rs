@@ -139,6 +139,11 @@ impl Partial {
         }
     }
 
+    /// Its name.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Where it is written.
     pub(crate) fn written(&self) -> &Path {
         match &self.replaces {

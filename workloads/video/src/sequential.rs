@@ -115,12 +115,16 @@ mod tests {
         let bytes = std::fs::read(&whole).unwrap();
         std::fs::write(&cut, &bytes[..bytes.len() - 1]).unwrap();
         let result = run(
-            &Source::Y4m(cut),
+            &Source::Y4m(cut.clone()),
             Kernel::Sobel,
             Loop::Vector,
             &Sink::Y4m(out),
         );
-        assert!(matches!(result, Err(Error::Truncated { frame: 2, .. })));
+        let Err(Error::Input { path, source }) = result else {
+            panic!("{result:?}");
+        };
+        assert_eq!(path, cut);
+        assert!(matches!(*source, Error::Truncated { frame: 2, .. }));
         assert_eq!(folder.path().read_dir().unwrap().count(), 2);
         let missing = Source::Y4m(folder.path().join("missing"));
         let result = run(&missing, Kernel::Sobel, Loop::Vector, &Sink::Nothing);

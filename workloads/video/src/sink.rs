@@ -44,6 +44,15 @@ impl Sink {
     /// Opens the sink for frames of one size. An existing file is replaced when the output is
     /// complete.
     pub fn open(&self, size: Size, rate: Rate) -> Result<Output, Error> {
+        let path = match self {
+            Sink::Checksum | Sink::Nothing => None,
+            Sink::Y4m(path) | Sink::Ffmpeg(path) => Some(&**path),
+        };
+        let output = self.open_unnamed(size, rate);
+        output.map_err(|error| error.of_output(path))
+    }
+
+    fn open_unnamed(&self, size: Size, rate: Rate) -> Result<Output, Error> {
         let mut partial = None;
         let kind = match self {
             Sink::Checksum => Kind::Checksum(Box::default()),
@@ -76,12 +85,17 @@ impl Output {
     pub fn write(&mut self, frame: &Frame) -> Result<(), Error> {
         assert_eq!(frame.number, self.frames, "frames must come in order");
         assert_eq!(frame.size, self.size, "all frames must have one size");
-        match &mut self.kind {
-            Kind::Checksum(checksum) => checksum.add(frame),
-            Kind::Y4m(writer) => writer.write(frame)?,
-            Kind::Ffmpeg(encoder) => encoder.write(frame)?,
-            Kind::Nothing => {}
-        }
+        let written = match &mut self.kind {
+            Kind::Checksum(checksum) => {
+                checksum.add(frame);
+                Ok(())
+            }
+            Kind::Y4m(writer) => writer.write(frame),
+            Kind::Ffmpeg(encoder) => encoder.write(frame),
+            Kind::Nothing => Ok(()),
+        };
+        let path = self.partial.as_ref().map(Partial::path);
+        written.map_err(|error| error.of_output(path))?;
         self.frames += 1;
         Ok(())
     }
@@ -104,7 +118,8 @@ impl Output {
                 // The last frame may still be in the buffer.
                 let frame = self.frames.saturating_sub(1);
                 let flushed = writer.into_inner().flush();
-                flushed.map_err(|source| Error::Write { frame, source })?;
+                let path = self.partial.as_ref().map(Partial::path);
+                flushed.map_err(|source| Error::Write { frame, source }.of_output(path))?;
                 None
             }
             Kind::Ffmpeg(encoder) => {
@@ -257,8 +272,12 @@ mod tests {
             let mut output = sink.open(size, Rate::default()).unwrap();
             let written = output.write(&Frame::black(size));
             let error = written.and_then(|()| output.finish()).unwrap_err();
-            assert!(matches!(error, Error::Write { frame: 0, .. }), "{error}");
-            assert!(error.to_string().contains("free some space"), "{error}");
+            assert!(error.to_string().contains("/dev/full"), "{error}");
+            let Error::Written { source, .. } = error else {
+                panic!("{error}");
+            };
+            assert!(matches!(*source, Error::Write { frame: 0, .. }), "{source}");
+            assert!(source.to_string().contains("free some space"), "{source}");
         }
         assert!(Path::new("/dev/full").exists());
     }

@@ -28,7 +28,11 @@ pub enum Source {
 }
 
 /// An open source. Frames are read in order, from 0.
-pub struct Input(Kind);
+pub struct Input {
+    kind: Kind,
+    /// The file that is read.
+    path: Option<PathBuf>,
+}
 
 enum Kind {
     Generator {
@@ -44,8 +48,19 @@ enum Kind {
 impl Source {
     /// Opens the source. A stream has been read up to its first frame.
     pub fn open(&self) -> Result<Input, Error> {
+        let path = match self {
+            Source::Generator { .. } => None,
+            Source::Y4m(path) | Source::Ffmpeg(path) => Some(path.clone()),
+        };
+        match self.open_kind() {
+            Ok(kind) => Ok(Input { kind, path }),
+            Err(error) => Err(error.of_input(path.as_deref())),
+        }
+    }
+
+    fn open_kind(&self) -> Result<Kind, Error> {
         let stream = |from: Box<dyn Read + Send>| Reader::new(from).map(Kind::Stream);
-        Ok(Input(match self {
+        Ok(match self {
             &Source::Generator { size, frames, seed } => Kind::Generator {
                 generator: Generator::new(size, seed),
                 size,
@@ -58,7 +73,7 @@ impl Source {
                 drop(open(path)?);
                 Kind::Ffmpeg(Decoder::start(ffmpeg::decoder(path), path)?)
             }
-        }))
+        })
     }
 }
 
@@ -73,7 +88,7 @@ fn open(path: &Path) -> Result<File, Error> {
 impl Input {
     /// The size of all frames.
     pub fn size(&self) -> Size {
-        match &self.0 {
+        match &self.kind {
             Kind::Generator { size, .. } => *size,
             Kind::Stream(reader) => reader.size(),
             Kind::Ffmpeg(decoder) => decoder.reader.size(),
@@ -82,7 +97,7 @@ impl Input {
 
     /// The frame rate.
     pub fn rate(&self) -> Rate {
-        match &self.0 {
+        match &self.kind {
             Kind::Generator { .. } => Rate::default(),
             Kind::Stream(reader) => reader.rate(),
             Kind::Ffmpeg(decoder) => decoder.reader.rate(),
@@ -91,7 +106,7 @@ impl Input {
 
     /// Returns how many frames are still to be read, if that is known.
     pub fn left(&self) -> Option<u64> {
-        match &self.0 {
+        match &self.kind {
             Kind::Generator { frames, next, .. } => Some(frames - next),
             Kind::Stream(_) | Kind::Ffmpeg(_) => None,
         }
@@ -100,7 +115,7 @@ impl Input {
     /// Reads the next frame into `frame`, whose memory is used again. Returns false after the last
     /// frame of a complete source; a source that ended early is an error.
     pub fn read(&mut self, frame: &mut Frame) -> Result<bool, Error> {
-        match &mut self.0 {
+        let read = match &mut self.kind {
             Kind::Generator { frames, next, .. } if next == frames => Ok(false),
             Kind::Generator {
                 generator, next, ..
@@ -111,7 +126,8 @@ impl Input {
             }
             Kind::Stream(reader) => reader.read(frame),
             Kind::Ffmpeg(decoder) => decoder.read(frame),
-        }
+        };
+        read.map_err(|error| error.of_input(self.path.as_deref()))
     }
 }
 

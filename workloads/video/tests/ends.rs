@@ -5,7 +5,9 @@ mod at_frame;
 
 use at_frame::{BEGINS, ENDS};
 use clap::Parser;
-use samite_testkit::{Cluster, Outcome, Units, Who, check, pause, point, programs, same, say};
+use samite_testkit::{
+    Cluster, Failed, Outcome, Units, Who, check, pause, point, programs, same, say,
+};
 use samite_video::Error as VideoError;
 use samite_video::job::{Error, sink, source, worker};
 use std::io::Write;
@@ -95,10 +97,11 @@ fn full_disk(via: &'static str, name: &'static str) {
         let options = ["--size 640x480 --frames 200", &output];
         let ended = program(fabric, [via, "--kernel copy"], &options, &mut Vec::new());
         if &*fabric.identity().program == "sink" {
-            let error = ended
-                .err()
-                .map(|error| error.to_string())
-                .unwrap_or_default();
+            let Err(Error::Video(VideoError::Written { path, source })) = ended else {
+                return Err(Failed::new(format_args!("{ended:?}")));
+            };
+            check!(path.ends_with("full.y4m"), "{path:?}");
+            let error = source.to_string();
             check!(
                 error.contains("could not be written; free some space"),
                 "{error}"
@@ -506,13 +509,14 @@ fn a_truncated_clip_ends_the_job() {
         }
         let ended = program(fabric, ["mp-async", ""], &[&clip, &output], &mut Vec::new());
         match &*fabric.identity().program {
-            "source" => check!(
-                matches!(
-                    ended,
-                    Err(Error::Video(VideoError::Truncated { frame: 2, .. }))
-                ),
-                "{ended:?}"
-            ),
+            "source" => {
+                let Err(Error::Video(VideoError::Input { path, source })) = ended else {
+                    return Err(Failed::new(format_args!("{ended:?}")));
+                };
+                check!(path.ends_with("truncated.y4m"), "{path:?}");
+                let is_it = matches!(*source, VideoError::Truncated { frame: 2, .. });
+                check!(is_it, "{source}");
+            }
             _ => check!(
                 ended.is_err(),
                 "it takes an incomplete clip for a complete one"
