@@ -69,10 +69,12 @@ impl Picture {
     }
 
     /// Returns the picture as a PNG of 255 colours, from `low` at one end of the scale to
-    /// `high` at the other. Pixels without a value are transparent.
+    /// `high` at the other. Pixels without a value, or whose average is no finite number, are
+    /// transparent.
     pub fn png(&self, low: f64, high: f64) -> Result<Vec<u8>, Error> {
         let level = |at: usize| {
-            let value = self.value(at % self.width, at / self.width)?;
+            let value = self.value(at % self.width, at / self.width);
+            let value = value.filter(|value| value.is_finite())?;
             Some(((value - low) / (high - low) * (LEVELS - 1) as f64).round() as u8)
         };
         let pixels: Vec<u8> = (0..self.sums.len())
@@ -139,6 +141,14 @@ mod tests {
     fn small_fields_are_not_enlarged_and_thin_ones_keep_a_pixel() {
         assert_eq!(Picture::new([5, 7], 600).size(), (7, 5));
         assert_eq!(Picture::new([5000, 2], 100).size(), (1, 100));
+    }
+
+    #[test]
+    fn what_is_no_number_is_transparent() {
+        let mut picture = Picture::new([1, 4], 4);
+        picture.add_row(0, &[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 100.0]);
+        let pixels = decoded(&picture.png(0.0, 100.0).unwrap());
+        assert_eq!(pixels, [UNKNOWN, UNKNOWN, UNKNOWN, 254]);
     }
 
     #[test]
