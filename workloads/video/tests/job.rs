@@ -290,9 +290,10 @@ fn sobel_by_pixel() {
     kernel("sobel", "scalar", "sobel_by_pixel");
 }
 
-/// Each worker plays a board, and a board that is twice as fast does about twice as many frames.
+/// Each worker plays a board, and takes as long as that for each frame. How they share the frames
+/// depends on how busy the machine is; `schedule` has the tests of that.
 #[test]
-fn boards_share_the_frames_by_their_speeds() {
+fn boards_take_their_times() {
     let body = move |fabric: &samite::Fabric, _: &[_]| -> Outcome {
         let rank = fabric.identity().rank;
         let board = ["i7", "xu4", "rpi"][rank as usize];
@@ -300,15 +301,17 @@ fn boards_share_the_frames_by_their_speeds() {
             same!(&*figures.pace, "sleep");
             let names: Vec<&str> = figures.nodes.iter().map(|node| &*node.name).collect();
             same!(names, ["i7", "XU4", "RPI 3B+"]);
-            // 8.3 : 1.5 : 1. A busy machine delays all of them.
-            let frames: Vec<u64> = figures.nodes.iter().map(|node| node.frames).collect();
-            check!(frames[0] > frames[1] && frames[1] > frames[2], "{frames:?}");
-            check!(
-                figures.binds == "compute" && figures.efficiency <= 1.01,
-                "{figures:?}"
-            );
+            let needs = figures.nodes.iter().filter_map(|node| node.needs_s);
+            let needs: Vec<f64> = needs.collect();
+            same!(needs.len(), 3);
+            // 8.3 : 1.5 : 1.
+            check!(needs[0] < needs[1] && needs[1] < needs[2], "{needs:?}");
+            for (node, needs) in figures.nodes.iter().zip(needs) {
+                let least = node.frames as f64 * needs;
+                check!(node.processing_s >= least * 0.999, "{node:?}");
+            }
         }
         Ok(())
     };
-    job().run("boards_share_the_frames_by_their_speeds", body);
+    job().run("boards_take_their_times", body);
 }

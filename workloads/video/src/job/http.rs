@@ -330,9 +330,10 @@ mod tests {
         let server = server();
         let connect = || TcpStream::connect(server.address()).unwrap();
         // An answer that nobody takes, and then half of a request.
-        let (mut unread, mut half) = (connect(), connect());
+        let mut unread = connect();
         unread.write_all(b"GET /large HTTP/1.1\r\n\r\n").unwrap();
         unread.read_exact(&mut [0]).unwrap();
+        let mut half = connect();
         half.write_all(b"GET /page HT").unwrap();
         assert!(get(&server).ends_with("here"));
         // So many that there is no place: others are refused.
