@@ -244,6 +244,7 @@ fn alone(args: &Args, live: Option<Live>) -> Result<Done, Error> {
             worker: 0,
             pixels,
         })?;
+        order.write_next()?;
         if let Some(live) = &mut order.live {
             live.tell(order.frame.number, || {
                 let since = std::mem::replace(&mut told, (Instant::now(), process));
@@ -406,14 +407,23 @@ impl InOrder {
         let mut waiting = Duration::ZERO;
         let mut of_workers = vec![0; told.by_workers.len()];
         loop {
+            // One at a time, so that workers do not wait for many frames to be written.
+            let has_written = self.write_next()?;
             let since = Instant::now();
-            let next = from.next(self.only())?;
+            let next = match has_written {
+                true => from.next_now(self.only())?,
+                false => from.next(self.only())?,
+            };
             waiting += since.elapsed();
-            let Some(result) = next else { break };
-            if let Some(frames) = of_workers.get_mut(result.worker) {
-                *frames += 1;
+            if next.is_none() && !has_written {
+                break;
             }
-            self.take(result)?;
+            if let Some(result) = next {
+                if let Some(frames) = of_workers.get_mut(result.worker) {
+                    *frames += 1;
+                }
+                self.take(result)?;
+            }
             told.hear()?;
             if let Some(live) = &mut self.live {
                 live.tell(self.frame.number, || told.workers(&of_workers));
@@ -440,17 +450,23 @@ impl InOrder {
         if is_late || self.early.insert(number, result).is_some() {
             return Err(Error::Unexpected(format!("frame {number} twice")));
         }
-        while let Some(next) = self.early.remove(&self.frame.number) {
-            self.frame.pixels.copy_from_slice(&next.pixels);
-            drop(next);
-            self.checksum.add(&self.frame);
-            self.output.write(&self.frame)?;
-            if let Some(live) = &self.live {
-                live.show(&self.frame);
-            }
-            self.frame.number += 1;
-        }
         Ok(())
+    }
+
+    /// Writes the next frame. Returns false if it has not come.
+    fn write_next(&mut self) -> Result<bool, Error> {
+        let Some(next) = self.early.remove(&self.frame.number) else {
+            return Ok(false);
+        };
+        self.frame.pixels.copy_from_slice(&next.pixels);
+        drop(next);
+        self.checksum.add(&self.frame);
+        self.output.write(&self.frame)?;
+        if let Some(live) = &self.live {
+            live.show(&self.frame);
+        }
+        self.frame.number += 1;
+        Ok(true)
     }
 
     /// Writes all that is left. Returns the number of frames, their checksum, and the file of the
@@ -468,7 +484,13 @@ impl InOrder {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{SINK, SOURCE, WORKERS};
     use super::*;
+    use crate::Size;
+    use crate::y4m::Rate;
+    use samite::PeerId;
+    use samite_testkit::{Outcome, programs, same};
+    use std::collections::VecDeque;
 
     #[test]
     fn a_file_has_a_folder() {
@@ -489,5 +511,62 @@ mod tests {
         let live = args(&["video-sink", "--live"]).unwrap().live.unwrap();
         assert!(live.ip().is_loopback());
         assert!(args(&["video-sink", "--live", "somewhere"]).is_err());
+    }
+
+    /// Has results in some order.
+    struct Results {
+        numbers: VecDeque<u64>,
+        /// How many it was asked for without a wait.
+        at_once: u64,
+    }
+
+    impl FromWorkers for Results {
+        fn header(&self) -> Header {
+            Header {
+                size: Size::new(2, 2).unwrap(),
+                rate: Rate::default(),
+            }
+        }
+
+        fn next(&mut self, _: Option<u64>) -> Result<Option<Processed>, Error> {
+            let number = self.numbers.pop_front();
+            Ok(number.map(|number| Processed {
+                number,
+                worker: 0,
+                pixels: Pixels::Message(vec![0; 4]),
+            }))
+        }
+
+        fn next_now(&mut self, only: Option<u64>) -> Result<Option<Processed>, Error> {
+            self.at_once += 1;
+            self.next(only)
+        }
+
+        fn messages(&self) -> Result<u64, Error> {
+            Ok(0)
+        }
+    }
+
+    /// Many frames that waited for one are written while others are received.
+    #[test]
+    fn results_are_received_between_frames_that_are_ready() {
+        let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+            if &*fabric.identity().program == SINK {
+                let mut results = Results {
+                    numbers: (1..10).chain([0]).chain(10..20).collect(),
+                    at_once: 0,
+                };
+                let header = results.header();
+                let output = Sink::Nothing.open(header.size, header.rate)?;
+                let mut order = InOrder::new(header, output, None);
+                let taken = order.take_all(&mut results, &mut Told::new(fabric)?)?;
+                same!((order.frame.number, order.early.len()), (20, 0));
+                same!((&*taken.of_workers, results.at_once), (&[20][..], 20));
+            }
+            Ok(fabric.barrier(members)?)
+        };
+        let job = programs(&[(SOURCE, 1), (WORKERS, 1), (SINK, 1)]);
+        let name = "job::sink::tests::results_are_received_between_frames_that_are_ready";
+        job.run(name, body);
     }
 }

@@ -249,20 +249,24 @@ impl FromWorkers {
             messages: 0,
         })
     }
-}
 
-impl super::FromWorkers for FromWorkers {
-    fn header(&self) -> Header {
-        self.header
-    }
-
-    fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>> {
+    /// Takes a result. If it does not wait, it returns `None` also if none has arrived.
+    fn take(&mut self, only: Option<u64>, waits: bool) -> Result<Option<Processed>> {
         while self.frames != Some(self.received) {
             let wants = match only {
                 None => &[Match::any(RESULT).masked(PAIR)][..],
                 Some(number) => &[Match::any(result(number)), Match::any(DONE).masked(!NUMBER)],
             };
-            let found = await_any(&self.fabric, "a processed frame", &self.awaited, wants)?;
+            let found = match waits {
+                true => Some(await_any(
+                    &self.fabric,
+                    "a processed frame",
+                    &self.awaited,
+                    wants,
+                )?),
+                false => wants.iter().find_map(|wants| self.fabric.probe(*wants)),
+            };
+            let Some(found) = found else { break };
             let (status, bytes) = self.fabric.recv_vec(Match::from(found.from, found.tag))?;
             let worker = self
                 .workers
@@ -290,6 +294,20 @@ impl super::FromWorkers for FromWorkers {
             }
         }
         Ok(None)
+    }
+}
+
+impl super::FromWorkers for FromWorkers {
+    fn header(&self) -> Header {
+        self.header
+    }
+
+    fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>> {
+        self.take(only, true)
+    }
+
+    fn next_now(&mut self, only: Option<u64>) -> Result<Option<Processed>> {
+        self.take(only, false)
     }
 
     fn messages(&self) -> Result<u64> {

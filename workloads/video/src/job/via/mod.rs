@@ -109,6 +109,9 @@ pub(super) trait FromWorkers {
     /// `None` after the last one.
     fn next(&mut self, only: Option<u64>) -> Result<Option<Processed>>;
 
+    /// As [`FromWorkers::next`], but only returns a result that has arrived, and does not wait.
+    fn next_now(&mut self, only: Option<u64>) -> Result<Option<Processed>>;
+
     /// Returns how many messages it has sent. Where a server moves the frames: how many messages
     /// of the whole job that server has received and sent.
     fn messages(&self) -> Result<u64>;

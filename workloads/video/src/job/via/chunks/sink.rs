@@ -2,9 +2,10 @@
 
 use super::super::super::{Error, Header, Result, SLOTS, WORKERS};
 use super::super::{Pixels, Processed};
-use super::{END, Source, Way, all, name, read_header};
+use super::{END, Source, Way, all, name, next_soon, read_header};
 use samite::Fabric;
 use samite::dsm::{self, Dsm, Subscription};
+use std::time::Duration;
 
 pub(in super::super) struct FromWorkers {
     dsm: Dsm,
@@ -39,9 +40,14 @@ impl FromWorkers {
         })
     }
 
-    fn take(&mut self) -> Result<Option<Processed>> {
+    /// Takes a result. If it does not wait, it returns `None` also if none has come.
+    fn take(&mut self, waits: bool) -> Result<Option<Processed>> {
         while !self.came.is_complete() {
-            let slot = self.source.next_of(&mut self.results)?;
+            let slot = match waits {
+                true => Some(self.source.next_of(&mut self.results)?),
+                false => next_soon(&mut self.results, Duration::ZERO)?,
+            };
+            let Some(slot) = slot else { break };
             if slot + 1 == self.results.len() {
                 let tag = self.results[slot].next_event()?.tag;
                 let frames = (tag & END != 0).then_some(tag ^ END);
@@ -72,15 +78,24 @@ impl super::super::FromWorkers for FromWorkers {
     }
 
     fn next(&mut self, _: Option<u64>) -> Result<Option<Processed>> {
-        self.take().map_err(|error| match error {
-            Error::Dsm(dsm::Error::Lagged { missed, .. }) => Error::SinkStopped { missed },
-            error => error,
-        })
+        self.take(true).map_err(was_stopped)
+    }
+
+    fn next_now(&mut self, _: Option<u64>) -> Result<Option<Processed>> {
+        self.take(false).map_err(was_stopped)
     }
 
     fn messages(&self) -> Result<u64> {
         let counters = self.dsm.counters()?;
         Ok(counters.received + counters.sent)
+    }
+}
+
+/// Returns the error of a sink for which the workers did not wait, if it is one.
+fn was_stopped(error: Error) -> Error {
+    match error {
+        Error::Dsm(dsm::Error::Lagged { missed, .. }) => Error::SinkStopped { missed },
+        error => error,
     }
 }
 
