@@ -1,7 +1,8 @@
 //! The program ffmpeg as a child process.
 //!
 //! Threads read its error output, so that ffmpeg never waits for a reader and the error can quote
-//! the end, and what an encoder says of its progress. A child that is dropped before its end is killed.
+//! the end, and what an encoder says of its progress. A child that is dropped before its end is
+//! killed.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
