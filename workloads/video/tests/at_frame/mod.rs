@@ -9,6 +9,7 @@ use tracing::{Event, Metadata, Subscriber};
 /// It has read a frame.
 pub(crate) const BEGINS: &str = "frame begins";
 /// It has written the result, and has not given it.
+#[allow(dead_code, reason = "not all tests need it")]
 pub(crate) const ENDS: &str = "frame ends";
 /// It has given the result.
 #[allow(dead_code, reason = "not all tests need it")]
