@@ -10,11 +10,11 @@
 //! bit by bit, as that of [`crate::sequential`].
 //!
 //! # Files
-//! `args` (what the programs share on their command lines) · `via/` (how frames move) · [`source`],
-//! [`worker`], [`sink`] (the programs) · `order` (what the sink writes) · [`nodes`] (workers as fast
-//! as given boards) · `quota` (by the kernel) · `measured` (what source and workers tell the sink) ·
-//! [`figures`] (what a run was like, and how fast it could have been) · [`report`] (as a page) ·
-//! `live` (while it runs) · `http` (its server) · `error`
+//! `args` (what the programs share on their command lines) · `via/` (how frames move) ·
+//! [`source`], [`worker`], [`sink`] (the programs) · `order` (what the sink writes) · [`nodes`]
+//! (workers as fast as given boards) · `quota` (by the kernel) · `measured` (what source and
+//! workers tell the sink) · [`figures`] (what a run was like, and how fast it could have been) ·
+//! [`report`] (as a page) · `live` (while it runs) · `http` (its server) · `error`
 
 mod args;
 mod error;
