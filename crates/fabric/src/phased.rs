@@ -315,7 +315,9 @@ impl Phased {
         let Some(reading) = block.take_published()? else {
             return Ok(false);
         };
-        // The engine reads it until it is shut, so the borrower cannot take it back.
+        // It may have been shut. The engine reads it until it is shut again, so the borrower cannot
+        // take it back.
+        block.offer_again();
         self.set_access(Access::Reading(reading));
         Ok(true)
     }

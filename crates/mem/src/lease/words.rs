@@ -354,8 +354,9 @@ impl<W: Words> Entry<W> {
         }
         let word = self.0.word(BORROWER);
         let (vacant, shut) = (borrower(generation, VACANT), borrower(generation, SHUT));
-        // What was lent may be read since (W6).
-        let is_lent = from == Mode::Exclusive || word.load(Ordering::Relaxed) == vacant;
+        // What was lent may be read since (W6). A process that tries to borrow it may be named, for
+        // a moment.
+        let is_lent = from == Mode::Exclusive || word.load(Ordering::Relaxed) != shut;
         if is_lent {
             // ORDERING: Acquire pairs with the Release of `give_back`.
             word.compare_exchange(vacant, shut, Ordering::Acquire, Ordering::Relaxed)
@@ -577,6 +578,47 @@ mod tests {
             }
             assert!(!entry.borrow(5, generation));
             assert!(!entry.take(5, generation, Mode::Reading));
+        }
+    }
+
+    /// What was published is lent again just when another process tries to borrow it, which names
+    /// itself before it looks.
+    #[test]
+    fn who_tries_to_borrow_is_not_overlooked() {
+        for (tries_at, to) in [
+            (2, Mode::Exclusive),
+            (2, Mode::Closed),
+            (3, Mode::Exclusive),
+        ] {
+            let accesses = std::cell::Cell::new(0);
+            let mut entry = Entry(Watched(entry().0, Box::new(|_, _| ())));
+            let generation = entry.offer(0, 8, false);
+            entry.turn(generation, Mode::Open, Mode::Exclusive).unwrap();
+            assert!(entry.borrow(4, generation) && entry.publish(4, generation));
+            entry.give_back(4, generation);
+            entry.0.1 = Box::new(move |words: &Local, index: usize| {
+                accesses.set(accesses.get() + u32::from(index == BORROWER));
+                if index == BORROWER && accesses.get() == tries_at {
+                    let [vacant, mine] = borrowers(5, generation);
+                    let word = words.word(BORROWER);
+                    // ORDERING: one thread.
+                    let (before, after) = (Ordering::Acquire, Ordering::Relaxed);
+                    word.compare_exchange(vacant, mine, before, after).ok();
+                }
+            });
+            let turned = entry.turn(generation, Mode::Reading, to);
+            entry.0.1 = Box::new(|_, _| ());
+            match tries_at {
+                // It is named in time.
+                2 => {
+                    assert_eq!(turned, Err(vec![5]));
+                    assert!(
+                        entry.take(6, generation, Mode::Reading),
+                        "nothing has changed"
+                    );
+                }
+                _ => assert_eq!(turned, Ok(())),
+            }
         }
     }
 

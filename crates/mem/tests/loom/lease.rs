@@ -275,3 +275,36 @@ fn what_is_published_is_taken_back_from_its_borrower() {
         assert_eq!(closed, Ok(()));
     });
 }
+
+/// What a borrower has published, and the owner has taken back, is lent again while another process
+/// tries to borrow it: there is one borrower at a time.
+#[test]
+fn what_was_published_is_lent_again() {
+    model(2, || {
+        let (memory, generation) = Memory::offered(1);
+        let turn = |from, to| memory.entry.turn(generation, from, to);
+        turn(Mode::Open, Mode::Exclusive).unwrap();
+        assert!(memory.entry.borrow(1, generation));
+        assert!(memory.entry.publish(1, generation));
+        memory.entry.give_back(1, generation);
+        let borrow = move |memory: &Memory, me| {
+            let borrowed = memory.entry.borrow(me, generation);
+            if borrowed {
+                memory.add(1);
+                memory.entry.give_back(me, generation);
+            }
+            borrowed
+        };
+        let other = {
+            let memory = memory.clone();
+            thread::spawn(move || borrow(&memory, 1))
+        };
+        let lent = turn(Mode::Reading, Mode::Exclusive).is_ok();
+        let borrowed = borrow(&memory, 2);
+        assert!(lent || !borrowed);
+        other.join().unwrap();
+        let from = if lent { Mode::Exclusive } else { Mode::Reading };
+        assert_eq!(turn(from, Mode::Closed), Ok(()));
+        memory.add(1);
+    });
+}
