@@ -83,16 +83,24 @@ impl Unit {
                         .map(|_| ())
                         .map_err(anyhow::Error::from)
                 };
-                return self
-                    .after_the_other(dsm, iters, write, || Ok(drop(black_box(chunk.read()?))));
+                return self.after_the_other(dsm, iters, write, || {
+                    drop(black_box(chunk.read()?));
+                    Ok(())
+                });
             }
             // A guard to write what another process may read without asking.
             "upgrade" => {
                 if self.rank == 0 {
                     chunk.put(&first, 1)?;
                 }
-                let read = || Ok(drop(black_box(chunk.read()?)));
-                return self.after_the_other(dsm, iters, read, || Ok(drop(chunk.write()?)));
+                let read = || {
+                    drop(black_box(chunk.read()?));
+                    Ok(())
+                };
+                return self.after_the_other(dsm, iters, read, || {
+                    drop(chunk.write()?);
+                    Ok(())
+                });
             }
             _ => {}
         }

@@ -53,7 +53,7 @@ pub enum Error {
     BadName(String),
     /// A guard was revoked.
     #[error(
-        "what was written to the chunk \"{chunk}\" is not committed: the guard was revoked, because this process was stopped and kept others waiting; write it again"
+        "a guard of the chunk \"{chunk}\" was revoked, because this process was stopped and kept others waiting; what was written under it is not committed: write it again"
     )]
     Fenced {
         /// The chunk.

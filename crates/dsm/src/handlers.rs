@@ -49,7 +49,7 @@ trait Handled {
     fn client(&self) -> &Arc<Client>;
     fn id(&self) -> SubscriptionId;
     fn home(&self) -> ServerId;
-    fn check_lost(&self) -> Result<()>;
+    fn check_ended(&self) -> Result<()>;
     fn no_event(&self, after: Duration) -> Error;
     fn name(&self) -> &str;
     fn add(&mut self, told: Told) -> Result<()>;
@@ -74,8 +74,8 @@ macro_rules! of_subscription {
         fn home(&self) -> ServerId {
             self.0.home()
         }
-        fn check_lost(&self) -> Result<()> {
-            self.0.check_lost()
+        fn check_ended(&self) -> Result<()> {
+            self.0.check_ended()
         }
         fn no_event(&self, after: Duration) -> Error {
             self.0.no_event(after)
@@ -195,7 +195,7 @@ impl<'h> Handlers<'h> {
             let (place, told) = match look() {
                 Some(found) => found,
                 None => {
-                    let lost = |place: usize| Some((place, all[place].check_lost().err()?));
+                    let lost = |place: usize| Some((place, all[place].check_ended().err()?));
                     if let Some((place, error)) = order(first).find_map(lost) {
                         self.fails(place, error);
                         return Ok(());

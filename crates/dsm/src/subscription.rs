@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::guard::{Committed, Snapshot};
 use crate::protocol::{
-    ChunkId, Content, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version,
+    ChunkId, Content, Ended, Event, Mode, Policy, Request, ServerId, SubscriptionId, Told, Version,
     most_contents,
 };
 use crate::stream::{EventStream, VersionStream};
@@ -63,8 +63,8 @@ pub struct Subscription<T: Elem> {
     told: Version,
     /// Whether a writer may wait for each event that is not taken.
     is_awaited: bool,
-    /// Whether the chunk was removed.
-    is_freed: bool,
+    /// Why there are no more events than those that have arrived.
+    ended: Mutex<Option<Ended>>,
 }
 
 impl<T: Elem> Subscription<T> {
@@ -97,7 +97,7 @@ impl<T: Elem> Subscription<T> {
             taken: 0,
             told: after,
             is_awaited: matches!(policy, Policy::Lossless { high_water: 0 | 1 }),
-            is_freed: false,
+            ended: Mutex::new(None),
         })
     }
 
@@ -201,13 +201,17 @@ impl<T: Elem> Subscription<T> {
         let ids_of = |all: &[&mut Subscription<T>]| all.iter().map(|one| one.id()).collect();
         let mut ids: Vec<_> = ids_of(all);
         let mut found = client.told(&ids);
-        let (id, told) = loop {
-            if let Some(found) = found {
-                break found;
+        loop {
+            if let Some((id, told)) = found {
+                let place = ids.iter().position(|of| *of == id);
+                let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
+                all[place].add(told)?;
+                if !all[place].events.is_empty() {
+                    return Ok(place);
+                }
             }
             for one in all.iter() {
-                one.check_freed()?;
-                one.check_lost()?;
+                one.check_ended()?;
             }
             ids = ids_of(all);
             let homes: Vec<_> = all.iter().map(|one| one.home()).collect();
@@ -220,11 +224,7 @@ impl<T: Elem> Subscription<T> {
                 }
                 told => Some(told?.ok_or_else(|| all[0].no_event(deadline))?),
             };
-        };
-        let place = ids.iter().position(|of| *of == id);
-        let place = place.ok_or_else(|| Error::Nonsense(format!("{id:?}")))?;
-        all[place].add(told)?;
-        Ok(place)
+        }
     }
 
     /// Returns the chunk.
@@ -241,40 +241,39 @@ impl<T: Elem> Subscription<T> {
     fn pop(&mut self, deadline: Duration) -> Result<(Event, Option<Content>)> {
         let began = self.chunk.client.log.clock();
         if self.events.is_empty() {
-            self.check_freed()?;
-            let client = &self.chunk.client;
             // Writers may wait for them, also if there is an event already.
-            client.send_all_notes();
-            let find = || client.told(&[self.id()]);
-            let told = match find() {
-                None => self.await_told(deadline, find)?,
-                told => told,
-            };
-            let (_, told) = told.ok_or_else(|| self.no_event(deadline))?;
-            self.add(told)?;
+            self.chunk.client.send_all_notes();
+            self.await_told(deadline)?;
         }
         self.pop_known(began)
             .ok_or_else(|| Error::Nonsense("no event".to_owned()))
     }
 
-    /// Waits for what is told, also by another home if this one is lost.
-    fn await_told(
-        &self,
-        deadline: Duration,
-        find: impl Fn() -> Option<(SubscriptionId, Told)>,
-    ) -> Result<Option<(SubscriptionId, Told)>> {
-        let client = &self.chunk.client;
+    /// Waits for events, also those of another home if this one is lost.
+    fn await_told(&mut self, deadline: Duration) -> Result<()> {
+        let client = self.chunk.client.clone();
         let begin = client.fabric.now();
-        loop {
-            self.check_lost()?;
-            let home = self.home();
-            let left = deadline.saturating_sub(client.fabric.now().saturating_sub(begin));
-            match client.await_events(&[home], left, &find) {
-                Err(Error::Fabric(samite_fabric::Error::PeerLost { .. }))
-                    if self.chunk.is_replicated() => {}
-                told => return told.map_err(|error| self.lost_or(error)),
-            }
+        while self.events.is_empty() {
+            let found = match client.told(&[self.id()]) {
+                Some(found) => Some(found),
+                None => {
+                    self.check_ended()?;
+                    let left = deadline.saturating_sub(client.fabric.now().saturating_sub(begin));
+                    let id = self.id();
+                    match client.await_events(&[self.home()], left, || client.told(&[id])) {
+                        Err(Error::Fabric(samite_fabric::Error::PeerLost { .. }))
+                            if self.chunk.is_replicated() =>
+                        {
+                            continue;
+                        }
+                        found => found.map_err(|error| self.lost_or(error))?,
+                    }
+                }
+            };
+            let (_, told) = found.ok_or_else(|| self.no_event(deadline))?;
+            self.add(told)?;
         }
+        Ok(())
     }
 
     fn lost_or(&self, error: Error) -> Error {
@@ -301,12 +300,11 @@ impl<T: Elem> Subscription<T> {
             if let Some(next) = self.pop_known(began) {
                 return Poll::Ready(Ok(next));
             }
-            self.check_freed()?;
             match self.chunk.client.poll_told((self.id(), self.home()), waker) {
                 Some(told) => self.add(told)?,
                 None => {
                     let before = self.at();
-                    self.check_lost()?;
+                    self.check_ended()?;
                     if self.at() == before {
                         return Poll::Pending;
                     }
@@ -336,30 +334,35 @@ impl<T: Elem> Subscription<T> {
         self.chunk.client.has_lost_home(self.at().0)
     }
 
-    /// Begins anew at another home, after the last event that was taken, if this one is lost. There
-    /// must be no event that has arrived.
-    pub(crate) fn check_lost(&self) -> Result<()> {
-        let (chunk, id) = self.at();
-        match self.chunk.client.has_lost_home(chunk) {
-            true if self.chunk.is_replicated() => {
-                let at = self.chunk.begin_subscription(self.wants, self.after)?;
-                self.chunk.client.end_subscription(chunk, id);
-                (self.chunk.client.log).subscribed(at, self.wants.0, self.after);
-                *self.at.lock().unwrap_or_else(PoisonError::into_inner) = at;
-                Ok(())
+    /// Begins anew after the last event that was taken, if its home is lost, and another one has
+    /// the chunk, or if its home has given this process up. There must be no event that has
+    /// arrived.
+    ///
+    /// # Errors
+    /// There will be no more events.
+    pub(crate) fn check_ended(&self) -> Result<()> {
+        let ended = *self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_lost = self.has_lost_home();
+        match ended {
+            Some(Ended::Freed) => Err(Error::Freed {
+                chunk: self.chunk.name().to_owned(),
+            }),
+            None if !is_lost => Ok(()),
+            _ if is_lost && !self.chunk.is_replicated() => {
+                Err(self.chunk.lost(self.home(), self.after))
             }
-            true => Err(self.chunk.lost(self.home(), self.after)),
-            false => Ok(()),
+            _ => self.begin_anew(),
         }
     }
 
-    fn check_freed(&self) -> Result<()> {
-        match self.is_freed {
-            true => Err(Error::Freed {
-                chunk: self.chunk.name().to_owned(),
-            }),
-            false => Ok(()),
-        }
+    fn begin_anew(&self) -> Result<()> {
+        let (chunk, id) = self.at();
+        let at = self.chunk.begin_subscription(self.wants, self.after)?;
+        self.chunk.client.end_subscription(chunk, id);
+        (self.chunk.client.log).subscribed(at, self.wants.0, self.after);
+        *self.at.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
     }
 
     /// Returns the error of a wait, which says who has guards, and who has committed last.
@@ -393,16 +396,15 @@ impl<T: Elem> Subscription<T> {
             events,
             missed,
             content,
-            is_freed,
+            ended,
             is_seen,
             ..
         } = told;
         if let (false, Some(last)) = (is_seen, events.last()) {
             self.told = last.version;
         }
-        if is_freed {
-            self.is_freed = true;
-            return self.check_freed();
+        if ended.is_some() {
+            *self.ended.get_mut().unwrap_or_else(PoisonError::into_inner) = ended;
         }
         let last = events.len().saturating_sub(1);
         let mut content = Some(content);

@@ -36,7 +36,7 @@ impl<T: Elem> Chunk<T> {
                 return Ok(guard);
             }
             let given = chunk.acquire(Mode::Write)?;
-            let old = given.snapshot()?;
+            let old = given.snapshot()?.ok_or_else(|| chunk.fenced())?;
             let mut guard = given.writer()?;
             guard.copy_from_slice(&old);
             Ok(guard)
@@ -180,16 +180,17 @@ pub(crate) struct Given<T: Elem> {
 }
 
 impl<T: Elem> Given<T> {
-    /// Returns the present version.
-    pub(super) fn snapshot(&self) -> Result<Snapshot<T>> {
+    /// Returns the present version; `None` if this process was stopped since, so that the guard was
+    /// revoked, and the memory is used again.
+    pub(super) fn snapshot(&self) -> Result<Option<Snapshot<T>>> {
         let content = self.held.chunk.content(&self.content)?;
-        let given_up = || Error::Nonsense("the memory of a version that is read".to_owned());
-        Ok(Snapshot(Arc::new(Committed {
-            content: content.ok_or_else(given_up)?,
+        let committed = content.map(|content| Committed {
+            content,
             version: self.version,
             tag: self.tag,
             number: self.number,
-        })))
+        });
+        Ok(committed.map(Arc::new).map(Snapshot))
     }
 
     pub(super) fn writer(self) -> Result<WriteGuard<T>> {

@@ -307,6 +307,7 @@ impl<T: Elem> Chunk<T> {
         if server == self.id().home() && self.client.is_of_earlier_life(self.id())? {
             return Err(self.lost(server, Version::default()));
         }
+        self.look_after_ownership();
         let asked = self.client.ask(server, deadline, what, request);
         asked.map_err(|error| self.at(server, error))
     }

@@ -194,6 +194,14 @@ impl<T: Elem> Chunk<T> {
         self.ownership().take_draft()
     }
 
+    /// Looks whether the home has ended the ownership of this process, if it is about to ask it in
+    /// any case.
+    pub(super) fn look_after_ownership(&self) {
+        if let Ok(mut ownership) = self.shared.ownership.try_lock() {
+            ownership.look();
+        }
+    }
+
     /// Keeps memory of the home for the next version; the home gets it back if this process does
     /// not own the chunk.
     fn keep_draft(&self, ownership: &mut Ownership, draft: DraftAt) {
@@ -227,8 +235,10 @@ impl<T: Elem> Chunk<T> {
             Some(published) => self.commit_owned(at, Written::InDraft(draft, published), tag),
             None => {
                 let (mut ownership, number) = at;
+                self.releases(draft);
                 if let Some(owner) = ownership.owner(number) {
                     owner.take_back();
+                    ownership.look();
                 }
                 Err(Error::Nonsense("memory that is not lent".to_owned()))
             }

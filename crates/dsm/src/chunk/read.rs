@@ -12,7 +12,7 @@ use crate::service::{FENCED, OWNED};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// How often the memory of a version may be given up while a snapshot fetches it.
+/// How often the memory of a version may be given up while it is fetched.
 const FETCHES: usize = 4;
 
 /// How many read guards a process takes without a message before it looks whether the server is
@@ -52,13 +52,17 @@ impl<T: Elem> Chunk<T> {
         if let Some(guard) = self.read_published() {
             return Ok(guard);
         }
-        let given = self.acquire(Mode::Read)?;
-        let snapshot = given.snapshot()?;
-        *self.last() = Some(snapshot.0.clone());
-        Ok(ReadGuard {
-            snapshot,
-            reads: Reads::Given(given.held),
-        })
+        for _ in 0..FETCHES {
+            let given = self.acquire(Mode::Read)?;
+            if let Some(snapshot) = given.snapshot()? {
+                *self.last() = Some(snapshot.0.clone());
+                return Ok(ReadGuard {
+                    snapshot,
+                    reads: Reads::Given(given.held),
+                });
+            }
+        }
+        Err(self.fenced())
     }
 
     /// Prepares to take read guards without messages.
@@ -209,12 +213,11 @@ impl<T: Elem> Chunk<T> {
         page: &OwnersPage,
         version: Version,
     ) -> Option<Arc<Committed<T>>> {
-        let mut last = self.last();
-        let known = last.as_ref();
         let is_it =
-            |known: &&Arc<Committed<T>>| (known.number, known.version) == (page.number, version);
+            |known: &Arc<Committed<T>>| (known.number, known.version) == (page.number, version);
+        let known = self.last().clone();
         if let Some(known) = known.filter(is_it) {
-            return Some(known.clone());
+            return Some(known);
         }
         let found = page.page.read_at(version)?;
         let committed = match found.content {
@@ -240,7 +243,7 @@ impl<T: Elem> Chunk<T> {
                 published.filter(|published| published.version == version)?
             }
         };
-        *last = Some(committed.clone());
+        *self.last() = Some(committed.clone());
         Some(committed)
     }
 
@@ -410,8 +413,9 @@ impl<T: Elem> Chunk<T> {
         let words = ("take", "a version to take", Call::Take);
         let given = self.given(home, &request, words, deadline)?;
         let given = given.ok_or_else(|| self.not_at_home())?;
+        let snapshot = given.snapshot()?.ok_or_else(|| self.fenced())?;
         Ok(ReadGuard {
-            snapshot: given.snapshot()?,
+            snapshot,
             reads: Reads::Given(given.held),
         })
     }

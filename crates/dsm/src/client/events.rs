@@ -446,7 +446,7 @@ impl Queue {
             events,
             missed: first - next.0,
             content: None,
-            is_freed: false,
+            ended: None,
             is_seen: true,
         })
     }

@@ -21,6 +21,8 @@ pub(super) struct Drafts {
     all: Vec<(DraftAt, State)>,
     /// The one that is the content of the last version.
     last: Option<GuardId>,
+    /// Those that cannot be borrowed any more.
+    spoilt: Vec<DraftAt>,
 }
 
 #[derive(Debug)]
@@ -51,8 +53,9 @@ impl Drafts {
                     }
                 },
             };
-            if let Some(borrowed) = borrowed {
-                return Some((draft, borrowed));
+            match borrowed {
+                Some(borrowed) => return Some((draft, borrowed)),
+                None => self.spoilt.push(draft),
             }
         }
         None
@@ -62,16 +65,23 @@ impl Drafts {
         Some(self.all[at].0.id) == self.last
     }
 
-    /// Keeps a draft that is not borrowed.
-    pub(super) fn keep(&mut self, draft: DraftAt) {
-        self.all.push((draft, State::Unused));
+    /// Keeps a draft that is not borrowed. Returns false if there are enough.
+    pub(super) fn keep(&mut self, draft: DraftAt) -> bool {
+        let is_unused = |(_, state): &&(DraftAt, State)| matches!(state, State::Unused);
+        let has_room = self.all.iter().filter(is_unused).count() < MOST;
+        if has_room {
+            self.all.push((draft, State::Unused));
+        }
+        has_room
     }
 
-    /// Returns a draft that is not needed, if there are too many. When [`Drafts::take`] may be
-    /// called.
+    /// Returns a draft that is not needed, or of no use. When [`Drafts::take`] may be called.
     pub(super) fn surplus(&mut self, fabric: &Fabric) -> Option<DraftAt> {
-        let has_many = self.all.len() > MOST;
-        has_many.then(|| self.take(fabric).map(|(draft, _)| draft))?
+        let unused = match self.all.len() > MOST {
+            true => self.take(fabric).map(|(draft, _)| draft),
+            false => None,
+        };
+        unused.or_else(|| self.spoilt.pop())
     }
 
     /// A draft is the content of the last version.
@@ -85,7 +95,7 @@ impl Drafts {
     pub(super) fn end(&mut self, but_last: bool) -> Vec<DraftAt> {
         let last = self.last.filter(|_| but_last);
         let all = std::mem::take(&mut self.all).into_iter();
-        let all = all.map(|(draft, _)| draft);
+        let all = all.map(|(draft, _)| draft).chain(self.spoilt.drain(..));
         all.filter(|draft| Some(draft.id) != last).collect()
     }
 }

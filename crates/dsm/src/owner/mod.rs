@@ -155,13 +155,19 @@ impl Ownership {
     }
 
     /// Keeps memory to write to, which is not borrowed. Returns false if this process does not own
-    /// the chunk.
+    /// the chunk, or has enough.
     pub(crate) fn keep_draft(&mut self, draft: DraftAt) -> bool {
+        self.look();
         let owner = self.owner.as_mut();
-        owner.is_some_and(|owner| {
-            owner.drafts.keep(draft);
-            true
-        })
+        owner.is_some_and(|owner| owner.drafts.keep(draft))
+    }
+
+    /// Ends what the home has ended: the home gets its memory back.
+    pub(crate) fn look(&mut self) {
+        let owner = self.owner.as_ref();
+        if owner.is_some_and(|owner| !owner.is_in_hand && !owner.is_owner()) {
+            self.end();
+        }
     }
 
     /// Returns true if this process owns the chunk, as far as it knows.

@@ -587,11 +587,20 @@ pub struct Told {
     pub missed: u64,
     /// The content of the version of the last event. It stays until that event is taken.
     pub content: Option<Content>,
-    /// The chunk was removed: there are no more events.
-    pub is_freed: bool,
+    /// Why there are no more events.
+    pub ended: Option<Ended>,
     /// Whether no server has told it: the client has seen it itself.
     #[serde(skip)]
     pub is_seen: bool,
+}
+
+/// Why a server tells a subscriber nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Ended {
+    /// The chunk was removed.
+    Freed,
+    /// The process has let too many messages of the server wait. It may subscribe again.
+    GivenUp,
 }
 
 /// A commit.

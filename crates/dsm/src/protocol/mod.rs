@@ -17,8 +17,8 @@ pub use cache::{Cache, CacheAction, CacheEvent, Mode, State};
 pub use directory::{Access, Directory, DirectoryAction, DirectoryEvent};
 pub use ids::{ChunkId, GuardId, Process, ServerId, SubscriptionId, Ticket, Version};
 pub use message::{
-    Answer, Commits, Content, Counters, Event, Fault, INLINE, Kind, LONGEST_NAME, Message, Op,
-    Policy, Protocol, PutFrom, Reader, Replicas, Request, Token, Told,
+    Answer, Commits, Content, Counters, Ended, Event, Fault, INLINE, Kind, LONGEST_NAME, Message,
+    Op, Policy, Protocol, PutFrom, Reader, Replicas, Request, Token, Told,
 };
 pub use overview::{Activity, Figures, MOST_FIGURES, Overview, Waits};
 pub use server::{Server, ServerAction, ServerEvent, Written};

@@ -345,6 +345,7 @@ impl Memory {
     /// Frees what was lent under a guard.
     pub(super) fn discard(&mut self, guard: GuardId) {
         if let Some((_, lent)) = self.lent.remove(&guard) {
+            lent.shut(); // Its writer may not know yet that it has ended.
             self.set_free(lent);
         }
     }

@@ -36,7 +36,7 @@ pub(crate) use self::unit::life_of;
 use self::words::Words;
 pub(crate) use self::words::{ASLEEP, FENCED, LINE, OWNED, WORDS};
 use crate::protocol::{
-    Answer, ChunkId, Content, Counters, Fault, INLINE, Message, Mode, Op, Overview, Process,
+    Answer, ChunkId, Content, Counters, Ended, Fault, INLINE, Message, Mode, Op, Overview, Process,
     PutFrom, Request, Server, ServerAction, ServerEvent, ServerId, Subscriber, Telling, Ticket,
     Told,
 };
@@ -91,6 +91,9 @@ pub struct ChunkService {
     unsent: BTreeMap<Process, Unsent>,
     /// The processes that have asked for anything.
     clients: BTreeSet<Process>,
+    /// Those that took no answers for so long that their requests, guards and drafts have ended,
+    /// and may live.
+    given_up: BTreeSet<Process>,
     /// The requests of this process, which come without messages, and their answers; the number of
     /// the last one; the one that is being handled.
     here: HashMap<Ticket, Option<Answer>>,
@@ -128,6 +131,7 @@ impl ChunkService {
             growing: VecDeque::new(),
             unsent: BTreeMap::new(),
             clients: BTreeSet::new(),
+            given_up: BTreeSet::new(),
             here: HashMap::new(),
             last_here: 0,
             asking: None,
@@ -558,10 +562,25 @@ impl ChunkService {
             events,
             missed,
             content,
-            is_freed: false,
+            ended: None,
             is_seen: false,
         };
         self.tell_inbox(process, inbox, &told);
+    }
+
+    /// Tells subscribers that there are no more events.
+    pub(super) fn tell_end(&mut self, subscribers: Vec<(Subscriber, u16)>, why: Ended) {
+        for ((process, id), inbox) in subscribers {
+            let told = Told {
+                id,
+                events: Vec::new(),
+                missed: 0,
+                content: None,
+                ended: Some(why),
+                is_seen: false,
+            };
+            self.tell_inbox(process, inbox, &told);
+        }
     }
 
     fn tell_inbox(&mut self, to: Process, inbox: u16, told: &Told) {
@@ -576,17 +595,7 @@ impl ChunkService {
         self.closing.remove(&chunk);
         self.words.free(chunk);
         self.drop_copy(chunk);
-        for ((process, id), inbox) in subscribers {
-            let told = Told {
-                id,
-                events: Vec::new(),
-                missed: 0,
-                content: None,
-                is_freed: true,
-                is_seen: false,
-            };
-            self.tell_inbox(process, inbox, &told);
-        }
+        self.tell_end(subscribers, Ended::Freed);
     }
 
     /// Changes a word of a short chunk: what a put of that request would bring.
@@ -664,6 +673,7 @@ impl ChunkService {
         self.forget_server(process);
         self.end_requests(process);
         self.clients.remove(&process);
+        self.given_up.remove(&process);
     }
 
     /// Ends the requests of a process, and the guards that it was given. Those that it took itself

@@ -16,7 +16,11 @@ impl ChunkService {
     ) -> Option<ServerEvent> {
         let bytes = self.server.bytes(chunk).unwrap_or(u64::MAX);
         let present = (version, tag, self.memory.content(chunk));
-        let owned = self.words.own((to, ticket), (chunk, bytes), page, present);
+        // One that was given up may have drafts that are not there any more.
+        let owned = match self.given_up.contains(&to) {
+            true => None,
+            false => (self.words).own((to, ticket), (chunk, bytes), page, present),
+        };
         let Some((number, mut readers)) = owned else {
             self.answer(to, ticket, &Answer::NotOwned);
             let commits = Commits::default();

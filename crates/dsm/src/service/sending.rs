@@ -2,7 +2,7 @@
 
 use super::here::HERE;
 use super::{ChunkService, encode};
-use crate::protocol::{Answer, Process, ServerEvent, Ticket};
+use crate::protocol::{Answer, Ended, Process, ServerEvent, Ticket};
 use samite_fabric::rpc::ServiceId;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -80,7 +80,11 @@ impl ChunkService {
                 continue;
             }
             tracing::warn!(%process, "a process that takes no answers is given up");
+            let subscribers = self.server.subscriptions_of(process);
             self.end_requests(process);
+            self.given_up.insert(process);
+            // It may live, and only be slow: it subscribes again.
+            self.tell_end(subscribers, Ended::GivenUp);
         }
     }
 }

@@ -436,7 +436,8 @@ impl Words {
         // It has seen, or will, that it does not own the chunk before it begins another.
         let found = owner.page.read_last(last);
         let commits = owner.adopt(chunk, found, (server, memory));
-        owner.page.end(last);
+        // What could not be taken over is not committed.
+        owner.page.end(owner.known);
         word.owner = None;
         self.owned.remove(&chunk);
         Some(commits)

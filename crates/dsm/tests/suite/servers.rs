@@ -464,6 +464,44 @@ fn home_dies(dsm: &Dsm, _: u32) -> Outcome {
 
 everywhere!(a_chunk_is_lost_with_its_home, without(1, false, home_dies));
 
+/// The home of a chunk dies that a client owns. Another one, which has not read the last version,
+/// hears it when it already knows that the home is lost.
+fn home_of_owner_dies(dsm: &Dsm, rank: u32) -> Outcome {
+    const MANY: u64 = 20;
+    let lost = dsm.alloc::<u8>("right lost", 10_000)?;
+    let other = dsm.alloc::<u8>("right other", 1)?;
+    // The clients 2 and 3 have no server but the home of both.
+    for (round, writes) in ["left first", "left second"].iter().zip([MANY, 2 * MANY]) {
+        if rank == 2 {
+            let written = lost.snapshot()?.version().0;
+            for number in written + 1..=writes {
+                put(&lost, number)?;
+            }
+        }
+        dsm.barrier(&format!("{round} written"), 4)?;
+        if rank == 3 && writes == MANY {
+            drop(lost.read()?);
+        }
+        dsm.barrier(&format!("{round} read"), 4)?;
+    }
+    pause("here");
+    while other.put(&[1], 1).is_ok() {
+        std::thread::yield_now();
+    }
+    // The owner hears it a little later.
+    while rank == 2 && lost.put(&content(&lost, tag(1)), tag(1)).is_ok() {}
+    for _ in 0..2 {
+        matches_or_fail!(lost.read().map(drop), Err(Error::Lost { .. }));
+        matches_or_fail!(lost.snapshot().map(drop), Err(Error::Lost { .. }));
+    }
+    Ok(())
+}
+
+everywhere!(
+    an_owned_chunk_is_lost_with_its_home,
+    without(1, false, home_of_owner_dies)
+);
+
 /// The server of clients 0 and 1 dies, while it owns a chunk of another home: nothing that was
 /// committed is lost, and all go on when its lease is over.
 fn own_server_dies(dsm: &Dsm, rank: u32) -> Outcome {

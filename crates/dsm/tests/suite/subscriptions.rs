@@ -250,3 +250,62 @@ fn selected(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 everywhere!(several_subscriptions_are_waited_for, runs(3, selected));
+
+/// A process has many subscriptions and computes for so long that its server gives it up: more
+/// waits for it than a server keeps. When it goes on, it hears of all commits.
+fn given_up(name: &str, mask: Mask) {
+    const CHUNKS: u64 = 8;
+    const EACH: u64 = 900;
+    let body = |fabric: &Fabric, _: &[_]| -> Outcome {
+        let dsm = Dsm::join(fabric)?;
+        let chunks: Vec<_> = (0..CHUNKS)
+            .map(|number| dsm.alloc::<u8>(&format!("chunk {number}"), 4096))
+            .collect::<Result<_, _>>()?;
+        if fabric.identity().unit == 0 {
+            pause("ready");
+            for version in 1..=EACH {
+                for chunk in &chunks {
+                    put(chunk, version)?;
+                }
+            }
+            let begin = fabric.now();
+            while dsm
+                .overview(fabric.deadline())?
+                .chunks
+                .iter()
+                .any(|one| one.subscriptions > 0)
+            {
+                let passed = fabric.now().saturating_sub(begin);
+                check!(passed < fabric.deadline(), "it is not given up");
+            }
+            pause("written");
+            return Ok(());
+        }
+        let policy = Policy::Lossless { high_water: 1000 };
+        let begin = |chunk: &Chunk<u8>| chunk.subscribe_with_content(policy, Version::default());
+        let mut all: Vec<_> = chunks.iter().map(begin).collect::<Result<_, _>>()?;
+        pause("subscribed");
+        for events in &mut all {
+            for version in 1..=EACH {
+                let event = events.next_event()?;
+                same!((event.version.0, number(event.tag)), (version, version));
+            }
+            let last = events.chunk().snapshot()?;
+            same!(last.version(), Version(EACH));
+            is_whole!(events.chunk(), last)?;
+        }
+        Ok(())
+    };
+    served(2, mask).orchestrate(name, body, |cluster: &mut Cluster| {
+        let (writer, subscriber) = (Who::Unit(0), Who::Unit(1));
+        cluster.wait_point(writer, "ready");
+        cluster.wait_point(subscriber, "subscribed");
+        cluster.release(writer);
+        cluster.wait_point(writer, "written");
+        cluster.release(subscriber);
+        cluster.release(writer);
+        cluster.all_end();
+    });
+}
+
+everywhere!(a_subscriber_that_is_given_up_goes_on, given_up);

@@ -45,6 +45,20 @@ impl Server {
         }
     }
 
+    /// Returns the subscriptions of a process, and its services that take the events.
+    pub fn subscriptions_of(&self, process: Process) -> Vec<(Subscriber, u16)> {
+        let all = (process, SubscriptionId(0))..=(process, SubscriptionId(u64::MAX));
+        let inbox_of = |chunk, who| {
+            let home = self.chunks.get(chunk)?.home()?;
+            let mut all = home.subscribers.all().into_iter();
+            all.find(|(of, _)| of == who)
+        };
+        let of_process = self.subscriptions.range(all);
+        of_process
+            .filter_map(|(who, chunk)| inbox_of(chunk, who))
+            .collect()
+    }
+
     /// Answers those that have met, or cannot any more.
     pub(super) fn met(&mut self, outcome: Outcome, actions: &mut Vec<ServerAction>) {
         let (to, answer) = match outcome {
