@@ -134,12 +134,12 @@ fn by_chunks() {
 
 #[test]
 fn by_chunks_with_few_requests() {
-    run("dsm-fused", [7.0, 12.0], "by_chunks_with_few_requests");
+    run("dsm-fused", [4.0, 12.0], "by_chunks_with_few_requests");
 }
 
 #[test]
 fn by_chunks_with_guards() {
-    run("dsm-strict", [10.0, 18.0], "by_chunks_with_guards");
+    run("dsm-strict", [5.0, 18.0], "by_chunks_with_guards");
 }
 
 #[test]

@@ -152,7 +152,8 @@ impl<T: Elem> Chunk<T> {
         }
         // The home is asked while other threads may go on.
         drop(ownership);
-        let draft = self.more_memory().ok()?;
+        let spare = self.spare().take();
+        let draft = spare.or_else(|| self.ask_draft().ok())?;
         let mut ownership = self.ownership();
         self.keep_draft(&mut ownership, draft);
         self.begin_long(&mut ownership).flatten()
@@ -218,7 +219,7 @@ impl<T: Elem> Chunk<T> {
     }
 
     /// The home gets a draft back with the next message.
-    fn releases(&self, draft: DraftAt) {
+    pub(super) fn releases(&self, draft: DraftAt) {
         let (chunk, guard) = (self.id(), draft.id);
         let note = Request::Release { chunk, guard };
         self.client.tell_later(chunk.home(), note);

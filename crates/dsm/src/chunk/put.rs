@@ -1,5 +1,6 @@
 //! Versions that are written without a guard: puts, drafts, and changes at the home.
 
+use super::read::is_given_up;
 use super::{Chunk, Elem};
 use crate::client::millis;
 use crate::error::{Error, Result};
@@ -89,9 +90,24 @@ impl<T: Elem> Chunk<T> {
             (draft.at, draft.buffer) = (Some(at), Some(Buffer::Mapped(borrowed)));
             return Ok(Some(draft));
         }
-        let at = self.more_memory()?;
+        let spare = self.spare().take();
+        let is_spare = spare.is_some();
+        let mut at = match spare {
+            Some(spare) => spare,
+            None => self.ask_draft()?,
+        };
+        let home = self.id().home();
+        let borrowed = match self.borrow(home, at.key) {
+            // The home has taken the spare one back. It says why, if that is not over.
+            Err(Error::Fabric(error)) if is_spare && is_given_up(&error) => {
+                self.releases(at);
+                at = self.ask_draft()?;
+                self.borrow(home, at.key)
+            }
+            borrowed => borrowed,
+        };
         draft.at = Some(at);
-        if let Some(borrowed) = self.borrow(self.id().home(), at.key)? {
+        if let Some(borrowed) = borrowed? {
             draft.buffer = Some(Buffer::Mapped(borrowed));
             return Ok(Some(draft));
         }
@@ -99,11 +115,8 @@ impl<T: Elem> Chunk<T> {
         Ok((self.shared.bytes > MOST_SENT).then_some(draft))
     }
 
-    /// Returns memory of the home for a draft.
-    pub(super) fn more_memory(&self) -> Result<DraftAt> {
-        if let Some(spare) = self.spare().take() {
-            return Ok(spare);
-        }
+    /// Asks for memory of the home for a draft.
+    pub(super) fn ask_draft(&self) -> Result<DraftAt> {
         let deadline = self.client.fabric.deadline();
         let request = Request::Draft { chunk: self.id() };
         match self.ask_home(deadline, "memory of a chunk", &request)? {

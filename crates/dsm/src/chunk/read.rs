@@ -476,7 +476,7 @@ impl<T: Elem> Chunk<T> {
 }
 
 /// Returns true if a segment is gone because its version is no longer the present one.
-fn is_given_up(error: &samite_fabric::Error) -> bool {
+pub(super) fn is_given_up(error: &samite_fabric::Error) -> bool {
     use samite_fabric::Error::{NoSuchSegment, WrongPhase};
     matches!(error, NoSuchSegment { .. } | WrongPhase { .. })
 }

@@ -20,7 +20,8 @@
 //! | inline | draft, put: 2 | event with the frame: 1 | draft, put: 2 | event with the frame: 1 + 1/2 | 7.5 |
 //!
 //! Each way has one more, by which the source hears that a slot is free. That a worker or the
-//! source has taken events goes with its next put.
+//! source has taken events goes with its next put. The source owns `in.S` after four frames if
+//! its events bring no frame: then they are 7 and 5.
 //!
 //! A worker that is lost leaves its frames in the chunks: the source gives them to another one.
 
