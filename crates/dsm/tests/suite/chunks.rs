@@ -178,6 +178,8 @@ fn found(fabric: &Fabric, unit: u32) -> Outcome {
             same!(chunk.snapshot()?.version(), Version(version));
         }
     }
+    // A writer that leaves gives up what it owns.
+    dsm.barrier("end", 2)?;
     Ok(())
 }
 
