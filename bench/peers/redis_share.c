@@ -421,7 +421,7 @@ int main(int argc, char **argv)
         if (good)
             answer_number(&c, seconds);
         else
-            answer(&c, "error a value is not one version");
+            answer(&c, "error a value is not one version, or a reader has seen too few of them");
     }
     if (server)
         kill(server, SIGKILL);

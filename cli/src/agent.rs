@@ -6,9 +6,12 @@ use samite::agent::{self, AgentConfig, Starter};
 use samite::config::{Config, Layers};
 use samite::host::Host;
 use samite_mem::PEERS_MAX;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level;
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::process::ExitCode;
@@ -73,10 +76,27 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
         domain: args.domain.clone(),
         budget,
     };
+    flush_at_the_end()?;
     let ended = run_with(&config, samite::services());
     samite::dsm::log::flush_all();
     ended.with_context(|| format!("the agent of domain {}", args.domain))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the event log, and then ends as usual, when this process is told to end.
+fn flush_at_the_end() -> Result<()> {
+    let (mut told, tells) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        low_level::pipe::register(signal, tells.try_clone()?)?;
+    }
+    let thread = Builder::new().name("end".to_owned());
+    thread.spawn(move || {
+        if told.read_exact(&mut [0]).is_ok() {
+            samite::dsm::log::flush_all();
+        }
+        let _ = low_level::emulate_default_handler(SIGTERM);
+    })?;
+    Ok(())
 }
 
 /// Runs the agent and, in a separate thread, its services. If that thread ends, so does the

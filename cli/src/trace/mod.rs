@@ -10,9 +10,9 @@ mod tally;
 
 use crate::run::UsageError;
 use crate::screen::{note, printable, say};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use samite::dsm::history::{self, Report};
-use samite::dsm::log::{EXTENSION, Log};
+use samite::dsm::log::{EXTENSION, Level, Log};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -58,6 +58,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<ExitCode> {
     }
     let report = history::check(&logs);
     say(format_args!("{}", verdict(&report)))?;
+    ensure!(
+        report.chunks > 0 || logs.iter().any(|log| log.header.level == Level::Full),
+        "nothing could be checked: run the job with --config dsm.log=full"
+    );
     Ok(match report.is_consistent() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,

@@ -93,9 +93,23 @@ fn a_run_is_shown_exported_and_checked() {
 fn counters_are_shown() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     video("counters", folder.path());
-    let said = trace(folder.path(), &["--check"]).expect("nothing is wrong");
-    for part in ["source.0", "counters, complete", "has counters only"] {
+    let said = trace(folder.path(), &[]).expect("it is shown");
+    for part in ["source.0", "counters, complete"] {
         assert!(said.contains(part), "{part}? {said}");
+    }
+    let refused = trace(folder.path(), &["--check"]).expect_err("there are no records");
+    assert!(refused.contains("nothing could be checked"), "{refused}");
+}
+
+/// The agent has recorded all when a job has ended, however short that was.
+#[test]
+fn a_short_run_is_checked_to_its_end() {
+    for _ in 0..3 {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        video("full", folder.path());
+        let said = trace(folder.path(), &["--check"]).expect("it is consistent");
+        assert!(said.contains(": consistent"), "{said}");
+        assert!(!said.contains("not checked"), "{said}");
     }
 }
 

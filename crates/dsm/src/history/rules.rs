@@ -159,6 +159,12 @@ impl Checked<'_> {
         let name = &self.chunk.name;
         let adopted = self.chunk.adopted.iter();
         let adopted: BTreeMap<u64, &Adopted> = adopted.map(|one| (one.version, one)).collect();
+        // A home that was killed may have adopted later ones, of owners, which it did not record
+        // any more.
+        let last = match self.history.known_until {
+            Some(u64::MAX) => u64::MAX,
+            _ => adopted.last_key_value().map_or(0, |(version, _)| *version),
+        };
         for commit in &self.chunk.commits {
             let Operation {
                 version,
@@ -168,7 +174,7 @@ impl Checked<'_> {
             } = *commit;
             let who = || self.named(commit.process);
             match adopted.get(&version) {
-                None if version >= self.chunk.first && self.is_known(end) => report.add(Rule::Effect, || {
+                None if (self.chunk.first..=last).contains(&version) && self.is_known(end) => report.add(Rule::Effect, || {
                     format!(
                         "{} committed version {version} of \"{name}\" at {}, but its home has not",
                         who(),

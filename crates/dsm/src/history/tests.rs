@@ -231,6 +231,24 @@ fn a_commit_takes_effect_while_it_is_made() {
     broken(Rule::Effect, said, vec![home(), client(1), other]);
 }
 
+/// A home that is killed does not record what owners have committed last, but may have recorded
+/// later events of other chunks.
+#[test]
+fn what_a_killed_home_has_not_recorded_may_have_been() {
+    let killed = |last: u64| {
+        let other = Record::new(Kind::Created, 100).of(ChunkId(CHUNK.0 + 1));
+        let mut home = server().adopted(17, 1, 1);
+        if last > 2 {
+            home = home.adopted(60, last, 3);
+        }
+        home.0.is_closed = false;
+        home.add(other)
+    };
+    consistent(vec![killed(1), writer()]);
+    let said = "but its home has not";
+    broken(Rule::Effect, said, vec![killed(3), writer()]);
+}
+
 #[test]
 fn only_what_was_committed_is_read() {
     let reader = client(2).got((51, 52), 3);

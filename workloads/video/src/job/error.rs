@@ -32,6 +32,17 @@ pub enum Error {
         /// The number of frames, as far as it is known.
         missed: u64,
     },
+    /// Two files would be one.
+    #[error(
+        "{options} are the same file, {}: one would take the place of the other; choose another name",
+        path.display(), options = options.join(" and ")
+    )]
+    SameFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The options that name it.
+        options: [&'static str; 2],
+    },
     /// The frames are not those of the sequential run.
     #[error("the output differs from that of a sequential run: {0}")]
     Different(String),

@@ -89,6 +89,13 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     for path in args.figures.iter().chain(&args.report) {
         has_folder(path)?;
     }
+    let files = [
+        ("--file", args.clip.file.as_deref()),
+        ("--output", args.output.as_deref()),
+        ("--figures", args.figures.as_deref()),
+        ("--report", args.report.as_deref()),
+    ];
+    are_apart(&files)?;
     let live = args.live.map(Live::start).transpose()?;
     if let Some(live) = &live {
         writeln!(out, "live page: http://{}/", live.address())?;
@@ -309,6 +316,38 @@ fn has_folder(path: &Path) -> Result<(), Error> {
     })
 }
 
+/// Checks that no two of these files are the same: one would take the place of another.
+fn are_apart(files: &[(&'static str, Option<&Path>)]) -> Result<(), Error> {
+    let mut seen: Vec<(&'static str, PathBuf)> = Vec::new();
+    for (option, path) in files
+        .iter()
+        .filter_map(|(option, path)| Some((*option, (*path)?)))
+    {
+        // One that does not exist yet is in a folder that does, or is refused elsewhere. What is no
+        // file, such as a pipe, is not replaced.
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            continue;
+        }
+        let in_folder = || {
+            let folder = path
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+            Some(folder.join(path.file_name()?))
+        };
+        let place = path.canonicalize().ok().or_else(in_folder);
+        let place = place.unwrap_or_else(|| path.to_owned());
+        if let Some((other, _)) = seen.iter().find(|(_, found)| *found == place) {
+            return Err(Error::SameFile {
+                path: path.to_owned(),
+                options: [other, option],
+            });
+        }
+        seen.push((option, place));
+    }
+    Ok(())
+}
+
 fn name(kernel: Kernel) -> &'static str {
     match kernel {
         Kernel::Sobel => "sobel",
@@ -381,6 +420,28 @@ mod tests {
         has_folder(Path::new("file")).unwrap();
         assert!(has_folder(&file.join("more")).is_err());
         assert!(has_folder(&folder.path().join("none/file")).is_err());
+    }
+
+    #[test]
+    fn a_file_is_used_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [clip, link, new] = ["clip", "link", "new"].map(|name| folder.path().join(name));
+        std::fs::write(&clip, "").unwrap();
+        std::os::unix::fs::symlink(&clip, &link).unwrap();
+        let again = folder.path().join(".").join("new");
+        let check = |file: &Path, output: &Path| {
+            are_apart(&[
+                ("--file", Some(file)),
+                ("--figures", None),
+                ("--output", Some(output)),
+            ])
+        };
+        check(&clip, &new).unwrap();
+        check(Path::new("/dev/null"), Path::new("/dev/null")).unwrap();
+        for (file, output) in [(&clip, &clip), (&clip, &link), (&new, &again)] {
+            let error = check(file, output).unwrap_err().to_string();
+            assert!(error.contains("--file and --output"), "{error}");
+        }
     }
 
     #[test]

@@ -96,7 +96,12 @@ impl Server {
         own: Vec<Process>,
     ) -> Figures {
         let (version, tag) = home.directory.version();
-        let guards = || chunk.cache.holders();
+        // To the cache, an owner is a writer, also while it writes nothing.
+        let owner = home.owner.as_ref().map(|owner| owner.client);
+        let guards = || {
+            let all = chunk.cache.holders();
+            all.filter(move |(who, .., mode)| (Some(*who), *mode) != (owner, Mode::Write))
+        };
         let writer = guards().find(|(.., mode)| *mode == Mode::Write);
         let readers = guards().filter(|(.., mode)| *mode == Mode::Read);
         let readers: BTreeSet<Process> = readers.map(|(who, ..)| who).chain(own).collect();

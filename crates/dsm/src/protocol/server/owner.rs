@@ -11,7 +11,7 @@ use crate::protocol::{ChunkId, Commits, DirectoryEvent, GuardId, Process, Versio
 /// A client that owns a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Owner {
-    client: Process,
+    pub(super) client: Process,
     guard: GuardId,
     /// The version after which it began. Its subscribers are told up to this one; then they look
     /// themselves.
