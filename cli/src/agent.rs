@@ -2,16 +2,15 @@
 
 use crate::screen::size;
 use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal};
 use samite::agent::{self, AgentConfig, Starter};
 use samite::config::{Config, Layers};
 use samite::host::Host;
 use samite_mem::PEERS_MAX;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level;
 use std::backtrace::Backtrace;
 use std::ffi::OsString;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::path::Path;
 use std::process::ExitCode;
@@ -83,18 +82,17 @@ pub(crate) fn run(args: &AgentArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the event log, and then ends as usual, when this process is told to end.
+/// Writes the event log, and then ends as usual, when this process is told to end. A thread waits
+/// for that: descriptors are counted here. It must be called before other threads are started.
 fn flush_at_the_end() -> Result<()> {
-    let (mut told, tells) = UnixStream::pair()?;
-    for signal in [SIGTERM, SIGINT] {
-        low_level::pipe::register(signal, tells.try_clone()?)?;
-    }
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    signals.thread_block()?;
     let thread = Builder::new().name("end".to_owned());
     thread.spawn(move || {
-        if told.read_exact(&mut [0]).is_ok() {
+        if let Ok(signal) = signals.wait() {
             samite::dsm::log::flush_all();
+            let _ = low_level::emulate_default_handler(signal as i32);
         }
-        let _ = low_level::emulate_default_handler(SIGTERM);
     })?;
     Ok(())
 }
