@@ -163,6 +163,8 @@ fn found(fabric: &Fabric, unit: u32) -> Outcome {
                 wishes.next_event()?;
                 write_next(&chunk, unit)?;
             }
+            // When it drops the chunk, it gives up what it owns.
+            dsm.barrier(&format!("end, {length}"), 2)?;
             continue;
         }
         drop(chunk.read()?);
@@ -177,9 +179,8 @@ fn found(fabric: &Fabric, unit: u32) -> Outcome {
             same!(read.without_message(), chunk.read()?.without_message());
             same!(chunk.snapshot()?.version(), Version(version));
         }
+        dsm.barrier(&format!("end, {length}"), 2)?;
     }
-    // A writer that leaves gives up what it owns.
-    dsm.barrier("end", 2)?;
     Ok(())
 }
 
