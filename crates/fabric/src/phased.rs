@@ -454,8 +454,12 @@ mod tests {
         assert!(fabric.attach(key).is_err(), "it is written");
         borrowed.as_mut_slice::<u8>()[0] = 4;
         let published = borrowed.publish().unwrap();
+        // What was shut is offered again.
+        phased.shut();
+        assert!(fabric.attach(key).is_err());
         assert!(phased.take_published().unwrap());
         assert!(phased.is_reading());
+        drop(fabric.attach(key).unwrap());
         let by_messages = fabric.attach_unseen(key);
         let mut found = [0];
         by_messages.get(0, &mut found).unwrap();

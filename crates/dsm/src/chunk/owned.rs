@@ -220,9 +220,8 @@ impl<T: Elem> Chunk<T> {
 
     /// The home gets a draft back with the next message.
     pub(super) fn releases(&self, draft: DraftAt) {
-        let (chunk, guard) = (self.id(), draft.id);
-        let note = Request::Release { chunk, guard };
-        self.client.tell_later(chunk.home(), note);
+        let chunk = self.id();
+        self.client.release_later(chunk.home(), chunk, draft.id);
     }
 
     /// Commits the version that this process has begun to write in a draft.

@@ -373,6 +373,11 @@ impl Client {
         }
     }
 
+    /// As [`Client::release`], with the next message.
+    pub(crate) fn release_later(&self, server: ServerId, chunk: ChunkId, guard: GuardId) {
+        self.tell_later(server, Request::Release { chunk, guard });
+    }
+
     fn unsent(&self) -> MutexGuard<'_, BTreeMap<ServerId, Vec<Request>>> {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }

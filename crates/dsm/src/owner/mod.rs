@@ -293,8 +293,7 @@ impl Owner {
     /// With its next message.
     fn releases(&self, guard: GuardId) {
         let chunk = self.chunk;
-        let note = Request::Release { chunk, guard };
-        self.client.tell_later(chunk.home(), note);
+        self.client.release_later(chunk.home(), chunk, guard);
     }
 
     /// Commits what it has begun to write. `time`: for the log. Returns the version.
