@@ -361,7 +361,13 @@ impl Fabric {
 
     /// Takes what has arrived and advances operations; returns how much it did. Never blocks.
     pub fn progress(&self) -> usize {
-        self.0.lock().map_or(0, |mut core| core.turn())
+        self.0.lock().map_or(0, |mut core| {
+            let moved = core.turn();
+            if core.engine.upcall_wanted {
+                self.work(&mut core);
+            }
+            moved
+        })
     }
 
     /// Returns how many changes of membership this process has seen: a caller that follows

@@ -7,7 +7,7 @@
 //! * Messages: [`Fabric::send`], [`Fabric::recv`], their non-blocking forms, in a [`Scope`]
 //!   (borrowed buffers) or owned, [`Fabric::recv_view`] (no copy), [`Fabric::probe`], cancellation.
 //! * Active messages: [`Fabric::on`], [`Fabric::tell`], [`Fabric::request`]. Requests that are
-//!   answered later: [`rpc`].
+//!   answered later: [`rpc`]. Frames for a layer that works on them without a lock: [`upcall`].
 //! * One-sided: [`Segment`] (owned by this process), [`Remote`] (owned by a peer): put, get,
 //!   atomics.
 //! * [`agent::run`]: the process that owns a node's shared memory and watches its peers. It also
@@ -16,7 +16,7 @@
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
 //! one wait loop), `backoff`, `waited`, `watch` (words that others store to) · `message`, `scope`,
-//! `handle`, `view`, `direct` · `rpc/` (requests, responses, services) · `route` (how a peer is
+//! `handle`, `view`, `direct` · `upcall` · `rpc/` (requests, responses, services) · `route` (how a peer is
 //! reached), `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`, `atomic`
 //! (one-sided) · `peer`, `key`, `config`, `error`, `named` · `engine/` (receives frames, advances
 //! operations) · `proto/` (one protocol per file) · `matching` (tags, pure) · `ops` (operations in
@@ -83,6 +83,7 @@ mod segment;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transport;
+pub mod upcall;
 mod view;
 mod waited;
 mod waiting;

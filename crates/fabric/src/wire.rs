@@ -67,6 +67,9 @@ macro_rules! kinds {
             /// A request for the remote key of a segment: arg = request, inline =
             /// [`super::RemoteAddress`].
             REMOTE_KEY = 21, ASKS, remote_key_wanted;
+            /// A frame for a layer above ([`crate::upcall`]): arg = its word, inline = its head,
+            /// bytes inline or in the body.
+            UPCALL = 22, ASKS, upcall_arrived;
         }
     };
 }

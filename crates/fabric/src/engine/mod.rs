@@ -161,6 +161,9 @@ pub(crate) struct Engine {
     pub(crate) active: VecDeque<Key>,
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) services: HashMap<u16, Arc<Mutex<Inbox>>>,
+    pub(crate) upcall: Option<Arc<dyn crate::upcall::Upcall>>,
+    /// Whether the upcall has work.
+    pub(crate) upcall_wanted: bool,
     pub(crate) offered: HashMap<u32, Offered>,
     /// RMA operations in flight in the transport, by id.
     pub(crate) pieces: HashMap<u64, Piece>,
@@ -211,6 +214,8 @@ impl Engine {
             active: VecDeque::new(),
             handlers: HashMap::new(),
             services: HashMap::new(),
+            upcall: None,
+            upcall_wanted: false,
             offered: HashMap::new(),
             pieces: HashMap::new(),
             started_pieces: 0,
@@ -625,6 +630,7 @@ impl Sink for Engine {
 
     fn change(&mut self, change: Change) {
         self.changes += 1;
+        self.upcall_wanted |= self.upcall.is_some();
         match change {
             Change::Joined(info, caps) => self.joined(info, caps),
             Change::Lost { peer, incarnation } => {

@@ -426,6 +426,10 @@ impl Fabric {
         }
         loop {
             waiting.turn(core);
+            if core.engine.upcall_wanted {
+                core.waiters.end(&mut waiting.waiter);
+                self.work(core);
+            }
             if let Some(value) = condition.look(core, waiting) {
                 return Ok(value);
             }

@@ -1,0 +1,251 @@
+//! The functions that a kernel imports from `samite`: all numbers are plain integers, addresses are
+//! offsets in its memory.
+//!
+//! | function | does |
+//! |---|---|
+//! | `me() -> i32`, `units() -> i32`, `origin() -> i32`, `hops() -> i32` | where it runs, how many units there are, who called first, how often it may still move |
+//! | `base(grant) -> i32` | address of a granted segment in its memory; 0 if it is not mapped |
+//! | `len(grant) -> i64` | length of a granted segment |
+//! | `load64(grant, offset: i64) -> i64`, `store64(grant, offset, value)` | an aligned word |
+//! | `add64(grant, offset, value) -> i64`, `cas64(grant, offset, expected, new) -> i64` | atomics; return what was there |
+//! | `copy_in(grant, offset, to, len)`, `copy_out(grant, offset, from, len)` | bytes of a segment to its own memory, and back |
+//! | `forward(unit, entry, from, len)` | goes on there when this call has returned |
+//! | `spawn(unit, entry, from, len)` | a further call |
+//! | `reply(from, len)` | ends the call at its origin |
+//! | `fail(code, from, len)` | ends the call at its origin, with an error and a text |
+//! | `define(from, len) -> i32`, `inject(unit, code, entry, from, len)` | makes new code, and calls it |
+//!
+//! A function that is called wrongly stops the kernel: the trap says why.
+
+use super::window::{Private, Window};
+use crate::{Context, PAYLOAD_MAX, Trap};
+use wasmtime::{Caller, Engine, Linker};
+
+/// The module from which kernels import.
+pub(super) const MODULE: &str = "samite";
+
+/// The data of a store.
+#[derive(Default)]
+pub(super) struct State {
+    /// The context of the running call.
+    pub(super) context: Option<Box<Context>>,
+    /// Why it was stopped.
+    pub(super) trap: Option<Trap>,
+    /// The memory of the kernel.
+    pub(super) private: Option<Private>,
+    pub(super) windows: Vec<Window>,
+    /// Bytes on their way between the two.
+    scratch: Vec<u8>,
+}
+
+impl State {
+    /// Lets `f` use the context; a trap stops the kernel.
+    #[inline]
+    fn with<T>(
+        &mut self,
+        f: impl FnOnce(&mut Context) -> Result<T, Trap>,
+    ) -> Result<T, wasmtime::Error> {
+        let done = match self.context.as_deref_mut() {
+            Some(context) => f(context),
+            None => Err(Trap::Forbidden("use the fabric while it starts")),
+        };
+        done.map_err(|trap| self.stop(trap))
+    }
+
+    /// As [`State::with`], with bytes of the kernel's memory.
+    #[inline]
+    fn with_bytes<T>(
+        &mut self,
+        (from, len): (u32, u32),
+        f: impl FnOnce(&mut Context, &[u8]) -> Result<T, Trap>,
+    ) -> Result<T, wasmtime::Error> {
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        let copied = self.copy(from, len, &mut bytes);
+        let done = match copied {
+            Ok(()) => self.with(|context| f(context, &bytes)),
+            Err(trap) => Err(self.stop(trap)),
+        };
+        self.scratch = bytes;
+        done
+    }
+
+    fn copy(&self, from: u32, len: u32, into: &mut Vec<u8>) -> Result<(), Trap> {
+        if len as u64 > PAYLOAD_MAX {
+            return Err(Trap::Payload {
+                bytes: len as u64,
+                most: PAYLOAD_MAX,
+            });
+        }
+        let private = self.private.as_ref();
+        match private.is_some_and(|private| private.read(from as u64, len as u64, into)) {
+            true => Ok(()),
+            false => Err(outside(from, len)),
+        }
+    }
+
+    #[cold]
+    fn stop(&mut self, trap: Trap) -> wasmtime::Error {
+        self.trap = Some(trap);
+        wasmtime::Error::msg("the kernel was stopped")
+    }
+}
+
+fn outside(at: u32, len: u32) -> Trap {
+    Trap::Memory(format!("{len} bytes at {at:#x} are not its own"))
+}
+
+type Call<'a> = Caller<'a, State>;
+
+/// Returns a linker that offers these functions and nothing else.
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    let all = &mut linker;
+    all.func_wrap(MODULE, "me", |mut call: Call<'_>| {
+        (call.data_mut()).with(|context| Ok(context.me()))
+    })?;
+    all.func_wrap(MODULE, "units", |mut call: Call<'_>| {
+        (call.data_mut()).with(|context| Ok(context.units()))
+    })?;
+    all.func_wrap(MODULE, "origin", |mut call: Call<'_>| {
+        (call.data_mut()).with(|context| Ok(context.origin()))
+    })?;
+    all.func_wrap(MODULE, "hops", |mut call: Call<'_>| {
+        (call.data_mut()).with(|context| Ok(context.limits().hops as u32))
+    })?;
+    all.func_wrap(MODULE, "base", |call: Call<'_>, grant: u32| {
+        let windows = &call.data().windows;
+        let window = windows.iter().find(|window| window.grant == grant);
+        window.map_or(0, |window| window.at as u32)
+    })?;
+    segments(all)?;
+    effects(all)?;
+    Ok(linker)
+}
+
+/// Access to granted segments.
+fn segments(all: &mut Linker<State>) -> wasmtime::Result<()> {
+    all.func_wrap(MODULE, "len", |mut call: Call<'_>, grant: u32| {
+        (call.data_mut()).with(|context| context.len(grant))
+    })?;
+    all.func_wrap(
+        MODULE,
+        "load64",
+        |mut call: Call<'_>, grant: u32, at: u64| {
+            (call.data_mut()).with(|context| context.load(grant, at))
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "store64",
+        |mut call: Call<'_>, grant: u32, at: u64, value: u64| {
+            (call.data_mut()).with(|context| context.store(grant, at, value))
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "add64",
+        |mut call: Call<'_>, grant: u32, at: u64, value: u64| {
+            (call.data_mut()).with(|context| context.fetch_add(grant, at, value))
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "cas64",
+        |mut call: Call<'_>, grant: u32, at: u64, expected: u64, new: u64| {
+            let exchange =
+                |context: &mut Context| context.compare_exchange(grant, at, expected, new);
+            (call.data_mut()).with(exchange)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "copy_in",
+        |mut call: Call<'_>, grant: u32, at: u64, to: u32, len: u32| {
+            let state = call.data_mut();
+            let mut bytes = std::mem::take(&mut state.scratch);
+            let whole = (len as u64).min(PAYLOAD_MAX + 1) as usize;
+            bytes.clear();
+            bytes.resize(whole, 0);
+            let read = state.with(|context| {
+                if len as u64 > PAYLOAD_MAX {
+                    let (bytes, most) = (len as u64, PAYLOAD_MAX);
+                    return Err(Trap::Payload { bytes, most });
+                }
+                context.read(grant, at, &mut bytes)
+            });
+            let private = state.private.as_ref();
+            let fits = private.is_some_and(|private| private.write(to as u64, &bytes));
+            state.scratch = bytes;
+            match (read, fits) {
+                (Ok(()), true) => Ok(()),
+                (Ok(()), false) => Err(state.stop(outside(to, len))),
+                (Err(error), _) => Err(error),
+            }
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "copy_out",
+        |mut call: Call<'_>, grant: u32, at: u64, from: u32, len: u32| {
+            let copy = |context: &mut Context, bytes: &[u8]| context.write(grant, at, bytes);
+            (call.data_mut()).with_bytes((from, len), copy)
+        },
+    )?;
+    Ok(())
+}
+
+/// What a kernel asks for.
+fn effects(all: &mut Linker<State>) -> wasmtime::Result<()> {
+    all.func_wrap(
+        MODULE,
+        "forward",
+        |mut call: Call<'_>, unit: u32, entry: u32, from: u32, len: u32| {
+            let forward = |context: &mut Context, bytes: &[u8]| context.forward(unit, entry, bytes);
+            (call.data_mut()).with_bytes((from, len), forward)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "spawn",
+        |mut call: Call<'_>, unit: u32, entry: u32, from: u32, len: u32| {
+            let spawn = |context: &mut Context, bytes: &[u8]| context.spawn(unit, entry, bytes);
+            (call.data_mut()).with_bytes((from, len), spawn)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "reply",
+        |mut call: Call<'_>, from: u32, len: u32| {
+            (call.data_mut()).with_bytes((from, len), Context::reply)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "fail",
+        |mut call: Call<'_>, code: i32, from: u32, len: u32| -> Result<(), wasmtime::Error> {
+            let fail = |_: &mut Context, bytes: &[u8]| {
+                let text = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]).into_owned();
+                Err(Trap::Failed { code, text })
+            };
+            (call.data_mut()).with_bytes((from, len), fail)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "define",
+        |mut call: Call<'_>, from: u32, len: u32| {
+            (call.data_mut()).with_bytes((from, len), Context::define)
+        },
+    )?;
+    all.func_wrap(
+        MODULE,
+        "inject",
+        |mut call: Call<'_>, unit: u32, code: u32, entry: u32, from: u32, len: u32| {
+            let inject =
+                |context: &mut Context, bytes: &[u8]| context.inject(unit, code, entry, bytes);
+            (call.data_mut()).with_bytes((from, len), inject)
+        },
+    )?;
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! WebAssembly, by wasmtime: the default engine for moved code, and the only one with a sandbox.
+//!
+//! # The memory of a kernel
+//! A kernel imports its memory, `samite.memory`, and declares how much it needs for itself. The
+//! granted segments follow it, mapped ([`window`]): a load or store there costs what it costs in
+//! native code. The rest of the 4 GiB is not accessible.
+//!
+//! ```text
+//!   0            own                 own + 64 KiB          base(0)        base(1)
+//!   | the kernel's | payload of the call | (one page free) | segment 0 ... | segment 1 ... | traps
+//!     data, stack                                            shared with all units
+//! ```
+//!
+//! * A segment is mapped if it begins at a page and fills it: those of at least 2 MiB do. Others,
+//!   and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and so on
+//!   (`imports`), which also check each access.
+//! * A segment granted for reading is mapped for reading: the processor refuses a store.
+//! * The mapping follows the grants of the unit, not those of the call. A call whose grants were
+//!   narrowed uses an instance that maps only these.
+//! * Words that other units change meanwhile are accessed by the atomic instructions of
+//!   WebAssembly, or by the functions. The compiler may merge plain loads.
+//!
+//! # Limits
+//! A call has a number of ticks of 1 ms ([`ticker`]); the compiled code looks at them in loops and
+//! calls. Its memory does not grow, its stack has 128 KiB.
+//!
+//! # Cost
+//! A call: 10 ns for wasmtime, one copy of the payload in, one of each effect out. An instance:
+//! about 25 us with one window. Compilation: 0.2 ms for a small kernel.
+
+mod imports;
+mod ticker;
+mod window;
+
+use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};
+use imports::{MODULE, State};
+use std::sync::Arc;
+use ticker::Ticker;
+use wasmtime::{
+    Config, ExternType, InstancePre, Linker, Memory, MemoryType, Module, Store, TypedFunc,
+};
+
+/// Longest module, in bytes.
+pub const CODE_MAX: u64 = 1 << 20;
+/// The most memory that a kernel may declare for itself, in pages of 64 KiB.
+const OWN_PAGES_MAX: u64 = 256;
+/// Granted segments are mapped below this address.
+pub const WINDOWS_MAX: u64 = 0xf000_0000;
+/// A page of WebAssembly.
+const PAGE: u64 = 64 << 10;
+/// Bytes of a kernel's stack.
+const STACK: usize = 128 << 10;
+
+/// The engine; see the module's documentation.
+#[derive(Clone)]
+pub struct Wasm {
+    engine: wasmtime::Engine,
+    linker: Arc<Linker<State>>,
+    ticker: Arc<Ticker>,
+}
+
+impl std::fmt::Debug for Wasm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wasm")
+    }
+}
+
+impl Wasm {
+    /// Creates the engine.
+    ///
+    /// # Errors
+    /// [`Refused::NoEngine`] if this processor has no compiler.
+    pub fn new() -> Result<Wasm, Refused> {
+        let mut config = Config::new();
+        config.epoch_interruption(true);
+        config.max_wasm_stack(STACK);
+        config.wasm_threads(true); // for atomic instructions; memory is not shared
+        let none = |error: wasmtime::Error| {
+            Refused::NoEngine(format!("WebAssembly cannot be compiled here: {error:#}"))
+        };
+        let engine = wasmtime::Engine::new(&config).map_err(none)?;
+        let linker = imports::linker(&engine).map_err(none)?;
+        Ok(Wasm {
+            ticker: Arc::new(Ticker::new(engine.clone())),
+            linker: Arc::new(linker),
+            engine,
+        })
+    }
+
+    /// Returns the names of the functions that a module exports with the type of an entry, in its
+    /// order.
+    ///
+    /// # Errors
+    /// [`Refused::Invalid`].
+    pub fn entries(&self, code: &[u8]) -> Result<Vec<String>, Refused> {
+        let module = self.module(code)?;
+        let entries = module.exports().filter(|export| match export.ty() {
+            ExternType::Func(of) => {
+                let is_i32 = |of: &wasmtime::ValType| of.is_i32();
+                of.params().len() == 2
+                    && of.results().len() == 1
+                    && of.params().chain(of.results()).all(|of| is_i32(&of))
+            }
+            _ => false,
+        });
+        Ok(entries.map(|export| export.name().to_owned()).collect())
+    }
+
+    fn module(&self, code: &[u8]) -> Result<Module, Refused> {
+        if code.len() as u64 > CODE_MAX {
+            return Err(Refused::TooLong {
+                bytes: code.len() as u64,
+                most: CODE_MAX,
+            });
+        }
+        Module::new(&self.engine, code).map_err(|error| Refused::Invalid(format!("{error:#}")))
+    }
+}
+
+impl Engine for Wasm {
+    fn kind(&self) -> Kind {
+        Kind::Wasm
+    }
+
+    fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
+        let module = self.module(code)?;
+        let mut own = 0;
+        for import in module.imports() {
+            let name = format!("{}.{}", import.module(), import.name());
+            match import.ty() {
+                ExternType::Memory(memory) if name == "samite.memory" => {
+                    if memory.is_64() || memory.is_shared() || memory.minimum() > OWN_PAGES_MAX {
+                        return Err(Refused::Invalid(format!(
+                            "its memory is not a plain one of at most {OWN_PAGES_MAX} pages"
+                        )));
+                    }
+                    if memory.maximum().is_some() {
+                        return Err(Refused::Invalid(
+                            "its memory has a maximum: the granted segments do not fit".into(),
+                        ));
+                    }
+                    own = memory.minimum();
+                }
+                ExternType::Func(_) if import.module() == MODULE => {}
+                _ => return Err(Refused::Import(name)),
+            }
+        }
+        let has_own =
+            |of: &wasmtime::ExportType<'_>| matches!(of.ty(), ExternType::Memory(_)) && own == 0;
+        if module.exports().any(|export| has_own(&export)) {
+            return Err(Refused::Invalid(
+                "it has a memory of its own: import `samite.memory` (wasm-ld --import-memory)"
+                    .into(),
+            ));
+        }
+        for entry in entries {
+            let export = module.get_export(entry);
+            if !matches!(export, Some(ExternType::Func(_))) {
+                return Err(Refused::Entry(entry.clone()));
+            }
+        }
+        Ok(Box::new(Prepared {
+            wasm: self.clone(),
+            module,
+            own,
+            entries: entries.to_vec(),
+        }))
+    }
+}
+
+/// Compiled code.
+struct Prepared {
+    wasm: Wasm,
+    module: Module,
+    /// Pages that the kernel has for itself.
+    own: u64,
+    entries: Vec<String>,
+}
+
+impl Prepared {
+    fn start(&self, grants: &Grants) -> wasmtime::Result<Running> {
+        let engine = &self.wasm.engine;
+        let own = self.own * PAGE;
+        let (windows, end) = window::plan(grants, own + PAYLOAD_MAX + PAGE);
+        let mut store = Store::new(engine, State::default());
+        let pages = end.div_ceil(PAGE);
+        let memory = Memory::new(
+            &mut store,
+            MemoryType::new(pages as u32, Some(pages as u32)),
+        )?;
+        let base = memory.data_ptr(&store);
+        let size = memory.data_size(&store) as u64;
+        let private = window::map(base, size, own + PAYLOAD_MAX, &windows)?;
+        let state = store.data_mut();
+        state.windows = windows;
+        state.private = Some(private);
+        let mut linker = (*self.wasm.linker).clone();
+        linker.define(&mut store, MODULE, "memory", memory)?;
+        store.set_epoch_deadline(ticker::TICKS_OF_START);
+        let pre: InstancePre<State> = linker.instantiate_pre(&self.module)?;
+        self.wasm.ticker.tick();
+        let instance = pre.instantiate(&mut store)?;
+        let entries = (self.entries.iter())
+            .map(|entry| instance.get_typed_func(&mut store, entry))
+            .collect::<wasmtime::Result<_>>()?;
+        Ok(Running {
+            payload: own,
+            entries,
+            ticker: self.wasm.ticker.clone(),
+            store,
+        })
+    }
+}
+
+impl Code for Prepared {
+    fn instance(&self, grants: &Grants) -> Result<Box<dyn Instance>, Trap> {
+        let running = self.start(grants);
+        let running = running.map_err(|error| Trap::Other(format!("{error:#}")))?;
+        Ok(Box::new(running))
+    }
+}
+
+/// An instance.
+struct Running {
+    store: Store<State>,
+    entries: Vec<TypedFunc<(u32, u32), i32>>,
+    /// Where the payload of a call lies.
+    payload: u64,
+    ticker: Arc<Ticker>,
+}
+
+impl Instance for Running {
+    #[inline]
+    fn call(
+        &mut self,
+        entry: u8,
+        context: Box<Context>,
+        payload: &[u8],
+    ) -> (Box<Context>, Result<(), Trap>) {
+        let Some(entry) = self.entries.get(entry as usize) else {
+            return (context, Err(Trap::NoEntry(entry as u32)));
+        };
+        let ticks = ticker::ticks(context.limits().time);
+        self.ticker.tick();
+        self.store.set_epoch_deadline(ticks);
+        let state = self.store.data_mut();
+        let written = match &state.private {
+            Some(private) => private.write(self.payload, payload),
+            None => false,
+        };
+        if !written {
+            let (bytes, most) = (payload.len() as u64, PAYLOAD_MAX);
+            return (context, Err(Trap::Payload { bytes, most }));
+        }
+        state.context = Some(context);
+        let ran = entry.call(&mut self.store, (self.payload as u32, payload.len() as u32));
+        let state = self.store.data_mut();
+        let context = state.context.take();
+        let Some(context) = context else {
+            unreachable!("the functions of a kernel leave the context where it is")
+        };
+        let ended = match ran {
+            Ok(0) => Ok(()),
+            Ok(code) => Err(state.trap.take().unwrap_or(Trap::Failed {
+                code,
+                text: String::new(),
+            })),
+            Err(error) => Err(state.trap.take().unwrap_or_else(|| trap_of(&error))),
+        };
+        (context, ended)
+    }
+}
+
+/// Returns why compiled code was stopped.
+#[cold]
+fn trap_of(error: &wasmtime::Error) -> Trap {
+    use wasmtime::Trap as Wasm;
+    match error.downcast_ref::<Wasm>() {
+        Some(Wasm::Interrupt) => Trap::Time,
+        Some(Wasm::StackOverflow) => Trap::Stack,
+        Some(Wasm::MemoryOutOfBounds) => {
+            let text = format!("{error:?}");
+            let fault = text.lines().find(|line| line.contains("memory fault"));
+            let fault =
+                fault.map(|line| line.trim().trim_start_matches(|c: char| !c.is_alphabetic()));
+            Trap::Memory(fault.unwrap_or("out of bounds").to_owned())
+        }
+        Some(other) => Trap::Other(other.to_string()),
+        None => Trap::Other(format!("{error:#}")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! Kernels in text, run by the engine alone.
+
+use super::*;
+use crate::{Effect, Grant, Limits, Rights};
+use samite_mem::Arena;
+use std::time::Duration;
+
+const HEAD: &str = r#"(module
+  (import "samite" "memory" (memory 1))
+  (import "samite" "reply" (func $reply (param i32 i32)))
+  (import "samite" "load64" (func $load64 (param i32 i64) (result i64)))
+  (import "samite" "add64" (func $add64 (param i32 i64 i64) (result i64)))
+  (import "samite" "base" (func $base (param i32) (result i32)))
+  (import "samite" "forward" (func $forward (param i32 i32 i32 i32)))
+  (import "samite" "spawn" (func $spawn (param i32 i32 i32 i32)))
+  (import "samite" "define" (func $define (param i32 i32) (result i32)))
+  (func (export "run") (param $at i32) (param $len i32) (result i32) "#;
+
+fn instance(body: &str, grants: &Grants) -> Box<dyn Instance> {
+    let code = wat::parse_str(format!("{HEAD} {body} (i32.const 0)))")).unwrap();
+    let wasm = Wasm::new().unwrap();
+    assert_eq!(wasm.entries(&code).unwrap(), ["run"]);
+    let code = wasm.prepare(&code, &["run".into()]).unwrap();
+    code.instance(grants).unwrap()
+}
+
+fn run(body: &str, grants: &Grants, limits: Limits) -> (Box<Context>, Result<(), Trap>) {
+    let mut context = Context::new(1, 4, grants.clone());
+    context.begin(limits, 0, 0);
+    instance(body, grants).call(0, Box::new(context), b"abcdefgh")
+}
+
+fn granted(bytes: u64, rights: Rights) -> (Arena, Grants) {
+    let arena = Arena::create(8 << 20).unwrap();
+    let bytes = arena.bytes(0, bytes).unwrap();
+    bytes.u64(8).store(42, std::sync::atomic::Ordering::Relaxed);
+    (
+        arena,
+        Grants::default().with(3, Some(Grant { bytes, rights })),
+    )
+}
+
+#[test]
+fn a_kernel_gets_its_payload_and_replies() {
+    let echo = "(call $reply (local.get $at) (local.get $len))";
+    let (context, ended) = run(echo, &Grants::default(), Limits::default());
+    assert_eq!((ended, context.replied()), (Ok(()), Some(&b"abcdefgh"[..])));
+}
+
+#[test]
+fn a_segment_is_mapped_or_reached_by_functions() {
+    let sum = "(i64.store (local.get $at) (i64.add (call $load64 (i32.const 3) (i64.const 8))
+        (i64.load offset=8 (call $base (i32.const 3)))))
+        (call $reply (local.get $at) (i32.const 8))";
+    let (_arena, grants) = granted(2 << 20, Rights::Read);
+    let (context, ended) = run(sum, &grants, Limits::default());
+    assert_eq!(
+        (ended, context.replied()),
+        (Ok(()), Some(&84_u64.to_le_bytes()[..]))
+    );
+    // A short one is not mapped.
+    let base = "(i32.store (local.get $at) (call $base (i32.const 3)))
+        (call $reply (local.get $at) (i32.const 4))";
+    let (_arena, grants) = granted(4096, Rights::Read);
+    let (context, ended) = run(base, &grants, Limits::default());
+    assert_eq!((ended, context.replied()), (Ok(()), Some(&[0; 4][..])));
+}
+
+#[test]
+fn a_store_into_a_mapped_segment_is_seen_by_others() {
+    let store = "(i64.store offset=16 (call $base (i32.const 3)) (i64.const 7))
+        (drop (call $add64 (i32.const 3) (i64.const 8) (i64.const 1)))";
+    let (arena, grants) = granted(2 << 20, Rights::Write);
+    let (_, ended) = run(store, &grants, Limits::default());
+    let word = |at| (arena.bytes(at, 8).unwrap().u64(0)).load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!((ended, word(16), word(8)), (Ok(()), 7, 43));
+}
+
+#[test]
+fn what_is_not_granted_is_refused() {
+    let (_arena, grants) = granted(2 << 20, Rights::Read);
+    let add = "(drop (call $add64 (i32.const 3) (i64.const 8) (i64.const 1)))";
+    let wants = Rights::Write;
+    let (grant, has) = (3, Rights::Read);
+    let refused = Err(Trap::Rights { grant, wants, has });
+    assert_eq!(run(add, &grants, Limits::default()).1, refused);
+
+    let store = "(i64.store (call $base (i32.const 3)) (i64.const 7))";
+    let trap = run(store, &grants, Limits::default()).1.unwrap_err();
+    assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
+
+    let load = "(drop (call $load64 (i32.const 2) (i64.const 8)))";
+    assert_eq!(
+        run(load, &grants, Limits::default()).1,
+        Err(Trap::NotGranted(2))
+    );
+    let load = "(drop (call $load64 (i32.const 3) (i64.const 8)))";
+    let none = Limits {
+        grants: 0,
+        ..Limits::default()
+    };
+    assert_eq!(run(load, &grants, none).1, Err(Trap::NotGranted(3)));
+
+    let far = "(drop (call $load64 (i32.const 3) (i64.const -8)))";
+    let trap = run(far, &grants, Limits::default()).1.unwrap_err();
+    assert!(matches!(trap, Trap::Range { grant: 3, .. }), "{trap:?}");
+}
+
+#[test]
+fn a_kernel_that_does_not_end_or_leaves_its_memory_is_stopped() {
+    let limits = Limits {
+        time: Duration::from_millis(2),
+        ..Limits::default()
+    };
+    let none = Grants::default();
+    assert_eq!(run("(loop (br 0))", &none, limits).1, Err(Trap::Time));
+    let outside = "(drop (i32.load (i32.const 0x7fffffff)))";
+    let trap = run(outside, &none, limits).1.unwrap_err();
+    assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
+    let deep = "(drop (call 7 (local.get $at) (local.get $len)))";
+    assert_eq!(run(deep, &none, limits).1, Err(Trap::Stack));
+    let grow = "(if (i32.ne (memory.grow (i32.const 1)) (i32.const -1)) (then unreachable))";
+    assert_eq!(run(grow, &none, limits).1, Ok(()));
+    let reply = "(call $reply (i32.const -1) (i32.const 8))";
+    let trap = run(reply, &none, limits).1.unwrap_err();
+    assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
+}
+
+#[test]
+fn effects_are_counted_and_checked() {
+    let none = Grants::default();
+    let go = "(call $forward (i32.const 3) (i32.const 0) (local.get $at) (i32.const 4))";
+    let (context, ended) = run(go, &none, Limits::default());
+    assert_eq!(ended, Ok(()));
+    assert!(context.is_forwarded());
+    let Effect::Forward {
+        unit: 3,
+        entry: 0,
+        payload,
+    } = &context.effects()[0]
+    else {
+        panic!("{:?}", context.effects())
+    };
+    assert_eq!(context.bytes(payload), b"abcd");
+
+    let gone = Limits {
+        hops: 0,
+        ..Limits::default()
+    };
+    let trap = run(go, &none, gone).1.unwrap_err();
+    assert!(matches!(trap, Trap::Forbidden(_)), "{trap:?}");
+    let nobody = "(call $forward (i32.const 4) (i32.const 0) (local.get $at) (i32.const 4))";
+    assert_eq!(
+        run(nobody, &none, Limits::default()).1,
+        Err(Trap::NoUnit(4))
+    );
+    let bomb = "(loop (call $spawn (i32.const 0) (i32.const 0) (local.get $at) (i32.const 4))
+        (br 0))";
+    let many = Err(Trap::Effects(Limits::EFFECTS));
+    assert_eq!(run(bomb, &none, Limits::default()).1, many);
+}
+
+#[test]
+fn code_that_wants_more_than_is_offered_is_refused() {
+    let wasm = Wasm::new().unwrap();
+    let prepare = |text: &str, entry: &str| {
+        let code = wat::parse_str(text).unwrap();
+        let refused = wasm.prepare(&code, &[entry.into()]).map(|_| ());
+        refused.unwrap_err().to_string()
+    };
+    let file = r#"(module (import "wasi" "fd_write" (func)))"#;
+    assert!(prepare(file, "run").contains("wasi.fd_write"));
+    let own = r#"(module (memory (export "memory") 1))"#;
+    assert!(prepare(own, "run").contains("--import-memory"));
+    let large = r#"(module (import "samite" "memory" (memory 257)))"#;
+    assert!(prepare(large, "run").contains("256 pages"));
+    assert!(prepare("(module)", "run").contains("`run`"));
+    assert!(wasm.prepare(b"\0asm\x01\0\0\0garbage", &[]).is_err());
+}
