@@ -18,7 +18,8 @@
 //!    sender. A frame of a lost peer is handed over before its loss is seen ([`Fabric::changes`]).
 //! U2 After a frame, a change of membership or [`Fabric::want_work`], `work` runs again before a
 //!    thread of this process sleeps: the flag is set under the lock under which sleepers look.
-//! U3 Posting never waits. Without room it returns false, and the layer keeps what it wants to send.
+//! U3 Frames that arrive before the upcall is set are kept, up to 1 MiB, and handed over then.
+//! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants to send.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
@@ -49,6 +50,12 @@ impl Fabric {
     pub fn set_upcall(&self, upcall: Option<Arc<dyn Upcall>>) {
         let replaced = self.0.with(|core| {
             core.engine.upcall_wanted = upcall.is_some();
+            if let Some(upcall) = &upcall {
+                let early = std::mem::take(&mut core.engine.early);
+                for (from, word, bytes) in early.frames {
+                    upcall.arrived(from, word, &bytes, &Body::Slice(&[]));
+                }
+            }
             std::mem::replace(&mut core.engine.upcall, upcall)
         });
         drop(replaced); // Without the lock: it may own something that uses the fabric.
@@ -132,6 +139,29 @@ impl Fabric {
     }
 }
 
+/// The most bytes that are kept for an upcall that is not there yet.
+const EARLY_MAX: u64 = 1 << 20;
+
+/// Frames that arrived before the upcall was set.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    frames: Vec<(Life, u64, Vec<u8>)>,
+    bytes: u64,
+}
+
+impl Early {
+    fn keep(&mut self, from: Life, frame: &Incoming<'_>) {
+        let bytes = frame.inline.len() as u64 + frame.body.len() + 64;
+        if self.bytes + bytes > EARLY_MAX {
+            return tracing::warn!(from = %from.peer, "a frame for a layer that is not there");
+        }
+        self.bytes += bytes;
+        let mut all = frame.inline.to_vec();
+        all.extend(frame.body.to_vec());
+        self.frames.push((from, frame.arg, all));
+    }
+}
+
 /// The longest frame that travels in cells alone.
 const INLINE_MAX: usize = 272;
 
@@ -146,7 +176,7 @@ impl Engine {
                 upcall.arrived(from, frame.arg, frame.inline, &frame.body);
                 self.upcall_wanted = true;
             }
-            None => tracing::debug!(from = %frame.from, "a frame for a layer that is not there"),
+            None => self.early.keep(from, frame),
         }
         Ok(())
     }

@@ -162,6 +162,8 @@ pub(crate) struct Engine {
     pub(crate) handlers: HashMap<u16, Handler>,
     pub(crate) services: HashMap<u16, Arc<Mutex<Inbox>>>,
     pub(crate) upcall: Option<Arc<dyn crate::upcall::Upcall>>,
+    /// What arrived for the upcall before it was set.
+    pub(crate) early: crate::upcall::Early,
     /// Whether the upcall has work.
     pub(crate) upcall_wanted: bool,
     pub(crate) offered: HashMap<u32, Offered>,
@@ -215,6 +217,7 @@ impl Engine {
             handlers: HashMap::new(),
             services: HashMap::new(),
             upcall: None,
+            early: Default::default(),
             upcall_wanted: false,
             offered: HashMap::new(),
             pieces: HashMap::new(),

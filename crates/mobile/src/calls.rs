@@ -1,0 +1,216 @@
+//! The calls of this unit that are not answered yet.
+
+use crate::error::Failure;
+use samite_fabric::rpc::Life;
+use std::task::Waker;
+
+/// The most calls of a process that are not answered.
+pub(crate) const CALLS_MAX: usize = 1 << 16;
+const INDEX_BITS: u32 = 20;
+
+/// How a call ended.
+pub(crate) type Ended = Result<Vec<u8>, Failure>;
+
+#[derive(Debug)]
+enum State {
+    Free,
+    /// Waits for so many answers.
+    Waits(u32),
+    Ended(Ended),
+    /// Nobody waits for it any more; its answer is dropped.
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// Raised with each use, so that a late answer does not end a later call.
+    generation: u32,
+    to: Life,
+    /// Whether it may be at other units than `to`.
+    moves: bool,
+    state: State,
+    waker: Option<Waker>,
+}
+
+/// See the module's documentation. A call is named by its slot: its place, and the generation of
+/// that place.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+impl Calls {
+    /// Adds a call that waits for so many answers; `None` if there are too many.
+    #[inline]
+    pub(crate) fn add(&mut self, to: Life, moves: bool, answers: u32) -> Option<u32> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.slots.len() == CALLS_MAX => return None,
+            None => {
+                self.slots.push(Slot {
+                    generation: 0,
+                    to,
+                    moves,
+                    state: State::Free,
+                    waker: None,
+                });
+                self.slots.len() as u32 - 1
+            }
+        };
+        let slot = &mut self.slots[at as usize];
+        (slot.to, slot.moves) = (to, moves);
+        slot.state = State::Waits(answers);
+        Some(slot.generation << INDEX_BITS | at)
+    }
+
+    #[inline]
+    fn get(&mut self, name: u32) -> Option<&mut Slot> {
+        let at = (name & ((1 << INDEX_BITS) - 1)) as usize;
+        let slot = self.slots.get_mut(at)?;
+        (slot.generation == name >> INDEX_BITS).then_some(slot)
+    }
+
+    /// Records an answer. A late or repeated one is dropped.
+    #[inline]
+    pub(crate) fn answer(&mut self, name: u32, ended: Ended) {
+        let Some(slot) = self.get(name) else { return };
+        match (&mut slot.state, &ended) {
+            (State::Waits(left), Ok(_)) if *left > 1 => *left -= 1,
+            (State::Waits(_), _) => {
+                slot.state = State::Ended(ended);
+                if let Some(waker) = slot.waker.take() {
+                    waker.wake();
+                }
+            }
+            (State::Dropped, _) => self.release(name),
+            _ => {}
+        }
+    }
+
+    /// Takes the result of a call, if it has ended.
+    #[inline]
+    pub(crate) fn take(&mut self, name: u32) -> Option<Ended> {
+        let slot = self.get(name)?;
+        if !matches!(slot.state, State::Ended(_)) {
+            return None;
+        }
+        let State::Ended(ended) = std::mem::replace(&mut slot.state, State::Free) else {
+            return None;
+        };
+        self.release(name);
+        Some(ended)
+    }
+
+    fn release(&mut self, name: u32) {
+        if let Some(slot) = self.get(name) {
+            slot.generation = (slot.generation + 1) & ((1 << (32 - INDEX_BITS)) - 1);
+            slot.state = State::Free;
+            slot.waker = None;
+            self.free.push(name & ((1 << INDEX_BITS) - 1));
+        }
+    }
+
+    /// Forgets a call: its answer will be dropped.
+    pub(crate) fn forget(&mut self, name: u32) {
+        let Some(slot) = self.get(name) else { return };
+        match slot.state {
+            State::Ended(_) => self.release(name),
+            State::Waits(_) => slot.state = State::Dropped,
+            State::Free | State::Dropped => {}
+        }
+    }
+
+    /// Has a call wake a task when it ends; returns false if it has ended.
+    pub(crate) fn wake(&mut self, name: u32, waker: &Waker) -> bool {
+        match self.get(name) {
+            Some(slot) if matches!(slot.state, State::Waits(_)) => {
+                slot.waker = Some(waker.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ends the calls that may be at a unit for which `lost` returns a failure: those that were
+    /// sent there, and those that may have moved there.
+    pub(crate) fn lose(&mut self, mut lost: impl FnMut(Life, bool) -> Option<Failure>) {
+        for at in 0..self.slots.len() {
+            let slot = &self.slots[at];
+            let name = slot.generation << INDEX_BITS | at as u32;
+            let failure = match slot.state {
+                State::Waits(_) | State::Dropped => lost(slot.to, slot.moves),
+                State::Free | State::Ended(_) => None,
+            };
+            if let Some(failure) = failure {
+                self.answer(name, Err(failure));
+            }
+        }
+    }
+
+    /// Returns the number of calls that wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Cause;
+    use samite_fabric::PeerId;
+
+    fn life(peer: u32) -> Life {
+        Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_its_call_once() {
+        let mut calls = Calls::default();
+        let one = calls.add(life(0), false, 1).unwrap();
+        let two = calls.add(life(0), false, 2).unwrap();
+        assert_eq!(calls.take(one), None);
+        calls.answer(one, Ok(vec![1]));
+        calls.answer(one, Ok(vec![2]));
+        assert_eq!(calls.take(one), Some(Ok(vec![1])));
+        assert_eq!(calls.take(one), None);
+        calls.answer(two, Ok(vec![]));
+        assert_eq!(calls.take(two), None);
+        calls.answer(two, Ok(vec![3]));
+        assert_eq!(calls.take(two), Some(Ok(vec![3])));
+        // The place is used again: a late answer of the first use changes nothing.
+        let three = calls.add(life(0), false, 1).unwrap();
+        calls.answer(one, Ok(vec![9]));
+        calls.answer(two, Ok(vec![9]));
+        assert_eq!(calls.take(three), None);
+        assert_eq!(calls.waiting(), 1);
+    }
+
+    #[test]
+    fn a_forgotten_call_frees_its_place_when_it_is_answered() {
+        let mut calls = Calls::default();
+        let one = calls.add(life(0), false, 1).unwrap();
+        calls.forget(one);
+        assert_eq!(calls.waiting(), 1);
+        calls.answer(one, Ok(vec![]));
+        assert_eq!(calls.waiting(), 0);
+    }
+
+    #[test]
+    fn a_lost_unit_ends_the_calls_that_may_be_there() {
+        let mut calls = Calls::default();
+        let there = calls.add(life(1), false, 1).unwrap();
+        let elsewhere = calls.add(life(2), false, 1).unwrap();
+        let moving = calls.add(life(2), true, 1).unwrap();
+        calls.lose(|to, moves| {
+            let is_lost = to == life(1) || moves;
+            is_lost.then(|| Failure::new(Cause::Lost, "gone"))
+        });
+        let ended = [there, elsewhere, moving].map(|call| calls.take(call).is_some());
+        assert_eq!(ended, [true, false, true]);
+    }
+}

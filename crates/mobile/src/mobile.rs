@@ -1,0 +1,354 @@
+//! The handle: registers code, grants segments, calls.
+
+use crate::call::Call;
+use crate::capsule::{Capsule, Hash};
+use crate::frame::{self, Head};
+use crate::runtime::{Runtime, locked};
+use crate::trust::Policy;
+use crate::{Error, Result};
+use samite_engines::{Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
+use samite_fabric::rpc::Life;
+use samite_fabric::{Fabric, Layer};
+use samite_mem::SharedBytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a unit has done for moved code since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls that ran here.
+    pub calls: u64,
+    /// Calls that ended here with a trap.
+    pub traps: u64,
+    /// Calls that moved on from here.
+    pub forwards: u64,
+    /// Calls that were started by kernels here.
+    pub spawns: u64,
+    /// Calls that had to wait for their code.
+    pub misses: u64,
+    /// Codes that were compiled here.
+    pub compiled: u64,
+    /// Bytes of capsules that were sent to others.
+    pub code_sent: u64,
+    /// Bytes of capsules that were received.
+    pub code_received: u64,
+}
+
+/// Code that this unit can call and has registered.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    capsule: Capsule,
+}
+
+impl Registered {
+    /// Returns its name.
+    pub fn hash(&self) -> Hash {
+        self.capsule.hash()
+    }
+
+    /// Returns the capsule.
+    pub fn capsule(&self) -> &Capsule {
+        &self.capsule
+    }
+}
+
+pub(crate) struct Inner {
+    pub(crate) fabric: Fabric,
+    pub(crate) runtime: Arc<Runtime>,
+    _layer: Layer,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.fabric.set_upcall(None);
+    }
+}
+
+/// Moved code, as this unit sends and runs it. Clones share it. Thread: any.
+#[derive(Clone)]
+pub struct Mobile(pub(crate) Arc<Inner>);
+
+impl std::fmt::Debug for Mobile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mobile")
+            .field("me", &self.runtime().me)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mobile {
+    /// Begins to run moved code, and waits until all units of the job have joined. Collective: no.
+    /// Calls to a unit that has not begun yet wait there, up to 1 MiB.
+    ///
+    /// # Errors
+    /// [`Error::Second`]; those of [`Fabric::job_lives`].
+    pub fn new(fabric: &Fabric) -> Result<Mobile> {
+        let layer = fabric.layer("mobile").ok_or(Error::Second)?;
+        let lives = fabric.job_lives()?;
+        let me = Life {
+            peer: fabric.me(),
+            incarnation: fabric.incarnation(),
+        };
+        let life = |unit: &samite_fabric::UnitLife| Life {
+            peer: unit.peer,
+            incarnation: unit.incarnation,
+        };
+        let mut units: Vec<Life> = lives.iter().map(life).collect();
+        if units.is_empty() {
+            units.push(me);
+        }
+        let unit = units.iter().position(|unit| *unit == me).unwrap_or(0) as u32;
+        let runtime = Arc::new(Runtime::new(me, unit, units));
+        fabric.set_upcall(Some(runtime.clone()));
+        let fabric = fabric.clone();
+        Ok(Mobile(Arc::new(Inner {
+            fabric,
+            runtime,
+            _layer: layer,
+        })))
+    }
+
+    /// Returns the fabric below.
+    pub fn fabric(&self) -> &Fabric {
+        &self.0.fabric
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut crate::runtime::Work) -> R) -> R {
+        self.runtime().with(&self.0.fabric, f)
+    }
+
+    /// Sets which code this unit runs: by default WebAssembly of its own job. Local.
+    pub fn set_policy(&self, policy: Policy) {
+        if policy.trust == crate::Trust::Everything {
+            tracing::warn!(
+                "this unit runs native code of every unit of its job, without a sandbox"
+            );
+        }
+        self.with(|work| work.policy = policy);
+    }
+
+    /// Lets kernels use a segment of this unit under a number below [`GRANTS_MAX`], until it is
+    /// revoked or granted anew. A segment of at least 2 MiB is mapped into the memory of kernels.
+    /// Local.
+    ///
+    /// # Panics
+    /// If the number is too large.
+    pub fn grant(&self, number: usize, bytes: &SharedBytes, rights: Rights) {
+        assert!(
+            number < GRANTS_MAX,
+            "grants have numbers below {GRANTS_MAX}"
+        );
+        let bytes = bytes.clone();
+        let grant = Some(Grant { bytes, rights });
+        self.with(|work| work.grants = work.grants.with(number, grant));
+    }
+
+    /// Revokes a grant, when no kernel runs any more. Local.
+    pub fn revoke(&self, number: usize) {
+        if number < GRANTS_MAX {
+            self.with(|work| {
+                work.grants = work.grants.with(number, None);
+                work.context = None;
+                work.codes.drop_instances();
+            });
+        }
+    }
+
+    /// Makes functions of this program known under a name, for capsules that name it. Local.
+    pub fn define(&self, name: &str, functions: Function) {
+        self.with(|work| work.functions.insert(name.to_owned(), functions));
+    }
+
+    /// Registers code, so that this unit can call it, and give it to those that it calls. Nothing
+    /// is sent. It is kept until [`Mobile::evict`]. Local.
+    ///
+    /// # Errors
+    /// [`Error::BadCapsule`] if other code has the same id.
+    pub fn register(&self, capsule: Capsule) -> Result<Registered> {
+        let fabric = &self.0.fabric;
+        let runtime = self.runtime();
+        let kept = self.with(|work| work.register(runtime, fabric, capsule.clone(), true));
+        match kept {
+            true => Ok(Registered { capsule }),
+            false => Err(Error::BadCapsule(
+                "another capsule has the same first 8 bytes of its hash".into(),
+            )),
+        }
+    }
+
+    /// Drops code from this unit: the next call here asks for it again. Returns whether it was
+    /// there and no call waited for it. Local.
+    pub fn evict(&self, code: Hash) -> bool {
+        self.with(|work| work.codes.forget(code.id()))
+    }
+
+    /// Returns what this unit has done for moved code.
+    pub fn counters(&self) -> Counters {
+        self.with(|work| work.counters)
+    }
+
+    /// Returns the number of units of the job.
+    pub fn units(&self) -> u32 {
+        self.with(|work| work.units.len() as u32)
+    }
+
+    /// Calls code at a unit of this job. The code travels there if it is not there yet. The result
+    /// is the reply of the last kernel of the call, wherever it ran. Completion: by the handle.
+    ///
+    /// # Errors
+    /// [`Error::NoUnit`], [`Error::NoEntry`], [`Error::TooLong`], [`Error::TooMany`]; those of the
+    /// fabric.
+    pub fn call(&self, unit: u32, code: &Registered, entry: &str, payload: &[u8]) -> Result<Call> {
+        self.call_within(unit, code, entry, payload, Limits::default())
+    }
+
+    /// As [`Mobile::call`], with limits of its own.
+    ///
+    /// # Errors
+    /// As [`Mobile::call`].
+    pub fn call_within(
+        &self,
+        unit: u32,
+        code: &Registered,
+        entry: &str,
+        payload: &[u8],
+        limits: Limits,
+    ) -> Result<Call> {
+        let number = code.capsule.entry(entry)?;
+        self.start(unit, code, (entry, number), payload, limits)
+    }
+
+    /// As [`Mobile::call_within`], with the number of the entry ([`Capsule::entry`]).
+    ///
+    /// # Errors
+    /// As [`Mobile::call`].
+    #[inline]
+    pub fn call_entry(
+        &self,
+        unit: u32,
+        code: &Registered,
+        entry: u8,
+        payload: &[u8],
+        limits: Limits,
+    ) -> Result<Call> {
+        self.start(unit, code, ("", entry), payload, limits)
+    }
+
+    fn start(
+        &self,
+        unit: u32,
+        code: &Registered,
+        (name, entry): (&str, u8),
+        payload: &[u8],
+        limits: Limits,
+    ) -> Result<Call> {
+        let to = self.life(unit, payload)?;
+        let moves = limits.hops > 0;
+        let runtime = self.runtime();
+        let slot = locked(&runtime.calls).add(to, moves, 1);
+        let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
+        let call = Call::new(self.clone(), slot, to, name);
+        let head = Head {
+            entry,
+            limits,
+            slot,
+            origin: runtime.me,
+            one_way: false,
+        };
+        self.post(to, code, &head.encode(frame::CALL), payload)?;
+        Ok(call)
+    }
+
+    /// As [`Mobile::call`], without a result: failures are not reported. Completion: local.
+    ///
+    /// # Errors
+    /// As [`Mobile::call`].
+    pub fn send(&self, unit: u32, code: &Registered, entry: &str, payload: &[u8]) -> Result<()> {
+        let head = Head {
+            entry: code.capsule.entry(entry)?,
+            limits: Limits::default(),
+            slot: 0,
+            origin: self.runtime().me,
+            one_way: true,
+        };
+        let to = self.life(unit, payload)?;
+        self.post(to, code, &head.encode(frame::CALL), payload)
+    }
+
+    /// Has units fetch and compile code, so that the first call is as fast as later ones. Each unit
+    /// gets it from the one before it in a tree. Completion: by the handle, when all have it.
+    ///
+    /// # Errors
+    /// [`Error::NoUnit`], [`Error::TooMany`].
+    pub fn prefetch(&self, code: &Registered, units: &[u32]) -> Result<Call> {
+        let all = units.iter().map(|unit| self.life(*unit, &[]));
+        all.collect::<Result<Vec<_>>>()?;
+        let runtime = self.runtime();
+        let me = runtime.me;
+        let answers = units.len() as u32;
+        let slot = locked(&runtime.calls).add(me, true, answers.max(1));
+        let slot = slot.ok_or(Error::TooMany(crate::calls::CALLS_MAX))?;
+        let call = Call::new(self.clone(), slot, me, "prefetch");
+        if units.is_empty() {
+            locked(&runtime.calls).answer(slot, Ok(Vec::new()));
+        }
+        let head = Head {
+            entry: 0,
+            limits: Limits::default(),
+            slot,
+            origin: me,
+            one_way: false,
+        };
+        let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
+        let id = code.hash().id();
+        self.with(|work| work.pass_on(runtime, &self.0.fabric, &head, id, &bytes));
+        Ok(call)
+    }
+
+    /// Makes progress, and so runs what others call, until `done` returns a value. Any other wait of
+    /// the fabric does so, too.
+    ///
+    /// # Errors
+    /// [`samite_fabric::Error::Timeout`].
+    pub fn serve<T>(&self, deadline: Duration, done: impl FnMut() -> Option<T>) -> Result<T> {
+        let what = "the end of serving moved code";
+        Ok((self.0.fabric).wait_stepping_within(deadline, what, &[], done, || false)?)
+    }
+
+    #[inline]
+    fn life(&self, unit: u32, payload: &[u8]) -> Result<Life> {
+        if payload.len() as u64 > PAYLOAD_MAX {
+            return Err(Error::TooLong {
+                bytes: payload.len() as u64,
+                most: PAYLOAD_MAX,
+            });
+        }
+        let units = locked(&self.runtime().lives);
+        let life = units.get(unit as usize).copied();
+        life.ok_or_else(|| Error::NoUnit {
+            unit,
+            units: units.len() as u32,
+        })
+    }
+
+    /// Sends a call, and waits for room if there is none.
+    #[inline]
+    fn post(&self, to: Life, code: &Registered, head: &[u8], payload: &[u8]) -> Result<()> {
+        let (fabric, id) = (&self.0.fabric, code.capsule.hash().id());
+        if to == self.runtime().me {
+            let runtime = self.runtime();
+            self.with(|work| work.post_here(runtime, id, head, payload));
+            return Ok(());
+        }
+        if fabric.post_upcall(to, id, head, payload)? {
+            return Ok(());
+        }
+        let what = "room for a call";
+        let again = || match fabric.post_upcall(to, id, head, payload) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
+        Ok(fabric.wait_stepping(what, &[to.peer], again, || false)??)
+    }
+}

@@ -1,0 +1,122 @@
+//! The thread that compiles code, so that calls of other code go on meanwhile. It starts with the
+//! first job, and ends with the runtime.
+
+use super::code::Ready;
+use super::locked;
+use crate::capsule::{Capsule, Part, Processor};
+use samite_engines::{Engine, Kind};
+use samite_fabric::Fabric;
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Code to compile.
+pub(super) struct Job {
+    pub(super) id: u64,
+    pub(super) capsule: Capsule,
+    /// The parts that are allowed here.
+    pub(super) parts: Vec<Part>,
+    /// To say that it is done. Dropped with the job, so that it does not keep the process in its
+    /// domain.
+    pub(super) fabric: Fabric,
+}
+
+type Loaded = (u64, Result<Ready, String>);
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(super) struct Loader {
+    jobs: OnceLock<Sender<Job>>,
+    loaded: Arc<Mutex<VecDeque<Loaded>>>,
+}
+
+impl Loader {
+    /// Has code compiled.
+    pub(super) fn load(&self, job: Job) {
+        let jobs = self.jobs.get_or_init(|| {
+            let (jobs, inbox) = channel();
+            let loaded = self.loaded.clone();
+            let builder = std::thread::Builder::new().name("samite loader".into());
+            let spawned = builder.spawn(move || run(&inbox, &loaded));
+            if let Err(error) = spawned {
+                tracing::warn!(%error, "no thread for compiling moved code");
+            }
+            jobs
+        });
+        if let Err(refused) = jobs.send(job) {
+            let Job { id, fabric, .. } = refused.0;
+            self.done(id, Err("no thread compiles code here".into()));
+            fabric.want_work();
+        }
+    }
+
+    /// Records what became of a job.
+    pub(super) fn done(&self, id: u64, loaded: Result<Ready, String>) {
+        locked(&self.loaded).push_back((id, loaded));
+    }
+
+    /// Returns the next job that is done.
+    #[inline]
+    pub(super) fn take(&self) -> Option<Loaded> {
+        locked(&self.loaded).pop_front()
+    }
+}
+
+fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
+    let engines = engines();
+    while let Ok(job) = inbox.recv() {
+        let ready = prepare(&engines, &job);
+        locked(loaded).push_back((job.id, ready));
+        job.fabric.want_work();
+    }
+}
+
+/// The engines of this build, the fastest code first.
+fn engines() -> Vec<Result<Box<dyn Engine>, (Kind, String)>> {
+    vec![
+        #[cfg(feature = "wasm")]
+        match samite_engines::wasm::Wasm::new() {
+            Ok(wasm) => Ok(Box::new(wasm)),
+            Err(error) => Err((Kind::Wasm, error.to_string())),
+        },
+    ]
+}
+
+/// Compiles the first part for which there is an engine; says of each other one why not.
+fn prepare(
+    engines: &[Result<Box<dyn Engine>, (Kind, String)>],
+    job: &Job,
+) -> Result<Ready, String> {
+    let mut refused = Vec::new();
+    for engine in engines {
+        let kind = match engine {
+            Ok(engine) => engine.kind(),
+            Err((kind, _)) => *kind,
+        };
+        let is_for_here = |part: &&Part| {
+            let here = [Processor::Any, Processor::HERE];
+            part.kind == kind && here.contains(&part.processor)
+        };
+        let Some(part) = job.parts.iter().find(is_for_here) else {
+            continue;
+        };
+        let prepared = match engine {
+            Ok(engine) => engine
+                .prepare(job.capsule.part(part), job.capsule.entries())
+                .map_err(|error| error.to_string()),
+            Err((_, why)) => Err(why.clone()),
+        };
+        match prepared {
+            Ok(code) => return Ok(Ready::new(kind, Arc::from(code))),
+            Err(why) => refused.push(format!("{kind}: {why}")),
+        }
+    }
+    match refused.is_empty() {
+        true => Err(format!(
+            "capsule {} has no code for this processor ({}) and the engines of this build",
+            job.capsule.hash(),
+            Processor::HERE.name()
+        )),
+        false => Err(refused.join("; ")),
+    }
+}

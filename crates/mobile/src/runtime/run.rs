@@ -1,0 +1,259 @@
+//! Runs calls, and carries out what they asked for.
+
+use super::{Arrived, Runtime, Work, locked, name};
+use crate::capsule::Capsule;
+use crate::error::{Cause, Failure};
+use crate::frame::{self, Head};
+use crate::runtime::code::State;
+use rustix::time::{ClockId, clock_gettime};
+use samite_engines::{Context, Effect, Limits, PAYLOAD_MAX};
+use samite_fabric::Fabric;
+use samite_fabric::rpc::Life;
+use std::time::Duration;
+
+/// Code whose calls ran out of time so often is not run any more.
+const TIMEOUTS_MAX: u32 = 8;
+
+/// Returns the time of a clock that costs 5 ns and ticks every few milliseconds: what a call uses
+/// of its time is charged by ticks that it happens to see.
+fn coarse() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+impl Work {
+    /// Runs a call, or parks it until its code is there.
+    pub(super) fn call(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: Arrived) {
+        let Some((head, payload)) = Head::decode(&arrived.bytes) else {
+            return tracing::warn!(from = %arrived.from.peer, "a call that is cut off");
+        };
+        let Some(code) = self.codes.get(arrived.word) else {
+            return self.park(runtime, fabric, head, arrived);
+        };
+        if arrived.kind == frame::PREFETCH {
+            let payload = payload.to_vec();
+            return self.prefetched(runtime, fabric, &head, arrived.word, &payload);
+        }
+        let State::Ready(ready) = &mut code.state else {
+            return self.park(runtime, fabric, head, arrived);
+        };
+        // Calls whose grants are narrowed get an instance that maps no others.
+        let bits = self.grants.bits() & head.limits.grants;
+        let mut context = self.context.take().unwrap_or_else(|| {
+            let units = self.units.len() as u32;
+            Box::new(Context::new(self.unit, units, self.grants.clone()))
+        });
+        if !context.grants().is(&self.grants) {
+            context.renew(self.units.len() as u32, self.grants.clone());
+        }
+        let origin = self.numbers.get(&head.origin.peer).copied();
+        context.begin(head.limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
+        let before = coarse();
+        let (context, ended) = match ready.instance(&self.grants, bits) {
+            Ok(instance) => instance.call(head.entry, context, payload),
+            Err(trap) => (context, Err(trap)),
+        };
+        let spent = coarse().saturating_sub(before);
+        self.counters.calls += 1;
+        match ended {
+            Ok(()) => self.carry_out(runtime, fabric, &head, &arrived, &context, spent),
+            Err(trap) => {
+                let cause = Cause::from(&trap);
+                self.counters.traps += 1;
+                ready.trapped();
+                if cause == Cause::Time {
+                    code.timeouts += 1;
+                    if code.timeouts >= TIMEOUTS_MAX {
+                        let why = format!("its calls ran out of time {TIMEOUTS_MAX} times");
+                        code.state = State::Rejected(why);
+                    }
+                }
+                let failure = Failure::new(cause, trap.to_string());
+                self.fail(runtime, fabric, &head, arrived.from, failure);
+            }
+        }
+        self.context = Some(context);
+    }
+
+    /// Sends what a call asked for, now that it has returned.
+    fn carry_out(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        arrived: &Arrived,
+        context: &Context,
+        spent: Duration,
+    ) {
+        // What travels on has less of everything.
+        let left = Limits {
+            time: head.limits.time.saturating_sub(spent),
+            hops: head.limits.hops.saturating_sub(1),
+            ..head.limits
+        };
+        let mut definitions = Vec::new();
+        for effect in context.effects() {
+            match effect {
+                Effect::Forward {
+                    unit,
+                    entry,
+                    payload,
+                } => {
+                    if left.time.is_zero() {
+                        let text = "the call used up its time on its way";
+                        let failure = Failure::new(Cause::Time, text);
+                        return self.fail(runtime, fabric, head, arrived.from, failure);
+                    }
+                    let next = Head {
+                        entry: *entry,
+                        limits: left,
+                        ..*head
+                    };
+                    self.trail.moved(head, arrived.from);
+                    self.counters.forwards += 1;
+                    let to = self.units[*unit as usize];
+                    let bytes = next.encode(frame::CALL);
+                    self.post(
+                        runtime,
+                        fabric,
+                        to,
+                        arrived.word,
+                        &bytes,
+                        context.bytes(payload),
+                    );
+                }
+                Effect::Spawn {
+                    unit,
+                    entry,
+                    code,
+                    payload,
+                } => {
+                    let id = match code {
+                        Some(at) => definitions[*at],
+                        None => arrived.word,
+                    };
+                    let child = Head {
+                        entry: *entry,
+                        limits: left,
+                        origin: self.me,
+                        one_way: true,
+                        slot: 0,
+                    };
+                    self.counters.spawns += 1;
+                    let to = self.units[*unit as usize];
+                    let bytes = child.encode(frame::CALL);
+                    self.post(runtime, fabric, to, id, &bytes, context.bytes(payload));
+                }
+                Effect::Define { code } => match capsule_of(context.bytes(code)) {
+                    Ok(capsule) => {
+                        definitions.push(capsule.hash().id());
+                        self.register(runtime, fabric, capsule, false);
+                    }
+                    Err(why) => {
+                        let failure = Failure::new(Cause::Refused, why);
+                        return self.fail(runtime, fabric, head, arrived.from, failure);
+                    }
+                },
+            }
+        }
+        if !context.is_forwarded() && !head.one_way {
+            let reply = context.replied().unwrap_or_default();
+            let bytes = reply_head(head.slot);
+            self.post(runtime, fabric, head.origin, 0, &bytes, reply);
+        }
+    }
+
+    /// Ends a call that failed here: the failure goes back along the way of the call, and collects
+    /// the units on it, at most [`frame::PATH_MAX`].
+    pub(super) fn fail(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        from: Life,
+        mut failure: Failure,
+    ) {
+        failure.through(self.unit);
+        if head.one_way {
+            let text = &failure.text;
+            return tracing::debug!(origin = %head.origin.peer, text, "a one-way call failed");
+        }
+        self.fail_back(runtime, fabric, head, from, &failure);
+    }
+
+    /// Sends a failure to the unit from which the call came here, or to its origin.
+    fn fail_back(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        from: Life,
+        failure: &Failure,
+    ) {
+        if head.origin == self.me && from == self.me {
+            return self.end(runtime, fabric, head.slot, failure.clone());
+        }
+        let is_full = failure.path.len() >= frame::PATH_MAX;
+        let is_lost = fabric.lost_life(from.peer, from.incarnation).is_some();
+        let to = if is_full || is_lost {
+            head.origin
+        } else {
+            from
+        };
+        let (head, bytes) = (head.encode(frame::FAIL), failure.encode());
+        self.post(runtime, fabric, to, 0, &head, &bytes);
+    }
+
+    /// A failure has arrived, on its way back to the origin of its call.
+    pub(super) fn failed(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: &Arrived) {
+        let Some((mut head, rest)) = Head::decode(&arrived.bytes) else {
+            return;
+        };
+        let Some(mut failure) = Failure::decode(rest) else {
+            return tracing::warn!(from = %arrived.from.peer, "a failure that is cut off");
+        };
+        let came_from = self.trail.came_from(&head, head.limits.hops);
+        failure.through(self.unit);
+        match came_from {
+            Some(from) if failure.path.len() < frame::PATH_MAX => {
+                head.limits.hops = head.limits.hops.saturating_add(1);
+                self.fail_back(runtime, fabric, &head, from, &failure);
+            }
+            _ if head.origin == self.me => self.end(runtime, fabric, head.slot, failure),
+            _ => {
+                failure.is_part = true;
+                let (to, head) = (head.origin, head.encode(frame::FAIL));
+                self.post(runtime, fabric, to, 0, &head, &failure.encode());
+            }
+        }
+    }
+
+    /// Ends a call of this unit.
+    fn end(&mut self, runtime: &Runtime, fabric: &Fabric, slot: u32, mut failure: Failure) {
+        let names = failure.path.iter().map(|unit| {
+            let life = self.units.get(*unit as usize);
+            life.map_or_else(|| format!("unit {unit}"), |life| name(fabric, *life))
+        });
+        failure.names = names.collect();
+        locked(&runtime.calls).answer(slot, Err(failure));
+    }
+}
+
+/// The head of a reply.
+#[inline]
+pub(super) fn reply_head(slot: u32) -> [u8; 8] {
+    let mut head = [frame::REPLY, 0, 0, 0, 0, 0, 0, 0];
+    head[4..].copy_from_slice(&slot.to_le_bytes());
+    head
+}
+
+/// Makes a capsule of a module that a kernel has made.
+#[cfg(feature = "wasm")]
+fn capsule_of(code: &[u8]) -> Result<Capsule, String> {
+    Capsule::from_wasm(code).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "wasm"))]
+fn capsule_of(_: &[u8]) -> Result<Capsule, String> {
+    Err("this build has no engine for WebAssembly".into())
+}

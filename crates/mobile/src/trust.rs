@@ -1,0 +1,113 @@
+//! Which code a unit runs.
+
+use crate::capsule::{Capsule, Hash, Part};
+use samite_engines::Kind;
+use std::fmt;
+
+/// Which code a unit accepts, from little to much. Functions of the program itself are always
+/// accepted: the unit has them already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trust {
+    /// None that moves.
+    Nothing,
+    /// WebAssembly with a signature of a listed key.
+    SignedWasm,
+    /// WebAssembly from units of this job.
+    #[default]
+    Wasm,
+    /// Also machine code and bitcode that is signed by a listed key, or whose hash is listed.
+    ListedNative,
+    /// All code from units of this job. Machine code can do whatever the unit can.
+    Everything,
+}
+
+impl fmt::Display for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trust::Nothing => "no moved code",
+            Trust::SignedWasm => "signed WebAssembly only",
+            Trust::Wasm => "WebAssembly only",
+            Trust::ListedNative => "WebAssembly, and native code that is signed or listed",
+            Trust::Everything => "all code",
+        })
+    }
+}
+
+/// What a unit trusts.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// Which kinds of code it accepts.
+    pub trust: Trust,
+    /// Public keys (ed25519) of trusted signers.
+    pub keys: Vec<[u8; 32]>,
+    /// Trusted capsules.
+    pub hashes: Vec<Hash>,
+}
+
+impl Policy {
+    /// Returns whether a part of a capsule may run.
+    pub fn allows(&self, capsule: &Capsule, part: &Part) -> bool {
+        let is_signed = capsule.signer().is_some_and(|key| self.keys.contains(key));
+        let is_listed = is_signed || self.hashes.contains(&capsule.hash());
+        match part.kind {
+            Kind::Function => true,
+            Kind::Wasm => match self.trust {
+                Trust::Nothing => false,
+                Trust::SignedWasm => is_listed,
+                Trust::Wasm | Trust::ListedNative | Trust::Everything => true,
+            },
+            Kind::Bitcode | Kind::Elf => match self.trust {
+                Trust::Nothing | Trust::SignedWasm | Trust::Wasm => false,
+                Trust::ListedNative => is_listed,
+                Trust::Everything => true,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capsule::Processor;
+    use ed25519_dalek::SigningKey;
+
+    /// For each level: whether plain wasm, signed wasm, plain native, signed native and listed
+    /// native code may run.
+    #[test]
+    fn each_level_of_trust() {
+        let key = SigningKey::from_bytes(&[1; 32]);
+        let other = SigningKey::from_bytes(&[2; 32]);
+        let wasm = Capsule::builder(["run"]).wasm(*b"w").build().unwrap();
+        let native = Capsule::builder(["run"]).elf(Processor::HERE, *b"n");
+        let native = native.build().unwrap();
+        let listed = Capsule::builder(["run"]).elf(Processor::HERE, *b"l");
+        let listed = listed.build().unwrap();
+        let policy = |trust| Policy {
+            trust,
+            keys: vec![*key.verifying_key().as_bytes()],
+            hashes: vec![listed.hash()],
+        };
+        let levels = [
+            (Trust::Nothing, [false; 5]),
+            (Trust::SignedWasm, [false, true, false, false, false]),
+            (Trust::Wasm, [true, true, false, false, false]),
+            (Trust::ListedNative, [true, true, false, true, true]),
+            (Trust::Everything, [true; 5]),
+        ];
+        for (trust, expected) in levels {
+            let policy = policy(trust);
+            let allows = |capsule: &Capsule| policy.allows(capsule, &capsule.parts()[0]);
+            let signed = |capsule: &Capsule| capsule.sign(&key).unwrap();
+            let found = [
+                allows(&wasm),
+                allows(&signed(&wasm)),
+                allows(&native),
+                allows(&signed(&native)),
+                allows(&listed),
+            ];
+            assert_eq!(found, expected, "{trust}");
+            let by_other = native.sign(&other).unwrap();
+            assert_eq!(allows(&by_other), trust == Trust::Everything, "{trust}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Kernels that go wrong, and units that die: each call ends, and the others are not harmed.
+
+use crate::{fails, failure, kernel, runs};
+use samite_fabric::{Fabric, Mask, PeerId};
+use samite_mobile::{Capsule, Cause, Limits, Mobile, Rights};
+use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
+use std::time::Duration;
+
+/// Kernels that fail, and why. Grant 0 is for reading and mapped, 1 for writing.
+const BAD: [(&str, Cause); 15] = [
+    ("(loop (br 0))", Cause::Time),
+    // Endless forwarding: the hops end.
+    (
+        "(call $forward (i32.const 1) (i32.const 0) (local.get $at) (i32.const 0))",
+        Cause::Forbidden,
+    ),
+    (
+        "(loop (call $spawn (i32.const 1) (i32.const 0) (local.get $at) (i32.const 0)) (br 0))",
+        Cause::Forbidden,
+    ),
+    ("(drop (i32.load (i32.const 0x70000000)))", Cause::Memory),
+    (
+        "(drop (call $run (local.get $at) (local.get $len)))",
+        Cause::Memory,
+    ),
+    (
+        "(i64.store (call $base (i32.const 0)) (i64.const 1))",
+        Cause::Memory,
+    ),
+    (
+        "(call $store64 (i32.const 0) (i64.const 0) (i64.const 1))",
+        Cause::Grant,
+    ),
+    (
+        "(drop (call $load64 (i32.const 5) (i64.const 0)))",
+        Cause::Grant,
+    ),
+    (
+        "(drop (call $load64 (i32.const 1) (i64.const 1)))",
+        Cause::Grant,
+    ),
+    (
+        "(drop (call $load64 (i32.const 1) (i64.const 0x7fffffffffffffff)))",
+        Cause::Grant,
+    ),
+    (
+        "(call $forward (i32.const 77) (i32.const 0) (local.get $at) (i32.const 0))",
+        Cause::Target,
+    ),
+    (
+        "(call $forward (i32.const 1) (i32.const 9) (local.get $at) (i32.const 0))",
+        Cause::Target,
+    ),
+    // A payload that lies about its length.
+    (
+        "(call $reply (local.get $at) (i32.const 0x7fffffff))",
+        Cause::Forbidden,
+    ),
+    (
+        "(call $reply (i32.const 0x6000000) (i32.const 8))",
+        Cause::Memory,
+    ),
+    ("(unreachable)", Cause::Other),
+];
+
+fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    let read = fabric.allocate(2 << 20)?;
+    let write = fabric.allocate(4096)?;
+    mobile.grant(0, read.bytes(), Rights::Read);
+    mobile.grant(1, write.bytes(), Rights::Write);
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let good = "(drop (call $add64 (i32.const 1) (i64.const 8) (i64.const 1)))";
+        let good = mobile.register(Capsule::from_wat(&kernel(good))?)?;
+        for (at, (body, cause)) in BAD.into_iter().enumerate() {
+            let capsule = Capsule::from_wat(&kernel(body))?;
+            let code = mobile.register(capsule)?;
+            let limits = Limits {
+                hops: 20,
+                ..Limits::default()
+            };
+            let ended = mobile.call_within(1, &code, "run", &[], limits)?.wait();
+            let text = fails(ended, cause)?;
+            check!(text.contains("unit.1"), "kernel {at}: {text}");
+            // The unit goes on, for this code and for others.
+            mobile.call(1, &good, "run", &[])?.wait()?;
+        }
+        let text = "(i32.store (local.get $at) (i32.const 0x6f6e))
+            (call $fail (i32.const 7) (local.get $at) (i32.const 2))";
+        let code = mobile.register(Capsule::from_wat(&kernel(text))?)?;
+        let text = fails(mobile.call(1, &code, "run", &[])?.wait(), Cause::Failed)?;
+        check!(text.contains("code 7: no"), "{text}");
+        // Code that runs out of time again and again is not run any more.
+        let code = mobile.register(Capsule::from_wat(&kernel(BAD[0].0))?)?;
+        let ends = (0..12).map(|_| failure(mobile.call(1, &code, "run", &[])?.wait()));
+        let ends: Vec<_> = ends.collect::<Outcome<_>>()?;
+        same!(ends.first().map(|end| end.cause), Some(Cause::Time));
+        same!(ends.last().map(|end| end.cause), Some(Cause::Refused));
+    }
+    fabric.barrier(&members)?;
+    if unit == 1 {
+        let count = write
+            .bytes()
+            .u64(8)
+            .load(std::sync::atomic::Ordering::Relaxed);
+        same!(count, BAD.len() as u64);
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(bad_kernels_fail_alone, runs(2, bad_kernels));
+
+/// A call that fails far away says through which units it went.
+fn path(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    if unit == 0 {
+        // From unit to unit, up to the last one.
+        let go = "(if (i32.lt_u (i32.add (call $me) (i32.const 1)) (call $units))
+          (then (call $forward (i32.add (call $me) (i32.const 1)) (i32.const 0)
+            (local.get $at) (i32.const 0)))
+          (else (unreachable)))";
+        let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
+        let ended = failure(mobile.call(1, &code, "run", &[])?.wait())?;
+        same!(
+            (ended.cause, &ended.path[..]),
+            (Cause::Other, &[0, 1, 2, 3][..])
+        );
+        let way = "unit.0 -> unit.1 -> unit.2 -> unit.3";
+        check!(ended.to_string().contains(way), "{ended}");
+        // Of a long way, the end is known.
+        let round = "(call $forward (i32.rem_u (i32.add (call $me) (i32.const 1)) (call $units))
+            (i32.const 0) (local.get $at) (i32.const 0))";
+        let code = mobile.register(Capsule::from_wat(&kernel(round))?)?;
+        let limits = Limits {
+            hops: 1001,
+            ..Limits::default()
+        };
+        let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
+        same!((ended.cause, ended.path.len()), (Cause::Forbidden, 16));
+        check!(
+            ended
+                .path
+                .windows(2)
+                .all(|pair| pair[1] == (pair[0] + 1) % 4)
+        );
+        check!(ended.to_string().contains("... -> "), "{ended}");
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(a_failure_tells_the_way, runs(4, path));
+
+/// Unit 2 dies while it has the chain: the origin hears of it, whoever had sent the chain there.
+fn holder_dies(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let mobile = Mobile::new(fabric)?;
+        let members = fabric.job()?;
+        fabric.barrier(&members)?;
+        match fabric.identity().unit {
+            0 => {
+                // To unit 2 by way of unit 1; there it does not end.
+                let go = "(if (i32.eq (call $me) (i32.const 1))
+                  (then (call $forward (i32.const 2) (i32.const 0)
+                    (local.get $at) (i32.const 0)))
+                  (else (loop (br 0))))";
+                let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
+                let limits = Limits {
+                    time: Duration::from_secs(60),
+                    ..Limits::default()
+                };
+                let chain = mobile.call_within(1, &code, "run", &[], limits)?;
+                // Unit 2 has the chain as soon as it has sent for the code.
+                point("chain");
+                let text = fails(chain.wait(), Cause::Lost)?;
+                check!(text.contains("unit.2"), "{text}");
+                let direct = mobile.call(2, &code, "run", &[]);
+                check!(direct.is_err(), "a call to a lost unit");
+                // The others go on.
+                let ok = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+                same!(mobile.call(1, &ok, "run", &[])?.wait()?, [0_u8; 0]);
+                fabric.send(members[1], 1, b"end")?;
+            }
+            1 => {
+                let end = samite_fabric::Match::from(members[0], 1);
+                fabric.recv_vec(end)?;
+            }
+            _ => {
+                pause("serving");
+                mobile.serve(Duration::from_secs(60), || None::<()>)?;
+            }
+        }
+        Ok(())
+    };
+    units(3)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(2), "serving");
+            cluster.release(Who::Unit(2));
+            cluster.wait_point(Who::Unit(0), "chain");
+            cluster.kill(Who::Unit(2));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_unit_dies_with_the_chain, holder_dies);
