@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
 use clap::{ColorChoice, Command, CommandFactory, Parser};
 use samite::Fabric;
+use samite_chase::job as chase;
 use samite_kernels::job::{gups, histogram, index_gather, sort};
 use samite_lammps::job::{melt, msd};
 use samite_laplace::job::{analysis, array, solver};
@@ -30,7 +31,7 @@ pub(crate) struct Builtin {
 /// A command line, the name of the program first.
 type Arguments = Vec<OsString>;
 
-const PROGRAMS: [Builtin; 24] = [
+const PROGRAMS: [Builtin; 25] = [
     Builtin {
         name: "laplace-solver",
         options: solver::Args::command,
@@ -161,6 +162,11 @@ const PROGRAMS: [Builtin; 24] = [
         name: "index-gather",
         options: index_gather::Args::command,
         run: |words| start(words, index_gather::run),
+    },
+    Builtin {
+        name: "chase",
+        options: chase::Args::command,
+        run: |words| start(words, chase::run),
     },
     Builtin {
         name: "file-sort",

@@ -15,6 +15,7 @@
 //! # Files
 //! `capsule` · `trust` · `mobile` (the handle) · `call` · `frame` (contents of frames) · `calls`
 //! (those not answered yet) · `trail` (where calls came from) · `runtime/` (the receiving half) ·
+//! `operation/` (chases and other operations on remote data) ·
 //! `error`
 //!
 //! # Rules
@@ -53,6 +54,8 @@ mod capsule;
 mod error;
 mod frame;
 mod mobile;
+#[cfg(feature = "wasm")]
+pub mod operation;
 mod runtime;
 mod trail;
 mod trust;

@@ -39,6 +39,8 @@
 //!   [`stage::Reader`], [`stage::Attribute`]. [Example](#stage-a-step).
 //! * **Be told when an array was written**: [`Stage::watch`](stage::Stage::watch), [`stage::News`].
 //!   Example: [`Stage::watch`](stage::Stage::watch).
+//! * **Send code to where the data is**: [`mobile::Mobile`], [`mobile::Capsule`]. Example:
+//!   [`mobile`].
 //! * **Show progress and results**: [`program::Reporter`], [`program::Summary`]. Example:
 //!   [`program`].
 //! * **Read settings, or change them in the program**: [`init_with`], [`FabricConfig`], [`config`].
@@ -307,6 +309,9 @@ pub use samite_fabric::{
     transport, wait_all,
 };
 pub use samite_mem::{Pages, SharedBytes, host};
+/// Code that travels to the data.
+#[doc(inline)]
+pub use samite_mobile as mobile;
 /// Global memory.
 #[doc(inline)]
 pub use samite_pgas as pgas;

@@ -1,0 +1,137 @@
+//! The choice among ways with the same result, by measured cost.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How an operation is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// The caller reads step by step.
+    Gets,
+    /// By a function that the units have.
+    Function,
+    /// By code that moves.
+    Moved,
+}
+
+impl Way {
+    /// All ways.
+    pub const ALL: [Way; 3] = [Way::Gets, Way::Function, Way::Moved];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Gets => "gets",
+            Way::Function => "function",
+            Way::Moved => "moved",
+        }
+    }
+}
+
+/// Each way is tried so often before one is chosen: the first time includes what happens once.
+const TRIALS: u32 = 3;
+/// A way that was not chosen is tried again after so many operations.
+const AGAIN: u32 = 1000;
+/// Sizes are told apart by their power of two.
+const SIZES: usize = 24;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    count: u32,
+    /// Nanoseconds; of the trials the least, later a moving average.
+    cost: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct OfSize {
+    seen: [Seen; 3],
+    since: u32,
+    /// Which of the others is tried next.
+    next: usize,
+}
+
+/// What the ways of one operation have cost, by size. Thread: any.
+#[derive(Debug)]
+pub struct Auto(Mutex<[OfSize; SIZES]>);
+
+impl Default for Auto {
+    fn default() -> Auto {
+        Auto(Mutex::new([OfSize::default(); SIZES]))
+    }
+}
+
+impl Auto {
+    /// Runs an operation of this size in the way that has been the cheapest, or tries another one.
+    pub fn run<T, E>(&self, size: u64, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
+        let at = (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize;
+        let way = self.choose(at);
+        let begin = Instant::now();
+        let done = run(Way::ALL[way])?;
+        self.record(at, way, begin.elapsed());
+        Ok(done)
+    }
+
+    /// Returns the way that is the cheapest for operations of this size, so far.
+    pub fn best(&self, size: u64) -> Way {
+        let at = (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize;
+        Way::ALL[cheapest(&crate::runtime::locked(&self.0)[at])]
+    }
+
+    fn choose(&self, at: usize) -> usize {
+        let of_size = &mut crate::runtime::locked(&self.0)[at];
+        let untried = of_size.seen.iter().position(|seen| seen.count < TRIALS);
+        if let Some(way) = untried {
+            return way;
+        }
+        let best = cheapest(of_size);
+        of_size.since += 1;
+        if of_size.since < AGAIN {
+            return best;
+        }
+        of_size.since = 0;
+        of_size.next = (of_size.next + 1) % 3;
+        of_size.next
+    }
+
+    fn record(&self, at: usize, way: usize, took: Duration) {
+        let seen = &mut crate::runtime::locked(&self.0)[at].seen[way];
+        let took = took.as_nanos() as f64;
+        seen.cost = match seen.count {
+            0 => took,
+            1..=TRIALS => seen.cost.min(took),
+            _ => seen.cost * 0.9 + took.min(seen.cost * 4.0) * 0.1,
+        };
+        seen.count = seen.count.saturating_add(1);
+    }
+}
+
+fn cheapest(of_size: &OfSize) -> usize {
+    let costs = of_size.seen.iter().enumerate();
+    let best = costs.min_by(|(_, one), (_, two)| one.cost.total_cmp(&two.cost));
+    best.map_or(0, |(way, _)| way)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The cheapest way is found, and found again when costs change.
+    #[test]
+    fn the_cheapest_way_is_chosen() {
+        let auto = Auto::default();
+        let mut spent = |costs: [u64; 3], rounds: u32| {
+            let mut counts = [0; 3];
+            for _ in 0..rounds {
+                let way = auto.choose(5);
+                counts[way] += 1;
+                auto.record(5, way, Duration::from_nanos(costs[way]));
+            }
+            counts
+        };
+        let counts = spent([1000, 100, 300], 2000);
+        assert!(counts[1] > 1980, "{counts:?}");
+        let counts = spent([1000, 2000, 300], 4000);
+        assert!(counts[2] > 2500, "{counts:?}");
+        assert_eq!(auto.best(31), Way::Moved);
+    }
+}
