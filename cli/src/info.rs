@@ -193,6 +193,7 @@ fn transports(host: &Host) -> Vec<Feature> {
     };
     let shm = "all units are on this node: rings, mapped segments, kernel copy";
     let sim = "a simulated network for tests; never chosen for a job";
+    let link = "latency and rate between units that share no memory, for tests: set fabric.link";
     let has_fences = samite_mem::enable_asymmetric_fences();
     let fences = match has_fences {
         true => "a sender pays nothing for a receiver that may sleep",
@@ -207,6 +208,7 @@ fn transports(host: &Host) -> Vec<Feature> {
         feature("sim", None, Some(false), sim),
         feature("membarrier", Some("shm"), Some(has_fences), fences),
         feature("waiting", Some("shm"), None, &waiting),
+        feature("link", Some("shm"), None, link),
     ]
 }
 

@@ -15,6 +15,9 @@ pub struct Config {
     pub eager_max: Option<u64>,
     /// Capabilities that this process must not use.
     pub mask: Mask,
+    /// A link with latency, jitter and rate between the units of the job that share no memory;
+    /// `None`: their frames arrive at once.
+    pub link: Option<Link>,
     /// Which processes the kernel lets copy from this process where only ancestors may. No effect
     /// if the kernel copy is masked.
     pub ptracer: Ptracer,
@@ -47,6 +50,54 @@ pub struct Mask {
     /// first, unit 1 on the second. Between two of these nodes nothing is mapped and nothing is
     /// looked up in shared memory. 0 and 1: as they are.
     pub nodes: u32,
+}
+
+/// A link between units of a job on one machine: their frames take time, as over a network. It
+/// lies between two units that share no memory because of [`Mask::nodes`] or [`Mask::map`], which
+/// then have nothing but frames: no kernel copy and no RMA. Frames between units that map each
+/// other's memory, and those to and from other jobs and the services of the agent, pass at once.
+/// All units of a job must have the same link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// From the time at which the last byte of a frame has left to its arrival.
+    pub delay: Duration,
+    /// What is added to that: 0 to this, evenly distributed. The frames of a pair stay in order.
+    pub jitter: Duration,
+    /// Bytes per second, for each pair and direction; `None`: no limit.
+    pub rate: Option<u64>,
+}
+
+impl Config {
+    /// Returns the name of a setting of the link that makes no sense, and what to do about it.
+    #[doc(hidden)]
+    pub fn check_link(&self) -> Result<(), (&'static str, &'static str)> {
+        let Some(link) = self.link else {
+            return Ok(());
+        };
+        if link.rate == Some(0) {
+            return Err((
+                "fabric.link.rate",
+                "nothing arrives over a link without rate",
+            ));
+        }
+        let longest = link.delay.saturating_add(link.jitter);
+        if longest.saturating_mul(2) >= self.deadline {
+            let why = "an answer takes twice delay and jitter, which must be less than \
+                       fabric.deadline: write a shorter time";
+            return Err(("fabric.link.delay", why));
+        }
+        if !self.mask.map && self.mask.nodes <= 1 {
+            let why = "it delays frames between units that share no memory, but all units of this \
+                       job do: set fabric.nodes to 2 or more, or add \"map\" to fabric.mask";
+            let set = [
+                ("fabric.link.delay", !link.delay.is_zero()),
+                ("fabric.link.jitter", !link.jitter.is_zero()),
+            ];
+            let set = set.into_iter().find(|(_, is_set)| *is_set);
+            return Err((set.map_or("fabric.link.rate", |(name, _)| name), why));
+        }
+        Ok(())
+    }
 }
 
 /// Which processes, besides its ancestors, the kernel lets copy from and to a process, and so debug
@@ -106,6 +157,7 @@ impl Default for Config {
             spin: None,
             eager_max: None,
             mask: Mask::default(),
+            link: None,
             ptracer: Ptracer::Unchanged,
             huge_pages: true,
             budget: None,

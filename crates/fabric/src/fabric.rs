@@ -7,6 +7,7 @@ use crate::node::agent::Seat;
 use crate::node::agent::client::{self, ClaimedPiece};
 use crate::node::{self, NodeMember};
 use crate::ops::Key;
+use crate::transport::delayed::Delayed;
 use crate::transport::shm::Shm;
 use crate::transport::{AnyTransport, Push, Transport};
 use crate::waiting::Waiting;
@@ -202,8 +203,10 @@ const EVICTION: Duration = Duration::from_secs(5);
 impl Fabric {
     /// Joins a domain on this node; returns when this process is a peer. Collective: no.
     pub fn join(domain: &str, identity: Identity, config: Config) -> Result<Fabric> {
+        may_use_link(domain, &config)?;
         let (seat, node, watch) = node::join_domain(domain, &identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(Shm::new(&node, Some(watch))));
+        let transport = Delayed::put_before(transport, &node, &identity, &config);
         Ok(Fabric::assemble(
             node,
             transport,
@@ -215,6 +218,7 @@ impl Fabric {
 
     /// Creates a domain of one process, which nobody can join.
     pub fn alone(identity: Identity, config: Config) -> Result<Fabric> {
+        may_use_link("of one", &config)?;
         let node = node::start_alone(&identity, &config)?;
         let transport = AnyTransport::Shm(Box::new(Shm::new(&node, None)));
         Ok(Fabric::assemble(node, transport, identity, None, config))
@@ -487,6 +491,14 @@ impl Fabric {
             }
         }
     }
+}
+
+/// Checks that a process may join with the link of this configuration.
+fn may_use_link(domain: &str, config: &Config) -> Result<()> {
+    config.check_link().map_err(|(setting, why)| Error::Join {
+        domain: domain.to_owned(),
+        why: format!("{setting}: {why}"),
+    })
 }
 
 /// Checks that a user's signal may have this key.

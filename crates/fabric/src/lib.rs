@@ -91,7 +91,7 @@ mod watch;
 mod wire;
 
 pub use atomic::{Atomic, Width};
-pub use config::{Config, Mask, Ptracer};
+pub use config::{Config, Link, Mask, Ptracer};
 pub use error::{Error, Expected, Whom};
 pub use fabric::Fabric;
 pub use handle::{Handle, Outcome, Received, Scoped, Sent, test_all, wait_all};

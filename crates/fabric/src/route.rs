@@ -39,7 +39,9 @@ impl Engine {
     pub(crate) fn new_route(&self, info: &PeerInfo, caps: Caps) -> Route {
         let own = info.peer == self.me;
         let mask = if own { Mask::default() } else { self.mask };
-        let is_near = info.peer.node() == self.node.number
+        // Peers of this node that do not map each other's memory are behind a link.
+        let is_near = caps.map
+            && info.peer.node() == self.node.number
             && mask.node_of(info.identity.unit) == mask.node_of(self.node.unit);
         let to = is_near.then(|| Reach::Node(info.peer.slot()));
         Route {

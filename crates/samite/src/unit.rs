@@ -1,7 +1,7 @@
 //! How a process becomes a unit: by the environment that the launcher sets, or by hand.
 
-use crate::config::{Ability, Config as Settings, HugePages, Layers, PtracerName};
-use samite_fabric::{Config, Error, Fabric, Identity, Mask, Ptracer, Result};
+use crate::config::{Config as Settings, HugePages, Layers, PtracerName};
+use samite_fabric::{Config, Error, Fabric, Identity, Ptracer, Result};
 use std::env::{self, VarError};
 
 /// The environment variables by which a launcher identifies a process.
@@ -107,19 +107,12 @@ fn identity(joins: bool) -> Result<Identity> {
 /// Converts the resolved configuration and the calibration of this host to settings of the fabric.
 pub fn fabric_config(config: &Settings) -> Config {
     let fabric = &config.fabric;
-    let hides = |ability| fabric.mask.contains(&ability);
-    let mask = Mask {
-        map: hides(Ability::Map),
-        kernel_copy: hides(Ability::KernelCopy),
-        cooperative: hides(Ability::Cooperative),
-        rma: hides(Ability::Rma),
-        nodes: fabric.nodes,
-    };
     Config {
         deadline: fabric.deadline.get(),
         spin: fabric.spin.set().map(|spin| spin.get()),
         eager_max: fabric.eager_max.set().map(|bytes| bytes.get()),
-        mask,
+        mask: fabric.masked(),
+        link: fabric.link.link(),
         ptracer: ptracer(fabric.ptracer),
         huge_pages: fabric.huge_pages == HugePages::Auto,
         budget: config.memory.budget.set().map(|bytes| bytes.get()),

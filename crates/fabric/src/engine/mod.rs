@@ -28,6 +28,7 @@ use crate::proto::rma::Piece;
 use crate::proto::view::Views;
 use crate::route::Route;
 use crate::rpc::Inbox;
+use crate::transport::delayed::STAMPED;
 use crate::transport::{Caps, Change, Completed, Incoming, Registration, RemoteKey, Sink};
 use crate::wire::{kind, kinds};
 use crate::{CostModel, Error, Expected, Mask, Match, Named, PeerId, PeerInfo, Whom};
@@ -653,6 +654,9 @@ macro_rules! dispatch {
         fn arrived(&mut self, frame: &Incoming<'_>) -> Result<(), &'static str> {
             match frame.kind {
                 $($number => self.$handler(frame $(, $whole)?),)*
+                stamped if stamped & STAMPED != 0 => {
+                    Err("a frame with the time of its departure; set fabric.link alike in both")
+                }
                 _ => Err("the kind of a frame"),
             }
         }

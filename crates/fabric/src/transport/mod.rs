@@ -32,6 +32,7 @@
 //!    [asked for](Transport::announce). A process hears nothing about other peers of other nodes,
 //!    however many there are.
 
+pub(crate) mod delayed;
 pub(crate) mod ordered;
 pub mod rma;
 pub mod shm;
@@ -70,7 +71,7 @@ pub enum Push {
 pub struct Outgoing<'a> {
     /// Which credits it uses.
     pub class: Class,
-    /// What it is.
+    /// What it is; below 128.
     pub kind: u8,
     /// One word.
     pub arg: u64,
@@ -221,6 +222,10 @@ pub trait Transport {
     fn name(&self) -> &'static str;
     /// Returns the time since some fixed moment; virtual in the simulated network.
     fn now(&self) -> Duration;
+    /// Returns the clock that all processes read alike which exchange frames.
+    fn clock(&self) -> Clock {
+        Clock::Machine
+    }
     /// Sends a frame.
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push;
     /// Delivers what has arrived; returns the number of frames and changes.
@@ -264,6 +269,8 @@ pub enum Sleep {
     Bell(Doorbell<SharedBytes>),
     /// In virtual time.
     Virtual(sim::Turn),
+    /// As the other one, at most for this long: then a frame is due that has arrived.
+    Until(Box<Sleep>, Duration),
 }
 
 impl Sleep {
@@ -272,6 +279,29 @@ impl Sleep {
         match self {
             Sleep::Bell(bell) => bell.sleep(at_most.min(shm::LONGEST_SLEEP)),
             Sleep::Virtual(turn) => turn.pass(at_most),
+            Sleep::Until(sleep, due) => sleep.sleep(at_most.min(due)),
+        }
+    }
+}
+
+/// A clock that all processes read alike which exchange frames.
+#[derive(Clone, Debug)]
+pub enum Clock {
+    /// The monotonic clock of the machine.
+    Machine,
+    /// The virtual time of the simulated network.
+    Virtual(sim::VirtualClock),
+}
+
+impl Clock {
+    /// Returns the time.
+    pub fn now(&self) -> Duration {
+        match self {
+            Clock::Machine => {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+            }
+            Clock::Virtual(clock) => clock.now(),
         }
     }
 }
@@ -282,6 +312,7 @@ pub(crate) enum AnyTransport {
     Shm(Box<shm::Shm>),
     Sim(Box<sim::Sim>),
     Ordered(ordered::Ordered),
+    Delayed(Box<delayed::Delayed>),
     #[cfg(feature = "testing")]
     Tampered(Box<tampered::Tampered>),
 }
@@ -293,6 +324,7 @@ macro_rules! forward {
             AnyTransport::Shm(transport) => transport.$verb($($arg),*),
             AnyTransport::Sim(transport) => transport.$verb($($arg),*),
             AnyTransport::Ordered(transport) => transport.$verb($($arg),*),
+            AnyTransport::Delayed(transport) => transport.$verb($($arg),*),
             #[cfg(feature = "testing")]
             AnyTransport::Tampered(transport) => transport.$verb($($arg),*),
         }
@@ -306,6 +338,9 @@ impl Transport for AnyTransport {
     #[inline]
     fn now(&self) -> Duration {
         forward!(self.now())
+    }
+    fn clock(&self) -> Clock {
+        forward!(self.clock())
     }
     #[inline(always)]
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {

@@ -8,8 +8,8 @@
 //! it is dropped (T4).
 
 use super::{
-    AnyTransport, Caps, Change, Class, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame,
-    Registration, RemoteKey, RmaVerb, Sink, Sleep, Transport,
+    AnyTransport, Caps, Change, Class, Clock, Completed, Incoming, NotStarted, Outgoing, Push,
+    RawFrame, Registration, RemoteKey, RmaVerb, Sink, Sleep, Transport,
 };
 use crate::{PeerId, PeerInfo};
 use samite_mem::{Corrupt, SharedBytes};
@@ -85,6 +85,10 @@ impl Transport for Ordered {
 
     fn now(&self) -> Duration {
         self.inner.now()
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner.clock()
     }
 
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {

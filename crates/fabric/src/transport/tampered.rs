@@ -2,8 +2,8 @@
 //! `testing`.
 
 use super::{
-    AnyTransport, Change, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame, Registration,
-    RemoteKey, RmaVerb, Sink, Sleep, Transport,
+    AnyTransport, Change, Clock, Completed, Incoming, NotStarted, Outgoing, Push, RawFrame,
+    Registration, RemoteKey, RmaVerb, Sink, Sleep, Transport,
 };
 use crate::PeerId;
 use samite_mem::SharedBytes;
@@ -101,6 +101,10 @@ impl Transport for Tampered {
 
     fn now(&self) -> Duration {
         self.inner().now()
+    }
+
+    fn clock(&self) -> Clock {
+        self.inner().clock()
     }
 
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {

@@ -1,11 +1,19 @@
 //! Every transport is held to the same contract.
 
-use samite_fabric::Mask;
 use samite_fabric::transport::Rma;
 use samite_fabric::transport::sim::Scenario;
+use samite_fabric::{Link, Mask};
 use samite_testkit::{
     TWO_NODES, contract, simulate, simulate_as, simulate_on, three_nodes, two_nodes, units,
 };
+use std::time::Duration;
+
+/// Slow enough that frames wait for it, and fast enough that no case takes long.
+const LINK: Option<Link> = Some(Link {
+    delay: Duration::from_micros(30),
+    jitter: Duration::from_micros(20),
+    rate: Some(1_000_000_000),
+});
 
 contract!(shm, |name, case| units(3).run(name, case));
 // Real processes that behave as if they shared no memory.
@@ -15,6 +23,16 @@ contract!(messages, |name, case| units(3)
 // Real processes, two of which behave as if they were on one node and the third on another one.
 contract!(two_nodes, |name, case| units(3)
     .mask(TWO_NODES)
+    .run(name, case));
+// Real processes with a network between them that takes its time.
+contract!(link, |name, case| units(3)
+    .mask(Mask::MESSAGES_ONLY)
+    .config(|config| config.link = LINK)
+    .run(name, case));
+// The same between the two on one node and the third one.
+contract!(link_two_nodes, |name, case| units(3)
+    .mask(TWO_NODES)
+    .config(|config| config.link = LINK)
     .run(name, case));
 contract!(sim, |name, case| simulate(name, 3, 0..4, case));
 contract!(sim_one_node, |name, case| simulate_on(
@@ -29,6 +47,16 @@ contract!(sim_two_nodes, |name, case| simulate_on(
     name,
     4,
     0..3,
+    case
+));
+contract!(sim_link, |name, case| simulate_as(
+    |seed| {
+        let mut scenario = Scenario::new(seed, 3).unordered();
+        scenario.config.link = LINK;
+        scenario
+    },
+    name,
+    0..4,
     case
 ));
 contract!(sim_rma, |name, case| simulate_as(

@@ -16,6 +16,12 @@ pub(super) struct File<'a> {
     pub(super) text: &'a str,
 }
 
+/// Returns whether a setting is in this section or group.
+fn is_in(setting: &str, group: &str) -> bool {
+    let rest = setting.strip_prefix(group);
+    rest.is_some_and(|rest| rest.starts_with('.'))
+}
+
 impl File<'_> {
     pub(super) fn at(&self, offset: usize) -> String {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
@@ -45,9 +51,10 @@ impl File<'_> {
                 DeValue::Table(keys) => {
                     for (key, value) in keys {
                         let name = format!("{name}.{}", key.get_ref());
-                        // The settings of one stream.
-                        if let ("stage", DeValue::Table(own)) =
-                            (&*section.get_ref().to_string(), value.get_ref())
+                        let is_group = known.iter().any(|known| is_in(known, &name));
+                        // A group of settings, or those of one stream.
+                        if let DeValue::Table(own) = value.get_ref()
+                            && (is_group || section.get_ref() == "stage")
                             && !known.contains(&name)
                         {
                             for key in own.keys() {
@@ -62,11 +69,7 @@ impl File<'_> {
                         self.check(&name, &known, key.span().start)?;
                         origins.insert(name, self.at(key.span().start));
                     }
-                    if keys.is_empty()
-                        && !known
-                            .iter()
-                            .any(|known| known.starts_with(&format!("{name}.")))
-                    {
+                    if keys.is_empty() && !known.iter().any(|known| is_in(known, &name)) {
                         self.check(&name, &known, at)?;
                     }
                 }

@@ -418,6 +418,15 @@ impl Resolved {
         if fabric.nodes == 0 {
             return wrong("fabric.nodes".to_owned(), "there is at least 1 node");
         }
+        let link = samite_fabric::Config {
+            deadline: fabric.deadline.get(),
+            mask: fabric.masked(),
+            link: fabric.link.link(),
+            ..samite_fabric::Config::default()
+        };
+        if let Err((name, message)) = link.check_link() {
+            return wrong(name.to_owned(), message);
+        }
         let of_streams = stage.streams.iter();
         let of_streams = of_streams.map(|(name, table)| (format!("stage.{name}"), table));
         for (section, table) in of_streams.chain([("stage".to_owned(), &stage.all)]) {

@@ -8,7 +8,7 @@
 //!
 //! # Files
 //! `layers` (where settings come from, and how they merge) · `file` (those of a file, with their
-//! lines) · `names` (which exist) · `quantity` (sizes and times) · `stage` (those of streams)
+//! lines) · `names` (which exist) · `quantity` (sizes, times, rates) · `stage` (those of streams)
 //!
 //! The launcher resolves the settings once and passes the same text to every unit
 //! ([`Resolved::to_units`] in `SAMITE_CONFIG`, read by [`Config::from_toml`]). A launcher that is
@@ -32,14 +32,16 @@ mod names;
 mod quantity;
 mod stage;
 
+use samite_fabric::{Link, Mask};
 use samite_stage::Configuration;
 use samite_stage::method::graph::Edge;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use layers::{Layers, Resolved};
-pub use quantity::{Auto, Span};
+pub use quantity::{Auto, Rate, Span};
 pub use samite_mem::Bytes;
 pub use samite_stage::method::words::Steps;
 pub use stage::{MethodName, StageConfig, StageTable, Worded};
@@ -103,6 +105,57 @@ pub struct FabricConfig {
     /// environment it may also be called `SAMITE_CHECK`.
     #[serde(deserialize_with = "flag")]
     pub check: bool,
+    /// A link with latency and rate between the units that share no memory.
+    pub link: LinkConfig,
+}
+
+/// A link between units on one machine that share no memory, as a network would be. Without any of
+/// these there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkConfig {
+    /// How long each frame takes from its departure to its arrival.
+    pub delay: Span,
+    /// What is added to that: from nothing to this.
+    pub jitter: Span,
+    /// What the link carries per second, for each pair of units and direction.
+    pub rate: Rate,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        Self {
+            delay: Span::new(Duration::ZERO),
+            jitter: Span::new(Duration::ZERO),
+            rate: Rate::default(),
+        }
+    }
+}
+
+impl LinkConfig {
+    /// Returns the link, if there is one.
+    pub fn link(&self) -> Option<Link> {
+        let link = Link {
+            delay: self.delay.get(),
+            jitter: self.jitter.get(),
+            rate: self.rate.get(),
+        };
+        (link != Link::default()).then_some(link)
+    }
+}
+
+impl FabricConfig {
+    /// Returns the abilities that are not used, in the form that a process needs.
+    pub fn masked(&self) -> Mask {
+        let hides = |ability| self.mask.contains(&ability);
+        Mask {
+            map: hides(Ability::Map),
+            kernel_copy: hides(Ability::KernelCopy),
+            cooperative: hides(Ability::Cooperative),
+            rma: hides(Ability::Rma),
+            nodes: self.nodes,
+        }
+    }
 }
 
 impl Default for FabricConfig {
@@ -117,6 +170,7 @@ impl Default for FabricConfig {
             ptracer: PtracerName::Launcher,
             huge_pages: HugePages::Auto,
             check: false,
+            link: LinkConfig::default(),
         }
     }
 }

@@ -2,17 +2,23 @@
 
 use super::Config;
 
-/// Returns `section.key` of every setting.
+/// Returns `section.key` of every setting, or `section.group.key`.
 pub(super) fn known_names() -> Vec<String> {
     let table = toml::Table::try_from(Config::default()).expect("settings are tables");
-    let keys = |(section, keys): (&String, &toml::Value)| -> Vec<String> {
-        let keys = keys
-            .as_table()
-            .expect("every setting is in a section")
-            .keys();
-        keys.map(|key| format!("{section}.{key}")).collect()
+    table
+        .iter()
+        .flat_map(|(section, keys)| names_in(section, keys))
+        .collect()
+}
+
+fn names_in(path: &str, value: &toml::Value) -> Vec<String> {
+    let Some(keys) = value.as_table() else {
+        return vec![path.to_owned()];
     };
-    table.iter().flat_map(keys).collect()
+    let inner = keys.iter();
+    inner
+        .flat_map(|(key, value)| names_in(&format!("{path}.{key}"), value))
+        .collect()
 }
 
 /// Returns true if there is such a setting, of all streams or of one.

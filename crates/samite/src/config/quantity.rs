@@ -1,4 +1,4 @@
-//! Sizes and times that are written with a unit: "8 KiB", "50 ms", or "auto".
+//! Sizes, times and rates that are written with a unit: "8 KiB", "50 ms", "1 Gbit/s", or "auto".
 
 use samite_mem::Bytes;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -28,6 +28,17 @@ impl Span {
 
     /// Returns the length.
     pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+/// Bytes per second, written with a unit, or the word `unlimited`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rate(Option<u64>);
+
+impl Rate {
+    /// Returns the number of bytes per second; `None`: there is no limit.
+    pub const fn get(self) -> Option<u64> {
         self.0
     }
 }
@@ -65,6 +76,31 @@ impl Form for Span {
     const FORM: &'static str = "a time with its unit, like \"50 ms\"";
 }
 
+impl Form for Rate {
+    const FORM: &'static str = "a rate, like \"125 MB/s\", \"1 Gbit/s\" or \"unlimited\"";
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "unlimited" {
+            return Ok(Self(None));
+        }
+        let size = |text: &str| text.parse::<Bytes>().ok().map(Bytes::get);
+        let rate = text.trim_end().strip_suffix("/s").and_then(|amount| {
+            match amount.trim_end().strip_suffix("bit") {
+                Some(bits) => size(&format!("{bits}B")).map(|bits| bits / 8),
+                None => size(amount),
+            }
+        });
+        match rate {
+            Some(rate) => Ok(Self(Some(rate))),
+            None => Err(format!("`{text}` is not {}", Self::FORM)),
+        }
+    }
+}
+
 impl FromStr for Span {
     type Err = String;
 
@@ -98,6 +134,15 @@ impl fmt::Display for Span {
     }
 }
 
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            None => f.write_str("unlimited"),
+            Some(rate) => write!(f, "{}/s", Bytes::new(rate)),
+        }
+    }
+}
+
 impl<T: fmt::Display> fmt::Display for Auto<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,6 +173,12 @@ impl<'de> Deserialize<'de> for Span {
     }
 }
 
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(FromText(Self::FORM, PhantomData))
+    }
+}
+
 impl<'de, T: FromStr<Err = String> + Form> Deserialize<'de> for Auto<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(FromText(T::FORM, PhantomData))
@@ -135,6 +186,12 @@ impl<'de, T: FromStr<Err = String> + Form> Deserialize<'de> for Auto<T> {
 }
 
 impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Rate {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -167,6 +224,26 @@ mod tests {
         }
         assert_eq!("auto".parse(), Ok(Auto::<Bytes>::Auto));
         assert_eq!("1 GiB".parse(), Ok(Auto::Is(Bytes::new(1 << 30))));
+    }
+
+    #[test]
+    fn rates_are_in_bytes_or_bits() {
+        for (text, bytes) in [
+            ("125MB/s", Some(125_000_000)),
+            ("125 MB/s", Some(125_000_000)),
+            ("1 Gbit/s", Some(125_000_000)),
+            ("1Gbit/s", Some(125_000_000)),
+            ("800 kbit/s", Some(100_000)),
+            ("10 GiB/s", Some(10 << 30)),
+            ("unlimited", None),
+        ] {
+            let rate: Rate = text.parse().expect(text);
+            assert_eq!(rate.get(), bytes, "{text}");
+            assert_eq!(rate.to_string().parse(), Ok(rate), "{text}");
+        }
+        for bad in ["125", "125 MB", "125/s", "auto", "Gbit/s", "5 ms", ""] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

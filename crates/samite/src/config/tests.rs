@@ -143,6 +143,22 @@ fn values_that_do_not_fit_name_their_origin() {
             "[fabric]\nnodes = 0\n",
             "config.toml:2: fabric.nodes: there is at least 1 node",
         ),
+        (
+            "[fabric]\nnodes = 2\n[fabric.link]\ndelay = \"5\"\n",
+            "config.toml:4: fabric.link.delay: `5` is not a time with its unit",
+        ),
+        (
+            "[fabric]\nnodes = 2\nlink.rate = \"125 MB\"\n",
+            "config.toml:3: fabric.link.rate: `125 MB` is not a rate, like",
+        ),
+        (
+            "[fabric]\nlink = { delay = \"5us\" }\n",
+            "config.toml:2: fabric.link.delay: it delays frames between units that share no",
+        ),
+        (
+            "[fabric]\nlink.latency = \"5us\"\n",
+            "config.toml:2: there is no setting `fabric.link.latency`",
+        ),
         ("[fabric\n", "config.toml:1: "),
     ] {
         let message = message(file(text));
@@ -153,6 +169,34 @@ fn values_that_do_not_fit_name_their_origin() {
         message(environment.and_then(Layers::resolve))
             .starts_with("SAMITE_FABRIC_DEADLINE: fabric.deadline: ")
     );
+}
+
+/// The settings of the link have three parts; each layer can set one of them.
+#[test]
+fn a_link_is_set_by_parts() {
+    let text = "[fabric]\nnodes = 2\nlink.delay = \"5us\"\n";
+    let layers = Layers::default().file(Path::new("config.toml"), text);
+    let layers = layers.expect("settings of a file");
+    let variable = [("SAMITE_FABRIC_LINK_RATE".into(), "1 Gbit/s".into())];
+    let layers = layers.environment(variable).expect("a known variable");
+    let layers = layers
+        .assignment("fabric.link.jitter=2us")
+        .expect("a known name");
+    let resolved = layers.resolve().expect("settings");
+    let link = resolved.config.fabric.link.link().expect("a link");
+    let (delay, jitter) = (link.delay.as_micros(), link.jitter.as_micros());
+    assert_eq!((delay, jitter, link.rate), (5, 2, Some(125_000_000)));
+    let text = resolved.to_toml_with_origin();
+    for origin in ["config.toml:3", "SAMITE_FABRIC_LINK_RATE", "--config"] {
+        assert!(text.contains(origin), "{text}");
+    }
+    let read = Config::from_toml(&resolved.to_units()).expect("our own output");
+    assert_eq!(read, resolved.config);
+    let outer = Layers::default()
+        .outer(&resolved.to_units())
+        .and_then(Layers::resolve);
+    assert_eq!(outer.expect("settings").config, resolved.config);
+    assert_eq!(Config::default().fabric.link.link(), None);
 }
 
 #[test]

@@ -34,8 +34,8 @@ mod tests;
 pub use scenario::Scenario;
 
 use super::{
-    Caps, Change, NotStarted, Outgoing, Push, RawFrame, Registration, RemoteKey, Rma, RmaVerb,
-    Sink, Sleep, Transport,
+    Caps, Change, Clock, NotStarted, Outgoing, Push, RawFrame, Registration, RemoteKey, Rma,
+    RmaVerb, Sink, Sleep, Transport,
 };
 use crate::PeerId;
 use crate::node::{NodeMember, Slot, State};
@@ -59,6 +59,16 @@ impl Turn {
     /// Lets others run. Returns when something has arrived, or after this much virtual time.
     pub(super) fn pass(self, at_most: Duration) {
         self.network.idle(self.unit, at_most);
+    }
+}
+
+/// The virtual time of a network.
+#[derive(Clone, Debug)]
+pub struct VirtualClock(Arc<Network>);
+
+impl VirtualClock {
+    pub(super) fn now(&self) -> Duration {
+        self.0.now()
     }
 }
 
@@ -113,6 +123,10 @@ impl Transport for Sim {
 
     fn now(&self) -> Duration {
         self.network.now()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::Virtual(VirtualClock(self.network.clone()))
     }
 
     fn push(&mut self, to: PeerId, frame: &Outgoing<'_>) -> Push {

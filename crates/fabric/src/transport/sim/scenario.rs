@@ -2,6 +2,7 @@
 
 use super::Sim;
 use super::network::Network;
+use crate::transport::delayed::Delayed;
 use crate::transport::ordered::Ordered;
 use crate::transport::{AnyTransport, Rma};
 use crate::{Config, Error, Fabric, Identity, PeerId};
@@ -220,13 +221,9 @@ impl Scenario {
             true => sim,
             false => AnyTransport::Ordered(Ordered::new(sim, node.incarnation)),
         };
-        Ok(Fabric::assemble(
-            node,
-            transport,
-            identity,
-            None,
-            self.config.clone(),
-        ))
+        let config = self.config.clone();
+        let transport = Delayed::put_before(transport, &node, &identity, &config);
+        Ok(Fabric::assemble(node, transport, identity, None, config))
     }
 
     pub(super) fn identity(&self, index: u32) -> Identity {
