@@ -2,7 +2,8 @@
 //!
 //! `contract`: what every transport promises · `faults`: what dies, stops or lies · `simulated`:
 //! nodes of a simulated network · `threads`: units with several threads · `serving`: units that
-//! only serve · `link`: latency and rate between units. Two more programs count what they allocate, or are large: `hostile` and `scale`.
+//! only serve · `link`: latency and rate between units. Two more programs count what they allocate,
+//! or are large: `hostile` and `scale`.
 
 mod contract;
 mod faults;
