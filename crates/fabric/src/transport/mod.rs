@@ -13,6 +13,9 @@
 //! 4. A sentence in `samite info` that says when it is chosen and what to install when it is
 //!    missing.
 //!
+//! `delayed` can be put before any of them: a link with latency and rate, for tests and
+//! measurements.
+//!
 //! # What a transport promises
 //! T1 Frames of one class between two peers arrive once and whole, and in the order of `push` if
 //!    [`Caps::is_ordered`] is set. Otherwise the fabric puts them in order (`ordered`), and at
