@@ -146,7 +146,7 @@ static const struct { const char *name, *fields; } commands[] = {
     { "put", "biu" }, { "get", "biu" }, { "put_nb", "biu" }, { "strided", "wbiu" },
     { "atomic", "kiu" }, { "collective", "okbiu" }, { "lock", "kiu" }, { "gups", "kiu" },
     { "video", "oxyit" }, { "is", "o" }, { "step", "kbiu" }, { "slab", "kbiu" }, { "store", "kbiu" }, { "peak", "kbiu" },
-    { "share", "kbiu" },
+    { "share", "kbiu" }, { "chain", "biu" },
 };
 
 static inline int field(char which, const char *word, struct command *k)

@@ -7,7 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `measure`, `case` | a command, the meaning of its answer, the bar it has to meet |
-//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging`, `coherence`, `video` | the cases of the benches |
+//! | `message`, `threads`, `oversubscribed`, `onesided`, `collectives`, `lock`, `gups`, `staging`, `coherence`, `video`, `mobile` | the cases of the benches |
 //! | `contestant` | processes that wait for commands on fifos |
 //! | `ucx` | `ucx_perftest`, which has to be started for every measurement |
 //! | `peers/` | the peers, and how they are built and started |
@@ -57,6 +57,10 @@
 //! | `chunk KIND OF BYTES ITERS WARMUP` | (ours only) what rank 0 needs for ITERS of `hit` (a read guard of a version that it knows), `miss` (of one that it does not know), `upgrade` (a write guard), `commit` (a write guard, a copy and a commit), `event` (from the beginning of a commit to its event at the other rank), `event-own` (likewise, if the writer is the home); OF is `seconds`, or `trips` (ITERS times the quotient of that and of ITERS round trips of eight bytes between the ranks) |
 //! | `share KIND BYTES ITERS WARMUP` | a value of BYTES whose pages begin with the number of its version: seconds of a read, while rank 0 writes a version every millisecond for 0.2 s and the others read the latest one (`one-writer`; `cached`: a reader may keep what it has until it hears of a newer one); seconds in which both ranks write it in turn, ITERS times each (`ping-pong`), or each a value of its own (`ping-pong-each`); seconds in which each rank writes ITERS versions of a value of its own (`partitioned`; `pipelined`: it need not wait for each) |
 //! | `recovery PLACE ITERS WARMUP` | (ours only) the most seconds, among ITERS trials, from `kill -9` of the holder of a write guard until another process that waits has its guard, times ITERS; see `unit/recovery.rs` |
+//! | `mobile latency, rate, above ITERS WARMUP` | seconds of ITERS calls that add one to a word of rank 1: with a reply each, without replies, or with replies beyond those of a function |
+//! | `mobile first KIND`, `mobile compute` | seconds of the first call of code (`cold`, `prefetched`); of a filter and a sum over 64 MiB |
+//! | `mobile chase, chase-function DELAY DEPTH ITERS WARMUP` | seconds of ITERS chases of DEPTH dependent reads through the memory of the other ranks, over a link with a one-way delay in microseconds |
+//! | `chain DEPTH ITERS WARMUP` | the same through the memory of rank 1, without a delay |
 //! | `video FIGURE WIDTH HEIGHT FRAMES TIMES` | FRAMES frames go from rank 0 to workers, which take TIMES (microseconds, one for each, with commas) for a frame, and to the last rank, which puts them in order: the seconds of a new run (`wall`); those over the seconds that all workers need if none ever waits (`ideal`); the sum over all workers of the distance between their frames and their share, over twice the frames (`deviation`): the median of the last runs of `wall`; or what the last of them was like (`run`): not a number, but a JSON object in one line, see `study` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |
 //! | `memcpy BYTES ITERS WARMUP` | (limit only) seconds of ITERS copies of BYTES, buffers warm |
@@ -80,6 +84,7 @@ mod limit;
 mod lock;
 mod measure;
 mod message;
+mod mobile;
 mod onesided;
 mod overhead;
 mod oversubscribed;
@@ -105,7 +110,7 @@ pub use unit::{Programs, run_holder, run_unit};
 use case::Case;
 
 /// The benches that [`run`] knows.
-pub const BENCHES: [&str; 11] = [
+pub const BENCHES: [&str; 12] = [
     "message",
     "threads",
     "oversubscribed",
@@ -117,6 +122,7 @@ pub const BENCHES: [&str; 11] = [
     "staging",
     "coherence",
     "video",
+    "mobile",
 ];
 
 /// The options of a bench.
@@ -170,6 +176,7 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         "staging" => staging::cases(),
         "coherence" => coherence::cases(),
         "video" => video::cases(options.quick),
+        "mobile" => mobile::cases(),
         _ => anyhow::bail!(
             "there is no bench `{name}`; the benches are {}",
             BENCHES.join(", ")

@@ -19,6 +19,7 @@ use crate::contestant::{Answer, Contestant, Launch};
 use crate::figures::{Failure, Figures, Row, median};
 use crate::host::Host;
 use crate::measure::{Measure, Pace};
+use crate::mobile;
 use crate::overhead;
 use crate::peers::Peers;
 use crate::placement::Placement;
@@ -110,7 +111,12 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
                 .insert(placement.name().to_owned(), reason.to_owned());
             continue;
         };
-        let mut field = start(&peers, group[0].ranks, &pinned, options, &mut gaps)?;
+        let ways: &[&str] = if bench == "mobile" {
+            &mobile::WAYS
+        } else {
+            &[]
+        };
+        let mut field = start(&peers, ways, group[0].ranks, &pinned, options, &mut gaps)?;
         for case in group {
             progress.set_message(case.name.clone());
             let row = row(case, &mut field, options, &progress, &mut gaps)?;
@@ -136,6 +142,7 @@ pub(crate) fn measure(bench: &str, cases: Vec<Case>, options: &Options) -> Resul
 /// Starts all contestants. A peer that cannot be started takes no part; Samite must start.
 fn start(
     peers: &Peers,
+    ways: &[&str],
     ranks: u32,
     cpus: &[usize],
     options: &Options,
@@ -158,6 +165,20 @@ fn start(
                 },
             ));
         }
+    }
+    // Other ways of Samite itself, in this bench.
+    for (way, argv) in ways
+        .iter()
+        .filter_map(|way| Some((way, options.ours.clone()?)))
+    {
+        let env = vec![(mobile::WAY.to_owned(), (*way).to_owned())];
+        let launch = Launch {
+            name: (*way).to_owned(),
+            argv,
+            env,
+            each_rank: false,
+        };
+        wanted.push((Role::Peer(launch.name.clone()), launch));
     }
     for launch in peers.launches(ranks, cpus) {
         wanted.push((Role::Peer(launch.name.clone()), launch));

@@ -49,6 +49,7 @@ const C: Sources = sources![
     "mpi_collectives.c",
     "mpi_lock.c",
     "mpi_gups.c",
+    "mpi_chase.c",
     "mpi_is.c",
     "shmem_onesided.c",
     "shmem_collectives.c",

@@ -262,6 +262,8 @@ pub(super) const PEERS: &[Peer] = &[
     of("gups", "mpich", &MPICH, "mpi_gups.c"),
     of("gups", "openshmem", &OPENSHMEM, "shmem_gups.c"),
     of("gups", "lamellar", &LAMELLAR, "lamellar"),
+    windows("mobile", "openmpi", &OPENMPI, "mpi_chase.c"),
+    of("mobile", "mpich", &MPICH, "mpi_chase.c"),
     of("is", "openmpi", &OPENMPI, "mpi_is.c"),
     of("is", "mpich", &MPICH, "mpi_is.c"),
     pair("staging", "sst-preload", &SST, "sst.c").with(ENGINE, "SpeculativePreloadMode=ON"),

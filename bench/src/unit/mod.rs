@@ -8,6 +8,7 @@
 //! | `gups` | random updates of it |
 //! | `coherence`, `frames`, `share`, `recovery` | chunks |
 //! | `video` | the video job |
+//! | `mobile` | moved code |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod coherence;
@@ -16,6 +17,7 @@ mod frames;
 mod gups;
 mod lock;
 mod message;
+mod mobile;
 mod onesided;
 mod recovery;
 mod share;
@@ -69,6 +71,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         past: RefCell::default(),
         said: RefCell::default(),
         hosted: OnceCell::new(),
+        mobiles: RefCell::default(),
         programs,
     };
     unit.obey(&mut control)
@@ -88,6 +91,8 @@ struct Unit {
     said: RefCell<Option<String>>,
     /// Chunks of which the ranks themselves are the homes.
     hosted: OnceCell<Dsm>,
+    /// Moved code, by the delay of the link.
+    mobiles: RefCell<mobile::Mobiles>,
     programs: Programs,
 }
 
@@ -137,6 +142,7 @@ impl Unit {
             ("share", _) => self.share(command),
             ("recovery", 2) => self.recovery(command),
             ("video", _) => self.video(command),
+            ("mobile" | "chain", _) => self.mobile(command),
             _ => self.message(command),
         }
     }
@@ -218,6 +224,7 @@ mod tests {
             past: RefCell::default(),
             said: RefCell::default(),
             hosted: OnceCell::new(),
+            mobiles: RefCell::default(),
             programs: Programs {
                 is,
                 has_lammps: || false,

@@ -6,6 +6,7 @@
 //! chain of gets waits for the network twice per step.
 //!
 //! * [`Table`]: words spread over units; [`Table::chase`]: a chain of dependent loads through it.
+//! * [`Below`]: a filter and a reduction over a segment.
 //!
 //! # Cost of a chase
 //! With a one-way delay `L`, `S` units and random addresses, a step costs `2 L` by gets, and
@@ -13,6 +14,8 @@
 
 mod auto;
 mod chase;
+mod reduce;
 
 pub use auto::{Auto, Way};
 pub use chase::Table;
+pub use reduce::{Below, Found};

@@ -1,0 +1,77 @@
+//! `samite bench mobile`: code that travels to the data, against functions that the units have, and
+//! against reading the data.
+//!
+//! All contestants of this bench but MPI are units of Samite, in one of several [`WAYS`]: `samite`
+//! moves code (WebAssembly), `function` calls a function that the target has (an active message of
+//! the same layer), `gets` reads step by step. They share the transport, so a row compares nothing
+//! but the ways.
+//!
+//! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
+//! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
+//! (1 - 1/S) L. `chase-function` is the same row beside `function`. `chase/mapped/D`: without a
+//! delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads by `MPI_Get`, flushed.
+
+use crate::case::{Bar, Case};
+use crate::measure::{Figure, Measure, Pace};
+use crate::placement::Placement;
+
+/// The variable that says in which way a contestant works.
+pub(crate) const WAY: &str = "SAMITE_BENCH_WAY";
+/// The ways of contestants beside `samite`, which moves code.
+pub(crate) const WAYS: [&str; 2] = ["function", "gets"];
+
+/// One-way delays, in microseconds.
+const DELAYS: [u64; 3] = [1, 5, 20];
+const SERVERS: [u32; 3] = [2, 4, 8];
+const DEPTHS: [u64; 3] = [4, 64, 4096];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        // Half a round trip of a call that adds one to a word of its target.
+        call("tsi/latency", "latency", Figure::us(2.0)).bar(Bar::ratio(0.95)),
+        call("tsi/rate", "rate", Figure::rate("M/s", 1e-6)).bar(Bar::ratio(0.95)),
+        // Wasm above a function, in the same process, alternately.
+        call("call/above-function", "above", Figure::ns(1.0)).bar(Bar::at_most(50.0)),
+        long("first-call/wasm", "first cold", "ms", 1e3).bar(Bar::at_most(1.0)),
+        long("first-call/prefetched", "first prefetched", "ms", 1e3),
+        long("compute/below/64MiB", "compute", "ms", 1e3).bar(Bar::ratio(0.6)),
+    ];
+    for depth in DEPTHS {
+        let name = format!("chase/mapped/{depth}");
+        let measure = Measure::new(name, format!("chain {depth}"), Figure::us(1.0));
+        cases.push(Case::of(measure).bar(Bar::ratio(0.98)));
+    }
+    for servers in SERVERS {
+        for delay in DELAYS {
+            for depth in DEPTHS {
+                cases.extend(chase(servers, delay, depth));
+            }
+        }
+    }
+    cases
+}
+
+fn call(name: &str, command: &str, figure: Figure) -> Case {
+    Case::of(Measure::new(name, format!("mobile {command}"), figure))
+}
+
+fn long(name: &str, command: &str, unit: &'static str, factor: f64) -> Case {
+    let figure = Figure::lower(unit, factor);
+    let measure = Measure::new(name, format!("mobile {command}"), figure);
+    Case::of(measure.at_pace(Pace::Whole))
+}
+
+/// A chase beside gets, and beside the function.
+fn chase(servers: u32, delay: u64, depth: u64) -> [Case; 2] {
+    let of = |name: &str, bar: f64| {
+        let line = format!("mobile {name} {delay} {depth}");
+        let name = format!("{name}/{servers}/{delay}us/{depth}");
+        let case = Case::of(Measure::new(name, line, Figure::us(1.0))).bar(Bar::ratio(bar));
+        Case {
+            ranks: servers + 1,
+            placement: Placement::Apart,
+            ..case
+        }
+    };
+    [of("chase", 1.7), of("chase-function", 0.95)]
+}
