@@ -58,6 +58,12 @@ pub(crate) const PARTS: &[Part] = &[
         present: || succeeds("ffmpeg", &["-version"]),
     },
     Part {
+        name: "clang",
+        purpose: "kernels in C for the engines of moved code",
+        install: "apt-get install clang-22 lld-22 libllvm22",
+        present: || succeeds("clang-22", &["--version"]) && succeeds("wasm-ld-22", &["--version"]),
+    },
+    Part {
         name: "python",
         purpose: "ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
         install: "ci/setup",

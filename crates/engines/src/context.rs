@@ -307,6 +307,13 @@ impl Context {
         self.grants.get(self.limits.grants, grant, wants)
     }
 
+    /// Returns the address of a granted segment in this process, for code that accesses it by
+    /// itself; `None` if the call does not have it.
+    #[inline]
+    pub(crate) fn base(&self, grant: u32) -> Option<u64> {
+        Some(self.segment(grant, Rights::Read).ok()?.address())
+    }
+
     #[inline]
     fn range(
         &self,

@@ -11,7 +11,10 @@
 //! * [`Trap`]: why a call ended without a result. A trap ends the call, never the process.
 //!
 //! # Files
-//! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime)
+//! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime) ·
+//! `native/` (what the next two share) · `elf/` (shared objects)
+//!
+//! Kernels in C include `include/samite_kernel.h`: one source for all engines but the first.
 //!
 //! # Rules
 //! E1 A kernel of a sandboxed engine reaches its own memory and the segments that are granted to
@@ -19,7 +22,9 @@
 //! E2 What another process writes meanwhile is never behind a reference: granted memory is copied,
 //!    accessed as atomics, or accessed by the compiled code of the kernel.
 //! E3 Every call of a sandboxed engine ends: by itself, or by its limit of time.
-//! E4 `unsafe` is in `wasm/window.rs` alone.
+//! E4 `unsafe` is in these files alone: `wasm/window.rs`, `native/run.rs`, `native/host.rs`,
+//!    `elf/load.rs`.
+//! E5 Machine code (`bitcode`, `elf`) is not sandboxed: E1 and E3 do not hold for it ([`native`]).
 //!
 //! ```
 //! use samite_engines::{Code, Context, Function, Grants, Limits};
@@ -38,8 +43,10 @@
 #![deny(unsafe_code)]
 
 mod context;
+pub mod elf;
 mod function;
 mod grant;
+pub mod native;
 mod trap;
 #[cfg(feature = "wasm")]
 pub mod wasm;

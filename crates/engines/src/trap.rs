@@ -90,7 +90,7 @@ pub enum Refused {
     #[error("the code imports {0}, which is not offered to moved code")]
     Import(String),
     /// It lacks an entry that the capsule names.
-    #[error("the code has no function `{0}` of type (i32, i32) -> i32")]
+    #[error("the code has no function `{0}` with the type of an entry: (address, length) -> i32")]
     Entry(String),
     /// It is longer than allowed.
     #[error("code of {bytes} bytes is longer than {most}")]

@@ -1,0 +1,86 @@
+//! Compiles kernels in C, with the commands that `include/samite_kernel.h` names.
+
+use samite_testkit::require;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// A source, compiled for each engine.
+pub(crate) struct Built {
+    pub(crate) wasm: Vec<u8>,
+    pub(crate) bitcode: Vec<u8>,
+    pub(crate) elf: Vec<u8>,
+}
+
+pub(crate) const WASM: &[&str] = &[
+    "--target=wasm32",
+    "-mbulk-memory",
+    "-msimd128",
+    "-nostdlib",
+    "-Wl,--no-entry,--export-dynamic",
+    "-Xlinker",
+    "--import-memory=samite,memory",
+];
+pub(crate) const BITCODE: &[&str] = &["-emit-llvm", "-c"];
+pub(crate) const ELF: &[&str] = &[
+    "-fPIC",
+    "-shared",
+    "-nostdlib",
+    "-fvisibility=hidden",
+    "-DSAMITE_ELF",
+];
+
+/// Returns true if there is a compiler; otherwise the test is skipped by name.
+pub(crate) fn can_build(test: &str) -> bool {
+    let runs = |program: &str| {
+        let ran = Command::new(program).arg("--version").output();
+        ran.is_ok_and(|ran| ran.status.success())
+    };
+    let present = runs("clang-22") && runs("wasm-ld-22");
+    require(
+        test,
+        present,
+        "install clang-22 and lld-22: ci/packages.txt",
+    )
+}
+
+/// Compiles a source.
+pub(crate) fn compile(source: &Path, flags: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("code");
+    let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
+    let ran = Command::new("clang-22")
+        .args(["-O3", "-Wall", "-Wextra", "-Werror", "-ffreestanding"])
+        .args(flags)
+        .args(["-I", include, "-o"])
+        .args([&output, source])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{flags:?}: {errors}");
+    std::fs::read(output).unwrap()
+}
+
+/// Compiles a source that is given as text.
+pub(crate) fn compile_text(text: &str, flags: &[&str]) -> Vec<u8> {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("kernel.c");
+    std::fs::write(&source, text).unwrap();
+    compile(&source, flags)
+}
+
+/// Returns the kernels of the tests, compiled once.
+pub(crate) fn kernels(test: &str) -> Option<&'static Built> {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    can_build(test).then(|| {
+        BUILT.get_or_init(|| {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite");
+            let source = PathBuf::from(folder).join("kernels.c");
+            Built {
+                wasm: compile(&source, WASM),
+                bitcode: compile(&source, BITCODE),
+                elf: compile(&source, ELF),
+            }
+        })
+    })
+}

@@ -1,0 +1,1 @@
+//! Figures of the engines, printed by an ignored test.
