@@ -143,7 +143,8 @@ samite_bind(const struct samite_table *table) {
  * samite_reply(from, len)                 replies to the origin
  * samite_fail(code, from, len)            ends the call with an error code and a text. Machine code
  *                                         goes on: return after it
- * samite_define(from, len)                makes new code of a WebAssembly module; returns its number
+ * samite_define(from, len)                makes new code of a WebAssembly module, returns its
+ *                                         number
  * samite_inject(unit, code, entry, from, len)  starts a call of code that this call has defined */
 SAMITE_FUNCTIONS(SAMITE_DECLARE)
 

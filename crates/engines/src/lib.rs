@@ -12,7 +12,7 @@
 //!
 //! # Files
 //! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime) ·
-//! `native/` (what the next two share) · `elf/` (shared objects)
+//! `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM)
 //!
 //! Kernels in C include `include/samite_kernel.h`: one source for all engines but the first.
 //!
@@ -23,7 +23,7 @@
 //!    accessed as atomics, or accessed by the compiled code of the kernel.
 //! E3 Every call of a sandboxed engine ends: by itself, or by its limit of time.
 //! E4 `unsafe` is in these files alone: `wasm/window.rs`, `native/run.rs`, `native/host.rs`,
-//!    `elf/load.rs`.
+//!    `elf/load.rs`, `bitcode/ffi.rs`, `bitcode/module.rs`, `bitcode/link.rs`.
 //! E5 Machine code (`bitcode`, `elf`) is not sandboxed: E1 and E3 do not hold for it ([`native`]).
 //!
 //! ```
@@ -42,6 +42,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod bitcode;
 mod context;
 pub mod elf;
 mod function;

@@ -73,7 +73,9 @@ pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
     bytes.contains("header", 0, HEADER as u64)?;
     let (class, order) = (code[4], code[5]);
     if (class, order) != (2, 1) {
-        return Err(invalid("it is no ELF file of 64 bits in little-endian order"));
+        return Err(invalid(
+            "it is no ELF file of 64 bits in little-endian order",
+        ));
     }
     let machine = bytes.u16(18);
     let name = MACHINES.iter().find(|(number, _)| *number == machine);

@@ -27,7 +27,9 @@ type Bind = unsafe extern "C" fn(*const Table) -> i32;
 /// Loads a shared object whose headers were checked, and looks its entries up.
 pub(super) fn load(code: &[u8], entries: &[String]) -> Result<Prepared, Refused> {
     let file = file(code).map_err(|error| {
-        Refused::NoEngine(format!("machine code cannot be put in memory here: {error}"))
+        Refused::NoEngine(format!(
+            "machine code cannot be put in memory here: {error}"
+        ))
     })?;
     // SAFETY: L1, L2.
     let library = unsafe { Library::open(Some(path(file.as_raw_fd())), RTLD_NOW | RTLD_LOCAL) };
@@ -69,7 +71,8 @@ fn file(code: &[u8]) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Returns a path of a descriptor that was never used before: descriptors are, once they are closed.
+/// Returns a path of a descriptor that was never used before. (Numbers of descriptors are, once
+/// they are closed.)
 fn path(fd: RawFd) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // ORDERING: Relaxed: only that each number is given once.

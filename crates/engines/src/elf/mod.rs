@@ -34,6 +34,3 @@ impl Engine for Elf {
         Ok(Box::new(load::load(code, entries)?))
     }
 }
-
-#[cfg(test)]
-mod tests;

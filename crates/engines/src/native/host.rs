@@ -158,7 +158,11 @@ unsafe extern "C" fn copy_in(grant: u32, at: u64, to: *mut u8, len: u32) {
 /// H1.
 unsafe extern "C" fn copy_out(grant: u32, at: u64, from: *const u8, len: u32) {
     // SAFETY: H1.
-    unsafe { with_bytes((from, len), |context, bytes| context.write(grant, at, bytes)) }
+    unsafe {
+        with_bytes((from, len), |context, bytes| {
+            context.write(grant, at, bytes)
+        })
+    }
 }
 
 /// # Safety

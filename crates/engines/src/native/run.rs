@@ -4,8 +4,8 @@
 //! R1 An entry is a function of the type [`Entry`] in code that [`Prepared::keeps`] keeps loaded.
 //!    Its author has promised that type, and that it uses what it is given as
 //!    `include/samite_kernel.h` says; nothing can check it.
-//! R2 The payload lies in a buffer of [`PAYLOAD_MAX`] bytes, which the instance keeps. While an entry
-//!    runs, it is accessed by pointer alone.
+//! R2 The payload lies in a buffer of [`PAYLOAD_MAX`] bytes, which the instance keeps. While an
+//!    entry runs, it is accessed by pointer alone.
 //! R3 [`RUNNING`] is null, or points to the `Running` of the innermost `call` on this thread, which
 //!    stays in place until that `call` returns, and is accessed through this pointer alone.
 //! R4 No function of the fabric calls a kernel, so at most one reference is made from [`RUNNING`].
@@ -34,9 +34,7 @@ thread_local! {
 /// Lets `f` use the context of the running call, with a buffer. A trap is recorded. Returns 0 after
 /// a trap, and outside of calls: while the code is loaded, or on a thread of its own.
 #[inline]
-pub(super) fn with<T: Default>(
-    f: impl FnOnce(&mut Context, &mut Vec<u8>) -> Result<T, Trap>,
-) -> T {
+pub(super) fn with<T: Default>(f: impl FnOnce(&mut Context, &mut Vec<u8>) -> Result<T, Trap>) -> T {
     // SAFETY: R3, R4.
     let Some(running) = (unsafe { RUNNING.get().as_mut() }) else {
         return T::default();

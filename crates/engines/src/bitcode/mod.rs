@@ -1,0 +1,104 @@
+//! LLVM bitcode, compiled for the processor on which it runs by LLVM 22.
+//!
+//! It is not sandboxed: [`crate::native`] says what that means. It is linked against the functions
+//! of `include/samite_kernel.h` and those that compilers call for copies of memory ([`ALLOWED`]),
+//! and against nothing else of the process: code that calls anything else is refused with its name.
+//! This catches mistakes; it does not keep code from system calls.
+//!
+//! LLVM is loaded when an engine is created. Without it, everything else of this crate works.
+//!
+//! # Steps
+//! `module`: parse, check, optimise (the pipeline of `-O3`, for this processor whatever the code
+//! was compiled for), emit an object. `link`: an object becomes functions in memory.
+//!
+//! # Errors of LLVM
+//! Code is compiled on a thread of its own, with a large stack. An error that LLVM calls fatal, and
+//! after which it would end the process, parks that thread for ever and refuses the code; from then
+//! on no code of this kind is accepted in this process.
+//!
+//! Truncated and foreign bytes are refused, but LLVM does not check for all damage: about one in
+//! 250 modules with a few changed bytes makes it end the process. So bytes from elsewhere are
+//! compared with their hash before they get here. What their author made on purpose needs no such
+//! error to do harm.
+//!
+//! # Cost
+//! Compilation: 3 to 10 ms for a small kernel, more for the first one. A call: a few ns.
+
+mod ffi;
+mod link;
+mod module;
+
+use crate::native::check_length;
+use crate::{Code, Engine, Kind, Refused};
+use ffi::Llvm;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+pub use crate::native::CODE_MAX;
+
+/// What code may call besides the functions of the fabric: LLVM itself makes such calls.
+pub const ALLOWED: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"];
+
+/// The stack of a thread that compiles: LLVM calls itself deeply.
+const STACK: usize = 16 << 20;
+
+/// The engine; see the module's documentation.
+#[derive(Clone)]
+pub struct Bitcode {
+    llvm: Arc<Llvm>,
+}
+
+impl std::fmt::Debug for Bitcode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bitcode")
+    }
+}
+
+impl Bitcode {
+    /// Creates the engine with LLVM 22 from this folder or file, or else from where the system's
+    /// loader finds it. Takes up to 100 ms.
+    ///
+    /// # Errors
+    /// [`Refused::NoEngine`] says where it was looked for, and what to install.
+    pub fn new(at: Option<&Path>) -> Result<Bitcode, Refused> {
+        let llvm = Arc::new(ffi::load(at)?);
+        Ok(Bitcode { llvm })
+    }
+}
+
+impl Engine for Bitcode {
+    fn kind(&self) -> Kind {
+        Kind::Bitcode
+    }
+
+    fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
+        check_length(code)?;
+        if ffi::is_broken() {
+            return Err(Refused::NoEngine(
+                "LLVM has failed in this process before, and is not used any more: restart it"
+                    .into(),
+            ));
+        }
+        let (llvm, code, entries) = (self.llvm.clone(), code.to_vec(), entries.to_vec());
+        let (answer, answered) = mpsc::channel();
+        let compile = move || {
+            ffi::guard(&answer);
+            let compiled = module::compile(&llvm, &code, &entries)
+                .and_then(|object| link::link(&llvm, &object, &entries));
+            // Nobody waits only if the thread that asked was ended by a panic.
+            let _ = answer.send(compiled);
+        };
+        let builder = std::thread::Builder::new().name("samite llvm".into());
+        let spawned = builder.stack_size(STACK).spawn(compile);
+        spawned.map_err(|error| {
+            Refused::NoEngine(format!("no thread can be started to compile code: {error}"))
+        })?;
+        let compiled = answered.recv().unwrap_or_else(|_| {
+            Err(Refused::Invalid(
+                "the thread that compiled it ended early".into(),
+            ))
+        });
+        Ok(Box::new(compiled?))
+    }
+}

@@ -1,0 +1,167 @@
+//! LLVM bitcode.
+
+use crate::build::{BITCODE, can_build, compile_text, kernels};
+use samite_engines::bitcode::Bitcode;
+use samite_engines::{Engine, Refused};
+use samite_testkit::{fuzz, require};
+
+fn refusal(bitcode: &Bitcode, code: &[u8], entry: &str) -> Refused {
+    let refused = bitcode.prepare(code, &[entry.into()]);
+    refused.map(|_| ()).unwrap_err()
+}
+
+/// Returns the engine; without LLVM the test is skipped by name.
+fn engine(test: &str) -> Option<Bitcode> {
+    let engine = Bitcode::new(None);
+    let present = require(test, engine.is_ok(), "install libllvm22: ci/packages.txt");
+    present.then(|| engine.unwrap())
+}
+
+#[test]
+fn without_llvm_there_is_no_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = Bitcode::new(Some(folder.path())).unwrap_err();
+    assert!(matches!(refused, Refused::NoEngine(_)), "{refused:?}");
+    let text = refused.to_string();
+    let folder = folder.path().display().to_string();
+    assert!(
+        text.contains("libllvm22") && text.contains(&folder),
+        "{text}"
+    );
+    // Another library.
+    let other = Bitcode::new(Some("libc.so.6".as_ref())).unwrap_err();
+    assert!(other.to_string().contains("it is no LLVM"), "{other}");
+}
+
+#[test]
+fn bytes_that_are_no_bitcode_are_refused() {
+    let name = "bitcode::bytes_that_are_no_bitcode_are_refused";
+    let Some(engine) = engine(name) else {
+        return;
+    };
+    for bytes in [
+        &b""[..],
+        b"BC",
+        b"BC\xc0\xde",
+        b"\x7fELF",
+        b"BC\xc0\xde\0\0\0\0",
+    ] {
+        let refused = refusal(&engine, bytes, "run");
+        assert!(matches!(refused, Refused::Invalid(_)), "{refused}");
+    }
+    fuzz::rounds(name, 500, |_, random| {
+        let mut bytes = fuzz::bytes(random, 4096);
+        if bytes.len() > 4 && random.bool() {
+            bytes[..4].copy_from_slice(b"BC\xc0\xde");
+        }
+        refusal(&engine, &bytes, "run");
+    });
+}
+
+#[test]
+fn truncated_bitcode_is_refused() {
+    let name = "bitcode::truncated_bitcode_is_refused";
+    let (Some(engine), Some(built)) = (engine(name), kernels(name)) else {
+        return;
+    };
+    for end in (0..built.bitcode.len()).step_by(29) {
+        let refused = refusal(&engine, &built.bitcode[..end], "echo");
+        assert!(matches!(refused, Refused::Invalid(_)), "{end}: {refused}");
+    }
+}
+
+#[test]
+fn code_that_calls_what_is_not_offered_is_refused() {
+    let name = "bitcode::code_that_calls_what_is_not_offered_is_refused";
+    let (Some(engine), true) = (engine(name), can_build(name)) else {
+        return;
+    };
+    let build = |body: &str, before: &str| {
+        let head = "unsigned char *payload, unsigned len";
+        compile_text(
+            &format!("{before} int run({head}) {{ (void)len; (void)payload; {body} }}"),
+            BITCODE,
+        )
+    };
+    let import = |body: &str, before: &str| match refusal(&engine, &build(body, before), "run") {
+        Refused::Import(name) => name,
+        other => panic!("{other}"),
+    };
+    let calls = import("return system(\"true\");", "int system(const char *);");
+    assert_eq!(calls, "system");
+    let uses = import("return environ != 0;", "extern char **environ;");
+    assert_eq!(uses, "environ");
+    // The compiler calls a function that the source does not name.
+    let divides = "unsigned __int128 *wide = (void *)payload; return wide[0] / wide[1];";
+    assert_eq!(import(divides, ""), "__udivti3");
+
+    let text = refusal(&engine, &build("return 0;", ""), "other").to_string();
+    assert!(text.contains("`other`"), "{text}");
+    let float = compile_text("float run(float of) { return of; }", BITCODE);
+    assert_eq!(
+        refusal(&engine, &float, "run"),
+        Refused::Entry("run".into())
+    );
+    let starts = build(
+        "return 0;",
+        "__attribute__((constructor)) void start(void) {}",
+    );
+    assert!(
+        refusal(&engine, &starts, "run")
+            .to_string()
+            .contains("at its start")
+    );
+}
+
+#[test]
+fn code_for_another_machine_is_refused() {
+    let name = "bitcode::code_for_another_machine_is_refused";
+    let (Some(engine), true) = (engine(name), can_build(name)) else {
+        return;
+    };
+    let this = std::env::consts::ARCH;
+    let other = match this {
+        "aarch64" => "x86_64",
+        _ => "aarch64",
+    };
+    let target = format!("--target={other}-linux-gnu");
+    let source = "int run(unsigned char *payload, unsigned len) { return *payload + len; }";
+    let code = compile_text(source, &[BITCODE, &[&target]].concat());
+    let text = refusal(&engine, &code, "run").to_string();
+    assert!(text.contains(other) && text.contains(this), "{text}");
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_fatal_error_of_llvm_refuses_the_code() {
+    const CHILD: &str = "SAMITE_TEST_LLVM_FAILS";
+    let name = "bitcode::a_fatal_error_of_llvm_refuses_the_code";
+    let (Some(engine), true) = (engine(name), can_build(name)) else {
+        return;
+    };
+    // LLVM is of no use afterwards, so a process of its own runs it.
+    if std::env::var_os(CHILD).is_none() {
+        let program = std::env::current_exe().unwrap();
+        let mut child = std::process::Command::new(program);
+        let ended = child
+            .args(["--exact", name])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        return assert!(ended.status.success(), "{errors}");
+    }
+    // An instruction that no processor of today has.
+    let source = "typedef double two __attribute__((vector_size(16)));
+        __attribute__((target(\"xop\")))
+        int run(unsigned char *payload, unsigned len) {
+            *(two *)payload = __builtin_ia32_vfrczpd(*(two *)payload);
+            return (int)len;
+        }";
+    let code = compile_text(source, BITCODE);
+    let refused = refusal(&engine, &code, "run");
+    assert!(refused.to_string().contains("vfrcz"), "{refused}");
+    let again = refusal(&engine, &code, "run");
+    assert!(matches!(again, Refused::NoEngine(_)), "{again}");
+    assert!(Bitcode::new(None).is_ok());
+}
