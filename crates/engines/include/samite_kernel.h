@@ -11,7 +11,8 @@
  *         return 0;
  *     }
  *
- * To compile it (for another processor, replace or add --target=aarch64-linux-gnu):
+ * To compile it (for another processor, add --target=aarch64-linux-gnu; a shared object for aarch64
+ * with atomic builtins needs -mno-outline-atomics):
  *
  *   WebAssembly, needs lld:
  *     clang-22 --target=wasm32 -O3 -mbulk-memory -msimd128 -ffreestanding -nostdlib \
@@ -30,6 +31,9 @@
  * the call with an error. WebAssembly stops at once. Machine code goes on until it returns: the
  * function has done nothing, returns 0, and so do all functions after it. A kernel for all engines
  * therefore has no loop that ends only when a function returns something else than 0.
+ *
+ * The functions work during a call, on the thread that runs it. In a shared object, code that runs
+ * when the object is loaded must not call them: they are not there yet.
  *
  * Variables outside of functions: in WebAssembly each instance has its own, in machine code all
  * threads of the process share them. A kernel for all engines has only constants there. */
@@ -146,7 +150,11 @@ samite_bind(const struct samite_table *table) {
  * samite_define(from, len)                makes new code of a WebAssembly module, returns its
  *                                         number
  * samite_inject(unit, code, entry, from, len)  starts a call of code that this call has defined */
+#pragma GCC diagnostic push
+/* In a shared object, functions without a result return that of another one. */
+#pragma GCC diagnostic ignored "-Wpedantic"
 SAMITE_FUNCTIONS(SAMITE_DECLARE)
+#pragma GCC diagnostic pop
 
 #undef SAMITE_DECLARE
 #undef SAMITE_FUNCTIONS

@@ -2,7 +2,7 @@
 
 use crate::build::{BITCODE, can_build, compile_text, kernels};
 use samite_engines::bitcode::Bitcode;
-use samite_engines::{Engine, Refused};
+use samite_engines::{Context, Engine, Grants, Limits, Refused, Trap};
 use samite_testkit::{fuzz, require};
 
 fn refusal(bitcode: &Bitcode, code: &[u8], entry: &str) -> Refused {
@@ -111,6 +111,40 @@ fn code_that_calls_what_is_not_offered_is_refused() {
             .to_string()
             .contains("at its start")
     );
+}
+
+#[test]
+fn code_that_was_not_optimised_runs() {
+    let name = "bitcode::code_that_was_not_optimised_runs";
+    let (Some(engine), true) = (engine(name), can_build(name)) else {
+        return;
+    };
+    let source = "#include <stdint.h>
+        static int32_t table[4] = {5, 6, 7, 8};
+        static int32_t get(const int32_t *of, uint32_t at) { return of[at & 3]; }
+        int32_t run(uint8_t *payload, uint32_t len) {
+            uint8_t copy[256] = {0};
+            for (uint32_t at = 0; at < len; at++)
+                copy[at] = payload[at];
+            return get(table, copy[0]) * 10 + len;
+        }";
+    for flags in [
+        &["-O0"][..],
+        &["-O0", "-g"],
+        &["-O2", "-g", "-march=native"],
+    ] {
+        let code = compile_text(source, &[BITCODE, flags].concat());
+        let code = engine.prepare(&code, &["run".into()]).unwrap();
+        let mut instance = code.instance(&Grants::default()).unwrap();
+        let mut context = Box::new(Context::new(0, 1, Grants::default()));
+        context.begin(Limits::default(), 0, 0);
+        let (_, ended) = instance.call(0, context, &[2, 0, 0]);
+        let failed = Trap::Failed {
+            code: 73,
+            text: String::new(),
+        };
+        assert_eq!(ended, Err(failed), "{flags:?}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Compiles kernels in C, with the commands that `include/samite_kernel.h` names.
 
+use samite_engines::bitcode::Bitcode;
 use samite_testkit::require;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,17 +31,18 @@ pub(crate) const ELF: &[&str] = &[
     "-DSAMITE_ELF",
 ];
 
-/// Returns true if there is a compiler; otherwise the test is skipped by name.
+/// Returns true if there is a compiler, and LLVM for what it compiles; otherwise the test is skipped by name.
 pub(crate) fn can_build(test: &str) -> bool {
     let runs = |program: &str| {
         let ran = Command::new(program).arg("--version").output();
         ran.is_ok_and(|ran| ran.status.success())
     };
-    let present = runs("clang-22") && runs("wasm-ld-22");
+    let present = runs("clang-22") && runs("wasm-ld-22") && Bitcode::new(None).is_ok();
+    let packages = "clang-22, lld-22 and libllvm22";
     require(
         test,
         present,
-        "install clang-22 and lld-22: ci/packages.txt",
+        &format!("install {packages}: ci/packages.txt"),
     )
 }
 

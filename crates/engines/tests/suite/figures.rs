@@ -1,7 +1,7 @@
 //! Figures of the engines, printed by an ignored test. Best run with `--release`:
 //! `cargo test --release -p samite-engines --test suite -- --ignored --nocapture figures`.
 
-use crate::build::{Built, kernels};
+use crate::build::{BITCODE, Built, ELF, WASM, compile_text, kernels};
 use samite_engines::bitcode::Bitcode;
 use samite_engines::elf::Elf;
 use samite_engines::wasm::Wasm;
@@ -105,6 +105,29 @@ fn engines(built: &Built) -> Vec<(Box<dyn Engine>, &[u8])> {
     ]
 }
 
+/// Prints how long it takes until a kernel that only replies is ready, the first one and others.
+fn small(built: &Built) {
+    let source = "#include \"samite_kernel.h\"
+        SAMITE_KERNEL int32_t echo(uint8_t *payload, uint32_t len) {
+            samite_reply(payload, len);
+            return 0;
+        }";
+    let codes = [WASM, BITCODE, ELF].map(|flags| compile_text(source, flags));
+    for ((engine, _), code) in engines(built).iter().zip(&codes) {
+        let entries = ["echo".to_owned()];
+        let start = Instant::now();
+        drop(engine.prepare(code, &entries).unwrap());
+        let first = milliseconds(start.elapsed());
+        let later = shortest(20, || drop(engine.prepare(code, &entries).unwrap()));
+        println!(
+            "{:<10} echo alone: {:5} bytes   prepared in {first:6.2} ms, later {:6.2} ms",
+            engine.kind().name(),
+            code.len(),
+            milliseconds(later)
+        );
+    }
+}
+
 #[test]
 #[ignore = "prints figures"]
 fn figures() {
@@ -120,6 +143,7 @@ fn figures() {
     bytes.write(0, &numbers);
     let rights = Rights::Read;
     let grants = Grants::default().with(3, Some(Grant { bytes, rights }));
+    small(built);
     let entries = ["nothing", "echo", "filter"].map(str::to_owned);
 
     let mut all = vec![Bench::new(
@@ -135,7 +159,7 @@ fn figures() {
         let instance = shortest(10, || drop(code.instance(&grants).unwrap()));
         println!(
             "{:<10} {:5} bytes   prepared in {first:6.2} ms, later {:6.2} ms   instance {:6.1} us",
-            engine.kind(),
+            engine.kind().name(),
             bytes.len(),
             milliseconds(later),
             milliseconds(instance) * 1e3

@@ -199,6 +199,54 @@ fn wrong_uses_end_the_call_the_same_way() {
 }
 
 #[test]
+fn threads_run_the_same_code_at_once() {
+    let Some(built) = kernels("same::threads_run_the_same_code_at_once") else {
+        return;
+    };
+    for (engine, bytes) in engines(built) {
+        let code = engine
+            .prepare(bytes, &["where".into(), "echo".into()])
+            .unwrap();
+        let mut instances: Vec<_> = (0..4).map(|_| start(&*code, &Grants::default())).collect();
+        // Instances keep the code.
+        drop((code, engine));
+        std::thread::scope(|scope| {
+            for (unit, instance) in instances.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    let mut context = Box::new(Context::new(unit as u32, 4, Grants::default()));
+                    for round in 0..1000_u64 {
+                        context.begin(limits(), 0, 0);
+                        let sent = words(&[unit as u64, round]);
+                        let (returned, ended) = instance.call(1, context, &sent);
+                        assert_eq!((ended, returned.replied()), (Ok(()), Some(&sent[..])));
+                        context = returned;
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_outside_of_the_limits_is_a_trap() {
+    let Some(built) = kernels("same::what_is_outside_of_the_limits_is_a_trap") else {
+        return;
+    };
+    for (engine, code) in engines(built) {
+        assert!(engine.prepare(code, &[]).is_ok());
+        let code = engine.prepare(code, &["echo".into()]).unwrap();
+        let mut instance = start(&*code, &Grants::default());
+        let mut context = Box::new(Context::new(0, 1, Grants::default()));
+        context.begin(limits(), 0, 0);
+        let (context, ended) = instance.call(1, context, b"");
+        assert_eq!(ended, Err(Trap::NoEntry(1)));
+        let (_, ended) = instance.call(0, context, &vec![0; 65537]);
+        let (bytes, most) = (65537, 65536);
+        assert_eq!(ended, Err(Trap::Payload { bytes, most }));
+    }
+}
+
+#[test]
 fn an_entry_that_is_missing_is_refused() {
     let Some(built) = kernels("same::an_entry_that_is_missing_is_refused") else {
         return;
