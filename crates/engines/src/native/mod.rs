@@ -1,5 +1,5 @@
-//! What the engines for machine code share: the functions that a kernel calls ([`host`]), and how
-//! an entry is called ([`run`]).
+//! What the engines for machine code share: the functions that a kernel calls (`host`), and how an
+//! entry is called (`run`).
 //!
 //! # Not sandboxed
 //! Machine code runs as part of the process, with all of its rights:
