@@ -4,6 +4,7 @@
 mod agent;
 mod bench;
 mod builtin;
+mod capsule;
 mod copy_probe;
 mod doctor;
 mod edges;
@@ -77,6 +78,9 @@ enum Command {
     /// Show settings
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Make, show, sign and verify capsules: code that travels to the data
+    #[command(subcommand)]
+    Capsule(capsule::CapsuleCommand),
     /// Print the JSON schema of workflow files, for editors
     Schema,
     /// Print what makes a shell complete the words of samite
@@ -237,6 +241,7 @@ fn carry_out(chosen: Command, workflow: Option<Workflow>, given: &[String]) -> R
         Command::Config(ConfigCommand::Show(args)) => settings::show(&args),
         Command::Top(args) => top::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Capsule(command) => capsule::run(command),
         Command::Schema => {
             screen::say(format_args!("{}", samite_launch::workflow_schema()))?;
             Ok(ExitCode::SUCCESS)

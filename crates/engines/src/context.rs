@@ -13,7 +13,11 @@ pub const PAYLOAD_MAX: u64 = 64 << 10;
 /// What a call may use. Its parts travel with the call and only shrink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How long it may run, in all.
+    /// How long it may run on one unit, until it moves on or ends. Meanwhile other calls of that
+    /// unit wait.
+    pub run: Duration,
+    /// How long it may run on all units together. The time is charged by a clock of a few
+    /// milliseconds.
     pub time: Duration,
     /// How often it may still move to another unit.
     pub hops: u16,
@@ -33,7 +37,8 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            time: Duration::from_millis(10),
+            run: Duration::from_millis(10),
+            time: Duration::from_secs(10),
             hops: u16::MAX,
             grants: u16::MAX,
             may_spawn: true,

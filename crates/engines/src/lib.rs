@@ -57,6 +57,9 @@ pub use function::Function;
 pub use grant::{GRANTS_MAX, Grant, Grants, Rights};
 pub use trap::{Refused, Trap};
 
+/// The header for kernels in C.
+pub const KERNEL_HEADER: &str = include_str!("../include/samite_kernel.h");
+
 /// Which engine runs a piece of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {

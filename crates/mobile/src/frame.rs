@@ -3,7 +3,7 @@
 //! ```text
 //!   word                 the id of the code: the first 8 bytes of its hash
 //!   CALL      24 bytes   0 kind  1 entry  2 hops  4 milliseconds  6 grants  8 slot  12 origin
-//!                        16 its incarnation  20 flags; then the payload
+//!                        16 its incarnation  20 flags  22 milliseconds on one unit; then the payload
 //!   REPLY      8 bytes   0 kind  4 slot; then the reply; word 0
 //!   FAIL      24 bytes   the head of the call that failed; then cause, part, path, text
 //!   FETCH      8 bytes   0 kind  4 offset: the receiver sends the capsule from there on
@@ -27,9 +27,9 @@ pub(crate) const CODE: u8 = 5;
 pub(crate) const PREFETCH: u8 = 6;
 
 /// Nobody waits for the result.
-const ONE_WAY: u32 = 1;
-const MAY_SPAWN: u32 = 2;
-const MAY_DEFINE: u32 = 4;
+const ONE_WAY: u16 = 1;
+const MAY_SPAWN: u16 = 2;
+const MAY_DEFINE: u16 = 4;
 
 /// The most units of a path.
 pub(crate) const PATH_MAX: usize = 16;
@@ -52,19 +52,20 @@ impl Head {
     pub(crate) fn encode(&self, kind: u8) -> [u8; Head::BYTES] {
         let mut bytes = [0; Head::BYTES];
         let limits = &self.limits;
-        let time = limits.time.as_millis().min(u16::MAX as u128) as u16;
-        let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+        let millis = |time: Duration| time.as_millis().min(u16::MAX as u128) as u16;
+        let flag = |set: bool, flag: u16| if set { flag } else { 0 };
         let flags = flag(self.one_way, ONE_WAY)
             | flag(limits.may_spawn, MAY_SPAWN)
             | flag(limits.may_define, MAY_DEFINE);
         (bytes[0], bytes[1]) = (kind, self.entry);
         bytes[2..4].copy_from_slice(&limits.hops.to_le_bytes());
-        bytes[4..6].copy_from_slice(&time.to_le_bytes());
+        bytes[4..6].copy_from_slice(&millis(limits.time).to_le_bytes());
         bytes[6..8].copy_from_slice(&limits.grants.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.slot.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.origin.peer.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.origin.incarnation.to_le_bytes());
-        bytes[20..24].copy_from_slice(&flags.to_le_bytes());
+        bytes[20..22].copy_from_slice(&flags.to_le_bytes());
+        bytes[22..24].copy_from_slice(&millis(limits.run).to_le_bytes());
         bytes
     }
 
@@ -73,11 +74,12 @@ impl Head {
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Head, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<{ Head::BYTES }>()?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let flags = word(head, 20)?;
+        let flags = half(20);
         let head = Head {
             entry: head[1],
             limits: Limits {
                 hops: half(2),
+                run: Duration::from_millis(half(22) as u64),
                 time: Duration::from_millis(half(4) as u64),
                 grants: half(6),
                 may_spawn: flags & MAY_SPAWN != 0,
@@ -168,6 +170,7 @@ mod tests {
             entry: 3,
             limits: Limits {
                 hops: 7,
+                run: Duration::from_millis(56),
                 time: Duration::from_millis(1234),
                 grants: 0x8001,
                 may_spawn: true,

@@ -66,7 +66,8 @@ pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub use error::{Cause, Error, Failure};
 pub use mobile::{Counters, Mobile, Registered};
 pub use samite_engines::{
-    Context, Effect, Function, GRANTS_MAX, Grants, Kind, Limits, PAYLOAD_MAX, Refused, Rights, Trap,
+    Context, Effect, Function, GRANTS_MAX, Grants, KERNEL_HEADER, Kind, Limits, PAYLOAD_MAX,
+    Refused, Rights, Trap,
 };
 pub use trust::{Policy, Trust};
 

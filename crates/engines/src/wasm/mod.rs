@@ -240,7 +240,8 @@ impl Instance for Running {
         let Some(entry) = self.entries.get(entry as usize) else {
             return (context, Err(Trap::NoEntry(entry as u32)));
         };
-        let ticks = ticker::ticks(context.limits().time);
+        let limits = context.limits();
+        let ticks = ticker::ticks(limits.run.min(limits.time));
         self.ticker.tick();
         self.store.set_epoch_deadline(ticks);
         let state = self.store.data_mut();

@@ -109,7 +109,7 @@ fn what_is_not_granted_is_refused() {
 #[test]
 fn a_kernel_that_does_not_end_or_leaves_its_memory_is_stopped() {
     let limits = Limits {
-        time: Duration::from_millis(2),
+        run: Duration::from_millis(2),
         ..Limits::default()
     };
     let none = Grants::default();

@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(1);
 /// The thread parks after so many ticks without a call.
 const IDLE: u32 = 100;
 /// How long an instance may take to start, in ticks: its start function runs.
-pub(super) const TICKS_OF_START: u64 = 11;
+pub(super) const TICKS_OF_START: u64 = 1000;
 
 /// Returns the ticks after which a call that may run for `time` is stopped: at least as long.
 pub(super) fn ticks(time: Duration) -> u64 {

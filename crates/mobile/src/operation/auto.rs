@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn the_cheapest_way_is_chosen() {
         let auto = Auto::default();
-        let mut spent = |costs: [u64; 3], rounds: u32| {
+        let spent = |costs: [u64; 3], rounds: u32| {
             let mut counts = [0; 3];
             for _ in 0..rounds {
                 let way = auto.choose(5);

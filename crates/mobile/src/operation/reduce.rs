@@ -66,6 +66,7 @@ impl Below {
         let code = if moved { &self.moved } else { &self.function };
         // Long enough for a segment of any size.
         let limits = Limits {
+            run: Duration::from_secs(60),
             time: Duration::from_secs(60),
             hops: 0,
             ..Limits::default()

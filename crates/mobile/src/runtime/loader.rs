@@ -71,15 +71,37 @@ fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
     }
 }
 
-/// The engines of this build, the fastest code first.
+/// The engines of this build, the fastest code first. LLVM is loaded when the first bitcode comes.
 fn engines() -> Vec<Result<Box<dyn Engine>, (Kind, String)>> {
     vec![
+        Ok(Box::new(samite_engines::elf::Elf)),
+        Ok(Box::new(Bitcode)),
         #[cfg(feature = "wasm")]
         match samite_engines::wasm::Wasm::new() {
             Ok(wasm) => Ok(Box::new(wasm)),
             Err(error) => Err((Kind::Wasm, error.to_string())),
         },
     ]
+}
+
+/// The engine for bitcode, which loads LLVM when it is first used.
+struct Bitcode;
+
+impl Engine for Bitcode {
+    fn kind(&self) -> Kind {
+        Kind::Bitcode
+    }
+
+    fn prepare(
+        &self,
+        code: &[u8],
+        entries: &[String],
+    ) -> Result<Box<dyn samite_engines::Code>, samite_engines::Refused> {
+        static LLVM: OnceLock<Result<samite_engines::bitcode::Bitcode, samite_engines::Refused>> =
+            OnceLock::new();
+        let llvm = LLVM.get_or_init(|| samite_engines::bitcode::Bitcode::new(None));
+        llvm.as_ref().map_err(Clone::clone)?.prepare(code, entries)
+    }
 }
 
 /// Compiles the first part for which there is an engine; says of each other one why not.

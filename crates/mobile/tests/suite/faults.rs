@@ -170,6 +170,7 @@ fn holder_dies(name: &str, mask: Mask) {
                   (else (loop (br 0))))";
                 let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
                 let limits = Limits {
+                    run: Duration::from_secs(60),
                     time: Duration::from_secs(60),
                     ..Limits::default()
                 };
@@ -208,3 +209,54 @@ fn holder_dies(name: &str, mask: Mask) {
 }
 
 on_processes!(a_unit_dies_with_the_chain, holder_dies);
+
+/// A unit that was started again is another incarnation: it has no code, asks for it, and the calls
+/// go on.
+fn restarted(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, _: &[PeerId]| {
+        let mobile = Mobile::new(fabric)?;
+        if fabric.identity().unit == 1 {
+            point("serves");
+            let end = samite_fabric::Match::any(1);
+            fabric.recv_vec(end)?;
+            return Ok(());
+        }
+        let code = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+        let bytes = code.capsule().bytes().len() as u64;
+        same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        same!(mobile.counters().code_sent, bytes);
+        pause("called");
+        // Until this unit has seen the new life, a call ends as lost.
+        let again = loop {
+            match mobile
+                .call(1, &code, "run", &[])
+                .and_then(|call| call.wait())
+            {
+                Err(_) => _ = fabric.progress(),
+                ended => break ended,
+            }
+        };
+        same!(again?, [0_u8; 0]);
+        same!(mobile.counters().code_sent, 2 * bytes);
+        let lives = fabric.peers();
+        let other = lives
+            .iter()
+            .find(|info| info.identity.unit == 1 && info.peer != fabric.me());
+        let other = other.map(|info| info.peer).expect("it lives again");
+        fabric.send(other, 1, b"end")?;
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "serves");
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.kill(Who::Unit(1));
+            cluster.start_again(Who::Unit(1));
+            cluster.wait_point(Who::Unit(1), "serves");
+            cluster.release(Who::Unit(0));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_unit_is_started_again, restarted);

@@ -31,6 +31,7 @@ macro_rules! on_processes {
 mod calls;
 mod chases;
 mod faults;
+mod native;
 mod trust;
 
 use samite_fabric::{Fabric, Mask};

@@ -1,0 +1,102 @@
+//! One source in C, moved as WebAssembly, as bitcode and as a shared object: the same answers.
+
+use crate::{fails, runs};
+use samite_fabric::Fabric;
+use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Mobile, Policy, Processor, Rights, Trust};
+use samite_testkit::{Outcome, check, require, same};
+use std::process::Command;
+
+/// Adds up the words of segment 0 on every unit, moving on, and replies with the sum.
+const SUM: &str = r#"
+#include "samite_kernel.h"
+SAMITE_KERNEL int32_t sum(uint8_t *payload, uint32_t len) {
+    uint64_t *total = (uint64_t *)payload;
+    if (len != 8)
+        return 1;
+    for (uint64_t at = 0; at < samite_len(0); at += 8)
+        *total += samite_load64(0, at);
+    if (samite_me() + 1 < samite_units())
+        samite_forward(samite_me() + 1, 0, payload, 8);
+    else
+        samite_reply(payload, 8);
+    return 0;
+}
+SAMITE_KERNEL int32_t wrong(uint8_t *payload, uint32_t len) {
+    (void)payload, (void)len;
+    samite_store64(0, 0, 1);
+    return 0;
+}
+"#;
+
+fn compiled(folder: &std::path::Path, flags: &str) -> Outcome<Vec<u8>> {
+    let (source, code) = (folder.join("sum.c"), folder.join("code"));
+    std::fs::write(&source, SUM)?;
+    std::fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
+    let ran = Command::new("clang-22")
+        .args(["-O3", "-ffreestanding"])
+        .args(flags.split_whitespace())
+        .args([&source, std::path::Path::new("-o"), &code])
+        .output()?;
+    check!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    Ok(std::fs::read(code)?)
+}
+
+fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    let segment = fabric.allocate(64)?;
+    for at in 0..8 {
+        let word = u64::from(unit) * 100 + at;
+        segment.bytes().write(at * 8, &word.to_le_bytes());
+    }
+    mobile.grant(0, segment.bytes(), Rights::Read);
+    mobile.set_policy(Policy {
+        trust: Trust::Everything,
+        ..Policy::default()
+    });
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let folder = tempfile::tempdir()?;
+        let code = |flags: &str| compiled(folder.path(), flags);
+        let wasm = "--target=wasm32 -mbulk-memory -nostdlib -Wl,--no-entry,--export-dynamic \
+                    -Xlinker --import-memory=samite,memory";
+        let wasm = code(wasm)?;
+        let bitcode = code("-emit-llvm -c")?;
+        let elf = code("-fPIC -shared -nostdlib -fvisibility=hidden -DSAMITE_ELF")?;
+        let of = || Capsule::builder(["sum", "wrong"]);
+        let here = Processor::HERE;
+        let capsules = [
+            of().wasm(wasm.clone()),
+            of().bitcode(here, 22, bitcode.clone()),
+            of().elf(here, elf.clone()),
+            of().wasm(wasm).bitcode(here, 22, bitcode).elf(here, elf),
+        ];
+        for capsule in capsules {
+            let code = mobile.register(capsule.build()?)?;
+            let reply = mobile.call(0, &code, "sum", &7_u64.to_le_bytes())?.wait()?;
+            same!(reply, (7_u64 + 2400 + 3 * 28).to_le_bytes());
+            fails(mobile.call(1, &code, "wrong", &[])?.wait(), Cause::Grant)?;
+        }
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(the_same_answers_on_all_engines, |name: &str, mask| {
+    let runs_clang = |program: &str| {
+        let ran = Command::new(program).arg("--version").output();
+        ran.is_ok_and(|ran| ran.status.success())
+    };
+    let present = runs_clang("clang-22") && runs_clang("wasm-ld-22");
+    if require(
+        name,
+        present,
+        "install clang-22, lld-22 and libllvm22: ci/packages.txt",
+    ) {
+        runs(3, each_engine)(name, mask);
+    }
+});
