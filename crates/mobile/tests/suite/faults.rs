@@ -3,7 +3,7 @@
 use crate::{fails, failure, kernel, runs};
 use samite_fabric::{Fabric, Mask, PeerId};
 use samite_mobile::{Capsule, Cause, Limits, Mobile, Rights};
-use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
+use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, units};
 use std::time::Duration;
 
 /// Kernels that fail, and why. Grant 0 is for reading and mapped, 1 for writing.
@@ -213,7 +213,8 @@ on_processes!(a_unit_dies_with_the_chain, holder_dies);
 /// A unit that was started again is another incarnation: it has no code, asks for it, and the calls
 /// go on.
 fn restarted(name: &str, mask: Mask) {
-    let body = |fabric: &Fabric, _: &[PeerId]| {
+    let body = |unit: &Unit| -> Outcome {
+        let fabric = &unit.join()?;
         let mobile = Mobile::new(fabric)?;
         if fabric.identity().unit == 1 {
             point("serves");
@@ -248,7 +249,7 @@ fn restarted(name: &str, mask: Mask) {
     };
     units(2)
         .mask(mask)
-        .orchestrate(name, body, |cluster: &mut Cluster| {
+        .orchestrate_bare(name, body, |cluster: &mut Cluster| {
             cluster.wait_point(Who::Unit(1), "serves");
             cluster.wait_point(Who::Unit(0), "called");
             cluster.kill(Who::Unit(1));
