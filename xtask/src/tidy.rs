@@ -26,6 +26,13 @@ const UNSAFE_CRATE: &str = "crates/mem/";
 const UNSAFE_FILES: &[&str] = &[
     "bench/peers/lamellar/src/ffi.rs",
     "workloads/lammps/src/ffi.rs",
+    "crates/engines/src/bitcode/ffi.rs",
+    "crates/engines/src/bitcode/link.rs",
+    "crates/engines/src/bitcode/module.rs",
+    "crates/engines/src/elf/load.rs",
+    "crates/engines/src/native/host.rs",
+    "crates/engines/src/native/run.rs",
+    "crates/engines/src/wasm/window.rs",
 ];
 /// Orderings that pair with another place. `Relaxed` needs no partner.
 const PAIRED: &[&str] = &["Acquire", "Release", "AcqRel", "SeqCst"];

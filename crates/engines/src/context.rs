@@ -19,7 +19,7 @@ pub struct Limits {
     /// How long it may run on all units together. The time is charged by a clock of a few
     /// milliseconds.
     pub time: Duration,
-    /// How often it may still move to another unit.
+    /// How often it may still move to another unit. The calls that it starts share what is left.
     pub hops: u16,
     /// The granted segments that it may use, as bits.
     pub grants: u16,

@@ -11,7 +11,8 @@
 //! * [`Trap`]: why a call ended without a result. A trap ends the call, never the process.
 //!
 //! # Files
-//! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime) ·
+//! `context` · `grant` · `trap` · `function` (functions of the program itself) · `wasm/` (wasmtime)
+//! ·
 //! `native/` (what the next two share) · `elf/` (shared objects) · `bitcode/` (LLVM)
 //!
 //! Kernels in C include `include/samite_kernel.h`: one source for all engines but the first.
@@ -122,7 +123,8 @@ pub trait Code: Send + Sync {
 /// Code with memory. What a call leaves in that memory, the next call of the same instance may
 /// find; an instance whose call has trapped is dropped.
 pub trait Instance: Send {
-    /// Runs an entry with a payload. What the kernel asked for is in the context, which is returned.
+    /// Runs an entry with a payload. What the kernel asked for is in the context, which is
+    /// returned.
     fn call(
         &mut self,
         entry: u8,

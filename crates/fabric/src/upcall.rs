@@ -19,7 +19,8 @@
 //! U2 After a frame, a change of membership or [`Fabric::want_work`], `work` runs again before a
 //!    thread of this process sleeps: the flag is set under the lock under which sleepers look.
 //! U3 Frames that arrive before the upcall is set are kept, up to 1 MiB, and handed over then.
-//! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants to send.
+//! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants to
+//! send.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};
@@ -125,6 +126,12 @@ impl Fabric {
             core.tell();
         });
         self.bell(self.me()).nudge();
+    }
+
+    /// Has [`Upcall::work`] called after the next turn of the engine, whenever that is. For a layer
+    /// that waits for room: while frames wait to be sent, turns are at most 500 us apart.
+    pub fn want_work_later(&self) {
+        self.0.with(|core| core.engine.upcall_wanted = true);
     }
 
     /// Lets the upcall work, without the lock.

@@ -58,7 +58,7 @@ pub(crate) enum Backing {
     Part {
         /// Dropped first, before the mapping may be.
         keeps: Keeps,
-        #[expect(dead_code, reason = "kept alive: the pointer is into it")]
+        /// Kept alive: the pointer is into it.
         of: Arc<Mapping>,
     },
 }
@@ -120,6 +120,15 @@ impl Mapping {
             base: pointer,
             bytes,
             backing: Backing::Part { keeps, of },
+        }
+    }
+
+    /// Returns whether it is an arena, or a part of one.
+    pub(crate) fn is_arena(&self) -> bool {
+        match &self.backing {
+            Backing::Memfd(..) => true,
+            Backing::Part { of, .. } => of.is_arena(),
+            Backing::ReadOnly | Backing::Written(_) | Backing::Adopted(_) => false,
         }
     }
 

@@ -31,6 +31,12 @@ impl Call {
         }
     }
 
+    /// Ends a call that was never sent.
+    pub(crate) fn cancel(mut self) {
+        self.taken = true;
+        locked(&self.mobile.runtime().calls).cancel(self.slot);
+    }
+
     /// Returns the result, if the call has ended; makes progress. It is returned once.
     pub fn test(&mut self) -> Option<Result<Vec<u8>>> {
         self.mobile.fabric().progress();

@@ -2,11 +2,13 @@
 
 use crate::error::Failure;
 use samite_fabric::rpc::Life;
+use std::collections::VecDeque;
 use std::task::Waker;
 
 /// The most calls of a process that are not answered.
 pub(crate) const CALLS_MAX: usize = 1 << 16;
-const INDEX_BITS: u32 = 20;
+/// A name is used again after 65536 uses of its place, and places are used in turn.
+const INDEX_BITS: u32 = 16;
 
 /// How a call ended.
 pub(crate) type Ended = Result<Vec<u8>, Failure>;
@@ -37,14 +39,16 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     slots: Vec<Slot>,
-    free: Vec<u32>,
+    free: VecDeque<u32>,
+    /// Tasks to be woken, when no lock is taken.
+    woken: Vec<Waker>,
 }
 
 impl Calls {
     /// Adds a call that waits for so many answers; `None` if there are too many.
     #[inline]
     pub(crate) fn add(&mut self, to: Life, moves: bool, answers: u32) -> Option<u32> {
-        let at = match self.free.pop() {
+        let at = match self.free.pop_front() {
             Some(at) => at,
             None if self.slots.len() == CALLS_MAX => return None,
             None => {
@@ -79,9 +83,8 @@ impl Calls {
             (State::Waits(left), Ok(_)) if *left > 1 => *left -= 1,
             (State::Waits(_), _) => {
                 slot.state = State::Ended(ended);
-                if let Some(waker) = slot.waker.take() {
-                    waker.wake();
-                }
+                let waker = slot.waker.take();
+                self.woken.extend(waker);
             }
             (State::Dropped, _) => self.release(name),
             _ => {}
@@ -107,7 +110,7 @@ impl Calls {
             slot.generation = (slot.generation + 1) & ((1 << (32 - INDEX_BITS)) - 1);
             slot.state = State::Free;
             slot.waker = None;
-            self.free.push(name & ((1 << INDEX_BITS) - 1));
+            self.free.push_back(name & ((1 << INDEX_BITS) - 1));
         }
     }
 
@@ -132,33 +135,32 @@ impl Calls {
         }
     }
 
-    /// Ends the calls that may be at a unit for which `lost` returns a failure: those that were
-    /// sent there, and those that may have moved there.
-    pub(crate) fn lose(&mut self, mut lost: impl FnMut(Life, bool) -> Option<Failure>) {
-        for at in 0..self.slots.len() {
-            let slot = &self.slots[at];
-            let name = slot.generation << INDEX_BITS | at as u32;
-            let failure = match slot.state {
-                State::Waits(_) | State::Dropped => lost(slot.to, slot.moves),
-                State::Free | State::Ended(_) => None,
-            };
-            if let Some(failure) = failure {
-                self.answer(name, Err(failure));
-            }
-        }
+    /// Removes a call that was never sent.
+    pub(crate) fn cancel(&mut self, name: u32) {
+        self.release(name);
     }
 
-    /// Returns the number of calls that wait.
-    #[cfg(test)]
-    pub(crate) fn waiting(&self) -> usize {
-        self.slots.len() - self.free.len()
+    /// Returns the calls that wait: their names, where they were sent, and whether they may be
+    /// elsewhere.
+    pub(crate) fn waiting(&self) -> Vec<(u32, Life, bool)> {
+        let slots = self.slots.iter().enumerate();
+        let waiting =
+            slots.filter(|(_, slot)| matches!(slot.state, State::Waits(_) | State::Dropped));
+        let name = |at: usize, slot: &Slot| slot.generation << INDEX_BITS | at as u32;
+        waiting
+            .map(|(at, slot)| (name(at, slot), slot.to, slot.moves))
+            .collect()
+    }
+
+    /// Returns the tasks to wake.
+    pub(crate) fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.woken)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Cause;
     use samite_fabric::PeerId;
 
     fn life(peer: u32) -> Life {
@@ -187,7 +189,7 @@ mod tests {
         calls.answer(one, Ok(vec![9]));
         calls.answer(two, Ok(vec![9]));
         assert_eq!(calls.take(three), None);
-        assert_eq!(calls.waiting(), 1);
+        assert_eq!(calls.waiting().len(), 1);
     }
 
     #[test]
@@ -195,22 +197,21 @@ mod tests {
         let mut calls = Calls::default();
         let one = calls.add(life(0), false, 1).unwrap();
         calls.forget(one);
-        assert_eq!(calls.waiting(), 1);
+        assert_eq!(calls.waiting().len(), 1);
         calls.answer(one, Ok(vec![]));
-        assert_eq!(calls.waiting(), 0);
+        assert_eq!(calls.waiting().len(), 0);
     }
 
     #[test]
-    fn a_lost_unit_ends_the_calls_that_may_be_there() {
+    fn a_call_that_was_not_sent_frees_its_place() {
         let mut calls = Calls::default();
-        let there = calls.add(life(1), false, 1).unwrap();
-        let elsewhere = calls.add(life(2), false, 1).unwrap();
-        let moving = calls.add(life(2), true, 1).unwrap();
-        calls.lose(|to, moves| {
-            let is_lost = to == life(1) || moves;
-            is_lost.then(|| Failure::new(Cause::Lost, "gone"))
-        });
-        let ended = [there, elsewhere, moving].map(|call| calls.take(call).is_some());
-        assert_eq!(ended, [true, false, true]);
+        let one = calls.add(life(1), true, 1).unwrap();
+        assert_eq!(calls.waiting(), [(one, life(1), true)]);
+        calls.cancel(one);
+        assert!(calls.waiting().is_empty());
+        let two = calls.add(life(1), true, 1).unwrap();
+        calls.answer(one, Ok(vec![1]));
+        assert_ne!(one, two);
+        assert_eq!(calls.take(two), None);
     }
 }

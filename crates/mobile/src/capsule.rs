@@ -229,7 +229,7 @@ impl Capsule {
     #[cfg(feature = "wasm")]
     pub fn from_wasm(code: impl Into<Vec<u8>>) -> Result<Capsule, Error> {
         let code = code.into();
-        let entries = samite_engines::wasm::Wasm::new()?.entries(&code)?;
+        let entries = samite_engines::wasm::entries(&code)?;
         Capsule::builder(entries).wasm(code).build()
     }
 

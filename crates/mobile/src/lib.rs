@@ -8,7 +8,8 @@
 //! * [`Call`]: a call under way; it ends with the reply of a kernel, or as a [`Failure`] that names
 //!   the units on its way.
 //! * A kernel: code that a call runs, with a [`Context`]. It may move on to another unit
-//!   ([`Context::forward`]), start further calls, reply, make new code, and use granted segments. It
+//!   ([`Context::forward`]), start further calls, reply, make new code, and use granted segments.
+//!   It
 //!   never waits.
 //! * [`Policy`]: which code a unit runs.
 //!

@@ -124,7 +124,10 @@ impl Mobile {
                 "this unit runs native code of every unit of its job, without a sandbox"
             );
         }
-        self.with(|work| work.policy = policy);
+        self.with(|work| {
+            work.policy = policy;
+            work.codes.reconsider();
+        });
     }
 
     /// Lets kernels use a segment of this unit under a number below [`GRANTS_MAX`], until it is
@@ -140,7 +143,10 @@ impl Mobile {
         );
         let bytes = bytes.clone();
         let grant = Some(Grant { bytes, rights });
-        self.with(|work| work.grants = work.grants.with(number, grant));
+        self.with(|work| {
+            work.grants = work.grants.with(number, grant);
+            work.forget_grants();
+        });
     }
 
     /// Revokes a grant, when no kernel runs any more. Local.
@@ -148,15 +154,17 @@ impl Mobile {
         if number < GRANTS_MAX {
             self.with(|work| {
                 work.grants = work.grants.with(number, None);
-                work.context = None;
-                work.codes.drop_instances();
+                work.forget_grants();
             });
         }
     }
 
     /// Makes functions of this program known under a name, for capsules that name it. Local.
     pub fn define(&self, name: &str, functions: Function) {
-        self.with(|work| work.functions.insert(name.to_owned(), functions));
+        self.with(|work| {
+            work.functions.insert(name.to_owned(), functions);
+            work.codes.reconsider();
+        });
     }
 
     /// Registers code, so that this unit can call it, and give it to those that it calls. Nothing
@@ -255,8 +263,13 @@ impl Mobile {
             origin: runtime.me,
             one_way: false,
         };
-        self.post(to, code, &head.encode(frame::CALL), payload)?;
-        Ok(call)
+        match self.post(to, code, &head.encode(frame::CALL), payload) {
+            Ok(()) => Ok(call),
+            Err(error) => {
+                call.cancel();
+                Err(error)
+            }
+        }
     }
 
     /// As [`Mobile::call`], without a result: failures are not reported. Completion: local.
@@ -305,7 +318,8 @@ impl Mobile {
         Ok(call)
     }
 
-    /// Makes progress, and so runs what others call, until `done` returns a value. Any other wait of
+    /// Makes progress, and so runs what others call, until `done` returns a value. Any other wait
+    /// of
     /// the fabric does so, too.
     ///
     /// # Errors
@@ -337,7 +351,10 @@ impl Mobile {
         let (fabric, id) = (&self.0.fabric, code.capsule.hash().id());
         if to == self.runtime().me {
             let runtime = self.runtime();
-            self.with(|work| work.post_here(runtime, id, head, payload));
+            if let Some(error) = fabric.lost_life(to.peer, to.incarnation) {
+                return Err(error.into()); // A fork.
+            }
+            self.with(|work| work.post_here(runtime, fabric, id, head, payload));
             return Ok(());
         }
         if fabric.post_upcall(to, id, head, payload)? {

@@ -12,8 +12,8 @@ const MOVES: usize = 1024;
 pub(crate) struct Move {
     origin: Life,
     slot: u32,
-    /// Its hops when it arrived here.
-    hops: u16,
+    /// Its hops when it arrived here, and when it left.
+    hops: (u16, u16),
     /// The unit that it came from.
     pub(crate) from: Life,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
-    /// Records that a call which came from `from` has moved on.
+    /// Records that a call which came from `from` has moved on, with so many hops left.
     #[inline]
-    pub(crate) fn moved(&mut self, head: &Head, from: Life) {
+    pub(crate) fn moved(&mut self, head: &Head, left: u16, from: Life) {
         let moved = Move {
             origin: head.origin,
             slot: head.slot,
-            hops: head.limits.hops,
+            hops: (head.limits.hops, left),
             from,
         };
         match self.moves.get_mut(self.next) {
@@ -42,11 +42,12 @@ impl Trail {
         self.next = (self.next + 1) % MOVES;
     }
 
-    /// Returns from where a call came that left here with `hops` hops, if that is remembered.
-    pub(crate) fn came_from(&self, head: &Head, hops: u16) -> Option<Life> {
+    /// Returns from where a call came that left here with these hops, and with how many it came, if
+    /// that is remembered.
+    pub(crate) fn came_from(&self, head: &Head) -> Option<(Life, u16)> {
         let is_it = |at: &&Move| {
-            (at.origin, at.slot, at.hops) == (head.origin, head.slot, hops.saturating_add(1))
+            (at.origin, at.slot, at.hops.1) == (head.origin, head.slot, head.limits.hops)
         };
-        self.moves.iter().find(is_it).map(|at| at.from)
+        self.moves.iter().find(is_it).map(|at| (at.from, at.hops.0))
     }
 }

@@ -3,6 +3,7 @@
 use crate::capsule::{Capsule, Hash, Part};
 use samite_engines::Kind;
 use std::fmt;
+use std::time::Duration;
 
 /// Which code a unit accepts, from little to much. Functions of the program itself are always
 /// accepted: the unit has them already.
@@ -34,7 +35,7 @@ impl fmt::Display for Trust {
 }
 
 /// What a unit trusts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// Which kinds of code it accepts.
     pub trust: Trust,
@@ -42,6 +43,19 @@ pub struct Policy {
     pub keys: Vec<[u8; 32]>,
     /// Trusted capsules.
     pub hashes: Vec<Hash>,
+    /// How long a call may run here at once, whatever its own limit.
+    pub run_max: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            trust: Trust::default(),
+            keys: Vec::new(),
+            hashes: Vec::new(),
+            run_max: Duration::from_secs(1),
+        }
+    }
 }
 
 impl Policy {
@@ -86,6 +100,7 @@ mod tests {
             trust,
             keys: vec![*key.verifying_key().as_bytes()],
             hashes: vec![listed.hash()],
+            ..Policy::default()
         };
         let levels = [
             (Trust::Nothing, [false; 5]),

@@ -177,7 +177,7 @@ fn present(
             row.best.name().to_owned(),
         ]);
     }
-    write!(out, "{}", table.text(rows.len()))?;
+    writeln!(out, "{}", table.text(rows.len()))?;
     let chases = rows.len() as u64 * args.repeats * 4;
     let detail = format!(
         "{} of {chases} chases ended where they should",

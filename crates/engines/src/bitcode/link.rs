@@ -57,7 +57,8 @@ pub(super) fn link(llvm: &Arc<Llvm>, object: &[u8], names: &[String]) -> Result<
         jit,
         llvm: llvm.clone(),
     };
-    // SAFETY: O2; the error reporter gets an `Llvm` that `linked` keeps, so it outlives the session.
+    // SAFETY: O2; the error reporter gets an `Llvm` that `linked` keeps, so it outlives the
+    // session.
     let (session, dylib) = unsafe {
         let session = (llvm.LLVMOrcLLJITGetExecutionSession)(jit);
         let to = Arc::as_ptr(llvm).cast();

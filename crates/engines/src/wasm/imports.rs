@@ -19,13 +19,15 @@
 
 use super::window::{Private, Window};
 use crate::{Context, PAYLOAD_MAX, Trap};
-use wasmtime::{Caller, Engine, Linker};
+use wasmtime::{Caller, Engine, Linker, StoreLimits, StoreLimitsBuilder};
 
 /// The module from which kernels import.
 pub(super) const MODULE: &str = "samite";
 
+/// The most elements of a table of functions.
+const TABLE_MAX: usize = 4096;
+
 /// The data of a store.
-#[derive(Default)]
 pub(super) struct State {
     /// The context of the running call.
     pub(super) context: Option<Box<Context>>,
@@ -36,6 +38,22 @@ pub(super) struct State {
     pub(super) windows: Vec<Window>,
     /// Bytes on their way between the two.
     scratch: Vec<u8>,
+    /// A kernel has the memory that it is given, and no other.
+    pub(super) limits: StoreLimits,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let limits = StoreLimitsBuilder::new().memories(1).instances(1);
+        State {
+            context: None,
+            trap: None,
+            private: None,
+            windows: Vec::new(),
+            scratch: Vec::new(),
+            limits: limits.tables(4).table_elements(TABLE_MAX).build(),
+        }
+    }
 }
 
 impl State {

@@ -6,13 +6,13 @@
 //! native code. The rest of the 4 GiB is not accessible.
 //!
 //! ```text
-//!   0            own                 own + 64 KiB          base(0)        base(1)
+//!   0            own                 end of the memory     base(0)        base(1)
 //!   | the kernel's | payload of the call | (one page free) | segment 0 ... | segment 1 ... | traps
 //!     data, stack                                            shared with all units
 //! ```
 //!
-//! * A segment is mapped if it begins at a page and fills it: those of at least 2 MiB do. Others,
-//!   and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and so on
+//! * A segment is mapped if it consists of whole pages: one of at least 2 MiB begins at a page.
+//!   Others, and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and so on
 //!   (`imports`), which also check each access.
 //! * A segment granted for reading is mapped for reading: the processor refuses a store.
 //! * The mapping follows the grants of the unit, not those of the call. A call whose grants were
@@ -28,11 +28,13 @@
 //! A call: 10 ns for wasmtime, one copy of the payload in, one of each effect out. An instance:
 //! about 25 us with one window. Compilation: 0.2 ms for a small kernel.
 
+mod entries;
 mod imports;
 mod ticker;
 mod window;
 
 use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};
+pub use entries::entries;
 use imports::{MODULE, State};
 use std::sync::Arc;
 use ticker::Ticker;
@@ -75,6 +77,11 @@ impl Wasm {
         config.epoch_interruption(true);
         config.max_wasm_stack(STACK);
         config.wasm_threads(true); // for atomic instructions; memory is not shared
+        config.wasm_multi_memory(false);
+        config.wasm_memory64(false);
+        // Windows lie in the address space behind the memory (`window`).
+        config.memory_reservation(1 << 32);
+        config.memory_may_move(false);
         let none = |error: wasmtime::Error| {
             Refused::NoEngine(format!("WebAssembly cannot be compiled here: {error:#}"))
         };
@@ -85,25 +92,6 @@ impl Wasm {
             linker: Arc::new(linker),
             engine,
         })
-    }
-
-    /// Returns the names of the functions that a module exports with the type of an entry, in its
-    /// order.
-    ///
-    /// # Errors
-    /// [`Refused::Invalid`].
-    pub fn entries(&self, code: &[u8]) -> Result<Vec<String>, Refused> {
-        let module = self.module(code)?;
-        let entries = module.exports().filter(|export| match export.ty() {
-            ExternType::Func(of) => {
-                let is_i32 = |of: &wasmtime::ValType| of.is_i32();
-                of.params().len() == 2
-                    && of.results().len() == 1
-                    && of.params().chain(of.results()).all(|of| is_i32(&of))
-            }
-            _ => false,
-        });
-        Ok(entries.map(|export| export.name().to_owned()).collect())
     }
 
     fn module(&self, code: &[u8]) -> Result<Module, Refused> {
@@ -123,6 +111,7 @@ impl Engine for Wasm {
     }
 
     fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
+        let found = self::entries(code)?;
         let module = self.module(code)?;
         let mut own = 0;
         for import in module.imports() {
@@ -153,11 +142,8 @@ impl Engine for Wasm {
                     .into(),
             ));
         }
-        for entry in entries {
-            let export = module.get_export(entry);
-            if !matches!(export, Some(ExternType::Func(_))) {
-                return Err(Refused::Entry(entry.clone()));
-            }
+        if let Some(missing) = entries.iter().find(|entry| !found.contains(entry)) {
+            return Err(Refused::Entry(missing.clone()));
         }
         Ok(Box::new(Prepared {
             wasm: self.clone(),
@@ -181,16 +167,13 @@ impl Prepared {
     fn start(&self, grants: &Grants) -> wasmtime::Result<Running> {
         let engine = &self.wasm.engine;
         let own = self.own * PAGE;
-        let (windows, end) = window::plan(grants, own + PAYLOAD_MAX + PAGE);
+        let end = own + PAYLOAD_MAX;
+        let mut windows = window::plan(grants, end + PAGE);
         let mut store = Store::new(engine, State::default());
-        let pages = end.div_ceil(PAGE);
-        let memory = Memory::new(
-            &mut store,
-            MemoryType::new(pages as u32, Some(pages as u32)),
-        )?;
-        let base = memory.data_ptr(&store);
-        let size = memory.data_size(&store) as u64;
-        let private = window::map(base, size, own + PAYLOAD_MAX, &windows)?;
+        store.limiter(|state| &mut state.limits);
+        let pages = end.div_ceil(PAGE) as u32;
+        let memory = Memory::new(&mut store, MemoryType::new(pages, Some(pages)))?;
+        let private = window::map(memory.data_ptr(&store), end, &mut windows);
         let state = store.data_mut();
         state.windows = windows;
         state.private = Some(private);

@@ -19,7 +19,7 @@ const HEAD: &str = r#"(module
 fn instance(body: &str, grants: &Grants) -> Box<dyn Instance> {
     let code = wat::parse_str(format!("{HEAD} {body} (i32.const 0)))")).unwrap();
     let wasm = Wasm::new().unwrap();
-    assert_eq!(wasm.entries(&code).unwrap(), ["run"]);
+    assert_eq!(entries(&code).unwrap(), ["run"]);
     let code = wasm.prepare(&code, &["run".into()]).unwrap();
     code.instance(grants).unwrap()
 }
@@ -61,7 +61,7 @@ fn a_segment_is_mapped_or_reached_by_functions() {
     // A short one is not mapped.
     let base = "(i32.store (local.get $at) (call $base (i32.const 3)))
         (call $reply (local.get $at) (i32.const 4))";
-    let (_arena, grants) = granted(4096, Rights::Read);
+    let (_arena, grants) = granted(4095, Rights::Read);
     let (context, ended) = run(base, &grants, Limits::default());
     assert_eq!((ended, context.replied()), (Ok(()), Some(&[0; 4][..])));
 }
@@ -88,6 +88,16 @@ fn what_is_not_granted_is_refused() {
     let store = "(i64.store (call $base (i32.const 3)) (i64.const 7))";
     let trap = run(store, &grants, Limits::default()).1.unwrap_err();
     assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
+
+    // Bulk operations are functions of the host: they do not reach the window at all.
+    for bulk in [
+        "(memory.fill (call $base (i32.const 3)) (i32.const 0) (i32.const 1000000))",
+        "(memory.copy (call $base (i32.const 3)) (local.get $at) (i32.const 1000))",
+        "(memory.copy (local.get $at) (call $base (i32.const 3)) (i32.const 1000))",
+    ] {
+        let trap = run(bulk, &grants, Limits::default()).1.unwrap_err();
+        assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
+    }
 
     let load = "(drop (call $load64 (i32.const 2) (i64.const 8)))";
     assert_eq!(
@@ -175,5 +185,18 @@ fn code_that_wants_more_than_is_offered_is_refused() {
     let large = r#"(module (import "samite" "memory" (memory 257)))"#;
     assert!(prepare(large, "run").contains("256 pages"));
     assert!(prepare("(module)", "run").contains("`run`"));
+    let starts = r#"(module (func $run (export "run")) (start $run))"#;
+    assert!(prepare(starts, "run").contains("start"));
+    for more in ["(memory 1)", "(table 100000 funcref)"] {
+        let text = format!(
+            r#"(module {more} (func (export "run") (param i32 i32) (result i32)
+            (i32.const 0)))"#
+        );
+        let code = wasm.prepare(&wat::parse_str(text).unwrap(), &["run".into()]);
+        assert!(
+            code.unwrap().instance(&Grants::default()).is_err(),
+            "{more}"
+        );
+    }
     assert!(wasm.prepare(b"\0asm\x01\0\0\0garbage", &[]).is_err());
 }

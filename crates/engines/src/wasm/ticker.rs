@@ -14,8 +14,11 @@ use wasmtime::Engine;
 
 /// The length of a tick.
 const TICK: Duration = Duration::from_millis(1);
-/// The thread parks after so many ticks without a call.
-const IDLE: u32 = 100;
+/// After so many ticks without a new call, it ticks less often, as many at once.
+const CALM: u32 = 100;
+const AT_ONCE: u32 = 10;
+/// The thread parks after so many ticks without a new call: longer than any call may run.
+const IDLE: u32 = 80_000;
 /// How long an instance may take to start, in ticks: its start function runs.
 pub(super) const TICKS_OF_START: u64 = 1000;
 
@@ -93,16 +96,20 @@ impl Drop for Ticker {
 }
 
 /// Ticks until no call has begun for a while, then parks once.
-fn run(engine: &Engine, words: &Words) {
+fn run(engine: &Engine, words: &Arc<Words>) {
     let mut idle = 0;
     while idle < IDLE {
-        std::thread::sleep(TICK);
-        engine.increment_epoch();
+        let ticks = if idle < CALM { 1 } else { AT_ONCE };
+        std::thread::sleep(TICK * ticks);
+        (0..ticks).for_each(|_| engine.increment_epoch());
         // ORDERING: SeqCst: K1.
         idle = match words.wanted.swap(false, SeqCst) {
             true => 0,
-            false => idle + 1,
+            false => idle + ticks,
         };
+        if Arc::strong_count(words) == 1 {
+            return; // The engine is gone.
+        }
     }
     // ORDERING: SeqCst: K1.
     words.parked.store(true, SeqCst);

@@ -1,28 +1,27 @@
 //! Granted segments in the linear memory of a kernel.
 //!
 //! # Invariants
-//! W1 `map` is given the memory of one wasmtime instance: `size` accessible bytes at `base`, which
-//!    never move and never grow (its maximum is its minimum), and which live as long as its store.
-//!    A [`Private`] and the windows are part of the data of that store.
-//! W2 Windows lie inside `size`, behind the private part, and do not overlap (`plan`).
+//! W1 `map` is given the memory of one wasmtime instance: its first byte, `own` accessible bytes
+//!    that never move and never grow (its maximum is its minimum), and behind them 4 GiB of address
+//!    space in all, which belong to it and are not accessible. It lives as long as its store; a
+//!    [`Private`] and the windows are part of the data of that store.
+//! W2 Windows lie behind the private part and below 4 GiB, and do not overlap (`plan`). So they are
+//!    outside of the memory as WebAssembly knows it: its bulk operations (`memory.copy`,
+//!    `memory.fill`), which are functions of the host, and its data segments do not reach them.
+//!    Loads and stores do, because they are checked by the processor alone.
 //! W3 No reference is made to any byte of the memory: the private part is copied to and from by
 //!    pointer, while no kernel runs in that store (it is borrowed), and the windows are accessed by
 //!    compiled code alone.
-//! W4 A window is a second mapping of the pages of a segment. Only pages that belong to this
-//!    segment alone are mapped: the segment begins at a page, and what follows its last byte up to
-//!    the end of a page is its own because segments of [`MAPPED_MIN`] bytes have extents of their
-//!    own. A clone of the segment's bytes, kept in the window, keeps its memory from being reused.
+//! W4 A window is a second mapping of the pages of a segment. Only whole pages that are granted are
+//!    mapped: a range of an arena that begins and ends at a page. A clone of its bytes, kept in the
+//!    window, keeps the memory from being reused. A fork does not inherit the mapping.
 #![allow(unsafe_code)]
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
-
-/// The shortest segment that is mapped.
-const MAPPED_MIN: u64 = 2 << 20;
-/// A page of the processor.
-const NATIVE: u64 = 4096;
 
 /// A segment in the memory of a kernel.
 #[derive(Debug)]
@@ -33,14 +32,15 @@ pub(super) struct Window {
     rights: Rights,
 }
 
-/// Places the granted segments from `begin` on; returns them and the end of the memory. Segments
-/// that cannot be mapped are left out.
-pub(super) fn plan(grants: &Grants, begin: u64) -> (Vec<Window>, u64) {
+/// Places the granted segments from `begin` on. Segments that cannot be mapped are left out.
+pub(super) fn plan(grants: &Grants, begin: u64) -> Vec<Window> {
     let mut end = begin.next_multiple_of(PAGE);
     let mut windows = Vec::new();
     for (number, grant) in grants.iter() {
         let (address, len) = (grant.bytes.address(), grant.bytes.len());
-        let fits = len >= MAPPED_MIN && address.is_multiple_of(NATIVE);
+        let page = rustix::param::page_size() as u64;
+        let is_whole = address.is_multiple_of(page) && len.is_multiple_of(page) && len > 0;
+        let fits = is_whole && grant.bytes.is_mapped_by_others();
         let Some(next) = end.checked_add(len).map(|next| next.next_multiple_of(PAGE)) else {
             continue;
         };
@@ -55,7 +55,7 @@ pub(super) fn plan(grants: &Grants, begin: u64) -> (Vec<Window>, u64) {
         });
         end = next;
     }
-    (windows, end)
+    windows
 }
 
 /// The part of a kernel's memory that is its own.
@@ -70,39 +70,47 @@ unsafe impl Send for Private {}
 // SAFETY: W3: it is accessed only through the data of a store, which is borrowed for that.
 unsafe impl Sync for Private {}
 
-/// Maps the windows into the memory of a new instance (W1), of which the first `own` bytes are its
-/// own.
-pub(super) fn map(
-    base: *mut u8,
-    size: u64,
-    own: u64,
-    windows: &[Window],
-) -> Result<Private, wasmtime::Error> {
-    assert!(own <= size, "the private part lies inside of the memory");
-    for window in windows {
-        let len = window.bytes.len().next_multiple_of(NATIVE);
-        assert!(own <= window.at && window.at + len <= size, "W2");
-        let from = window.bytes.address() as *mut c_void;
-        // SAFETY: `from` is the start of a shared mapping that the window keeps (W4). With a
-        // length of 0 the mapping is not moved but mapped again, over pages of the memory that
-        // nobody has accessed yet (W1, W2).
-        let mapped = unsafe {
-            let to = base.add(window.at as usize).cast();
-            let flags = rustix::mm::MremapFlags::MAYMOVE;
-            rustix::mm::mremap_fixed(from, 0, len as usize, flags, to)
-        };
-        let failed = |what: &str, error: rustix::io::Errno| {
-            let grant = window.grant;
-            wasmtime::Error::msg(format!("segment {grant} cannot be mapped: {what}: {error}"))
-        };
-        let mapped = mapped.map_err(|error| failed("mremap", error))?;
+/// Maps the windows behind the memory of a new instance (W1), of which the first `own` bytes are
+/// its own. Windows that cannot be mapped are removed: their segments are reached by functions.
+pub(super) fn map(base: *mut u8, own: u64, windows: &mut Vec<Window>) -> Private {
+    windows.retain(|window| {
+        let len = window.bytes.len();
+        assert!(own <= window.at && window.at + len <= WINDOWS_MAX, "W2");
+        // SAFETY: W1, W2: the range belongs to the memory.
+        let to: *mut c_void = unsafe { base.add(window.at as usize).cast() };
+        let mapped = overlay(window, to, len as usize);
+        if let Err(error) = mapped {
+            // SAFETY: W1, W2; nobody accesses it. Whatever the failed call has left there, the
+            // range is not accessible again, and still belongs to the memory.
+            let closed = unsafe {
+                let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED);
+                rustix::mm::mmap_anonymous(to, len as usize, access, flags)
+            };
+            assert!(
+                closed.is_ok(),
+                "address space cannot be kept: {error}, {closed:?}"
+            );
+        }
+        mapped.is_ok()
+    });
+    Private { base, len: own }
+}
+
+/// Maps the pages of a segment a second time.
+fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<()> {
+    let from = window.bytes.address() as *mut c_void;
+    // SAFETY: `from` is the start of a shared mapping that the window keeps (W4). With a length of
+    // 0 the mapping is not moved but mapped again, over address space that nobody accesses (W1,
+    // W2).
+    unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) }?;
+    // SAFETY: the mapping was made above, and no reference into it exists.
+    unsafe {
+        rustix::mm::madvise(to, len, Advice::LinuxDontFork)?;
         if window.rights == Rights::Read {
-            // SAFETY: the mapping was made above, and no reference into it exists.
-            unsafe { rustix::mm::mprotect(mapped, len as usize, rustix::mm::MprotectFlags::READ) }
-                .map_err(|error| failed("mprotect", error))?;
+            rustix::mm::mprotect(to, len, MprotectFlags::READ)?;
         }
     }
-    Ok(Private { base, len: own })
+    Ok(())
 }
 
 impl Private {

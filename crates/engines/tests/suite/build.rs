@@ -31,7 +31,8 @@ pub(crate) const ELF: &[&str] = &[
     "-DSAMITE_ELF",
 ];
 
-/// Returns true if there is a compiler, and LLVM for what it compiles; otherwise the test is skipped by name.
+/// Returns true if there is a compiler, and LLVM for what it compiles; otherwise the test is
+/// skipped by name.
 pub(crate) fn can_build(test: &str) -> bool {
     let runs = |program: &str| {
         let ran = Command::new(program).arg("--version").output();

@@ -198,6 +198,12 @@ impl SharedBytes {
         self.pointer
     }
 
+    /// Returns whether other processes may map the same memory: it is part of an arena, and not
+    /// private memory of this process.
+    pub fn is_mapped_by_others(&self) -> bool {
+        self.mapping.is_arena()
+    }
+
     /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len as u64

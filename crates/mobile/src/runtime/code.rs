@@ -25,11 +25,15 @@ use crate::frame::{self, Head};
 use samite_engines::{Code, Grants, Instance, Kind, Trap};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Bytes of a capsule in one frame.
 const PART: usize = 8 << 10;
+/// The least bytes in a frame that is not the last one.
+const LEAST: usize = 256;
+/// The most codes that are being fetched.
+const FETCHES_MAX: usize = 64;
 
 /// Code that can run.
 pub(crate) struct Ready {
@@ -80,6 +84,7 @@ impl Ready {
             Some(at) => at,
             None => {
                 let at = (bits != grants.bits()) as usize;
+                self.last = at;
                 let mapped = (0..samite_engines::GRANTS_MAX)
                     .filter(|number| bits >> number & 1 == 0)
                     .fold(grants.clone(), |grants, number| grants.with(number, None));
@@ -165,6 +170,11 @@ impl Codes {
         entry
     }
 
+    fn fetches(&self) -> usize {
+        let fetching = |entry: &&Entry| matches!(entry.state, State::Fetching { .. });
+        self.entries.values().filter(fetching).count()
+    }
+
     /// Returns whether code is here, and not refused.
     pub(crate) fn has(&self, id: u64) -> bool {
         let entry = self.entries.get(&id);
@@ -177,7 +187,14 @@ impl Codes {
         let entry = self.entry(id);
         match &entry.capsule {
             Some(had) if had.hash() != capsule.hash() => return false,
-            Some(_) => entry.pinned |= pinned,
+            Some(had) => {
+                entry.pinned |= pinned;
+                // The hash does not cover the signature: another one may be trusted.
+                if had.signer() != capsule.signer() && matches!(entry.state, State::Rejected(_)) {
+                    entry.capsule = Some(capsule);
+                    entry.state = State::Idle;
+                }
+            }
             None => {
                 entry.capsule = Some(capsule);
                 entry.pinned |= pinned;
@@ -196,7 +213,8 @@ impl Codes {
                     entry.state,
                     State::Idle | State::Ready(_) | State::Rejected(_)
                 );
-                **id != but && is_still && !entry.pinned && entry.capsule.is_some()
+                let is_free = !entry.pinned && entry.parked.is_empty();
+                **id != but && is_still && is_free && entry.capsule.is_some()
             });
             let Some(id) = can.min_by_key(|(_, entry)| entry.used).map(|(id, _)| *id) else {
                 return;
@@ -216,19 +234,35 @@ impl Codes {
         true
     }
 
-    /// Takes what the loader has compiled: the calls that waited for it run next.
-    pub(super) fn take_loaded(&mut self, loader: &Loader, own: &mut VecDeque<Arrived>) {
+    /// Takes what the loader has compiled, and returns the calls that waited for it.
+    pub(super) fn take_loaded(&mut self, loader: &Loader) -> Vec<Arrived> {
+        let mut waited = Vec::new();
         while let Some((id, loaded)) = loader.take() {
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
+            // What was decided meanwhile may have changed: it is decided again.
+            if !matches!(entry.state, State::Loading) {
+                continue;
+            }
             entry.state = match loaded {
                 Ok(ready) => State::Ready(ready),
                 Err(why) => State::Rejected(why),
             };
             for (_, arrived) in entry.parked.drain(..) {
                 self.parked -= arrived.bytes.len() as u64 + EACH;
-                own.push_back(arrived);
+                waited.push(arrived);
+            }
+        }
+        waited
+    }
+
+    /// Decides again about all code: what is trusted, or known to this program, has changed.
+    pub(crate) fn reconsider(&mut self) {
+        for entry in self.entries.values_mut() {
+            if matches!(entry.state, State::Ready(_) | State::Rejected(_)) {
+                entry.state = State::Idle;
+                entry.timeouts = 0;
             }
         }
     }
@@ -267,13 +301,16 @@ impl Work {
     ) {
         let (id, from, me) = (arrived.word, arrived.from, self.me);
         let cost = arrived.bytes.len() as u64 + EACH;
-        let entry = self.codes.entry(id);
-        if let State::Rejected(why) = &entry.state {
+        let known = self.codes.entries.get(&id);
+        if let Some(State::Rejected(why)) = known.map(|entry| &entry.state) {
             let failure = Failure::new(Cause::Refused, why.clone());
             return self.fail(runtime, fabric, &head, from, failure);
         }
-        let is_full = self.codes.parked + cost > INBOX_MAX;
-        if is_full {
+        let fetches = match known {
+            Some(_) => 0,
+            None => self.codes.fetches(),
+        };
+        if self.codes.parked + cost > INBOX_MAX || fetches >= FETCHES_MAX {
             let text = "too many calls wait for code there";
             let failure = Failure::new(Cause::Busy, text);
             return self.fail(runtime, fabric, &head, from, failure);
@@ -383,7 +420,7 @@ impl Work {
     fn loaded_here(&mut self, id: u64, loaded: Result<Ready, String>) {
         let loader = Loader::default();
         loader.done(id, loaded);
-        self.codes.take_loaded(&loader, &mut self.own);
+        self.take_loaded(&loader);
     }
 
     /// Keeps a capsule that this unit makes or registers.
@@ -416,7 +453,7 @@ impl Work {
         let bytes = capsule.map(|capsule| capsule.bytes().clone());
         let whole = bytes.as_deref().unwrap_or_default();
         let offset = (offset as usize).min(whole.len());
-        let most = PART.min(fabric.upcall_max(to.peer) as usize).max(256);
+        let most = PART.min(fabric.upcall_max(to.peer) as usize).max(LEAST);
         let part = &whole[offset..whole.len().min(offset + most)];
         self.counters.code_sent += part.len() as u64;
         let head = frame::short(frame::CODE, [offset as u32, whole.len() as u32]);
@@ -430,14 +467,18 @@ impl Work {
             return;
         };
         let part = bytes.get(12..).unwrap_or_default();
-        let entry = self.codes.entry(id);
+        let Some(entry) = self.codes.entries.get_mut(&id) else {
+            return; // Nobody has asked for it.
+        };
         let State::Fetching { from, got } = &mut entry.state else {
             return; // It came from elsewhere meanwhile.
         };
         if *from != arrived.from || got.len() != offset as usize {
             return;
         }
-        let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty();
+        let is_last = got.len() + part.len() == whole as usize;
+        let is_short = part.len() < LEAST && !is_last;
+        let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short;
         got.extend_from_slice(part);
         let (from, got_bytes) = (*from, got.len() as u64);
         if is_wrong || got_bytes > whole as u64 {
@@ -461,7 +502,11 @@ impl Work {
                 self.codes.keep(capsule, false);
                 self.obtain(runtime, fabric, id);
             }
-            Err(why) => self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Refused, why)),
+            Err(why) => {
+                // Another holder may have the right bytes.
+                tracing::warn!(from = %from.peer, why, "bytes that are not the code");
+                self.obtain(runtime, fabric, id);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use crate::capsule::{Capsule, Part, Processor};
 use samite_engines::{Engine, Kind};
 use samite_fabric::Fabric;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -65,7 +66,9 @@ impl Loader {
 fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
     let engines = engines();
     while let Ok(job) = inbox.recv() {
-        let ready = prepare(&engines, &job);
+        // A panic of an engine ends this job, not the thread.
+        let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
+        let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
         locked(loaded).push_back((job.id, ready));
         job.fabric.want_work();
     }

@@ -11,6 +11,9 @@ use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::time::Duration;
 
+/// Replies of this length fit into any frame.
+const INLINE: usize = 200;
+
 /// Code whose calls ran out of time so often is not run any more.
 const TIMEOUTS_MAX: u32 = 8;
 
@@ -47,7 +50,11 @@ impl Work {
             context.renew(self.units.len() as u32, self.grants.clone());
         }
         let origin = self.numbers.get(&head.origin.peer).copied();
-        context.begin(head.limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
+        let limits = Limits {
+            run: head.limits.run.min(self.policy.run_max),
+            ..head.limits
+        };
+        context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
         let before = coarse();
         let (context, ended) = match ready.instance(&self.grants, bits) {
             Ok(instance) => instance.call(head.entry, context, payload),
@@ -56,12 +63,16 @@ impl Work {
         let spent = coarse().saturating_sub(before);
         self.counters.calls += 1;
         match ended {
-            Ok(()) => self.carry_out(runtime, fabric, &head, &arrived, &context, spent),
+            Ok(()) => {
+                code.timeouts = 0;
+                self.carry_out(runtime, fabric, &head, &arrived, &context, spent);
+            }
             Err(trap) => {
                 let cause = Cause::from(&trap);
                 self.counters.traps += 1;
                 ready.trapped();
-                if cause == Cause::Time {
+                // Who gives a call little time cannot have its code rejected.
+                if cause == Cause::Time && limits.run >= Limits::default().run {
                     code.timeouts += 1;
                     if code.timeouts >= TIMEOUTS_MAX {
                         let why = format!("its calls ran out of time {TIMEOUTS_MAX} times");
@@ -85,13 +96,22 @@ impl Work {
         context: &Context,
         spent: Duration,
     ) {
-        // What travels on has less of everything.
+        let (sent, definitions) = match self.prepare(runtime, fabric, context) {
+            Ok(prepared) => prepared,
+            Err(failure) => return self.fail(runtime, fabric, head, arrived.from, failure),
+        };
+        // What travels on has less of everything: all calls that this one makes share its hops, so
+        // that their number is bounded.
+        let hops = head.limits.hops.saturating_sub(1);
         let left = Limits {
             time: head.limits.time.saturating_sub(spent),
-            hops: head.limits.hops.saturating_sub(1),
+            hops: hops / u16::try_from(sent.max(1)).unwrap_or(u16::MAX),
             ..head.limits
         };
-        let mut definitions = Vec::new();
+        if sent > 0 && left.time.is_zero() {
+            let failure = Failure::new(Cause::Time, "the call used up its time on its way");
+            return self.fail(runtime, fabric, head, arrived.from, failure);
+        }
         for effect in context.effects() {
             match effect {
                 Effect::Forward {
@@ -99,17 +119,12 @@ impl Work {
                     entry,
                     payload,
                 } => {
-                    if left.time.is_zero() {
-                        let text = "the call used up its time on its way";
-                        let failure = Failure::new(Cause::Time, text);
-                        return self.fail(runtime, fabric, head, arrived.from, failure);
-                    }
                     let next = Head {
                         entry: *entry,
                         limits: left,
                         ..*head
                     };
-                    self.trail.moved(head, arrived.from);
+                    self.trail.moved(head, next.limits.hops, arrived.from);
                     self.counters.forwards += 1;
                     let to = self.units[*unit as usize];
                     let bytes = next.encode(frame::CALL);
@@ -144,23 +159,48 @@ impl Work {
                     let bytes = child.encode(frame::CALL);
                     self.post(runtime, fabric, to, id, &bytes, context.bytes(payload));
                 }
-                Effect::Define { code } => match capsule_of(context.bytes(code)) {
-                    Ok(capsule) => {
-                        definitions.push(capsule.hash().id());
-                        self.register(runtime, fabric, capsule, false);
-                    }
-                    Err(why) => {
-                        let failure = Failure::new(Cause::Refused, why);
-                        return self.fail(runtime, fabric, head, arrived.from, failure);
-                    }
-                },
+                Effect::Define { .. } => {}
             }
         }
         if !context.is_forwarded() && !head.one_way {
             let reply = context.replied().unwrap_or_default();
+            let most = match head.origin == self.me {
+                true => PAYLOAD_MAX,
+                false => fabric.upcall_max(head.origin.peer),
+            };
+            if reply.len() > INLINE && reply.len() as u64 > most {
+                let text = format!("a reply of {} bytes is longer than {most}", reply.len());
+                let failure = Failure::new(Cause::Forbidden, text);
+                return self.fail(runtime, fabric, head, arrived.from, failure);
+            }
             let bytes = reply_head(head.slot);
             self.post(runtime, fabric, head.origin, 0, &bytes, reply);
         }
+    }
+
+    /// Registers what a call has defined, before anything is sent. Returns how many calls it makes,
+    /// and the ids of its definitions.
+    fn prepare(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        context: &Context,
+    ) -> Result<(usize, Vec<u64>), Failure> {
+        let (mut sent, mut definitions) = (0, Vec::new());
+        for effect in context.effects() {
+            let Effect::Define { code } = effect else {
+                sent += 1;
+                continue;
+            };
+            let capsule = capsule_of(context.bytes(code));
+            let capsule = capsule.map_err(|why| Failure::new(Cause::Refused, why))?;
+            definitions.push(capsule.hash().id());
+            if !self.register(runtime, fabric, capsule, false) {
+                let text = "other code has the same first 8 bytes of its hash";
+                return Err(Failure::new(Cause::Refused, text));
+            }
+        }
+        Ok((sent, definitions))
     }
 
     /// Ends a call that failed here: the failure goes back along the way of the call, and collects
@@ -190,18 +230,28 @@ impl Work {
         from: Life,
         failure: &Failure,
     ) {
-        if head.origin == self.me && from == self.me {
-            return self.end(runtime, fabric, head.slot, failure.clone());
-        }
         let is_full = failure.path.len() >= frame::PATH_MAX;
         let is_lost = fabric.lost_life(from.peer, from.incarnation).is_some();
-        let to = if is_full || is_lost {
-            head.origin
-        } else {
-            from
-        };
+        if from == self.me || is_full || is_lost {
+            return self.fail_to_origin(runtime, fabric, head, failure);
+        }
         let (head, bytes) = (head.encode(frame::FAIL), failure.encode());
-        self.post(runtime, fabric, to, 0, &head, &bytes);
+        self.post(runtime, fabric, from, 0, &head, &bytes);
+    }
+
+    /// Sends a failure straight to the origin of its call.
+    pub(super) fn fail_to_origin(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        failure: &Failure,
+    ) {
+        if head.origin == self.me {
+            return self.end(runtime, fabric, head.slot, failure.clone());
+        }
+        let (to, head) = (head.origin, head.encode(frame::FAIL));
+        self.post(runtime, fabric, to, 0, &head, &failure.encode());
     }
 
     /// A failure has arrived, on its way back to the origin of its call.
@@ -212,18 +262,17 @@ impl Work {
         let Some(mut failure) = Failure::decode(rest) else {
             return tracing::warn!(from = %arrived.from.peer, "a failure that is cut off");
         };
-        let came_from = self.trail.came_from(&head, head.limits.hops);
+        let came_from = self.trail.came_from(&head);
         failure.through(self.unit);
         match came_from {
-            Some(from) if failure.path.len() < frame::PATH_MAX => {
-                head.limits.hops = head.limits.hops.saturating_add(1);
+            Some((from, hops)) if failure.path.len() < frame::PATH_MAX => {
+                head.limits.hops = hops;
                 self.fail_back(runtime, fabric, &head, from, &failure);
             }
-            _ if head.origin == self.me => self.end(runtime, fabric, head.slot, failure),
-            _ => {
-                failure.is_part = true;
-                let (to, head) = (head.origin, head.encode(frame::FAIL));
-                self.post(runtime, fabric, to, 0, &head, &failure.encode());
+            came_from => {
+                // Without a trace of it here, the way began here, or is not known any more.
+                failure.is_part |= came_from.is_some() || head.origin != self.me;
+                self.fail_to_origin(runtime, fabric, &head, &failure);
             }
         }
     }
@@ -235,6 +284,7 @@ impl Work {
             life.map_or_else(|| format!("unit {unit}"), |life| name(fabric, *life))
         });
         failure.names = names.collect();
+        self.has_ended_here = true;
         locked(&runtime.calls).answer(slot, Err(failure));
     }
 }

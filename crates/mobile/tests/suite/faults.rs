@@ -2,7 +2,7 @@
 
 use crate::{fails, failure, kernel, runs};
 use samite_fabric::{Fabric, Mask, PeerId};
-use samite_mobile::{Capsule, Cause, Limits, Mobile, Rights};
+use samite_mobile::{Capsule, Cause, Limits, Mobile, Policy, Rights};
 use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, units};
 use std::time::Duration;
 
@@ -191,6 +191,10 @@ fn holder_dies(name: &str, mask: Mask) {
                 fabric.recv_vec(end)?;
             }
             _ => {
+                mobile.set_policy(Policy {
+                    run_max: Duration::from_secs(60),
+                    ..Policy::default()
+                });
                 pause("serving");
                 mobile.serve(Duration::from_secs(60), || None::<()>)?;
             }
@@ -261,3 +265,34 @@ fn restarted(name: &str, mask: Mask) {
 }
 
 on_processes!(a_unit_is_started_again, restarted);
+
+/// A kernel that starts two calls of itself everywhere: all of them share its hops, so they end.
+fn bomb(fabric: &Fabric, unit: u32) -> Outcome {
+    const HOPS: u16 = 1000;
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let twice = "(if (i32.eqz (call $hops)) (then (return (i32.const 0))))
+            (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))
+            (call $spawn (i32.rem_u (i32.add (call $me) (i32.const 1)) (call $units))
+                (i32.const 0) (local.get $at) (i32.const 0))";
+        let code = mobile.register(Capsule::from_wat(&kernel(twice))?)?;
+        let limits = Limits {
+            hops: HOPS,
+            ..Limits::default()
+        };
+        mobile.call_within(1, &code, "run", &[], limits)?.wait()?;
+        let ok = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+        for to in 0..mobile.units() {
+            same!(mobile.call(to, &ok, "run", &[])?.wait()?, [0_u8; 0]);
+        }
+    }
+    fabric.barrier(&members)?;
+    let calls = mobile.counters().calls;
+    check!(calls <= u64::from(HOPS) + 2, "{calls} calls");
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(calls_that_start_calls_end, runs(3, bomb));

@@ -44,6 +44,7 @@ const HEAD: &str = r#"(module
   (import "samite" "memory" (memory 1))
   (import "samite" "me" (func $me (result i32)))
   (import "samite" "units" (func $units (result i32)))
+  (import "samite" "hops" (func $hops (result i32)))
   (import "samite" "origin" (func $origin (result i32)))
   (import "samite" "reply" (func $reply (param i32 i32)))
   (import "samite" "forward" (func $forward (param i32 i32 i32 i32)))

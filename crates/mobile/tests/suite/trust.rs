@@ -13,7 +13,7 @@ fn trusted(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
             keys: vec![*key.verifying_key().as_bytes()],
-            hashes: Vec::new(),
+            ..Policy::default()
         });
     }
     fabric.barrier(&members)?;
