@@ -63,11 +63,11 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     };
     let cycle = Cycle::new(args.words * servers, args.seed);
     let mobile = Mobile::new(fabric)?;
-    // At least 2 MiB, so that it is mapped into the memory of kernels.
+    // A multiple of 2 MiB, so that it is mapped into the memory of kernels.
     let bytes = if unit == 0 {
         8
     } else {
-        (args.words * 8).max(2 << 20)
+        (args.words * 8).next_multiple_of(2 << 20)
     };
     let segment = fabric.allocate(bytes)?;
     if unit > 0 {

@@ -44,7 +44,7 @@ pub(super) struct State {
 
 impl Default for State {
     fn default() -> State {
-        let limits = StoreLimitsBuilder::new().memories(1).instances(1);
+        let limits = StoreLimitsBuilder::new().memories(0);
         State {
             context: None,
             trap: None,

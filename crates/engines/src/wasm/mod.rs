@@ -170,9 +170,10 @@ impl Prepared {
         let end = own + PAYLOAD_MAX;
         let mut windows = window::plan(grants, end + PAGE);
         let mut store = Store::new(engine, State::default());
-        store.limiter(|state| &mut state.limits);
         let pages = end.div_ceil(PAGE) as u32;
         let memory = Memory::new(&mut store, MemoryType::new(pages, Some(pages)))?;
+        // From now on: the kernel has this memory, and no other.
+        store.limiter(|state| &mut state.limits);
         let private = window::map(memory.data_ptr(&store), end, &mut windows);
         let state = store.data_mut();
         state.windows = windows;

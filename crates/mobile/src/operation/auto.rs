@@ -1,6 +1,8 @@
 //! The choice among ways with the same result, by measured cost.
 
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// How an operation is carried out.
@@ -28,10 +30,13 @@ impl Way {
     }
 }
 
+const WAYS: u32 = Way::ALL.len() as u32;
 /// Each way is tried so often before one is chosen: the first time includes what happens once.
-const TRIALS: u32 = 3;
+const TRIALS: u32 = 4;
 /// A way that was not chosen is tried again after so many operations.
-const AGAIN: u32 = 1000;
+const AGAIN: u32 = 1024;
+/// One of so many operations is timed once a way is chosen: the clock costs as much as a few loads.
+const TIMED: u32 = 32;
 /// Sizes are told apart by their power of two.
 const SIZES: usize = 24;
 
@@ -51,19 +56,28 @@ struct OfSize {
 }
 
 /// What the ways of one operation have cost, by size. Thread: any.
-#[derive(Debug)]
-pub struct Auto(Mutex<[OfSize; SIZES]>);
-
-impl Default for Auto {
-    fn default() -> Auto {
-        Auto(Mutex::new([OfSize::default(); SIZES]))
-    }
+#[derive(Debug, Default)]
+pub struct Auto {
+    seen: Mutex<[OfSize; SIZES]>,
+    /// By size: the chosen way, and how often it is still used without being timed.
+    chosen: [AtomicU32; SIZES],
 }
 
 impl Auto {
     /// Runs an operation of this size in the way that has been the cheapest, or tries another one.
+    #[inline]
     pub fn run<T, E>(&self, size: u64, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
-        let at = (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize;
+        let at = place(size);
+        // ORDERING: Relaxed: a count that is lost between threads changes when a way is timed.
+        let chosen = self.chosen[at].load(Relaxed);
+        if chosen >= WAYS {
+            self.chosen[at].store(chosen - WAYS, Relaxed);
+            return run(Way::ALL[(chosen % WAYS) as usize]);
+        }
+        self.run_timed(at, run)
+    }
+
+    fn run_timed<T, E>(&self, at: usize, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
         let way = self.choose(at);
         let begin = Instant::now();
         let done = run(Way::ALL[way])?;
@@ -73,19 +87,20 @@ impl Auto {
 
     /// Returns the way that is the cheapest for operations of this size, so far.
     pub fn best(&self, size: u64) -> Way {
-        let at = (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize;
-        Way::ALL[cheapest(&crate::runtime::locked(&self.0)[at])]
+        Way::ALL[cheapest(&crate::runtime::locked(&self.seen)[place(size)])]
     }
 
     fn choose(&self, at: usize) -> usize {
-        let of_size = &mut crate::runtime::locked(&self.0)[at];
+        let of_size = &mut crate::runtime::locked(&self.seen)[at];
         let untried = of_size.seen.iter().position(|seen| seen.count < TRIALS);
         if let Some(way) = untried {
             return way;
         }
         let best = cheapest(of_size);
-        of_size.since += 1;
+        of_size.since += TIMED;
         if of_size.since < AGAIN {
+            // ORDERING: Relaxed, as above.
+            self.chosen[at].store(best as u32 + WAYS * (TIMED - 1), Relaxed);
             return best;
         }
         of_size.since = 0;
@@ -94,7 +109,7 @@ impl Auto {
     }
 
     fn record(&self, at: usize, way: usize, took: Duration) {
-        let seen = &mut crate::runtime::locked(&self.0)[at].seen[way];
+        let seen = &mut crate::runtime::locked(&self.seen)[at].seen[way];
         let took = took.as_nanos() as f64;
         seen.cost = match seen.count {
             0 => took,
@@ -103,6 +118,10 @@ impl Auto {
         };
         seen.count = seen.count.saturating_add(1);
     }
+}
+
+fn place(size: u64) -> usize {
+    (u64::BITS - size.leading_zeros()).min(SIZES as u32 - 1) as usize
 }
 
 fn cheapest(of_size: &OfSize) -> usize {
@@ -129,7 +148,7 @@ mod tests {
             counts
         };
         let counts = spent([1000, 100, 300], 2000);
-        assert!(counts[1] > 1980, "{counts:?}");
+        assert!(counts[1] > 1900, "{counts:?}");
         let counts = spent([1000, 2000, 300], 4000);
         assert!(counts[2] > 2500, "{counts:?}");
         assert_eq!(auto.best(31), Way::Moved);

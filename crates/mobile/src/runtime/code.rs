@@ -68,11 +68,13 @@ impl Ready {
         }
     }
 
-    /// Returns an instance that reaches the granted segments with these bits, and no others.
+    /// Returns an instance that reaches the granted segments with these bits, of all that there are,
+    /// and no others.
     #[inline]
     pub(super) fn instance(
         &mut self,
         grants: &Grants,
+        all: u16,
         bits: u16,
     ) -> Result<&mut Box<dyn Instance>, Trap> {
         let is_it = |made: &Option<Made>| {
@@ -83,7 +85,7 @@ impl Ready {
         let at = match found {
             Some(at) => at,
             None => {
-                let at = (bits != grants.bits()) as usize;
+                let at = (bits != all) as usize;
                 self.last = at;
                 let mapped = (0..samite_engines::GRANTS_MAX)
                     .filter(|number| bits >> number & 1 == 0)

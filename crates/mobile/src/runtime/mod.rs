@@ -18,7 +18,8 @@
 //!    either the second thread gets the lock or the first one sees `again`.
 //! X2 Kernels run without the lock of the engine and of `inbox` and `calls`, so frames go on
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
-//! X3 What is kept is counted in bytes: the inbox and parked calls up to [`INBOX_MAX`] each, code
+//! X3 What is kept is counted in bytes: the inbox, what was taken from it, calls of the unit to
+//!    itself, and parked calls up to [`INBOX_MAX`] each, code
 //!    up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the code that was not used longest
 //!    is evicted.
 //! X4 Frames that find no room wait in a queue per peer, of at most [`OUT_MAX`] bytes. Beyond it a
@@ -49,6 +50,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
+use std::time::Duration;
 
 /// The most bytes of calls that wait to run, and of those that wait for their code.
 pub(crate) const INBOX_MAX: u64 = 16 << 20;
@@ -137,13 +139,19 @@ pub(crate) struct Work {
     pub(crate) context: Option<Box<Context>>,
     pub(crate) codes: Codes,
     pub(crate) grants: Grants,
+    /// Those of `grants`.
+    pub(crate) bits: u16,
     pub(crate) functions: HashMap<String, Function>,
     pub(crate) policy: Policy,
     pub(crate) counters: Counters,
     trail: Trail,
+    /// When the last call ended.
+    clock: Duration,
     /// By peer; without empty queues.
     out: BTreeMap<PeerId, Queue>,
     out_bytes: u64,
+    /// Frames of others: at most as many as the inbox holds.
+    batch: VecDeque<Arrived>,
     /// Calls of this unit to itself, and parked calls whose code is there.
     own: VecDeque<Arrived>,
     own_bytes: u64,
@@ -171,12 +179,15 @@ impl Runtime {
             context: None,
             codes: Codes::default(),
             grants: Grants::default(),
+            bits: 0,
+            clock: run::coarse(),
             functions: HashMap::new(),
             policy: Policy::default(),
             counters: Counters::default(),
             trail: Trail::default(),
             out: BTreeMap::new(),
             out_bytes: 0,
+            batch: VecDeque::new(),
             own: VecDeque::new(),
             own_bytes: 0,
             takes_own: false,
@@ -216,12 +227,13 @@ impl Runtime {
         work.follow(self, fabric);
         work.take_loaded(&self.loader);
         work.flush(self, fabric);
+        work.clock = run::coarse();
         for _ in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
             work.takes_own = !work.takes_own;
             let next = match work.takes_own {
-                true => work.next_own().or_else(|| self.next()),
-                false => self.next().or_else(|| work.next_own()),
+                true => work.next_own().or_else(|| self.next(work)),
+                false => self.next(work).or_else(|| work.next_own()),
             };
             let Some(arrived) = next else {
                 return self.refuse(work, fabric);
@@ -231,11 +243,18 @@ impl Runtime {
         true
     }
 
-    fn next(&self) -> Option<Arrived> {
+    /// Returns the next frame that others have sent. All that have arrived are taken at once, so
+    /// that the lock is taken once for many.
+    #[inline]
+    fn next(&self, work: &mut Work) -> Option<Arrived> {
+        if let Some(arrived) = work.batch.pop_front() {
+            return Some(arrived);
+        }
         let mut inbox = locked(&self.inbox);
-        let arrived = inbox.frames.pop_front()?;
-        inbox.bytes -= arrived.bytes.len() as u64 + EACH;
-        Some(arrived)
+        std::mem::swap(&mut inbox.frames, &mut work.batch);
+        inbox.bytes = 0;
+        drop(inbox);
+        work.batch.pop_front()
     }
 
     /// Fails the calls that found no room.
@@ -339,6 +358,7 @@ fn append(bytes: &mut Vec<u8>, rest: &Body<'_>) {
 impl Work {
     /// Drops what holds segments that were granted.
     pub(crate) fn forget_grants(&mut self) {
+        self.bits = self.grants.bits();
         self.context = None;
         self.codes.drop_instances();
     }

@@ -19,7 +19,8 @@ const TIMEOUTS_MAX: u32 = 8;
 
 /// Returns the time of a clock that costs 5 ns and ticks every few milliseconds: what a call uses
 /// of its time is charged by ticks that it happens to see.
-fn coarse() -> Duration {
+#[inline]
+pub(super) fn coarse() -> Duration {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
@@ -41,7 +42,7 @@ impl Work {
             return self.park(runtime, fabric, head, arrived);
         };
         // Calls whose grants are narrowed get an instance that maps no others.
-        let bits = self.grants.bits() & head.limits.grants;
+        let bits = self.bits & head.limits.grants;
         let mut context = self.context.take().unwrap_or_else(|| {
             let units = self.units.len() as u32;
             Box::new(Context::new(self.unit, units, self.grants.clone()))
@@ -55,12 +56,13 @@ impl Work {
             ..head.limits
         };
         context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
-        let before = coarse();
-        let (context, ended) = match ready.instance(&self.grants, bits) {
+        let (context, ended) = match ready.instance(&self.grants, self.bits, bits) {
             Ok(instance) => instance.call(head.entry, context, payload),
             Err(trap) => (context, Err(trap)),
         };
-        let spent = coarse().saturating_sub(before);
+        let now = coarse();
+        let spent = now.saturating_sub(self.clock);
+        self.clock = now;
         self.counters.calls += 1;
         match ended {
             Ok(()) => {
