@@ -68,7 +68,7 @@ pub enum Trap {
     #[error("the kernel used up its stack")]
     Stack,
     /// It failed on purpose.
-    #[error("the kernel failed with code {code}: {text}")]
+    #[error("the kernel failed with code {code}{}{text}", if text.is_empty() { "" } else { ": " })]
     Failed {
         /// Its code.
         code: i32,

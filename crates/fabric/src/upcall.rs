@@ -19,8 +19,8 @@
 //! U2 After a frame, a change of membership or [`Fabric::want_work`], `work` runs again before a
 //!    thread of this process sleeps: the flag is set under the lock under which sleepers look.
 //! U3 Frames that arrive before the upcall is set are kept, up to 1 MiB, and handed over then.
-//! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants to
-//! send.
+//! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants
+//!    to send.
 
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric};

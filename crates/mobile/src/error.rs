@@ -177,6 +177,6 @@ impl From<&Trap> for Cause {
 /// Returns the sentence for code that a unit does not trust.
 pub(crate) fn not_trusted(hash: &Hash, kinds: &str, trust: Trust) -> String {
     format!(
-        "capsule {hash} has code for {kinds}, and this unit accepts {trust}: sign it with a key that the unit lists, or list its hash"
+        "capsule {hash} has code for {kinds}, and this unit accepts {trust}: sign it with a key that the unit lists, or list its hash, and let `Policy::trust` of the unit allow listed code of this kind"
     )
 }

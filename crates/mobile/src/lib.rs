@@ -9,15 +9,13 @@
 //!   the units on its way.
 //! * A kernel: code that a call runs, with a [`Context`]. It may move on to another unit
 //!   ([`Context::forward`]), start further calls, reply, make new code, and use granted segments.
-//!   It
-//!   never waits.
+//!   It never waits.
 //! * [`Policy`]: which code a unit runs.
 //!
 //! # Files
 //! `capsule` · `trust` · `mobile` (the handle) · `call` · `frame` (contents of frames) · `calls`
 //! (those not answered yet) · `trail` (where calls came from) · `runtime/` (the receiving half) ·
-//! `operation/` (chases and other operations on remote data) ·
-//! `error`
+//! `operation/` (chases and other operations on remote data) · `error`
 //!
 //! # Rules
 //! * Protocol state is in memory of this unit; nothing of it is shared.

@@ -159,7 +159,9 @@ impl Mobile {
         }
     }
 
-    /// Makes functions of this program known under a name, for capsules that name it. Local.
+    /// Makes functions of this program known under a name, for capsules that name it. Any unit of
+    /// the job may call them, whatever is trusted here, and no limit of time holds for them. A
+    /// function must not use the `Mobile` of its unit. Local.
     pub fn define(&self, name: &str, functions: Function) {
         self.with(|work| {
             work.functions.insert(name.to_owned(), functions);
@@ -319,8 +321,7 @@ impl Mobile {
     }
 
     /// Makes progress, and so runs what others call, until `done` returns a value. Any other wait
-    /// of
-    /// the fabric does so, too.
+    /// of the fabric does so, too.
     ///
     /// # Errors
     /// [`samite_fabric::Error::Timeout`].

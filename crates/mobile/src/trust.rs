@@ -11,7 +11,7 @@ use std::time::Duration;
 pub enum Trust {
     /// None that moves.
     Nothing,
-    /// WebAssembly with a signature of a listed key.
+    /// WebAssembly that is signed by a listed key, or whose hash is listed.
     SignedWasm,
     /// WebAssembly from units of this job.
     #[default]
@@ -26,7 +26,7 @@ impl fmt::Display for Trust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Trust::Nothing => "no moved code",
-            Trust::SignedWasm => "signed WebAssembly only",
+            Trust::SignedWasm => "signed or listed WebAssembly only",
             Trust::Wasm => "WebAssembly only",
             Trust::ListedNative => "WebAssembly, and native code that is signed or listed",
             Trust::Everything => "all code",
