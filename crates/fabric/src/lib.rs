@@ -17,7 +17,8 @@
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
 //! one wait loop), `backoff`, `waited`, `watch` (words that others store to) · `message`, `scope`,
 //! `handle`, `view`, `direct` · `upcall` · `rpc/` (requests, responses, services) · `route` (how a
-//! peer is reached), `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`, `atomic`
+//! peer is reached), `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`,
+//! `atomic`
 //! (one-sided) · `peer`, `key`, `config`, `error`, `named` · `engine/` (receives frames, advances
 //! operations) · `proto/` (one protocol per file) · `matching` (tags, pure) · `ops` (operations in
 //! flight) · `wire` (contents of frames) · `transport/{ordered, rma, shm, sim}` · `node/` (the

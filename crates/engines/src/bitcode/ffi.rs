@@ -7,7 +7,6 @@
 //!    [`Llvm::text`], unless a function documents that it keeps them.
 //! F3 Callbacks do not unwind, and use only variables of their thread. LLVM compiles on the thread
 //!    that calls it.
-#![allow(unsafe_code, non_snake_case)]
 
 use crate::Refused;
 use crate::native::Prepared;

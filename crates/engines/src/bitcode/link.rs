@@ -5,7 +5,6 @@
 //!    object, and is linked to no other one: nothing else of the process can be found.
 //! O2 [`Linked`] keeps the linker, and the linker keeps the memory of the functions.
 //! O3 The linker is used by the thread that made it, then by the one that drops it.
-#![allow(unsafe_code)]
 
 use super::ALLOWED;
 use super::ffi::{

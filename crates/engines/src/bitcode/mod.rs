@@ -24,9 +24,11 @@
 //! # Cost
 //! Compilation: 4 ms for a kernel that only replies, 40 ms for a dozen of them; the first one twice
 //! as much. A call: a few ns.
-
+#[allow(unsafe_code, reason = "calls LLVM")]
 mod ffi;
+#[allow(unsafe_code, reason = "links machine code")]
 mod link;
+#[allow(unsafe_code, reason = "reads and compiles bitcode")]
 mod module;
 
 use crate::native::check_length;

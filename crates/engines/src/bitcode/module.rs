@@ -5,7 +5,6 @@
 //!    the reverse order in which they were made.
 //! M2 Functions, globals and types are those of that module, used while it lives; texts of LLVM's
 //!    objects are copied at once.
-#![allow(unsafe_code)]
 
 use super::ALLOWED;
 use super::ffi::{Context, Llvm, Machine, Module, Owned, Value, diagnose, said};

@@ -6,7 +6,6 @@
 //! L2 The loader knows an object by its path, and returns a loaded one for a path that it knows. No
 //!    path is used twice (`path`).
 //! L3 A symbol is used while the library is loaded: the code keeps it.
-#![allow(unsafe_code)]
 
 use crate::Refused;
 use crate::native::host::{TABLE, Table};

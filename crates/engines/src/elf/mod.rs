@@ -12,6 +12,7 @@
 //! No compilation: loading takes about 50 us. A call takes a few ns.
 
 mod header;
+#[allow(unsafe_code, reason = "loads shared objects")]
 mod load;
 
 use crate::native::check_length;

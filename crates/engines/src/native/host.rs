@@ -6,7 +6,6 @@
 //!    the function writes there. This is the contract of the header; only null is checked.
 //! H2 No reference to such memory is made: it may lie in a granted segment, which others write. Its
 //!    bytes are copied by pointer.
-#![allow(unsafe_code)]
 
 use super::run::with;
 use crate::{Context, PAYLOAD_MAX, Trap};

@@ -18,8 +18,9 @@
 //!
 //! # Variables
 //! Unlike instances of WebAssembly, all instances of one code share its variables.
-
+#[allow(unsafe_code, reason = "is called by machine code")]
 pub(crate) mod host;
+#[allow(unsafe_code, reason = "calls machine code")]
 mod run;
 
 pub(crate) use run::{Entry, Prepared};

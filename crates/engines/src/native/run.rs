@@ -9,7 +9,6 @@
 //! R3 [`RUNNING`] is null, or points to the `Running` of the innermost `call` on this thread, which
 //!    stays in place until that `call` returns, and is accessed through this pointer alone.
 //! R4 No function of the fabric calls a kernel, so at most one reference is made from [`RUNNING`].
-#![allow(unsafe_code)]
 
 use crate::{Code, Context, Grants, Instance, PAYLOAD_MAX, Trap};
 use std::cell::Cell;

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! * A segment is mapped if it consists of whole pages: one of at least 2 MiB begins at a page.
-//!   Others, and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and so on
-//!   (`imports`), which also check each access.
+//!   Others, and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and
+//!   so on (`imports`), which also check each access.
 //! * A segment granted for reading is mapped for reading: the processor refuses a store.
 //! * The mapping follows the grants of the unit, not those of the call. A call whose grants were
 //!   narrowed uses an instance that maps only these.
@@ -31,6 +31,7 @@
 mod entries;
 mod imports;
 mod ticker;
+#[allow(unsafe_code, reason = "maps granted segments")]
 mod window;
 
 use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};

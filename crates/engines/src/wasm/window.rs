@@ -15,7 +15,6 @@
 //! W4 A window is a second mapping of the pages of a segment. Only whole pages that are granted are
 //!    mapped: a range of an arena that begins and ends at a page. A clone of its bytes, kept in the
 //!    window, keeps the memory from being reused. A fork does not inherit the mapping.
-#![allow(unsafe_code)]
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};

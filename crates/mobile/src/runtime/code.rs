@@ -68,7 +68,8 @@ impl Ready {
         }
     }
 
-    /// Returns an instance that reaches the granted segments with these bits, of all that there are,
+    /// Returns an instance that reaches the granted segments with these bits, of all that there
+    /// are,
     /// and no others.
     #[inline]
     pub(super) fn instance(
