@@ -7,6 +7,7 @@
 //!    [`Llvm::text`], unless a function documents that it keeps them.
 //! F3 Callbacks do not unwind, and use only variables of their thread. LLVM compiles on the thread
 //!    that calls it.
+#![allow(non_snake_case, reason = "the names of LLVM")]
 
 use crate::Refused;
 use crate::native::Prepared;
