@@ -2,6 +2,7 @@
 
 mod agent;
 mod by_hand;
+mod capsule;
 mod cause;
 mod command;
 mod doctor;

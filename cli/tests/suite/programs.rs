@@ -62,6 +62,30 @@ fn index_gather() {
 }
 
 #[test]
+fn pointer_chase() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let report = folder.path().join("chase.html");
+    let report = report.display().to_string();
+    let small = [
+        "--servers",
+        "3",
+        "--words",
+        "1000",
+        "--depth",
+        "64",
+        "--repeats",
+        "2",
+    ];
+    let text = runs("chase.toml", &[&small[..], &["--report", &report]].concat());
+    assert!(
+        text.contains("gets / moved") && text.contains("32 of 32"),
+        "{text}"
+    );
+    let page = std::fs::read_to_string(report).expect("there is a report");
+    assert!(page.contains("<svg"), "a page without a plot");
+}
+
+#[test]
 fn laplace_on_an_array() {
     let text = runs(
         "laplace-array.toml",
