@@ -5,12 +5,12 @@ use samite::stage::SpaceError;
 use samite::stage::file::FileError;
 use samite::stage::method::graph::GraphError;
 use samite::stage::protocol::Fault;
-use samite::{ErrorCode, PeerId, config::ConfigError, dsm, pgas, stage};
+use samite::{ErrorCode, PeerId, config::ConfigError, dsm, mobile, pgas, stage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The codes of each enum of errors, and the numbers that its crate may use.
-const CODES: [(Range<u16>, &[ErrorCode]); 12] = [
+const CODES: [(Range<u16>, &[ErrorCode]); 13] = [
     (1..100, samite::Error::CODES),
     (100..200, samite_mem::Error::CODES),
     (200..300, pgas::Error::CODES),
@@ -21,6 +21,7 @@ const CODES: [(Range<u16>, &[ErrorCode]); 12] = [
     (300..500, FileError::CODES),
     (300..500, Fault::CODES),
     (500..600, dsm::Error::CODES),
+    (600..700, mobile::Error::CODES),
     (700..800, samite_launch::Error::CODES),
     (800..900, ConfigError::CODES),
 ];
