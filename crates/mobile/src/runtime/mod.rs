@@ -72,6 +72,22 @@ thread_local! {
     static IS_WORKING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Says so for as long as this thread works, also if a panic ends that.
+struct Working;
+
+impl Working {
+    fn begin() -> Working {
+        IS_WORKING.set(true);
+        Working
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        IS_WORKING.set(false);
+    }
+}
+
 /// A payload: short ones are not allocated.
 pub(crate) type Payload = SmallVec<[u8; 64]>;
 
@@ -326,11 +342,11 @@ impl Upcall for Runtime {
                 Err(TryLockError::WouldBlock) => return,
             };
             self.again.store(false, SeqCst);
-            IS_WORKING.set(true);
+            let working = Working::begin();
             let has_more = self.work_on(&mut work, fabric, AT_ONCE);
+            drop(working);
             let has_told = std::mem::take(&mut work.has_ended_here);
             let waits_for_room = work.out_bytes > 0;
-            IS_WORKING.set(false);
             drop(work);
             // Without a lock: a waker may do anything.
             let woken = locked(&self.calls).take_woken();
