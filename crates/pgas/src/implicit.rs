@@ -319,16 +319,21 @@ mod tests {
                 let (first, second) = (endless()?, Mutex::new(Some(endless()?)));
                 fabric.progress();
                 lost.store(0, Ordering::Relaxed);
-                // During the flush.
+                // During the flush, or, if the put is answered before the handler runs, after it.
                 let (job, peer) = (Arc::downgrade(&pgas.job), peers[1]);
+                let tracked = Arc::new(AtomicU64::new(0));
+                let handled = tracked.clone();
                 fabric.on(HANDLER, move |_, _| {
                     let (job, late) = (job.upgrade()?, second.lock().take()?);
                     job.implicit.track(peer, late);
+                    handled.store(1, Ordering::Relaxed);
                     None
                 });
                 words.put_implicit(1, 0, &[2])?;
                 fabric.tell(fabric.me(), HANDLER, &[])?;
                 pgas.flush_all()?;
+                let is_tracked = || (tracked.load(Ordering::Relaxed) == 1).then_some(());
+                fabric.wait_until("the handler", peer, is_tracked)?;
                 same!(implicit.len(), 1);
                 let short = || fabric.within(Duration::from_millis(5), || pgas.flush_all());
                 check!(short().is_err());
