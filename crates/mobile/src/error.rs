@@ -174,6 +174,11 @@ impl From<&Trap> for Cause {
     }
 }
 
+/// Returns the sentence for a capsule that names a function which a unit does not have.
+pub(crate) fn not_defined(name: &str) -> String {
+    format!("the program of this unit has not defined `{name}` (`Mobile::define`)")
+}
+
 /// Returns the sentence for code that a unit does not trust.
 pub(crate) fn not_trusted(hash: &Hash, kinds: &str, trust: Trust) -> String {
     format!(

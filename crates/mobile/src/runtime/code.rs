@@ -19,8 +19,8 @@
 
 use super::loader::{Job, Loader};
 use super::{Arrived, CODE_BYTES, EACH, INBOX_MAX, Runtime, Work};
-use crate::capsule::{CAPSULE_MAX, Capsule};
-use crate::error::{Cause, Failure, not_trusted};
+use crate::capsule::{CAPSULE_MAX, Capsule, Part};
+use crate::error::{Cause, Failure, not_defined, not_trusted};
 use crate::frame::{self, Head};
 use samite_engines::{Code, Grants, Instance, Kind, Trap};
 use samite_fabric::Fabric;
@@ -389,25 +389,23 @@ impl Work {
         if let Some(function) = functions {
             return self.loaded_here(id, Ok(Ready::new(Kind::Function, Arc::new(function))));
         }
-        let allowed = capsule
-            .parts()
-            .iter()
-            .filter(|part| part.kind != Kind::Function && self.policy.allows(&capsule, part));
-        let allowed: Vec<_> = allowed.cloned().collect();
+        let (named, code): (Vec<_>, Vec<_>) =
+            (capsule.parts().iter().cloned()).partition(|part| part.kind == Kind::Function);
+        let is_allowed = |part: &&Part| self.policy.allows(&capsule, part);
+        let allowed: Vec<_> = code.iter().filter(is_allowed).cloned().collect();
         if allowed.is_empty() {
-            let kinds: Vec<_> = capsule
-                .parts()
-                .iter()
-                .map(|part| part.kind.name())
-                .collect();
-            let of_functions = capsule
-                .parts()
-                .iter()
-                .all(|part| part.kind == Kind::Function);
-            let why = match of_functions {
-                true => "the program of this unit has no function of that name".into(),
-                false => not_trusted(&capsule.hash(), &kinds.join(", "), self.policy.trust),
-            };
+            let names = named.iter().map(|part| capsule.part(part));
+            let names: Vec<_> = names.map(String::from_utf8_lossy).collect();
+            let kinds: Vec<_> = code.iter().map(|part| part.kind.name()).collect();
+            let mut why = Vec::new();
+            if !names.is_empty() {
+                why.push(not_defined(&names.join("`, `")));
+            }
+            if !kinds.is_empty() || names.is_empty() {
+                let (hash, trust) = (capsule.hash(), self.policy.trust);
+                why.push(not_trusted(&hash, &kinds.join(", "), trust));
+            }
+            let why = why.join("; ");
             return self.loaded_here(id, Err(why));
         }
         self.counters.compiled += 1;

@@ -2,7 +2,7 @@
 
 use crate::{fails, kernel, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Rights};
+use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights, Trust};
 use samite_testkit::{Outcome, check, same};
 
 /// Adds the unit's number to the payload, a number.
@@ -135,6 +135,57 @@ fn functions(fabric: &Fabric, unit: u32) -> Outcome {
 samite_testkit::everywhere!(functions_of_the_program, 3, |fabric: &Fabric, _: &[_]| {
     functions(fabric, fabric.identity().unit)
 });
+
+/// A capsule with both forms runs as the function where that is defined, otherwise as WebAssembly
+/// if it is trusted.
+fn function_or_wasm(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    let answers = |answer: &'static [u8]| Function::new(move |context, _| context.reply(answer));
+    match unit {
+        1 => mobile.define("either", answers(b"function")),
+        3 => mobile.set_policy(Policy {
+            trust: Trust::Nothing,
+            ..Policy::default()
+        }),
+        _ => mobile.define("other", answers(b"other")),
+    }
+    fabric.barrier(&members)?;
+    let wasm = "(i32.store (local.get $at) (i32.const 0x6d736177))
+        (call $reply (local.get $at) (i32.const 4))";
+    let capsule = Capsule::builder(["run"]).wasm(wat(&kernel(wasm))?);
+    let capsule = capsule.function("either").build()?;
+    let code = mobile.register(capsule)?;
+    if unit == 0 {
+        for (to, expected) in [(0, &b"wasm"[..]), (1, b"function"), (2, b"wasm")] {
+            same!(mobile.call(to, &code, "run", &[0; 4])?.wait()?, expected);
+        }
+        let text = fails(
+            mobile.call(3, &code, "run", &[0; 4])?.wait(),
+            Cause::Refused,
+        )?;
+        check!(text.contains("has not defined `either`"), "{text}");
+        check!(
+            text.contains("code for wasm, and this unit accepts no"),
+            "{text}"
+        );
+    }
+    fabric.barrier(&members)?;
+    // It is decided again when a function is defined.
+    mobile.define("either", answers(b"function"));
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        for to in 0..4 {
+            same!(mobile.call(to, &code, "run", &[0; 4])?.wait()?, b"function");
+        }
+    }
+    fabric.barrier(&members)?;
+    same!(mobile.counters().compiled, u64::from(unit % 2 == 0));
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(a_function_goes_before_wasm, runs(4, function_or_wasm));
 
 /// A kernel makes new code, with a number of its payload in it, and calls it elsewhere.
 fn injected(fabric: &Fabric, unit: u32) -> Outcome {
