@@ -64,6 +64,12 @@ pub(crate) const PARTS: &[Part] = &[
         present: || succeeds("clang-22", &["--version"]) && succeeds("wasm-ld-22", &["--version"]),
     },
     Part {
+        name: "wasm32",
+        purpose: "kernels in Rust that travel as WebAssembly",
+        install: "rustup target add wasm32-unknown-unknown",
+        present: wasm_target,
+    },
+    Part {
         name: "python",
         purpose: "ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
         install: "ci/setup",
@@ -81,6 +87,12 @@ impl Part {
     pub(crate) fn is_present(&self) -> bool {
         (self.present)()
     }
+}
+
+/// Returns true if the compiler has the standard library for WebAssembly.
+fn wasm_target() -> bool {
+    let folder = "rustc --print target-libdir --target wasm32-unknown-unknown";
+    succeeds("sh", &["-c", &format!("ls \"$({folder})\"/libcore-*")])
 }
 
 /// Returns true if the environment made by ci/setup has the packages of ci/python.txt.
