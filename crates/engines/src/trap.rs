@@ -80,6 +80,17 @@ pub enum Trap {
     Other(String),
 }
 
+impl Trap {
+    /// Longest text of a failure, in bytes.
+    const TEXT_MAX: usize = 256;
+
+    /// Makes the failure of a kernel with a number and a text, which is cut after 256 bytes.
+    pub fn failed(code: i32, text: &str) -> Trap {
+        let text = text[..text.floor_char_boundary(Trap::TEXT_MAX)].to_owned();
+        Trap::Failed { code, text }
+    }
+}
+
 /// Why code was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

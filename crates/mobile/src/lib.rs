@@ -10,12 +10,14 @@
 //! * A kernel: code that a call runs, with a [`Context`]. It may move on to another unit
 //!   ([`Context::forward`]), start further calls, reply, make new code, and use granted segments.
 //!   It never waits.
+//! * [`macro@mobile`]: the attribute that makes a kernel of a Rust function.
 //! * [`Policy`]: which code a unit runs.
 //!
 //! # Files
-//! `capsule` · `trust` · `mobile` (the handle) · `call` · `frame` (contents of frames) · `calls`
-//! (those not answered yet) · `trail` (where calls came from) · `runtime/` (the receiving half) ·
-//! `operation/` (chases and other operations on remote data) · `error`
+//! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` ·
+//! `frame` (contents of frames) · `calls` (those not answered yet) · `trail` (where calls came
+//! from) · `runtime/` (the receiving half) · `operation/` (chases and other operations on remote
+//! data) · `error`
 //!
 //! # Rules
 //! * Protocol state is in memory of this unit; nothing of it is shared.
@@ -27,6 +29,26 @@
 //! * An order among calls, but those of one unit to another run in the order in which they were
 //!   made if their code is there.
 //!
+//! ```
+//! # use samite_fabric::{Config, Fabric, Identity};
+//! # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+//! use samite_mobile::{Context, Mobile, Trap, mobile};
+//!
+//! #[mobile(crate = "samite_mobile")] // a program writes `#[mobile]`
+//! fn sum(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
+//!     let total: u64 = payload.iter().map(|byte| u64::from(*byte)).sum();
+//!     context.reply(&total.to_le_bytes())
+//! }
+//!
+//! let mobile = Mobile::new(&fabric)?;
+//! sum::define(&mobile); // at each unit that is to run the function itself; others run WebAssembly
+//! let code = mobile.register(sum::capsule()?)?;
+//! let reply = mobile.call(0, &code, "sum", &[20, 22])?.wait()?;
+//! assert_eq!(reply, 42_u64.to_le_bytes());
+//! # Ok::<(), samite_mobile::Error>(())
+//! ```
+//!
+//! A kernel as text, which any unit runs:
 //! ```
 //! # use samite_fabric::{Config, Fabric, Identity};
 //! # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
@@ -52,6 +74,7 @@ mod calls;
 mod capsule;
 mod error;
 mod frame;
+mod kernels;
 mod mobile;
 #[cfg(feature = "wasm")]
 pub mod operation;
@@ -63,11 +86,13 @@ pub use call::Call;
 pub use capsule::{Builder, CAPSULE_MAX, Capsule, Hash, Part, Processor};
 pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub use error::{Cause, Error, Failure};
+pub use kernels::Kernels;
 pub use mobile::{Counters, Mobile, Registered};
 pub use samite_engines::{
     Context, Effect, Function, GRANTS_MAX, Grants, KERNEL_HEADER, Kind, Limits, PAYLOAD_MAX,
     Refused, Rights, Trap,
 };
+pub use samite_mobile_macros::mobile;
 pub use trust::{Policy, Trust};
 
 /// Result of the operations of this crate.

@@ -39,8 +39,8 @@
 //!   [`stage::Reader`], [`stage::Attribute`]. [Example](#stage-a-step).
 //! * **Be told when an array was written**: [`Stage::watch`](stage::Stage::watch), [`stage::News`].
 //!   Example: [`Stage::watch`](stage::Stage::watch).
-//! * **Send code to where the data is**: [`mobile::Mobile`], [`mobile::Capsule`]. Example:
-//!   [`mobile`].
+//! * **Send code to where the data is**: [`mobile::Mobile`], the attribute
+//!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data).
 //! * **Show progress and results**: [`program::Reporter`], [`program::Summary`]. Example:
 //!   [`program`].
 //! * **Read settings, or change them in the program**: [`init_with`], [`FabricConfig`], [`config`].
@@ -256,6 +256,32 @@
 //!     assert_eq!(step.attribute("time"), Some(&Attribute::Real(0.25)));
 //! }
 //! # Ok::<(), samite::stage::Error>(())
+//! ```
+//!
+//! # Send code to the data
+//! ```
+//! use samite::mobile::{Context, Mobile, Rights, Trap, mobile};
+//!
+//! #[mobile] // a function of this program and, if the target is installed, WebAssembly
+//! fn sum(context: &mut Context, _: &[u8]) -> Result<(), Trap> {
+//!     let mut total = 0_u64;
+//!     for at in (0..context.len(0)?).step_by(8) {
+//!         total = total.wrapping_add(context.load(0, at)?); // words of grant 0
+//!     }
+//!     context.reply(&total.to_le_bytes())
+//! }
+//!
+//! # let fabric = samite::init()?;
+//! let mobile = Mobile::new(&fabric)?;
+//! sum::define(&mobile); // this unit runs the function itself
+//! let segment = fabric.allocate(4096)?;
+//! segment.bytes().write(8, &42_u64.to_le_bytes());
+//! mobile.grant(0, segment.bytes(), Rights::Read);
+//!
+//! let code = mobile.register(sum::capsule()?)?; // it travels to units that lack it
+//! let reply = mobile.call(0, &code, "sum", &[])?.wait()?;
+//! assert_eq!(reply, 42_u64.to_le_bytes());
+//! # Ok::<(), samite::mobile::Error>(())
 //! ```
 //!
 //! # Handle errors

@@ -32,6 +32,7 @@ mod calls;
 mod chases;
 mod faults;
 mod native;
+mod rust;
 mod trust;
 
 use samite_fabric::{Fabric, Mask};

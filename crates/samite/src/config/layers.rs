@@ -17,10 +17,22 @@ use toml::de::{DeTable, DeValue};
 
 /// The prefix of Samite's environment variables.
 const PREFIX: &str = "SAMITE_";
-/// Variables that the launcher, the benchmarks and the tests use; they are not settings.
+/// Variables that the launcher, the build, the benchmarks and the tests use; they are not settings.
 const RESERVED: &[&str] = &[
-    "DOMAIN", "JOB", "PROGRAM", "RANK", "SIZE", "UNIT", "UNITS", "CONFIG", "LAUNCHER", "LOG",
-    "PYTHON", "LAMMPS", "SEED",
+    "DOMAIN",
+    "JOB",
+    "PROGRAM",
+    "RANK",
+    "SIZE",
+    "UNIT",
+    "UNITS",
+    "CONFIG",
+    "LAUNCHER",
+    "LOG",
+    "PYTHON",
+    "LAMMPS",
+    "SEED",
+    "MOBILE_WASM",
 ];
 const RESERVED_FAMILIES: &[&str] = &["BENCH_", "FUZZ_", "SIM_", "TEST_"];
 

@@ -245,6 +245,7 @@ fn the_launchers_own_variables_are_no_settings() {
         "SAMITE_LOG",
         "SAMITE_PYTHON",
         "SAMITE_LAMMPS",
+        "SAMITE_MOBILE_WASM",
         "SAMITE_BENCH_PEERS",
         "SAMITE_TEST_REQUIRE_ALL",
     ];

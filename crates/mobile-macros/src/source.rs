@@ -1,0 +1,110 @@
+//! The program that is compiled to WebAssembly: the prelude, and the tokens of the kernel, each on
+//! a line of its own, so that the line of an error says which token it is about.
+
+use proc_macro2::{Delimiter, Ident, Spacing, Span, TokenStream, TokenTree};
+use std::fmt::Write;
+
+const PRELUDE: &str = include_str!("../guest/prelude.rs");
+
+/// A program, with the place of each line of it in the source of the user.
+pub(crate) struct Source {
+    pub(crate) text: String,
+    places: Vec<Span>,
+}
+
+impl Source {
+    /// Returns the program for a function or a module. An entry is its name, and the path of its
+    /// function from the item.
+    pub(crate) fn new(item: &TokenStream, is_module: bool, entries: &[(Ident, String)]) -> Source {
+        let mut source = Source {
+            text: PRELUDE.to_owned(),
+            places: vec![Span::call_site(); PRELUDE.lines().count()],
+        };
+        let here = Span::call_site();
+        source.line("mod kernel {", here);
+        source.line("use crate::guest::*;", here);
+        source.tokens(item, is_module.then_some("use crate::guest::Real as _;"));
+        for (name, path) in entries {
+            let export = name.to_string();
+            let export = export.trim_start_matches("r#");
+            source.line(&format!("export!({export:?}, {path});"), name.span());
+        }
+        source.line("}", here);
+        source
+    }
+
+    /// Returns the tokens as they are compiled, for their hash.
+    pub(crate) fn text_of(item: &TokenStream) -> String {
+        let (text, places) = (String::new(), Vec::new());
+        let mut source = Source { text, places };
+        source.tokens(item, None);
+        source.text
+    }
+
+    /// Returns the place of a line, counted from 1.
+    pub(crate) fn place(&self, line: usize) -> Span {
+        let at = self.places.get(line.wrapping_sub(1)).copied();
+        at.unwrap_or_else(Span::call_site)
+    }
+
+    fn line(&mut self, text: &str, place: Span) {
+        // A token of several lines: a text in quotation marks.
+        let lines = text.matches('\n').count() + 1;
+        self.text.push_str(text);
+        self.text.push('\n');
+        self.places.extend(std::iter::repeat_n(place, lines));
+    }
+
+    /// Adds tokens. `last` is added at the end of each block in braces among them: of the contents
+    /// of a module.
+    fn tokens(&mut self, tokens: &TokenStream, last: Option<&str>) {
+        let mut joint: Option<(String, Span)> = None;
+        for token in tokens.clone() {
+            let (before, place) = joint.take().unwrap_or((String::new(), token.span()));
+            match token {
+                TokenTree::Group(group) => {
+                    let (open, close) = brackets(group.delimiter(), &group.stream());
+                    self.line(&format!("{before}{open}"), group.span_open());
+                    self.tokens(&group.stream(), None);
+                    if let (Delimiter::Brace, Some(last)) = (group.delimiter(), last) {
+                        self.line(last, group.span_close());
+                    }
+                    self.line(close, group.span_close());
+                }
+                TokenTree::Punct(punct) if punct.spacing() == Spacing::Joint => {
+                    joint = Some((format!("{before}{punct}"), place));
+                }
+                other => self.line(&format!("{before}{other}"), place),
+            }
+        }
+        if let Some((text, place)) = joint {
+            self.line(&text, place);
+        }
+    }
+}
+
+/// Returns the brackets of a group. An expression that a macro has passed on has none of its own,
+/// but is a group: it gets parentheses, so that it stays one.
+fn brackets(delimiter: Delimiter, inside: &TokenStream) -> (&'static str, &'static str) {
+    match delimiter {
+        Delimiter::Parenthesis => ("(", ")"),
+        Delimiter::Brace => ("{", "}"),
+        Delimiter::Bracket => ("[", "]"),
+        Delimiter::None => {
+            let mut tokens = inside.clone().into_iter();
+            let first = tokens.next().map(|token| token.to_string());
+            match first.is_none_or(|first| first == "pub") || tokens.next().is_none() {
+                true => ("", ""),
+                false => ("(", ")"),
+            }
+        }
+    }
+}
+
+/// Writes bytes as a hexadecimal number.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
