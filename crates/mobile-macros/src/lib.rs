@@ -8,7 +8,7 @@
 //! # Why an attribute that starts the compiler
 //! The other way, a build script that compiles a folder of kernels, needs a second file, a second
 //! place for helpers, and a line in the manifest of each user. Here the kernel stays where it is
-//! used, and a mistake is shown at its place. The price: 0.1 to 0.2 s per attribute and build.
+//! used, and a mistake is shown at its place. The price: about 0.2 s per attribute and build.
 //!
 //! # Files
 //! `source` (the program that is compiled) · `compile` (runs the compiler, reads its errors) ·
@@ -48,7 +48,7 @@ use proc_macro::TokenStream;
 ///
 /// # WebAssembly
 /// It is compiled when the compiler has the target (`rustup target add wasm32-unknown-unknown`),
-/// and takes 0.1 to 0.2 s per attribute. Without the target, a call to a unit that has not defined
+/// and takes about 0.2 s per attribute. Without the target, a call to a unit that has not defined
 /// the function fails. A program that needs the WebAssembly says so:
 /// `const _: () = assert!(sum::HAS_WASM, "rustup target add wasm32-unknown-unknown");`.
 /// `SAMITE_MOBILE_WASM=off` in the environment of the build skips it, for example in an editor that

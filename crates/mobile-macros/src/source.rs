@@ -16,9 +16,12 @@ impl Source {
     /// Returns the program for a function or a module. An entry is its name, and the path of its
     /// function from the item.
     pub(crate) fn new(item: &TokenStream, is_module: bool, entries: &[(Ident, String)]) -> Source {
+        let first = entries.first().map(|(name, _)| name.span());
+        let first = first.unwrap_or_else(Span::call_site);
         let mut source = Source {
             text: PRELUDE.to_owned(),
-            places: vec![Span::call_site(); PRELUDE.lines().count()],
+            // A mistake that shows there is one in the type of a kernel.
+            places: vec![first; PRELUDE.lines().count()],
         };
         let here = Span::call_site();
         source.line("mod kernel {", here);
@@ -107,4 +110,52 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proc_macro2::Group;
+    use quote::quote;
+
+    #[test]
+    fn tokens_are_on_lines_of_their_own() {
+        let text = Source::text_of(&quote!(
+            fn f<'a>(a: &'a u8) -> u64 {
+                1 << (*a >> 1)
+            }
+        ));
+        let lines: Vec<_> = text.lines().collect();
+        let expected = [
+            "fn", "f", "<", "'a", ">", "(", "a", ":", "&", "'a", "u8", ")", "->", "u64", "{", "1",
+            "<<", "(", "*", "a", ">>", "1", ")", "}",
+        ];
+        assert_eq!(lines, expected);
+    }
+
+    /// What a macro has passed on as one expression stays one.
+    #[test]
+    fn groups_without_brackets() {
+        let group = |inside| TokenTree::Group(Group::new(Delimiter::None, inside));
+        let (sum, single, visibility) = (
+            group(quote!(1 + 2)),
+            group(quote!(7)),
+            group(quote!(pub(crate))),
+        );
+        let text = |tokens| Source::text_of(&tokens).replace('\n', "");
+        assert_eq!(text(quote!(#sum * 3)), "(1+2)*3");
+        assert_eq!(text(quote!(#single * 3)), "7*3");
+        assert_eq!(text(quote!(#visibility #single)), "pub(crate)7");
+    }
+
+    #[test]
+    fn a_line_has_the_place_of_its_token() {
+        let item = quote!(
+            fn f() -> &str {
+                "two\nlines"
+            }
+        );
+        let source = Source::new(&item, false, &[]);
+        assert_eq!(source.text.lines().count(), source.places.len());
+    }
 }

@@ -180,7 +180,10 @@ fn function_or_wasm(fabric: &Fabric, unit: u32) -> Outcome {
         }
     }
     fabric.barrier(&members)?;
-    same!(mobile.counters().compiled, u64::from(unit % 2 == 0));
+    same!(
+        mobile.counters().compiled,
+        u64::from(unit.is_multiple_of(2))
+    );
     fabric.barrier(&members)?;
     Ok(())
 }

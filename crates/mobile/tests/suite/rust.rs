@@ -6,6 +6,7 @@ use samite_fabric::Fabric;
 use samite_mobile::{Cause, Limits, Mobile, Policy, Registered, Rights, Trust};
 use samite_testkit::{Outcome, check, require, same};
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 const TARGET: &str = "install the target: rustup target add wasm32-unknown-unknown";
 
@@ -163,6 +164,25 @@ const CAUSES: [Cause; 17] = [
     Cause::Other,
 ];
 
+/// Kernels may run for long: the machine may be busy with other tests.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Calls a kernel, and waits for its reply.
+fn call(
+    mobile: &Mobile,
+    to: u32,
+    code: &Registered,
+    entry: &str,
+    payload: &[u8],
+) -> samite_mobile::Result<Vec<u8>> {
+    let limits = Limits {
+        run: LONG,
+        time: LONG,
+        ..Limits::default()
+    };
+    mobile.call_within(to, code, entry, payload, limits)?.wait()
+}
+
 /// Units 0 and 1 run the functions, units 2 and 3 the WebAssembly.
 fn runs_function(unit: u32) -> bool {
     unit < 2
@@ -176,6 +196,10 @@ fn both_forms(fabric: &Fabric, unit: u32) -> Outcome {
     read.bytes().write(0, &u64::from(unit + 1).to_le_bytes());
     mobile.grant(0, write.bytes(), Rights::Write);
     mobile.grant(1, read.bytes(), Rights::Read);
+    mobile.set_policy(Policy {
+        run_max: LONG,
+        ..Policy::default()
+    });
     if runs_function(unit) {
         kernels::define(&mobile);
     }
@@ -186,7 +210,7 @@ fn both_forms(fabric: &Fabric, unit: u32) -> Outcome {
         same_failures(&mobile, &code)?;
         // From each unit on through the others, of both kinds.
         for first in 0..4 {
-            let reply = mobile.call(first, &code, "tour", &[0; 8])?.wait()?;
+            let reply = call(&mobile, first, &code, "tour", &[0; 8])?;
             let total: u64 = (first..4).map(|unit| u64::from(unit + 1)).sum();
             let hops = Limits::default().hops - (3 - first) as u16;
             let expected = [&total.to_le_bytes()[..], &3_u32.to_le_bytes(), &[0; 4]].concat();
@@ -194,7 +218,7 @@ fn both_forms(fabric: &Fabric, unit: u32) -> Outcome {
             same!(&reply[16..18], &hops.to_le_bytes());
         }
         for to in 1..3 {
-            mobile.call(to, &code, "scatter", &[])?.wait()?;
+            call(&mobile, to, &code, "scatter", &[])?;
         }
     }
     let word = || (write.bytes().u64(0).load(Relaxed) == 6).then_some(());
@@ -208,8 +232,8 @@ fn both_forms(fabric: &Fabric, unit: u32) -> Outcome {
 /// Calls each kernel at a unit of either kind.
 fn same_answers(mobile: &Mobile, code: &Registered) -> Outcome {
     let both = |entry: &str, payload: &[u8]| -> Outcome<Vec<u8>> {
-        let function = mobile.call(1, code, entry, payload)?.wait()?;
-        let wasm = mobile.call(2, code, entry, payload)?.wait()?;
+        let function = call(mobile, 1, code, entry, payload)?;
+        let wasm = call(mobile, 2, code, entry, payload)?;
         check!(function == wasm, "{entry}: {function:?} and {wasm:?}");
         Ok(wasm)
     };
@@ -242,7 +266,7 @@ fn same_answers(mobile: &Mobile, code: &Registered) -> Outcome {
 /// Each way to go wrong ends for the same cause, and the unit goes on.
 fn same_failures(mobile: &Mobile, code: &Registered) -> Outcome {
     for (way, cause) in CAUSES.into_iter().enumerate() {
-        let ended = |to| failure(mobile.call(to, code, "wrong", &[way as u8])?.wait());
+        let ended = |to| failure(call(mobile, to, code, "wrong", &[way as u8]));
         let (function, wasm) = (ended(1)?, ended(2)?);
         check!(
             (function.cause, wasm.cause) == (cause, cause),
@@ -254,9 +278,9 @@ fn same_failures(mobile: &Mobile, code: &Registered) -> Outcome {
         if cause != Cause::Other && way != 6 {
             same!(function.text, wasm.text);
         }
-        same!(mobile.call(2, code, "echo", b"on")?.wait()?, b"on");
+        same!(call(mobile, 2, code, "echo", b"on")?, b"on");
     }
-    let ended = failure(mobile.call(1, code, "access", b"short")?.wait())?;
+    let ended = failure(call(mobile, 1, code, "access", b"short"))?;
     check!(
         ended.text.contains("code 40: the payload is too short"),
         "{ended}"
