@@ -8,7 +8,8 @@
 //!
 //! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
 //! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
-//! (1 - 1/S) L. `chase-function` is the same row beside `function`. `chase/mapped/D`: without a
+//! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
+//! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`. `chase/mapped/D`: without a
 //! delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads by `MPI_Get`, flushed.
 
 use crate::case::{Bar, Case};
@@ -36,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         long("first-call/prefetched", "first prefetched", "ms", 1e3),
         long("compute/below/64MiB", "compute", "ms", 1e3).bar(Bar::ratio(0.6)),
     ];
+    cases.extend([filter("filter", 30.0), filter("filter-function", 0.6)]);
     for depth in DEPTHS {
         let name = format!("chase/mapped/{depth}");
         let measure = Measure::new(name, format!("chain {depth}"), Figure::us(1.0));
@@ -59,6 +61,16 @@ fn long(name: &str, command: &str, unit: &'static str, factor: f64) -> Case {
     let figure = Figure::lower(unit, factor);
     let measure = Measure::new(name, format!("mobile {command}"), figure);
     Case::of(measure.at_pace(Pace::Whole))
+}
+
+/// A filter on staged data, beside reading all of it, and beside the function.
+fn filter(name: &str, bar: f64) -> Case {
+    let case = long(&format!("stage/{name}/64MiB"), name, "ms", 1e3);
+    Case {
+        ranks: 3,
+        placement: Placement::Apart,
+        ..case.bar(Bar::ratio(bar))
+    }
 }
 
 /// A chase beside gets, and beside the function.

@@ -77,14 +77,19 @@ impl Unit {
         let is_chase = kind.starts_with("chase");
         let delay = if is_chase { command.number(2)? } else { 0 };
         let has = match kind {
-            "latency" | "rate" | "chase-function" | "compute" => way != Way::Gets,
+            "latency" | "rate" | "chase-function" | "filter-function" | "compute" => {
+                way != Way::Gets
+            }
             "above" | "first" => way == Way::Moved,
-            "chase" => way != Way::Function,
+            "chase" | "filter" => way != Way::Function,
             "mapped" => true,
             _ => false,
         };
         if !has {
             return Ok(None);
+        }
+        if kind.starts_with("filter") {
+            return self.filtered(way).map(Some);
         }
         let mobiles = &mut *self.mobiles.borrow_mut();
         if !mobiles.0.contains_key(&delay) {

@@ -8,7 +8,7 @@
 //! | `gups` | random updates of it |
 //! | `coherence`, `frames`, `share`, `recovery` | chunks |
 //! | `video` | the video job |
-//! | `mobile` | moved code |
+//! | `mobile`, `mapped` | moved code, and moved code on staged data |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod coherence;
@@ -16,6 +16,7 @@ mod collectives;
 mod frames;
 mod gups;
 mod lock;
+mod mapped;
 mod message;
 mod mobile;
 mod onesided;
@@ -72,6 +73,7 @@ pub fn run_unit(folder: &Path, programs: Programs) -> Result<()> {
         said: RefCell::default(),
         hosted: OnceCell::new(),
         mobiles: RefCell::default(),
+        filtered: RefCell::default(),
         programs,
     };
     unit.obey(&mut control)
@@ -93,6 +95,7 @@ struct Unit {
     hosted: OnceCell<Dsm>,
     /// Moved code, by the delay of the link.
     mobiles: RefCell<mobile::Mobiles>,
+    filtered: RefCell<Option<mapped::Filtered>>,
     programs: Programs,
 }
 
@@ -225,6 +228,7 @@ mod tests {
             said: RefCell::default(),
             hosted: OnceCell::new(),
             mobiles: RefCell::default(),
+            filtered: RefCell::default(),
             programs: Programs {
                 is,
                 has_lammps: || false,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The codes of each enum of errors, and the numbers that its crate may use.
-const CODES: [(Range<u16>, &[ErrorCode]); 13] = [
+const CODES: [(Range<u16>, &[ErrorCode]); 14] = [
     (1..100, samite::Error::CODES),
     (100..200, samite_mem::Error::CODES),
     (200..300, pgas::Error::CODES),
@@ -22,6 +22,7 @@ const CODES: [(Range<u16>, &[ErrorCode]); 13] = [
     (300..500, Fault::CODES),
     (500..600, dsm::Error::CODES),
     (600..700, mobile::Error::CODES),
+    (600..700, samite::OperatorError::CODES),
     (700..800, samite_launch::Error::CODES),
     (800..900, ConfigError::CODES),
 ];

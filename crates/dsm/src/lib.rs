@@ -79,7 +79,7 @@ mod successor;
 mod topology;
 mod vector;
 
-pub use chunk::{Chunk, Elem};
+pub use chunk::{Chunk, Elem, HomeGuard};
 pub use dsm::Dsm;
 pub use error::{Error, Result};
 pub use guard::{Draft, Guard, ReadGuard, Snapshot, WriteGuard};

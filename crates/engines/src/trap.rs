@@ -64,6 +64,10 @@ pub enum Trap {
         /// The most that is allowed.
         most: u64,
     },
+    /// Its input is not within reach: there is no such segment, or it is not mapped here, or is
+    /// shorter.
+    #[error("{0}")]
+    Input(String),
     /// It called itself too deeply.
     #[error("the kernel used up its stack")]
     Stack,

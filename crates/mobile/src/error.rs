@@ -63,6 +63,14 @@ pub enum Error {
         /// The time that was waited.
         after: Duration,
     },
+    /// A reply of another length than the operation needs.
+    #[error("the code replied with {is} bytes, where {should} are needed")]
+    BadReply {
+        /// Its length.
+        is: u64,
+        /// What it should be.
+        should: u64,
+    },
     /// More calls than fit.
     #[error("{0} calls of this process are not answered yet: wait for some of them")]
     TooMany(usize),
@@ -70,7 +78,7 @@ pub enum Error {
 
 samite_mem::error_codes!(Error, "mobile", {
     Second = 601, NoUnit = 602, BadCapsule = 603, BadSignature = 604, NoEntry = 605, Refused = 606,
-    TooLong = 607, Failed = 608, Late = 609, TooMany = 610,
+    TooLong = 607, Failed = 608, Late = 609, TooMany = 610, BadReply = 612,
 }, inner: Fabric);
 
 /// Why a call failed, and where.
@@ -155,6 +163,9 @@ causes! {
     Busy = 10,
     /// A unit was lost that the call may have been at.
     Lost = 11,
+    /// The unit does not reach the input of the call: there is no such segment on its node, or it
+    /// is shorter.
+    Input = 12,
 }
 
 impl From<&Trap> for Cause {
@@ -168,6 +179,7 @@ impl From<&Trap> for Cause {
             | Trap::Misaligned { .. } => Cause::Grant,
             Trap::NoUnit(_) | Trap::NoEntry(_) => Cause::Target,
             Trap::Effects(_) | Trap::Forbidden(_) | Trap::Payload { .. } => Cause::Forbidden,
+            Trap::Input(_) => Cause::Input,
             Trap::Failed { .. } => Cause::Failed,
             Trap::Other(_) => Cause::Other,
         }

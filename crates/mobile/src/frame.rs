@@ -3,7 +3,8 @@
 //! ```text
 //!   word                 the id of the code: the first 8 bytes of its hash
 //!   CALL      24 bytes   0 kind  1 entry  2 hops  4 milliseconds  6 grants  8 slot  12 origin
-//!                        16 its incarnation  20 flags  22 milliseconds on one unit; then the payload
+//!                        16 its incarnation  20 flags  22 milliseconds on one unit; then the place
+//!                        of its input, if it has one; then the payload
 //!   REPLY      8 bytes   0 kind  4 slot; then the reply; word 0
 //!   FAIL      24 bytes   the head of the call that failed; then cause, part, path, text
 //!   FETCH      8 bytes   0 kind  4 offset: the receiver sends the capsule from there on
@@ -30,6 +31,8 @@ pub(crate) const PREFETCH: u8 = 6;
 const ONE_WAY: u16 = 1;
 const MAY_SPAWN: u16 = 2;
 const MAY_DEFINE: u16 = 4;
+/// The place of an input precedes the payload.
+const HAS_INPUT: u16 = 8;
 
 /// The most units of a path.
 pub(crate) const PATH_MAX: usize = 16;
@@ -44,6 +47,8 @@ pub(crate) struct Head {
     pub(crate) slot: u32,
     pub(crate) origin: Life,
     pub(crate) one_way: bool,
+    /// Whether it is applied to an input.
+    pub(crate) has_input: bool,
 }
 
 impl Head {
@@ -56,7 +61,8 @@ impl Head {
         let flag = |set: bool, flag: u16| if set { flag } else { 0 };
         let flags = flag(self.one_way, ONE_WAY)
             | flag(limits.may_spawn, MAY_SPAWN)
-            | flag(limits.may_define, MAY_DEFINE);
+            | flag(limits.may_define, MAY_DEFINE)
+            | flag(self.has_input, HAS_INPUT);
         (bytes[0], bytes[1]) = (kind, self.entry);
         bytes[2..4].copy_from_slice(&limits.hops.to_le_bytes());
         bytes[4..6].copy_from_slice(&millis(limits.time).to_le_bytes());
@@ -91,6 +97,7 @@ impl Head {
                 incarnation: word(head, 16)?,
             },
             one_way: flags & ONE_WAY != 0,
+            has_input: flags & HAS_INPUT != 0,
         };
         Some((head, rest))
     }
@@ -182,6 +189,7 @@ mod tests {
                 incarnation: 6,
             },
             one_way: true,
+            has_input: true,
         };
         let mut bytes = head.encode(CALL).to_vec();
         bytes.extend(b"rest");

@@ -15,9 +15,10 @@
 //!
 //! # Files
 //! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` ·
-//! `frame` (contents of frames) · `calls` (those not answered yet) · `trail` (where calls came
-//! from) · `runtime/` (the receiving half) · `operation/` (chases and other operations on remote
-//! data) · `error`
+//! `frame` (contents of frames) · `input` (where the input of a call lies) · `local` (code that the
+//! process runs itself) · `calls` (those not answered yet) · `trail` (where calls came from) ·
+//! `runtime/` (the receiving half) · `operation/` (chases and other operations on remote data) ·
+//! `error`
 //!
 //! # Rules
 //! * Protocol state is in memory of this unit; nothing of it is shared.
@@ -74,7 +75,9 @@ mod calls;
 mod capsule;
 mod error;
 mod frame;
+mod input;
 mod kernels;
+mod local;
 mod mobile;
 #[cfg(feature = "wasm")]
 pub mod operation;
@@ -86,8 +89,11 @@ pub use call::Call;
 pub use capsule::{Builder, CAPSULE_MAX, Capsule, Hash, Part, Processor};
 pub use ed25519_dalek::{SigningKey, VerifyingKey};
 pub use error::{Cause, Error, Failure};
+pub use input::{INPUT_MAX, Input, LEVELS_MAX};
 pub use kernels::Kernels;
+pub use local::Local;
 pub use mobile::{Counters, Mobile, Registered};
+pub use runtime::map::{ARGUMENT_MAX, CHUNK};
 pub use samite_engines::{
     Context, Effect, Function, GRANTS_MAX, Grants, KERNEL_HEADER, Kind, Limits, PAYLOAD_MAX,
     Refused, Rights, Trap,

@@ -3,15 +3,20 @@
 use crate::call::Call;
 use crate::capsule::{Capsule, Hash};
 use crate::frame::{self, Head};
+use crate::input::Input;
+use crate::runtime::map::ARGUMENT_MAX;
 use crate::runtime::{Runtime, locked};
 use crate::trust::Policy;
 use crate::{Error, Result};
-use samite_engines::{Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
+use samite_engines::{Code, Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
 use samite_fabric::rpc::Life;
 use samite_fabric::{Fabric, Layer};
 use samite_mem::SharedBytes;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long the kernel of one [`Mobile::map`] may run.
+const MAP_MAX: Duration = Duration::from_millis(100);
 
 /// What a unit has done for moved code since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -192,9 +197,19 @@ impl Mobile {
         self.with(|work| work.codes.forget(code.id()))
     }
 
+    /// Returns code that is compiled here.
+    pub(crate) fn compiled(&self, code: Hash) -> Option<Arc<dyn Code>> {
+        self.with(|work| work.codes.compiled(code.id()))
+    }
+
     /// Returns what this unit has done for moved code.
     pub fn counters(&self) -> Counters {
         self.with(|work| work.counters)
+    }
+
+    /// Returns the number of this unit.
+    pub fn unit(&self) -> u32 {
+        self.with(|work| work.unit)
     }
 
     /// Returns the number of units of the job.
@@ -225,7 +240,55 @@ impl Mobile {
         limits: Limits,
     ) -> Result<Call> {
         let number = code.capsule.entry(entry)?;
-        self.start(unit, code, (entry, number), payload, limits)
+        self.start(unit, code, (entry, number), payload, limits, false)
+    }
+
+    /// Applies code to bytes of a segment, at a unit that maps them: one on the node of the segment.
+    /// The entry is called for each piece of at most [`CHUNK`] bytes, in order. Its payload is
+    ///
+    /// ```text
+    ///   8 bytes   how many bytes of the input precede this piece
+    ///   4 bytes   length of the argument
+    ///   4 bytes   zero
+    ///             the argument, padded with zeros to a multiple of 16 bytes
+    ///             the piece
+    /// ```
+    ///
+    /// The reply of the call consists of the replies of the kernel, one after another, at most
+    /// [`PAYLOAD_MAX`] bytes. The kernel can do nothing else: it cannot move on, nor start calls.
+    /// All pieces together may take 0.1 s. The argument has at most [`ARGUMENT_MAX`] bytes.
+    /// Completion: by the handle.
+    ///
+    /// [`CHUNK`]: crate::CHUNK
+    /// [`ARGUMENT_MAX`]: crate::ARGUMENT_MAX
+    ///
+    /// # Errors
+    /// As [`Mobile::call`]. The call fails with [`Cause::Input`](crate::Cause::Input) if the unit
+    /// does not map the segment, or the input is outside of it or longer than
+    /// [`INPUT_MAX`](crate::INPUT_MAX); and with [`Cause::Forbidden`](crate::Cause::Forbidden) if
+    /// the replies together are too long.
+    pub fn map(
+        &self,
+        unit: u32,
+        code: &Registered,
+        entry: &str,
+        argument: &[u8],
+        input: &Input,
+    ) -> Result<Call> {
+        if argument.len() > ARGUMENT_MAX {
+            return Err(Error::TooLong {
+                bytes: argument.len() as u64,
+                most: ARGUMENT_MAX as u64,
+            });
+        }
+        let number = code.capsule.entry(entry)?;
+        let limits = Limits {
+            hops: 0,
+            run: MAP_MAX,
+            ..Limits::default()
+        };
+        let payload = [&input.encode(), argument].concat();
+        self.start(unit, code, (entry, number), &payload, limits, true)
     }
 
     /// As [`Mobile::call_within`], with the number of the entry ([`Capsule::entry`]).
@@ -241,7 +304,7 @@ impl Mobile {
         payload: &[u8],
         limits: Limits,
     ) -> Result<Call> {
-        self.start(unit, code, ("", entry), payload, limits)
+        self.start(unit, code, ("", entry), payload, limits, false)
     }
 
     fn start(
@@ -251,6 +314,7 @@ impl Mobile {
         (name, entry): (&str, u8),
         payload: &[u8],
         limits: Limits,
+        has_input: bool,
     ) -> Result<Call> {
         let to = self.life(unit, payload)?;
         let moves = limits.hops > 0;
@@ -264,6 +328,7 @@ impl Mobile {
             slot,
             origin: runtime.me,
             one_way: false,
+            has_input,
         };
         match self.post(to, code, &head.encode(frame::CALL), payload) {
             Ok(()) => Ok(call),
@@ -285,6 +350,7 @@ impl Mobile {
             slot: 0,
             origin: self.runtime().me,
             one_way: true,
+            has_input: false,
         };
         let to = self.life(unit, payload)?;
         self.post(to, code, &head.encode(frame::CALL), payload)
@@ -313,6 +379,7 @@ impl Mobile {
             slot,
             origin: me,
             one_way: false,
+            has_input: false,
         };
         let bytes: Vec<u8> = units.iter().flat_map(|unit| unit.to_le_bytes()).collect();
         let id = code.hash().id();

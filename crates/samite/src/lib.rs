@@ -314,6 +314,8 @@
 
 pub mod calibration;
 pub mod config;
+mod map;
+mod operator;
 pub mod program;
 pub mod python;
 mod unit;
@@ -322,9 +324,11 @@ mod unit;
 /// `#[bytemuck(crate = "samite::bytemuck")]` ([Store structures](crate#store-structures)).
 #[doc(no_inline)]
 pub use bytemuck;
+pub use map::{Map, MapError, Mapped};
 /// The array library of streams, in the version that they use.
 #[doc(no_inline)]
 pub use ndarray;
+pub use operator::{MovedOperator, OperatorError};
 /// Coherent chunks.
 #[doc(inline)]
 pub use samite_dsm as dsm;

@@ -16,7 +16,8 @@
 //!
 //! # Files
 //! `stage` (how a process joins) · `writer`, `put`, `slots`, `staged`, `last` (the last step, read
-//! in place while the next is written) · `reader`, `step`, `step_buffers`, `contents` · `watch` ·
+//! in place while the next is written) · `reader`, `step`, `step_buffers`, `located`,
+//! `contents` · `watch` ·
 //! `client` (requests, by [`samite_fabric::rpc`]) · `service/` (their servers) · `method/` (where
 //! blocks go) · `file/` · `array` · `element` · `process` (identifies a life of a process) ·
 //! `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
@@ -60,6 +61,7 @@ mod error;
 pub mod file;
 pub mod index;
 mod last;
+mod located;
 pub mod method;
 pub mod placement;
 mod process;
@@ -81,6 +83,7 @@ pub use contents::Variable;
 pub use element::{Dtype, Element};
 pub use error::Error;
 pub use last::LastStep;
+pub use located::{Located, Place};
 pub use method::graph::{Operator, Share};
 pub use method::{Configuration, Method, Settings};
 pub use protocol::{

@@ -21,24 +21,24 @@ const MOST_BOXES: usize = 1 << 20;
 
 /// A step that this process holds.
 pub struct StepReader {
-    given: Given,
+    pub(crate) given: Given,
     link: Arc<Link>,
     /// The result of the edge's operators; `None` if there are none.
     passed: Option<Arc<Passed>>,
 }
 
 /// A variable, and how to read it.
-struct Found<'s> {
+pub(crate) struct Found<'s> {
     /// As the reader sees it.
-    info: &'s Variable,
+    pub(crate) info: &'s Variable,
     /// As it was written.
-    written: &'s Indexed,
-    chain: Option<&'s Chain>,
+    pub(crate) written: &'s Indexed,
+    pub(crate) chain: Option<&'s Chain>,
 }
 
 impl Found<'_> {
     /// Returns a box of it, after checking that it is inside.
-    fn part(&self, asked: impl Selection) -> Result<Region> {
+    pub(crate) fn part(&self, asked: impl Selection) -> Result<Region> {
         let shape = &self.info.shape;
         inside(&self.info.name, shape, asked.region(shape)?)
     }
@@ -233,6 +233,25 @@ impl StepReader {
         self.copy(&variable, &region, into)
     }
 
+    /// Copies a box of a variable of any type to `into`: its bytes, row-major, the numbers
+    /// little-endian.
+    ///
+    /// # Errors
+    /// As [`StepReader::read_into`].
+    pub fn read_bytes(&self, name: &str, asked: impl Selection, into: &mut [u8]) -> Result<()> {
+        let variable = self.find(name)?;
+        let region = variable.part(asked)?;
+        let element = variable.info.dtype.bytes();
+        if region.bytes(element)? != into.len() as u64 {
+            return Err(Error::ArrayShape {
+                variable: name.to_owned(),
+                array: vec![into.len() as u64 / element],
+                block: region.shape().to_vec(),
+            });
+        }
+        self.copy_bytes(&variable, &region, into)
+    }
+
     /// Returns a box of a variable in place, without a copy, if it is inside one block, on this
     /// node, and no operator changes it. `None` for other boxes (use [`StepReader::get`]).
     ///
@@ -310,7 +329,7 @@ impl StepReader {
         }
     }
 
-    fn find(&self, name: &str) -> Result<Found<'_>> {
+    pub(crate) fn find(&self, name: &str) -> Result<Found<'_>> {
         let variables = &self.given.contents.variables;
         let found = variables
             .iter()
@@ -404,7 +423,11 @@ impl StepReader {
         region: &Region,
         into: &mut [T],
     ) -> Result<()> {
-        let (written, into) = (variable.written, bytemuck::cast_slice_mut(into));
+        self.copy_bytes(variable, region, bytemuck::cast_slice_mut(into))
+    }
+
+    fn copy_bytes(&self, variable: &Found<'_>, region: &Region, into: &mut [u8]) -> Result<()> {
+        let written = variable.written;
         match variable.chain {
             None => self.copy_written(written, region, into),
             Some(chain) => chain.read(region, into, |needed| {

@@ -14,7 +14,7 @@ use crate::protocol::{BlockOffsets, BufferAt, Fault, Peer, Slot, Step, StepRecor
 use crate::service::{BlockStoreRequest, LOAD, segment_key};
 use crate::space::{Strided, copy_box};
 use crate::{Error, Region, Result};
-use samite_fabric::{Handle, Remote, wait_all};
+use samite_fabric::{Handle, Remote, SegmentKey, wait_all};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -136,6 +136,35 @@ impl Buffers {
         }
     }
 
+    /// Returns the segment of the first copy of a block, and where the block begins there, if it is
+    /// in memory.
+    pub(crate) fn key(&self, block: &BlockAt) -> Option<(SegmentKey, u64)> {
+        match &self.at(block).reached {
+            Reached::Near(remote) => Some((remote.key(), self.offset(block))),
+            Reached::OnDisk => None,
+        }
+    }
+
+    /// Returns the blocks that a box touches, each with its part of the box.
+    ///
+    /// # Errors
+    /// The box has holes.
+    pub(crate) fn parts<'v>(
+        &self,
+        variable: &'v Indexed,
+        region: &Region,
+    ) -> Result<Vec<(&'v BlockAt, Region)>> {
+        let parts = variable.index.query(region);
+        let parts: Vec<_> = parts
+            .map(|(block, part)| (&variable.blocks[block as usize], part))
+            .collect();
+        let volumes = parts.iter().map(|(_, part)| part.volume().unwrap_or(0));
+        match Some(volumes.sum()) == region.volume() {
+            true => Ok(parts),
+            false => Err(variable.hole(self.step, region)),
+        }
+    }
+
     fn at(&self, block: &BlockAt) -> &Buffer {
         &self.buffers[block.rank as usize][block.slot as usize]
     }
@@ -172,20 +201,15 @@ impl Buffers {
             into,
             at: Strided::dense(region.clone())?,
         };
-        let (mut covered, mut far) = (0, Vec::new());
-        for (number, part) in variable.index.query(region) {
-            let block = &variable.blocks[number as usize];
-            covered += part.volume().unwrap_or(0);
+        let mut far = Vec::new();
+        for (block, part) in self.parts(variable, region)? {
             match self.mapped(block, target.element)? {
                 Some(bytes) => target.take_block(block, bytes)?,
                 None => {
-                    let pieces = pieces(part, target.element)?;
+                    let pieces = pieces(part, target.element, PIECE)?;
                     far.extend(pieces.into_iter().map(|piece| (block, piece)));
                 }
             }
-        }
-        if Some(covered) != region.volume() {
-            return Err(variable.hole(self.step, region));
         }
         self.fetch(far, &mut target)
     }
@@ -399,13 +423,13 @@ fn joined(mut runs: Vec<Vec<u8>>) -> Vec<u8> {
     }
 }
 
-/// Splits a box into parts of at most [`PIECE`] bytes, in row-major order.
-fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
+/// Splits a box into parts of at most so many bytes, in row-major order. A single element may be
+/// longer.
+pub(crate) fn pieces(part: Region, element: u64, most: u64) -> Result<Vec<Region>> {
     let (mut left, mut pieces) = (vec![part], Vec::new());
     while let Some(part) = left.pop() {
         let long = (0..part.dims()).find(|&dim| part.extent(dim) > 1);
-        let Some(dim) = long.filter(|_| part.bytes(element).is_ok_and(|bytes| bytes > PIECE))
-        else {
+        let Some(dim) = long.filter(|_| part.bytes(element).is_ok_and(|bytes| bytes > most)) else {
             pieces.push(part);
             continue;
         };
@@ -419,29 +443,50 @@ fn pieces(part: Region, element: u64) -> Result<Vec<Region>> {
     Ok(pieces)
 }
 
+/// The contiguous runs of a box in a dense block, all of the same length.
+pub(crate) struct Runs {
+    /// Where the first one begins, in bytes.
+    pub(crate) first: u64,
+    /// Their length in bytes.
+    pub(crate) bytes: u64,
+    /// How often they are repeated, and how many bytes apart: the slowest dimension first.
+    pub(crate) levels: Vec<(u64, u64)>,
+}
+
+impl Runs {
+    pub(crate) fn of(block: &Region, part: &Region, element: u64) -> Result<Runs> {
+        let dims = block.dims();
+        // Trailing dimensions that are complete, and the one before them, are contiguous.
+        let mut split = dims - 1;
+        while split > 0 && part.extent(split) == block.extent(split) {
+            split -= 1;
+        }
+        let strides = block.strides()?;
+        let ahead = |dim: usize| (part.lower()[dim] - block.lower()[dim]) * strides[dim];
+        let level = |dim: usize| (part.extent(dim), strides[dim] * element);
+        Ok(Runs {
+            first: (0..=split).map(ahead).sum::<u64>() * element,
+            bytes: (split..dims).map(|dim| part.extent(dim)).product::<u64>() * element,
+            levels: (0..split).map(level).collect(),
+        })
+    }
+
+    /// Returns where each run begins, in row-major order.
+    fn starts(&self) -> Vec<u64> {
+        let mut starts = vec![self.first];
+        for &(count, stride) in &self.levels {
+            let steps = |start: u64| (0..count).map(move |at| start + at * stride);
+            starts = starts.into_iter().flat_map(steps).collect();
+        }
+        starts
+    }
+}
+
 /// Returns the contiguous runs of `part` in a dense block: their length in bytes, and where each
 /// begins, in row-major order.
 fn runs(block: &Region, part: &Region, element: u64) -> Result<(u64, Vec<u64>)> {
-    let dims = block.dims();
-    // Trailing dimensions that are complete, and the one before them, are contiguous.
-    let mut split = dims - 1;
-    while split > 0 && part.extent(split) == block.extent(split) {
-        split -= 1;
-    }
-    let strides = block.strides()?;
-    let run: u64 = (split..dims).map(|dim| part.extent(dim)).product::<u64>() * element;
-    let mut starts = vec![0];
-    for dim in 0..=split {
-        let first = part.lower()[dim] - block.lower()[dim];
-        let count = if dim == split { 1 } else { part.extent(dim) };
-        let steps = (first..first + count).map(|at| at * strides[dim] * element);
-        let steps: Vec<u64> = steps.collect();
-        starts = starts
-            .iter()
-            .flat_map(|start| steps.iter().map(move |step| start + step))
-            .collect();
-    }
-    Ok((run, starts))
+    let runs = Runs::of(block, part, element)?;
+    Ok((runs.bytes, runs.starts()))
 }
 
 #[cfg(test)]
@@ -458,7 +503,7 @@ mod tests {
             let lower = vec![1; upper.len()];
             let upper: Vec<u64> = upper.iter().map(|upper| upper + 1).collect();
             let whole = Region::new(&lower, &upper).unwrap();
-            let pieces = pieces(whole.clone(), element).unwrap();
+            let pieces = pieces(whole.clone(), element, PIECE).unwrap();
             let volume: u64 = pieces.iter().map(|piece| piece.volume().unwrap()).sum();
             assert_eq!(Some(volume), whole.volume());
             assert!(crate::space::first_overlap(&pieces).is_none());

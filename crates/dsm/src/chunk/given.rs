@@ -174,7 +174,7 @@ pub(crate) struct Given<T: Elem> {
     pub(super) version: Version,
     pub(super) tag: u64,
     number: u64,
-    content: protocol::Content,
+    pub(super) content: protocol::Content,
     buffer: Option<SegmentKey>,
     pub(crate) held: Held<T>,
 }

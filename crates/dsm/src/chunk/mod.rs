@@ -6,10 +6,12 @@
 //! this process owns the chunk)
 
 mod given;
+mod located;
 mod owned;
 mod put;
 mod read;
 
+pub use self::located::HomeGuard;
 pub(crate) use self::owned::OwnGuard;
 
 use crate::client::{Client, OwnGuards, OwnersPage};

@@ -184,6 +184,14 @@ impl Codes {
         entry.is_some_and(|entry| entry.capsule.is_some())
     }
 
+    /// Returns code that is ready.
+    pub(crate) fn compiled(&mut self, id: u64) -> Option<Arc<dyn Code>> {
+        match &self.get(id)?.state {
+            State::Ready(ready) => Some(ready.code.clone()),
+            _ => None,
+        }
+    }
+
     /// Keeps a capsule; returns false if another one has its id (Y1).
     fn keep(&mut self, capsule: Capsule, pinned: bool) -> bool {
         let (id, bytes) = (capsule.hash().id(), capsule.bytes().len() as u64);

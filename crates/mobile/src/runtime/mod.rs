@@ -4,6 +4,7 @@
 //!   frame --> Upcall::arrived (in the engine: parsed, kept in the inbox; answers end their call)
 //!             Upcall::work    (no lock of the engine)
 //!               CALL     code ready: run --> effects: forward, spawn, reply, define   `run`
+//!                        with an input: once for each piece of it                     `map`
 //!                        code missing: parked; FETCH to the sender                    `code`
 //!               FETCH    CODE, in parts                                               `code`
 //!               CODE     whole: to the loader thread; then the parked calls run       `loader`
@@ -28,6 +29,7 @@
 
 mod code;
 mod loader;
+pub(crate) mod map;
 mod run;
 
 use crate::calls::Calls;

@@ -1,6 +1,6 @@
 //! Runs calls, and carries out what they asked for.
 
-use super::{Arrived, Runtime, Work, locked, name};
+use super::{Arrived, Runtime, Work, locked, map, name};
 use crate::capsule::Capsule;
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
@@ -57,6 +57,9 @@ impl Work {
         };
         context.begin(limits, origin.unwrap_or(u32::MAX), PAYLOAD_MAX);
         let (context, ended) = match ready.instance(&self.grants, self.bits, bits) {
+            Ok(instance) if head.has_input => {
+                map::map(fabric, &mut **instance, head.entry, context, payload)
+            }
             Ok(instance) => instance.call(head.entry, context, payload),
             Err(trap) => (context, Err(trap)),
         };
@@ -155,6 +158,7 @@ impl Work {
                         origin: self.me,
                         one_way: true,
                         slot: 0,
+                        has_input: false,
                     };
                     self.counters.spawns += 1;
                     let to = self.units[*unit as usize];

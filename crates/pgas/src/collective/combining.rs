@@ -26,15 +26,7 @@ impl<T: Elem, O: Operator<T>> Typed<T, O> {
 impl<T: Elem, O: Operator<T>> Combiner for Typed<T, O> {
     #[inline]
     fn append(&self, sum: &mut [u8], with: &[u8]) {
-        let size = size_of::<T>();
-        if size == 0 {
-            return;
-        }
-        for (sum, with) in sum.chunks_exact_mut(size).zip(with.chunks_exact(size)) {
-            let left: T = bytemuck::pod_read_unaligned(sum);
-            let right: T = bytemuck::pod_read_unaligned(with);
-            sum.copy_from_slice(bytemuck::bytes_of(&self.0.apply(left, right)));
-        }
+        self.0.apply_bytes(sum, with);
     }
 }
 

@@ -12,6 +12,24 @@ pub trait Operator<T: Elem> {
     /// Combines two elements. `left` comes from the lower ranks.
     fn apply(&self, left: T, right: T) -> T;
 
+    /// Combines many elements: sets each one of `left` to itself combined with the one of `right`
+    /// at its place. Both are the bytes of as many elements, not aligned. An operator that has less
+    /// work with many elements at once does it here.
+    #[inline]
+    fn apply_bytes(&self, left: &mut [u8], right: &[u8]) {
+        let size = size_of::<T>();
+        if size == 0 {
+            return;
+        }
+        for (left, right) in left.chunks_exact_mut(size).zip(right.chunks_exact(size)) {
+            let (one, two): (T, T) = (
+                bytemuck::pod_read_unaligned(left),
+                bytemuck::pod_read_unaligned(right),
+            );
+            left.copy_from_slice(bytemuck::bytes_of(&self.apply(one, two)));
+        }
+    }
+
     /// Returns true if the operator commutes. Otherwise elements are combined strictly by rank.
     fn commutes(&self) -> bool {
         true

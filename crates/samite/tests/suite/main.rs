@@ -5,3 +5,5 @@ mod decoders;
 mod effort;
 mod environment;
 mod hostile;
+mod map;
+mod operator;

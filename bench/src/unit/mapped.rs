@@ -1,0 +1,218 @@
+//! A filter on staged data, by moved code, by a function, or by reading all of it: `stage/filter`
+//! of [`crate::mobile`].
+//!
+//! Rank 0 reads, rank 1 keeps the blocks and runs what comes, rank 2 has written them. Each behaves
+//! as if it were on a node of its own, and they reach each other over a link of 1 Gbit/s.
+
+use super::Unit;
+use anyhow::{Context, Result, bail, ensure};
+use samite::mobile::operation::Way;
+use samite::mobile::{Capsule, Function, Mobile, Registered};
+use samite::ndarray::{Array1, Ix1};
+use samite::stage::method::Method;
+use samite::stage::service::{BlockStoreService, Capacity};
+use samite::stage::{Configuration, Settings, Stage, StepReader, Writer};
+use samite::variable::DOMAIN;
+use samite::{Fabric, FabricConfig, Identity, Link, Map, PeerId};
+use std::time::{Duration, Instant};
+
+/// 1 Gbit/s, in bytes.
+const RATE: u64 = 125_000_000;
+/// Words of the variable: 64 MiB.
+const WORDS: u64 = 16 << 20;
+/// One word in a hundred is below this.
+const BOUND: u32 = u32::MAX / 100;
+/// The unit that has the blocks.
+const SERVER: u32 = 1;
+/// The tag of the message that ends the service of the other ranks.
+const END: u64 = 18;
+const FUNCTION: &str = "bench.below";
+
+/// What a rank has for this command.
+pub(super) struct Filtered {
+    fabric: Fabric,
+    members: Vec<PeerId>,
+    role: Role,
+}
+
+enum Role {
+    Reader(Box<Reader>),
+    Server(
+        Box<BlockStoreService>,
+        #[expect(dead_code, reason = "it runs what comes")] Mobile,
+    ),
+    Writer(#[expect(dead_code, reason = "the stream ends with it")] Writer),
+}
+
+struct Reader {
+    mobile: Mobile,
+    step: StepReader,
+    moved: Registered,
+    function: Registered,
+    /// What every run has to find.
+    found: u64,
+}
+
+fn word(at: u64) -> u32 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
+impl Unit {
+    /// Runs the filter once; collective.
+    pub(super) fn filtered(&self, way: Way) -> Result<f64> {
+        let filtered = &mut *self.filtered.borrow_mut();
+        if filtered.is_none() {
+            *filtered = Some(self.over_gigabit().context("units over a link")?);
+        }
+        let Some(filtered) = filtered else {
+            bail!("it was set above");
+        };
+        filtered.run(way)
+    }
+
+    fn over_gigabit(&self) -> Result<Filtered> {
+        let mut config = FabricConfig::default();
+        config.mask.nodes = 64;
+        config.link = Some(Link {
+            delay: Duration::from_micros(20),
+            rate: Some(RATE),
+            ..Link::default()
+        });
+        let own = self.fabric.identity();
+        let identity = Identity {
+            job: format!("{}-1gbit", own.job),
+            ..own.clone()
+        };
+        let domain = std::env::var(DOMAIN).context("a unit of a domain")?;
+        let fabric = Fabric::join(&domain, identity, config)?;
+        let members = fabric.job()?;
+        let stream = format!("filtered-{}", fabric.identity().job);
+        let mobile = Mobile::new(&fabric)?;
+        mobile.define(FUNCTION, Function::new(below));
+        let settings = Configuration::of(Settings::of(Method::Server));
+        let role = match self.rank {
+            0 => {
+                fabric.barrier(&members)?; // The server is there.
+                let stage = Stage::join_with(&fabric, settings)?;
+                let mut reader = stage.read(&stream).as_rank("reader", 0, 1).open()?;
+                let step = reader.next_step()?.context("a step was written")?;
+                let code = Capsule::from_wat(include_str!("below.wat"))?;
+                Role::Reader(Box::new(Reader {
+                    moved: mobile.register(code)?,
+                    function: mobile.register(Capsule::of_function(FUNCTION, ["below"])?)?,
+                    mobile,
+                    step,
+                    found: (0..WORDS).filter(|at| word(*at) < BOUND).count() as u64,
+                }))
+            }
+            1 => {
+                let store = BlockStoreService::join(&fabric, Capacity::of_memory(512 << 20))?;
+                fabric.barrier(&members)?;
+                Role::Server(Box::new(store), mobile)
+            }
+            _ => {
+                fabric.barrier(&members)?;
+                let stage = Stage::join_with(&fabric, settings)?;
+                let mut writer = stage.write(&stream).as_rank("writer", 0, 1).open()?;
+                let mut step = writer.step()?;
+                let words = Array1::from_iter((0..WORDS).map(word));
+                step.put("words", [WORDS], [0], words.view())?;
+                step.commit()?;
+                Role::Writer(writer)
+            }
+        };
+        Ok(Filtered {
+            fabric,
+            members,
+            role,
+        })
+    }
+}
+
+impl Filtered {
+    fn run(&mut self, way: Way) -> Result<f64> {
+        let Filtered {
+            fabric,
+            members,
+            role,
+        } = self;
+        match role {
+            Role::Reader(reader) => {
+                let took = reader.run(way)?;
+                for member in &members[1..] {
+                    fabric.send(*member, END, &[])?;
+                }
+                Ok(took)
+            }
+            Role::Server(store, _) => {
+                let mut is_over = Ok(false);
+                store.run(|fabric| {
+                    is_over = over(fabric);
+                    matches!(is_over, Ok(false))
+                })?;
+                is_over.map(|_| 0.0)
+            }
+            Role::Writer(_) => {
+                fabric.recv(samite::Match::from(members[0], END), &mut [])?;
+                Ok(0.0)
+            }
+        }
+    }
+}
+
+/// Returns whether the reader has what it wanted.
+fn over(fabric: &Fabric) -> Result<bool> {
+    let end = samite::Match::any(END);
+    if fabric.probe(end).is_none() {
+        return Ok(false);
+    }
+    fabric.recv(end, &mut [])?;
+    Ok(true)
+}
+
+impl Reader {
+    fn run(&self, way: Way) -> Result<f64> {
+        let begin = Instant::now();
+        let found: Vec<u32> = match way {
+            Way::Gets => {
+                let all: Array1<u32> = self.step.get::<u32, Ix1>("words", ..)?;
+                all.iter().copied().filter(|word| *word < BOUND).collect()
+            }
+            way => {
+                let code = match way {
+                    Way::Function => &self.function,
+                    _ => &self.moved,
+                };
+                let map = Map::new(&self.mobile, code, "below");
+                let map = map.argument(&BOUND.to_le_bytes()).at(&[SERVER]);
+                let parts = map.run(&self.step, "words", ..)?;
+                let bytes = parts.iter().flat_map(|part| part.bytes.as_chunks::<4>().0);
+                bytes.map(|word| u32::from_le_bytes(*word)).collect()
+            }
+        };
+        let took = begin.elapsed().as_secs_f64();
+        let count = found.len() as u64;
+        let is_right = count == self.found && found.iter().all(|word| *word < BOUND);
+        ensure!(is_right, "{count} words in place of {}", self.found);
+        Ok(took)
+    }
+}
+
+/// The function: what `below.wat` does.
+fn below(
+    context: &mut samite::mobile::Context,
+    payload: &[u8],
+) -> Result<(), samite::mobile::Trap> {
+    let Some((head, words)) = payload.split_first_chunk::<32>() else {
+        return Ok(());
+    };
+    let bound = u32::from_le_bytes([head[16], head[17], head[18], head[19]]);
+    let (words, _) = words.as_chunks::<4>();
+    let mut kept = Vec::new();
+    for word in words {
+        if u32::from_le_bytes(*word) < bound {
+            kept.extend_from_slice(word);
+        }
+    }
+    context.reply(&kept)
+}
