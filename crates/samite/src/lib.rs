@@ -41,6 +41,8 @@
 //!   Example: [`Stage::watch`](stage::Stage::watch).
 //! * **Send code to where the data is**: [`mobile::Mobile`], the attribute
 //!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data).
+//! * **Filter or reduce data where it is**: [`Map`], for streams and chunks. [`MovedOperator`], for
+//!   reductions. Examples: [`Map`], [`MovedOperator`].
 //! * **Show progress and results**: [`program::Reporter`], [`program::Summary`]. Example:
 //!   [`program`].
 //! * **Read settings, or change them in the program**: [`init_with`], [`FabricConfig`], [`config`].
@@ -308,8 +310,8 @@
 //!
 //! # Files
 //! `unit` (how a process becomes a unit) · `config/` (layers of settings) · `calibration` (measured
-//! rates of this host) · `program` (reports and results of a program) · `python` (the Python
-//! environment)
+//! rates of this host) · `map/` (moved code on streams and chunks) · `operator` (moved code in
+//! reductions) · `program` (reports and results of a program) · `python` (the Python environment)
 #![forbid(unsafe_code)]
 
 pub mod calibration;
