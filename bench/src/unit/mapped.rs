@@ -1,19 +1,20 @@
 //! A filter on staged data, by moved code, by a function, or by reading all of it: `stage/filter`
 //! of [`crate::mobile`].
 //!
-//! Rank 0 reads, rank 1 keeps the blocks and runs what comes, rank 2 has written them. Each behaves
-//! as if it were on a node of its own, and they reach each other over a link of 1 Gbit/s.
+//! Rank 0 reads. A thread of rank 1 keeps the blocks and runs what comes. Rank 2 has written them.
+//! Each behaves as if it were on a node of its own, and they reach each other over a link of
+//! 1 Gbit/s.
 
 use super::Unit;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use samite::mobile::operation::Way;
 use samite::mobile::{Capsule, Function, Mobile, Registered};
 use samite::ndarray::{Array1, Ix1};
 use samite::stage::method::Method;
 use samite::stage::service::{BlockStoreService, Capacity};
-use samite::stage::{Configuration, Settings, Stage, StepReader, Writer};
+use samite::stage::{Configuration, Settings, Stage, StepReader};
 use samite::variable::DOMAIN;
-use samite::{Fabric, FabricConfig, Identity, Link, Map, PeerId};
+use samite::{Fabric, FabricConfig, Identity, Link, Map};
 use std::time::{Duration, Instant};
 
 /// 1 Gbit/s, in bytes.
@@ -24,28 +25,15 @@ const WORDS: u64 = 16 << 20;
 const BOUND: u32 = u32::MAX / 100;
 /// The unit that has the blocks.
 const SERVER: u32 = 1;
-/// The tag of the message that ends the service of the other ranks.
-const END: u64 = 18;
 const FUNCTION: &str = "bench.below";
 
-/// What a rank has for this command.
-pub(super) struct Filtered {
-    fabric: Fabric,
-    members: Vec<PeerId>,
-    role: Role,
-}
+/// What rank 0 has for this command; `None` at the others.
+pub(super) type Filtered = Option<Reader>;
 
-enum Role {
-    Reader(Box<Reader>),
-    Server(
-        Box<BlockStoreService>,
-        #[expect(dead_code, reason = "it runs what comes")] Mobile,
-    ),
-    Writer(#[expect(dead_code, reason = "the stream ends with it")] Writer),
-}
-
-struct Reader {
+pub(super) struct Reader {
     mobile: Mobile,
+    /// The stream of the step.
+    _stream: samite::stage::Reader,
     step: StepReader,
     moved: Registered,
     function: Registered,
@@ -64,10 +52,10 @@ impl Unit {
         if filtered.is_none() {
             *filtered = Some(self.over_gigabit().context("units over a link")?);
         }
-        let Some(filtered) = filtered else {
-            bail!("it was set above");
-        };
-        filtered.run(way)
+        match filtered {
+            Some(Some(reader)) => reader.run(way),
+            _ => Ok(0.0),
+        }
     }
 
     fn over_gigabit(&self) -> Result<Filtered> {
@@ -90,25 +78,30 @@ impl Unit {
         let mobile = Mobile::new(&fabric)?;
         mobile.define(FUNCTION, Function::new(below));
         let settings = Configuration::of(Settings::of(Method::Server));
-        let role = match self.rank {
+        let mut reader = None;
+        match self.rank {
             0 => {
                 fabric.barrier(&members)?; // The server is there.
                 let stage = Stage::join_with(&fabric, settings)?;
-                let mut reader = stage.read(&stream).as_rank("reader", 0, 1).open()?;
-                let step = reader.next_step()?.context("a step was written")?;
+                let mut stream = stage.read(&stream).as_rank("reader", 0, 1).open()?;
+                let step = stream.next_step()?.context("a step was written")?;
                 let code = Capsule::from_wat(include_str!("below.wat"))?;
-                Role::Reader(Box::new(Reader {
+                reader = Some(Reader {
                     moved: mobile.register(code)?,
                     function: mobile.register(Capsule::of_function(FUNCTION, ["below"])?)?,
                     mobile,
+                    _stream: stream,
                     step,
                     found: (0..WORDS).filter(|at| word(*at) < BOUND).count() as u64,
-                }))
+                });
             }
             1 => {
-                let store = BlockStoreService::join(&fabric, Capacity::of_memory(512 << 20))?;
+                let mut store = BlockStoreService::join(&fabric, Capacity::of_memory(512 << 20))?;
+                std::thread::spawn(move || {
+                    let _runs_what_comes = mobile;
+                    store.run(|_| true) // Until the process ends.
+                });
                 fabric.barrier(&members)?;
-                Role::Server(Box::new(store), mobile)
             }
             _ => {
                 fabric.barrier(&members)?;
@@ -118,56 +111,11 @@ impl Unit {
                 let words = Array1::from_iter((0..WORDS).map(word));
                 step.put("words", [WORDS], [0], words.view())?;
                 step.commit()?;
-                Role::Writer(writer)
-            }
-        };
-        Ok(Filtered {
-            fabric,
-            members,
-            role,
-        })
-    }
-}
-
-impl Filtered {
-    fn run(&mut self, way: Way) -> Result<f64> {
-        let Filtered {
-            fabric,
-            members,
-            role,
-        } = self;
-        match role {
-            Role::Reader(reader) => {
-                let took = reader.run(way)?;
-                for member in &members[1..] {
-                    fabric.send(*member, END, &[])?;
-                }
-                Ok(took)
-            }
-            Role::Server(store, _) => {
-                let mut is_over = Ok(false);
-                store.run(|fabric| {
-                    is_over = over(fabric);
-                    matches!(is_over, Ok(false))
-                })?;
-                is_over.map(|_| 0.0)
-            }
-            Role::Writer(_) => {
-                fabric.recv(samite::Match::from(members[0], END), &mut [])?;
-                Ok(0.0)
+                writer.close()?;
             }
         }
+        Ok(reader)
     }
-}
-
-/// Returns whether the reader has what it wanted.
-fn over(fabric: &Fabric) -> Result<bool> {
-    let end = samite::Match::any(END);
-    if fabric.probe(end).is_none() {
-        return Ok(false);
-    }
-    fabric.recv(end, &mut [])?;
-    Ok(true)
 }
 
 impl Reader {

@@ -2,8 +2,11 @@
 
 use samite::dsm::Dsm;
 use samite::mobile::{Capsule, Mobile};
+use samite::stage::method::Method;
+use samite::stage::service::{BlockStoreService, Capacity};
+use samite::stage::{Configuration, Settings};
 use samite::stage::{Region, Stage, StepReader};
-use samite::{Fabric, Map, MapError, Mapped, Match, PeerId};
+use samite::{Fabric, Map, MapError, Mapped, Mask, Match, PeerId};
 use samite_testkit::{
     Cluster, Failed, MESSAGES_ONLY, Outcome, TWO_NODES, Who, check, full_name, pause, same, units,
 };
@@ -348,4 +351,59 @@ fn a_unit_is_killed() {
         cluster.release(Who::Unit(0));
         cluster.all_end();
     });
+}
+
+/// The blocks are at a staging server on another node, which runs the code itself.
+#[test]
+fn a_staging_server_runs_it() {
+    const END: u64 = 4;
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let unit = fabric.identity().unit;
+        let mobile = Mobile::new(fabric)?;
+        let settings = Configuration::of(Settings::of(Method::Server));
+        match unit {
+            0 => {
+                fabric.barrier(members)?;
+                let stage = Stage::join_with(fabric, settings)?;
+                let mut field = stage.read("field").as_rank("reader", 0, 1).open()?;
+                let step = field.next_step()?;
+                let step = step.ok_or_else(|| Failed::new("no step"))?;
+                let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
+                let map = Map::new(&mobile, &code, "count").at(&[1]);
+                let parts = map.run(&step, "u", ..)?;
+                is_whole(&parts, &Region::whole(&[ROWS, COLUMNS])?)?;
+                same!(mobile.counters().calls, 0);
+                drop(step);
+                for member in &members[1..] {
+                    fabric.send(*member, END, &[])?;
+                }
+            }
+            1 => {
+                let mut store = BlockStoreService::join(fabric, Capacity::of_memory(64 << 20))?;
+                fabric.barrier(members)?;
+                store.run(|fabric| fabric.probe(Match::any(END)).is_none())?;
+            }
+            _ => {
+                fabric.barrier(members)?;
+                let stage = Stage::join_with(fabric, settings)?;
+                let mut writer = stage.write("field").as_rank("writer", 0, 1).open()?;
+                let mut step = writer.step()?;
+                let (rows, columns) = (ROWS as usize, COLUMNS as usize);
+                let own = ndarray::Array2::from_shape_fn((rows, columns), |(row, column)| {
+                    number(row as u64, column as u64)
+                });
+                step.put("u", [ROWS, COLUMNS], [0, 0], own.view())?;
+                step.commit()?;
+                fabric.recv(Match::from(members[0], END), &mut [])?;
+            }
+        }
+        Ok(())
+    };
+    let name = full_name(module_path!(), "a_staging_server_runs_it");
+    let mask = Mask {
+        nodes: 3,
+        ..Mask::default()
+    };
+    let units = units(3).mask(mask).services(samite::services());
+    units.run(&name, body);
 }
