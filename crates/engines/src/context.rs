@@ -19,7 +19,8 @@ pub struct Limits {
     /// How long it may run on all units together. The time is charged by a clock of a few
     /// milliseconds.
     pub time: Duration,
-    /// How often it may still move to another unit. The calls that it starts share what is left.
+    /// How often it may still move to another unit. Each call that it starts costs one, too, and
+    /// all of them share what is left: it and the calls that come of it are at most `hops` + 1.
     pub hops: u16,
     /// The granted segments that it may use, as bits.
     pub grants: u16,
@@ -199,6 +200,13 @@ impl Context {
         Ok(())
     }
 
+    /// Returns whether a hop is left for one more message: each costs one, and what is left then is
+    /// shared by all.
+    fn has_hop(&self) -> bool {
+        let sent = self.effects.len() - self.definitions;
+        sent < self.limits.hops as usize
+    }
+
     fn target(&self, unit: u32, entry: u32) -> Result<u8, Trap> {
         if unit >= self.units {
             return Err(Trap::NoUnit(unit));
@@ -214,7 +222,7 @@ impl Context {
     #[inline]
     pub fn forward(&mut self, unit: u32, entry: u32, payload: &[u8]) -> Result<(), Trap> {
         let entry = self.target(unit, entry)?;
-        if self.limits.hops == 0 {
+        if !self.has_hop() {
             return Err(Trap::Forbidden("move any further: it has no hops left"));
         }
         if self.forwards || self.reply.is_some() {
@@ -257,8 +265,11 @@ impl Context {
         payload: &[u8],
     ) -> Result<(), Trap> {
         let entry = self.target(unit, entry)?;
-        if !self.limits.may_spawn || self.limits.hops == 0 {
+        if !self.limits.may_spawn {
             return Err(Trap::Forbidden("start further calls"));
+        }
+        if !self.has_hop() {
+            return Err(Trap::Forbidden("start more calls than it has hops left"));
         }
         let payload = self.keep(payload)?;
         self.effect(Effect::Spawn {

@@ -118,6 +118,11 @@ pub trait Code: Send + Sync {
     /// # Errors
     /// A [`Trap`], if there is no memory for it.
     fn instance(&self, grants: &Grants) -> Result<Box<dyn Instance>, Trap>;
+
+    /// Returns how many bytes of memory the compiled code takes; 0 if it is not known.
+    fn bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Code with memory. What a call leaves in that memory, the next call of the same instance may

@@ -175,7 +175,14 @@ impl Prepared {
         let memory = Memory::new(&mut store, MemoryType::new(pages, Some(pages)))?;
         // From now on: the kernel has this memory, and no other.
         store.limiter(|state| &mut state.limits);
-        let private = window::map(memory.data_ptr(&store), end, &mut windows);
+        let private = match window::map(memory.data_ptr(&store), end, &mut windows) {
+            Ok(private) => private,
+            Err(error) => {
+                // W5: what is left of the memory is not given back.
+                std::mem::forget(store);
+                return Err(error.into());
+            }
+        };
         let state = store.data_mut();
         state.windows = windows;
         state.private = Some(private);
@@ -202,6 +209,11 @@ impl Code for Prepared {
         let running = self.start(grants);
         let running = running.map_err(|error| Trap::Other(format!("{error:#}")))?;
         Ok(Box::new(running))
+    }
+
+    fn bytes(&self) -> u64 {
+        let image = self.module.image_range();
+        (image.end as usize - image.start as usize) as u64
     }
 }
 

@@ -15,6 +15,8 @@
 //! W4 A window is a second mapping of the pages of a segment. Only whole pages that are granted are
 //!    mapped: a range of an arena that begins and ends at a page. A clone of its bytes, kept in the
 //!    window, keeps the memory from being reused. A fork does not inherit the mapping.
+//! W5 If a window can neither be mapped nor closed again, its range may be open, or belong to
+//!    somebody else by now. Then no kernel gets the memory, and it is never given back.
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
@@ -71,7 +73,15 @@ unsafe impl Sync for Private {}
 
 /// Maps the windows behind the memory of a new instance (W1), of which the first `own` bytes are
 /// its own. Windows that cannot be mapped are removed: their segments are reached by functions.
-pub(super) fn map(base: *mut u8, own: u64, windows: &mut Vec<Window>) -> Private {
+///
+/// # Errors
+/// W5: there is no address space.
+pub(super) fn map(
+    base: *mut u8,
+    own: u64,
+    windows: &mut Vec<Window>,
+) -> Result<Private, rustix::io::Errno> {
+    let mut failed = None;
     windows.retain(|window| {
         let len = window.bytes.len();
         assert!(own <= window.at && window.at + len <= WINDOWS_MAX, "W2");
@@ -85,14 +95,13 @@ pub(super) fn map(base: *mut u8, own: u64, windows: &mut Vec<Window>) -> Private
                 let (access, flags) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::FIXED);
                 rustix::mm::mmap_anonymous(to, len as usize, access, flags)
             };
-            assert!(
-                closed.is_ok(),
-                "address space cannot be kept: {error}, {closed:?}"
-            );
+            if closed.is_err() {
+                failed = Some(error);
+            }
         }
         mapped.is_ok()
     });
-    Private { base, len: own }
+    failed.map_or(Ok(Private { base, len: own }), Err)
 }
 
 /// Maps the pages of a segment a second time.
