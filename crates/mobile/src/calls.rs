@@ -1,6 +1,7 @@
 //! The calls of this unit that are not answered yet.
 
 use crate::error::Failure;
+use crate::members::Members;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -42,6 +43,8 @@ pub(crate) struct Calls {
     free: VecDeque<u32>,
     /// Tasks to be woken, when no lock is taken.
     woken: Vec<Waker>,
+    /// Those whose answers are taken.
+    pub(crate) members: Members,
 }
 
 impl Calls {

@@ -16,7 +16,8 @@
 //! # Files
 //! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` ·
 //! `frame` (contents of frames) · `input` (where the input of a call lies) · `local` (code that the
-//! process runs itself) · `calls` (those not answered yet) · `trail` (where calls came from) ·
+//! process runs itself) · `calls` (those not answered yet) · `members` (who may call) · `trail`
+//! (where calls came from) ·
 //! `runtime/` (the receiving half) · `operation/` (chases and other operations on remote data) ·
 //! `error`
 //!
@@ -78,6 +79,7 @@ mod frame;
 mod input;
 mod kernels;
 mod local;
+mod members;
 mod mobile;
 #[cfg(feature = "wasm")]
 pub mod operation;

@@ -62,7 +62,10 @@ impl Policy {
     /// Returns whether a part of a capsule may run.
     pub fn allows(&self, capsule: &Capsule, part: &Part) -> bool {
         let is_signed = capsule.signer().is_some_and(|key| self.keys.contains(key));
-        let is_listed = is_signed || self.hashes.contains(&capsule.hash());
+        self.allows_if(part, is_signed || self.hashes.contains(&capsule.hash()))
+    }
+
+    fn allows_if(&self, part: &Part, is_listed: bool) -> bool {
         match part.kind {
             Kind::Function => true,
             Kind::Wasm => match self.trust {
@@ -76,6 +79,12 @@ impl Policy {
                 Trust::Everything => true,
             },
         }
+    }
+
+    /// Returns whether parts of a capsule may run only if a listed key has signed it.
+    pub(crate) fn wants_signature(&self, capsule: &Capsule) -> bool {
+        let wants = |part: &Part| self.allows_if(part, true) && !self.allows(capsule, part);
+        !self.keys.is_empty() && capsule.parts().iter().any(wants)
     }
 }
 

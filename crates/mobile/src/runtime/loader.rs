@@ -1,8 +1,8 @@
 //! The thread that compiles code, so that calls of other code go on meanwhile. It starts with the
 //! first job, and ends with the runtime.
 
-use super::code::Ready;
 use super::locked;
+use super::ready::Ready;
 use crate::capsule::{Capsule, Part, Processor};
 use samite_engines::{Engine, Kind};
 use samite_fabric::Fabric;
@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Code to compile.
 pub(super) struct Job {
     pub(super) id: u64,
+    /// The number of the decision that allows the parts.
+    pub(super) decision: u64,
     pub(super) capsule: Capsule,
     /// The parts that are allowed here.
     pub(super) parts: Vec<Part>,
@@ -22,7 +24,8 @@ pub(super) struct Job {
     pub(super) fabric: Fabric,
 }
 
-type Loaded = (u64, Result<Ready, String>);
+/// An id, the number of the decision, and what became of the code.
+type Loaded = (u64, u64, Result<Ready, String>);
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -45,15 +48,11 @@ impl Loader {
             jobs
         });
         if let Err(refused) = jobs.send(job) {
-            let Job { id, fabric, .. } = refused.0;
-            self.done(id, Err("no thread compiles code here".into()));
-            fabric.want_work();
+            let job = refused.0;
+            let why = Err("no thread compiles code here".into());
+            locked(&self.loaded).push_back((job.id, job.decision, why));
+            job.fabric.want_work();
         }
-    }
-
-    /// Records what became of a job.
-    pub(super) fn done(&self, id: u64, loaded: Result<Ready, String>) {
-        locked(&self.loaded).push_back((id, loaded));
     }
 
     /// Returns the next job that is done.
@@ -69,7 +68,7 @@ fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
         // A panic of an engine ends this job, not the thread.
         let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
         let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
-        locked(loaded).push_back((job.id, ready));
+        locked(loaded).push_back((job.id, job.decision, ready));
         job.fabric.want_work();
     }
 }
@@ -107,7 +106,7 @@ impl Engine for Bitcode {
     }
 }
 
-/// Compiles the first part for which there is an engine; says of each other one why not.
+/// Compiles the first part that an engine takes; says of each one before why not.
 fn prepare(
     engines: &[Result<Box<dyn Engine>, (Kind, String)>],
     job: &Job,
@@ -122,18 +121,17 @@ fn prepare(
             let here = [Processor::Any, Processor::HERE];
             part.kind == kind && here.contains(&part.processor)
         };
-        let Some(part) = job.parts.iter().find(is_for_here) else {
-            continue;
-        };
-        let prepared = match engine {
-            Ok(engine) => engine
-                .prepare(job.capsule.part(part), job.capsule.entries())
-                .map_err(|error| error.to_string()),
-            Err((_, why)) => Err(why.clone()),
-        };
-        match prepared {
-            Ok(code) => return Ok(Ready::new(kind, Arc::from(code))),
-            Err(why) => refused.push(format!("{kind}: {why}")),
+        for part in job.parts.iter().filter(is_for_here) {
+            let prepared = match engine {
+                Ok(engine) => engine
+                    .prepare(job.capsule.part(part), job.capsule.entries())
+                    .map_err(|error| error.to_string()),
+                Err((_, why)) => Err(why.clone()),
+            };
+            match prepared {
+                Ok(code) => return Ok(Ready::new(kind, Arc::from(code))),
+                Err(why) => refused.push(format!("{kind}: {why}")),
+            }
         }
     }
     match refused.is_empty() {

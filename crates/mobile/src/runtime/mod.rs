@@ -5,8 +5,9 @@
 //!             Upcall::work    (no lock of the engine)
 //!               CALL     code ready: run --> effects: forward, spawn, reply, define   `run`
 //!                        with an input: once for each piece of it                     `map`
-//!                        code missing: parked; FETCH to the sender                    `code`
-//!               FETCH    CODE, in parts                                               `code`
+//!                        code missing: parked; FETCH to the sender                    `fetch`
+//!               FETCH    CODE, in parts                                               `fetch`
+//!               PREFETCH passed on down a tree                                        `prefetch`
 //!               CODE     whole: to the loader thread; then the parked calls run       `loader`
 //!               FAIL     back along the way of the call, or to the origin             `run`
 //!   every frame that leaves goes through `Work::post`: it is kept here while there is no room
@@ -20,26 +21,35 @@
 //! X2 Kernels run without the lock of the engine and of `inbox` and `calls`, so frames go on
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
 //! X3 What is kept is counted in bytes: the inbox, what was taken from it, calls of the unit to
-//!    itself, and parked calls up to [`INBOX_MAX`] each, code
-//!    up to [`CODE_BYTES`]. Beyond it a call fails as `Busy`, or the code that was not used longest
-//!    is evicted.
-//! X4 Frames that find no room wait in a queue per peer, of at most [`OUT_MAX`] bytes. Beyond it a
+//!    itself, and parked calls up to [`INBOX_MAX`] each, code of others up to [`CODE_BYTES`].
+//!    Beyond it a call fails as `Busy`, or the code that was not used longest is evicted. Instances
+//!    and compiled code are bounded in `ready`.
+//! X4 Frames that find no room wait in a queue per peer of bounded length (`outbox`). Beyond it a
 //!    call fails as `Busy`, and an answer is dropped: a peer that does not read harms nobody else.
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
+//! X6 Only frames of units of this job are taken (`membership`). A unit of which this one has not
+//!    heard yet is looked up before its frame is refused.
 
 mod code;
+mod fetch;
 mod loader;
 pub(crate) mod map;
+mod membership;
+mod outbox;
+mod prefetch;
+mod ready;
 mod run;
 
 use crate::calls::Calls;
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
+use crate::members::Members;
 use crate::trail::Trail;
 use crate::trust::Policy;
 use crate::{Counters, Mobile};
 use code::Codes;
 use loader::Loader;
+use outbox::Queue;
 use samite_engines::{Context, Function, Grants};
 use samite_fabric::rpc::Life;
 use samite_fabric::upcall::Upcall;
@@ -56,7 +66,7 @@ use std::time::Duration;
 
 /// The most bytes of calls that wait to run, and of those that wait for their code.
 pub(crate) const INBOX_MAX: u64 = 16 << 20;
-/// The most bytes of capsules that a unit keeps.
+/// The most bytes of capsules that a unit keeps, besides those that its program has registered.
 pub(crate) const CODE_BYTES: u64 = 64 << 20;
 /// What a frame costs besides its payload.
 const EACH: u64 = 128;
@@ -64,9 +74,6 @@ const EACH: u64 = 128;
 const REFUSED_MAX: usize = 1 << 16;
 /// A thread works on so many frames before it looks at what it waits for itself.
 const AT_ONCE: usize = 64;
-
-/// The most bytes of frames to one peer that wait for room.
-const OUT_MAX: u64 = 4 << 20;
 
 thread_local! {
     /// Whether this thread works: a function of the program that uses the `Mobile` would wait for
@@ -111,28 +118,6 @@ struct Inbox {
     refused: VecDeque<Arrived>,
 }
 
-/// A frame that leaves when there is room.
-#[derive(Debug)]
-struct Out {
-    to: Life,
-    word: u64,
-    head: Vec<u8>,
-    payload: Vec<u8>,
-}
-
-/// Frames to a peer that wait for room.
-#[derive(Debug, Default)]
-struct Queue {
-    frames: VecDeque<Out>,
-    bytes: u64,
-}
-
-impl Out {
-    fn cost(&self) -> u64 {
-        self.payload.len() as u64 + EACH
-    }
-}
-
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Runtime {
@@ -154,6 +139,7 @@ pub(crate) struct Work {
     pub(crate) unit: u32,
     pub(crate) units: Vec<Life>,
     pub(crate) numbers: HashMap<PeerId, u32, foldhash::fast::RandomState>,
+    members: Members,
     pub(crate) context: Option<Box<Context>>,
     pub(crate) codes: Codes,
     pub(crate) grants: Grants,
@@ -194,6 +180,7 @@ impl Runtime {
             unit,
             units,
             numbers: HashMap::default(),
+            members: Members::default(),
             context: None,
             codes: Codes::default(),
             grants: Grants::default(),
@@ -214,11 +201,13 @@ impl Runtime {
             changes: 0,
         };
         work.number();
+        let mut calls = Calls::default();
+        calls.members.add(&work.units);
         Runtime {
             me,
             lives: Mutex::new(work.units.clone()),
             inbox: Mutex::default(),
-            calls: Mutex::default(),
+            calls: Mutex::new(calls),
             work: Mutex::new(work),
             again: AtomicBool::new(false),
             loader: Loader::default(),
@@ -243,7 +232,7 @@ impl Runtime {
     /// Takes up to `most` frames and works on them; returns whether there may be more.
     fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> bool {
         work.follow(self, fabric);
-        work.take_loaded(&self.loader);
+        work.take_loaded(self, fabric);
         work.flush(self, fabric);
         work.clock = run::coarse();
         for _ in 0..most {
@@ -279,6 +268,10 @@ impl Runtime {
     fn refuse(&self, work: &mut Work, fabric: &Fabric) -> bool {
         let refused = std::mem::take(&mut locked(&self.inbox).refused);
         for arrived in refused {
+            if !work.members.has(arrived.from) && !work.admits(self, fabric, arrived.from) {
+                work.refuse_stranger(fabric, &arrived);
+                continue;
+            }
             if let Some((head, _)) = Head::decode(&arrived.bytes) {
                 let text = format!("{INBOX_MAX} bytes of calls wait there already");
                 let failure = Failure::new(Cause::Busy, text);
@@ -300,7 +293,11 @@ impl Upcall for Runtime {
             };
             let mut reply = bytes.get(8..).unwrap_or_default().to_vec();
             append(&mut reply, rest);
-            return locked(&self.calls).answer(slot, Ok(reply));
+            let mut calls = locked(&self.calls);
+            if calls.members.has(from) {
+                return calls.answer(slot, Ok(reply));
+            }
+            // It may be a unit that has come since: `take` looks again.
         }
         let mut all = Payload::from_slice(bytes);
         let at = all.len();
@@ -381,255 +378,27 @@ impl Work {
         self.codes.drop_instances();
     }
 
-    fn number(&mut self) {
-        let units = self.units.iter().enumerate();
-        self.numbers = units.map(|(unit, life)| (life.peer, unit as u32)).collect();
-    }
-
-    /// Follows membership: units that were lost, and those that have come back.
-    fn follow(&mut self, runtime: &Runtime, fabric: &Fabric) {
-        let changes = fabric.changes();
-        if self.changes == changes {
-            return;
-        }
-        self.changes = changes;
-        let job = &fabric.identity().job;
-        let before = self.units.clone();
-        for info in fabric.peers() {
-            let unit = info.identity.unit as usize;
-            if &info.identity.job == job
-                && let Some(life) = self.units.get_mut(unit)
-            {
-                (life.peer, life.incarnation) = (info.peer, info.incarnation);
-            }
-        }
-        self.number();
-        locked(&runtime.lives).clone_from(&self.units);
-        if let Some(context) = &mut self.context {
-            context.renew(self.units.len() as u32, self.grants.clone());
-        }
-        // The first of those whose loss was not seen before.
-        let newly = before.into_iter().filter(|life| fabric_lost(fabric, *life));
-        let newly: Vec<Life> = newly.filter(|life| self.gone.insert(*life)).collect();
-        // X5: what uses the fabric is done without the lock of the calls.
-        let waiting = locked(&runtime.calls).waiting();
-        for (slot, to, moves) in waiting {
-            let lost = match fabric_lost(fabric, to) {
-                true => Some(to),
-                false if moves => newly.first().copied(),
-                false => None,
-            };
-            if let Some(life) = lost {
-                let may_be = if moves { "may have been" } else { "was" };
-                let name = name(fabric, life);
-                let text = format!("{name} was lost, and the call {may_be} there");
-                let failure = Failure::new(Cause::Lost, text);
-                locked(&runtime.calls).answer(slot, Err(failure));
-                self.has_ended_here = true;
-            }
-        }
-        self.codes.holders_lost(|life| fabric_lost(fabric, life));
-        self.fetch_again(runtime, fabric);
-    }
-
-    /// Takes what the loader has compiled: the calls that waited for it run next.
-    fn take_loaded(&mut self, loader: &Loader) {
-        for arrived in self.codes.take_loaded(loader) {
-            self.own_bytes += arrived.bytes.len() as u64 + EACH;
-            self.own.push_back(arrived);
-        }
-    }
-
     fn next_own(&mut self) -> Option<Arrived> {
         let arrived = self.own.pop_front()?;
         self.own_bytes -= arrived.bytes.len() as u64 + EACH;
         Some(arrived)
     }
 
-    /// Sends what waits for room, to those who have some.
-    fn flush(&mut self, runtime: &Runtime, fabric: &Fabric) {
-        if self.out.is_empty() {
-            return;
-        }
-        let peers: Vec<PeerId> = self.out.keys().copied().collect();
-        for peer in peers {
-            while let Some(out) = self.out.get_mut(&peer).and_then(|of| of.frames.pop_front()) {
-                let posted = fabric.post_upcall(out.to, out.word, &out.head, &out.payload);
-                let Some(queue) = self.out.get_mut(&peer) else {
-                    break;
-                };
-                if posted == Ok(false) {
-                    queue.frames.push_front(out);
-                    break;
-                }
-                queue.bytes -= out.cost();
-                self.out_bytes -= out.cost();
-                if let Err(error) = posted {
-                    let (head, payload) = (&out.head, &out.payload);
-                    self.not_sent(runtime, fabric, head, payload, out.to, &error.into());
-                }
-            }
-            if self
-                .out
-                .get(&peer)
-                .is_some_and(|queue| queue.frames.is_empty())
-            {
-                self.out.remove(&peer);
-            }
-        }
-    }
-
-    /// Sends a frame, or keeps it until there is room.
-    #[inline]
-    pub(crate) fn post(
-        &mut self,
-        runtime: &Runtime,
-        fabric: &Fabric,
-        to: Life,
-        word: u64,
-        head: &[u8],
-        payload: &[u8],
-    ) {
-        if to == self.me {
-            return self.post_here(runtime, fabric, word, head, payload);
-        }
-        if !self.out.contains_key(&to.peer) {
-            match fabric.post_upcall(to, word, head, payload) {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
-                    return self.not_sent(runtime, fabric, head, payload, to, &error.into());
-                }
-            }
-        }
-        self.wait_for_room(runtime, fabric, to, word, head, payload);
-    }
-
-    #[cold]
-    fn wait_for_room(
-        &mut self,
-        runtime: &Runtime,
-        fabric: &Fabric,
-        to: Life,
-        word: u64,
-        head: &[u8],
-        payload: &[u8],
-    ) {
-        let out = Out {
-            to,
-            word,
-            head: head.to_vec(),
-            payload: payload.to_vec(),
-        };
-        let queue = self.out.entry(to.peer).or_default();
-        if queue.bytes + out.cost() > OUT_MAX {
-            let name = name(fabric, to);
-            let text = format!("{name} does not take what is sent to it");
-            let why = Failure::new(Cause::Busy, text);
-            return self.not_sent(runtime, fabric, head, payload, to, &NotSent::Full(why));
-        }
-        queue.bytes += out.cost();
-        self.out_bytes += out.cost();
-        queue.frames.push_back(out);
-    }
-
-    /// A frame from this unit to itself.
-    pub(crate) fn post_here(
-        &mut self,
-        runtime: &Runtime,
-        fabric: &Fabric,
-        word: u64,
-        head: &[u8],
-        payload: &[u8],
-    ) {
-        let kind = head.first().copied().unwrap_or(0);
-        if kind == frame::REPLY {
-            if let Some(slot) = frame::word(head, 4) {
-                locked(&runtime.calls).answer(slot, Ok(payload.to_vec()));
-                self.has_ended_here = true;
-            }
-            return;
-        }
-        let mut bytes = Payload::from_slice(head);
-        bytes.extend_from_slice(payload);
-        let cost = bytes.len() as u64 + EACH;
-        if self.own_bytes + cost > INBOX_MAX && kind == frame::CALL {
-            let text = format!("{INBOX_MAX} bytes of calls wait there already");
-            let why = NotSent::Full(Failure::new(Cause::Busy, text));
-            let me = self.me;
-            return self.not_sent(runtime, fabric, head, payload, me, &why);
-        }
-        self.own_bytes += cost;
-        self.own.push_back(Arrived {
-            from: self.me,
-            kind,
-            word,
-            bytes,
-        });
-    }
-
-    /// A frame could not be sent: its call fails at its origin.
-    #[cold]
-    fn not_sent(
-        &mut self,
-        runtime: &Runtime,
-        fabric: &Fabric,
-        head: &[u8],
-        payload: &[u8],
-        to: Life,
-        why: &NotSent,
-    ) {
-        let failure = match why {
-            NotSent::Full(failure) => failure.clone(),
-            NotSent::Fabric(error @ samite_fabric::Error::TooLong { .. }) => {
-                Failure::new(Cause::Forbidden, error.to_string())
-            }
-            NotSent::Fabric(error) => Failure::new(Cause::Lost, error.to_string()),
-        };
-        match (head.first().copied(), Head::decode(head)) {
-            (Some(frame::CALL | frame::PREFETCH), Some((head, _))) if head.one_way => {
-                tracing::debug!(to = %to.peer, %failure, "a one-way call was not sent");
-            }
-            (Some(frame::CALL | frame::PREFETCH), Some((head, _))) => {
-                let mut failure = failure;
-                failure.through(self.unit);
-                self.fail_to_origin(runtime, fabric, &head, &failure);
-            }
-            // A failure that cannot go back along its way goes to the origin.
-            (Some(frame::FAIL), Some((head, _))) if head.origin != to => {
-                let head_bytes = head.encode(frame::FAIL);
-                self.post(runtime, fabric, head.origin, 0, &head_bytes, payload);
-            }
-            _ => tracing::debug!(to = %to.peer, %failure, "a frame of moved code was not sent"),
-        }
-    }
-
     /// Works on one frame.
     fn take(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: Arrived) {
+        let is_unit = self.members.has(arrived.from);
+        if !is_unit && !self.admits(runtime, fabric, arrived.from) {
+            return self.refuse_stranger(fabric, &arrived);
+        }
         match arrived.kind {
             frame::CALL | frame::PREFETCH => self.call(runtime, fabric, arrived),
             frame::FAIL => self.failed(runtime, fabric, &arrived),
             frame::FETCH => self.fetched(runtime, fabric, &arrived),
             frame::CODE => self.code_arrived(runtime, fabric, &arrived),
+            frame::REPLY => self.replied(runtime, &arrived),
             kind => tracing::warn!(from = %arrived.from.peer, kind, "an unknown frame"),
         }
     }
-}
-
-/// Why a frame was not sent.
-enum NotSent {
-    Fabric(samite_fabric::Error),
-    Full(Failure),
-}
-
-impl From<samite_fabric::Error> for NotSent {
-    fn from(error: samite_fabric::Error) -> NotSent {
-        NotSent::Fabric(error)
-    }
-}
-
-fn fabric_lost(fabric: &Fabric, life: Life) -> bool {
-    fabric.lost_life(life.peer, life.incarnation).is_some()
 }
 
 /// Returns the name of a unit, for people.

@@ -63,6 +63,7 @@ impl Work {
             Ok(instance) => instance.call(head.entry, context, payload),
             Err(trap) => (context, Err(trap)),
         };
+        let has_new_instance = ready.has_new_instance();
         let now = coarse();
         let spent = now.saturating_sub(self.clock);
         self.clock = now;
@@ -77,7 +78,8 @@ impl Work {
                 self.counters.traps += 1;
                 ready.trapped();
                 // Who gives a call little time cannot have its code rejected.
-                if cause == Cause::Time && limits.run >= Limits::default().run {
+                let enough = Limits::default().run.min(self.policy.run_max);
+                if cause == Cause::Time && limits.run.min(limits.time) >= enough {
                     code.timeouts += 1;
                     if code.timeouts >= TIMEOUTS_MAX {
                         let why = format!("its calls ran out of time {TIMEOUTS_MAX} times");
@@ -89,6 +91,9 @@ impl Work {
             }
         }
         self.context = Some(context);
+        if has_new_instance {
+            self.codes.bound_instances(arrived.word);
+        }
     }
 
     /// Sends what a call asked for, now that it has returned.
@@ -105,12 +110,13 @@ impl Work {
             Ok(prepared) => prepared,
             Err(failure) => return self.fail(runtime, fabric, head, arrived.from, failure),
         };
-        // What travels on has less of everything: all calls that this one makes share its hops, so
-        // that their number is bounded.
-        let hops = head.limits.hops.saturating_sub(1);
+        // What travels on has less of everything. Each call that this one makes costs a hop, and
+        // they share the rest: a call with n hops and all that come of it are at most n + 1.
+        let sends = u16::try_from(sent).unwrap_or(u16::MAX);
+        let hops = head.limits.hops.saturating_sub(sends);
         let left = Limits {
             time: head.limits.time.saturating_sub(spent),
-            hops: hops / u16::try_from(sent.max(1)).unwrap_or(u16::MAX),
+            hops: hops / sends.max(1),
             ..head.limits
         };
         if sent > 0 && left.time.is_zero() {
@@ -224,7 +230,7 @@ impl Work {
             let text = &failure.text;
             return tracing::debug!(origin = %head.origin.peer, text, "a one-way call failed");
         }
-        self.fail_back(runtime, fabric, head, from, &failure);
+        self.fail_back(runtime, fabric, head, from, failure);
     }
 
     /// Sends a failure to the unit from which the call came here, or to its origin.
@@ -234,15 +240,46 @@ impl Work {
         fabric: &Fabric,
         head: &Head,
         from: Life,
-        failure: &Failure,
+        mut failure: Failure,
     ) {
+        if from == self.me {
+            return match self.trail.came_from(head) {
+                // This unit had called itself.
+                Some(_) => self.goes_back(runtime, fabric, *head, failure),
+                None => self.fail_to_origin(runtime, fabric, head, &failure),
+            };
+        }
         let is_full = failure.path.len() >= frame::PATH_MAX;
         let is_lost = fabric.lost_life(from.peer, from.incarnation).is_some();
-        if from == self.me || is_full || is_lost {
-            return self.fail_to_origin(runtime, fabric, head, failure);
+        if is_full || is_lost {
+            failure.is_part |= from != head.origin;
+            return self.fail_to_origin(runtime, fabric, head, &failure);
         }
         let (head, bytes) = (head.encode(frame::FAIL), failure.encode());
         self.post(runtime, fabric, from, 0, &head, &bytes);
+    }
+
+    /// A call that had left this unit has failed: the failure goes on along the way of the call.
+    pub(super) fn goes_back(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        mut head: Head,
+        mut failure: Failure,
+    ) {
+        let came_from = self.trail.came_from(&head);
+        failure.through(self.unit);
+        match came_from {
+            Some((from, hops)) if failure.path.len() < frame::PATH_MAX => {
+                head.limits.hops = hops;
+                self.fail_back(runtime, fabric, &head, from, failure);
+            }
+            came_from => {
+                // Without a trace of it here, the way began here, or is not known any more.
+                failure.is_part |= came_from.is_some() || head.origin != self.me;
+                self.fail_to_origin(runtime, fabric, &head, &failure);
+            }
+        }
     }
 
     /// Sends a failure straight to the origin of its call.
@@ -262,29 +299,23 @@ impl Work {
 
     /// A failure has arrived, on its way back to the origin of its call.
     pub(super) fn failed(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: &Arrived) {
-        let Some((mut head, rest)) = Head::decode(&arrived.bytes) else {
+        let Some((head, rest)) = Head::decode(&arrived.bytes) else {
             return;
         };
-        let Some(mut failure) = Failure::decode(rest) else {
-            return tracing::warn!(from = %arrived.from.peer, "a failure that is cut off");
-        };
-        let came_from = self.trail.came_from(&head);
-        failure.through(self.unit);
-        match came_from {
-            Some((from, hops)) if failure.path.len() < frame::PATH_MAX => {
-                head.limits.hops = hops;
-                self.fail_back(runtime, fabric, &head, from, &failure);
-            }
-            came_from => {
-                // Without a trace of it here, the way began here, or is not known any more.
-                failure.is_part |= came_from.is_some() || head.origin != self.me;
-                self.fail_to_origin(runtime, fabric, &head, &failure);
-            }
+        match Failure::decode(rest) {
+            Some(failure) => self.goes_back(runtime, fabric, head, failure),
+            None => tracing::warn!(from = %arrived.from.peer, "a failure that is cut off"),
         }
     }
 
     /// Ends a call of this unit.
-    fn end(&mut self, runtime: &Runtime, fabric: &Fabric, slot: u32, mut failure: Failure) {
+    pub(super) fn end(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        slot: u32,
+        mut failure: Failure,
+    ) {
         let names = failure.path.iter().map(|unit| {
             let life = self.units.get(*unit as usize);
             life.map_or_else(|| format!("unit {unit}"), |life| name(fabric, *life))

@@ -31,7 +31,13 @@ macro_rules! on_processes {
 mod calls;
 mod chases;
 mod faults;
+mod handle;
+mod holders;
+mod hostile;
+mod limits;
+mod many;
 mod native;
+mod paths;
 mod rust;
 mod trust;
 

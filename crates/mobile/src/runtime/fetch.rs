@@ -1,0 +1,349 @@
+//! How code gets here: the receiver pulls.
+//!
+//! A call names its code by its id and never carries it. A unit that lacks the code parks the call
+//! and asks the unit from which it came, then its origin: whoever sent a call has its code. So
+//! senders remember nothing about receivers, and a unit that restarted, or evicted the code, asks
+//! again like any other.
+//!
+//! ```text
+//!   receiver                                    holders: those from which calls came
+//!   FETCH 0             ---------------------->  the last caller
+//!   FETCH 0             ---------------------->  each further caller, until a byte has come
+//!            <----------  CODE 0, part            the first one that answers sends the rest
+//!   FETCH n             ---------------------->  that one
+//!            <----------  CODE n, part
+//! ```
+//! A caller that computes does not answer, and is not lost either. So each further caller is asked
+//! at once, as long as nobody has answered. If the one that answered sends nothing for [`STALL`],
+//! the next call of that code has another holder asked.
+//!
+//! # Invariants
+//! F1 Only bytes of one holder are put together, so wrong bytes are the fault of that one. Answers
+//!    of others, and repeated ones, are dropped.
+//! F2 Each holder is asked once for the calls that it made: it answers, or is lost, or its calls
+//!    wait with it.
+//! F3 One caller has at most [`FETCHES_MAX`] codes fetched, so it takes no place from others.
+
+use super::code::{Codes, Entry, State};
+use super::membership::fabric_lost;
+use super::{Arrived, EACH, INBOX_MAX, Runtime, Work};
+use crate::capsule::{CAPSULE_MAX, Capsule};
+use crate::error::{Cause, Failure};
+use crate::frame::{self, Head};
+use samite_fabric::Fabric;
+use samite_fabric::rpc::Life;
+use std::time::Duration;
+
+/// Bytes of a capsule in one frame.
+const PART: usize = 8 << 10;
+/// The least bytes in a frame that is not the last one.
+const LEAST: usize = 256;
+/// The most codes that are being fetched for calls of one unit.
+const FETCHES_MAX: usize = 64;
+/// The most units that are asked for a signed capsule, of one that is not trusted.
+const SIGNATURES_MAX: usize = 64;
+/// A holder that has sent nothing for so long may not be making progress.
+const STALL: Duration = Duration::from_millis(50);
+
+/// A capsule on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Fetch {
+    /// Those that were asked for its beginning and have not answered.
+    asked: Vec<Life>,
+    /// The one that answered first, and sends the rest.
+    sender: Option<Life>,
+    got: Vec<u8>,
+    /// When the last bytes came.
+    at: Duration,
+}
+
+impl Fetch {
+    fn forget(&mut self, is_it: impl Fn(Life) -> bool) {
+        self.asked.retain(|holder| !is_it(*holder));
+        if self.sender.is_some_and(&is_it) {
+            self.sender = None;
+            self.got = Vec::new();
+        }
+    }
+
+    /// Returns whether nobody is expected to send anything.
+    fn has_nobody(&self) -> bool {
+        self.asked.is_empty() && self.sender.is_none()
+    }
+}
+
+impl Entry {
+    /// Returns whether a unit is known as one that may have the code.
+    fn knows(&self, life: Life) -> bool {
+        let asks = match &self.state {
+            State::Fetching(fetch) => fetch.asked.contains(&life) || fetch.sender == Some(life),
+            _ => false,
+        };
+        asks || self.holders.contains(&life)
+    }
+}
+
+impl Codes {
+    /// Returns how many codes are being fetched since this unit has called them.
+    fn fetches(&self, caller: Life) -> usize {
+        let is_one = |entry: &&Entry| {
+            entry.caller == Some(caller) && matches!(entry.state, State::Fetching(_))
+        };
+        self.entries.values().filter(is_one).count()
+    }
+
+    /// Forgets holders that are gone. Returns the codes for which others are to be asked.
+    fn holders_lost(&mut self, is_lost: impl Fn(Life) -> bool) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for (id, entry) in &mut self.entries {
+            entry.holders.retain(|holder| !is_lost(*holder));
+            if let State::Fetching(fetch) = &mut entry.state {
+                let sender = fetch.sender;
+                fetch.forget(&is_lost);
+                if fetch.has_nobody() || fetch.sender != sender {
+                    ids.push(*id);
+                }
+            }
+        }
+        ids
+    }
+}
+
+impl Work {
+    /// Keeps a call until its code is there, and sees to it that it comes.
+    #[cold]
+    pub(super) fn park(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: Head,
+        arrived: Arrived,
+    ) {
+        let (id, from, me) = (arrived.word, arrived.from, self.me);
+        let cost = arrived.bytes.len() as u64 + EACH;
+        let known = self.codes.entries.get(&id);
+        let asks_again = known.is_some_and(|entry| {
+            entry.wants_signature
+                && from != me
+                && entry.asked_for_signature.len() < SIGNATURES_MAX
+                && !entry.asked_for_signature.contains(&from)
+        });
+        if let Some(State::Rejected(why)) = known.map(|entry| &entry.state)
+            && !asks_again
+        {
+            let failure = Failure::new(Cause::Refused, why.clone());
+            return self.fail(runtime, fabric, &head, from, failure);
+        }
+        let is_new = known.is_none_or(|entry| matches!(entry.state, State::Rejected(_)));
+        let fetches = match is_new {
+            true => self.codes.fetches(from),
+            false => 0,
+        };
+        if self.codes.parked + cost > INBOX_MAX || fetches >= FETCHES_MAX {
+            let text = "too many calls wait for code there";
+            let failure = Failure::new(Cause::Busy, text);
+            return self.fail(runtime, fabric, &head, from, failure);
+        }
+        self.counters.misses += 1;
+        self.codes.parked += cost;
+        let origin_may = self.members.has(head.origin);
+        let entry = self.codes.entry(id);
+        if is_new {
+            entry.caller = Some(from);
+        }
+        let mut is_further = false;
+        for (holder, may_have) in [(head.origin, origin_may), (from, true)] {
+            if may_have && holder != me && !entry.knows(holder) {
+                entry.holders.push(holder);
+                is_further = true;
+            }
+        }
+        entry.parked.push((head, arrived));
+        match &mut entry.state {
+            State::Idle => self.obtain(runtime, fabric, id),
+            State::Rejected(_) => {
+                entry.asked_for_signature.push(from);
+                entry.holders.retain(|holder| *holder != from);
+                entry.holders.push(from);
+                entry.state = State::Fetching(Fetch::default());
+                self.ask_next(runtime, fabric, id);
+            }
+            State::Fetching(fetch) => match fetch.sender {
+                Some(sender) if self.clock.saturating_sub(fetch.at) > STALL => {
+                    fetch.forget(|holder| holder == sender);
+                    entry.holders.insert(0, sender);
+                    self.ask_next(runtime, fabric, id);
+                }
+                None if is_further => self.ask_next(runtime, fabric, id),
+                _ => {}
+            },
+            State::Loading | State::Ready(_) => {}
+        }
+    }
+
+    /// Loads code whose bytes are here, or asks for them.
+    pub(super) fn obtain(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
+        let entry = self.codes.entry(id);
+        if entry.capsule.is_some() {
+            return self.load(runtime, fabric, id);
+        }
+        entry.state = State::Fetching(Fetch::default());
+        self.ask_next(runtime, fabric, id);
+    }
+
+    /// Asks the next holder. Without one, the fetch ends if nobody else was asked.
+    fn ask_next(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
+        let entry = self.codes.entry(id);
+        let State::Fetching(fetch) = &mut entry.state else {
+            return;
+        };
+        while let Some(holder) = entry.holders.pop() {
+            // Its loss was seen before its call was taken: nobody will tell about it again.
+            if fabric_lost(fabric, holder) {
+                continue;
+            }
+            fetch.asked.push(holder);
+            let head = frame::short(frame::FETCH, [0]);
+            return self.post(runtime, fabric, holder, id, &head, &[]);
+        }
+        if fetch.has_nobody() {
+            entry.state = State::Idle;
+            if entry.capsule.is_some() {
+                return self.load(runtime, fabric, id);
+            }
+            let text = "its code is not here, and no unit that the call went through has it";
+            self.fail_parked(runtime, fabric, id, &Failure::new(Cause::NoCode, text));
+        }
+    }
+
+    /// A holder could not be asked.
+    pub(super) fn not_asked(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64, holder: Life) {
+        let state = self
+            .codes
+            .entries
+            .get_mut(&id)
+            .map(|entry| &mut entry.state);
+        if let Some(State::Fetching(fetch)) = state {
+            fetch.forget(|other| other == holder);
+            self.ask_next(runtime, fabric, id);
+        }
+    }
+
+    /// Asks others for code whose holders were lost.
+    pub(super) fn fetch_again(&mut self, runtime: &Runtime, fabric: &Fabric) {
+        for id in self.codes.holders_lost(|life| fabric_lost(fabric, life)) {
+            self.ask_next(runtime, fabric, id);
+        }
+    }
+
+    fn fail_parked(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64, why: &Failure) {
+        let Some(entry) = self.codes.entries.get_mut(&id) else {
+            return;
+        };
+        let parked = std::mem::take(&mut entry.parked);
+        // Before the failures leave: what is sent to this unit itself may call the code again.
+        if !self.codes.has(id) {
+            self.codes.forget(id);
+        }
+        for (head, arrived) in parked {
+            self.codes.parked -= arrived.bytes.len() as u64 + EACH;
+            self.fail(runtime, fabric, &head, arrived.from, why.clone());
+        }
+    }
+
+    /// Sends a part of a capsule to a unit that asks for it.
+    pub(super) fn fetched(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: &Arrived) {
+        let (id, to) = (arrived.word, arrived.from);
+        let Some(offset) = frame::word(&arrived.bytes, 4) else {
+            return;
+        };
+        let entry = self.codes.get(id);
+        let capsule = entry.and_then(|entry| entry.capsule.clone());
+        let bytes = capsule.map(|capsule| capsule.bytes().clone());
+        let whole = bytes.as_deref().unwrap_or_default();
+        let offset = (offset as usize).min(whole.len());
+        let most = PART.min(fabric.upcall_max(to.peer) as usize).max(LEAST);
+        let part = &whole[offset..whole.len().min(offset + most)];
+        self.counters.code_sent += part.len() as u64;
+        let head = frame::short(frame::CODE, [offset as u32, whole.len() as u32]);
+        self.post(runtime, fabric, to, id, &head, part);
+    }
+
+    /// A part of a capsule has arrived.
+    pub(super) fn code_arrived(&mut self, runtime: &Runtime, fabric: &Fabric, arrived: &Arrived) {
+        let (id, from, bytes) = (arrived.word, arrived.from, &arrived.bytes);
+        let (Some(offset), Some(whole)) = (frame::word(bytes, 4), frame::word(bytes, 8)) else {
+            return;
+        };
+        let part = bytes.get(12..).unwrap_or_default();
+        let Some(entry) = self.codes.entries.get_mut(&id) else {
+            return; // Nobody has asked for it.
+        };
+        let State::Fetching(fetch) = &mut entry.state else {
+            return; // It came from elsewhere meanwhile.
+        };
+        if fetch.sender != Some(from) {
+            let at = fetch.asked.iter().position(|holder| *holder == from);
+            // Another offset: the answer to an earlier request.
+            let Some(at) = at.filter(|_| offset == 0) else {
+                return;
+            };
+            fetch.asked.swap_remove(at);
+            if fetch.sender.is_some() {
+                // Another one was faster. This one is asked again if that one fails.
+                return entry.holders.push(from);
+            }
+            fetch.sender = Some(from);
+        }
+        if fetch.got.len() != offset as usize {
+            return;
+        }
+        let is_last = fetch.got.len() + part.len() == whole as usize;
+        let is_short = part.len() < LEAST && !is_last;
+        let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short;
+        if is_wrong || fetch.got.len() + part.len() > whole as usize {
+            return self.sender_failed(runtime, fabric, id);
+        }
+        fetch.got.extend_from_slice(part);
+        fetch.at = self.clock;
+        self.counters.code_received += part.len() as u64;
+        if !is_last {
+            let head = frame::short(frame::FETCH, [fetch.got.len() as u32]);
+            return self.post(runtime, fabric, from, id, &head, &[]);
+        }
+        let decoded = Capsule::decode(&fetch.got).map_err(|error| error.to_string());
+        let checked = decoded.and_then(|capsule| match capsule.hash().id() == id {
+            true => Ok(capsule),
+            false => Err("the bytes that were sent for it have another hash".to_owned()),
+        });
+        match checked {
+            Ok(capsule) => {
+                entry.state = State::Idle;
+                if !entry.asked_for_signature.contains(&from) {
+                    entry.asked_for_signature.push(from);
+                }
+                self.codes.keep(capsule, false);
+                self.obtain(runtime, fabric, id);
+            }
+            Err(why) => {
+                // Another holder may have the right bytes.
+                tracing::warn!(from = %from.peer, why, "bytes that are not the code");
+                self.sender_failed(runtime, fabric, id);
+            }
+        }
+    }
+
+    /// The holder that was to send the code does not have it, or sends wrong bytes.
+    fn sender_failed(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
+        let state = self
+            .codes
+            .entries
+            .get_mut(&id)
+            .map(|entry| &mut entry.state);
+        if let Some(State::Fetching(fetch)) = state {
+            let sender = fetch.sender;
+            fetch.forget(|holder| Some(holder) == sender);
+            self.ask_next(runtime, fabric, id);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Frames that leave. Each goes out at once, or waits here for room (X4).
+
+use super::{EACH, INBOX_MAX, Payload, Runtime, Work, locked, name};
+use crate::error::{Cause, Failure};
+use crate::frame::{self, Head};
+use crate::runtime::Arrived;
+use samite_fabric::rpc::Life;
+use samite_fabric::{Fabric, PeerId};
+use std::collections::VecDeque;
+
+/// The most bytes of frames to one peer that wait for room.
+const OUT_MAX: u64 = 4 << 20;
+
+/// A frame that leaves when there is room.
+#[derive(Debug)]
+struct Out {
+    to: Life,
+    word: u64,
+    head: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// Frames to a peer that wait for room.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    frames: VecDeque<Out>,
+    bytes: u64,
+}
+
+impl Out {
+    fn cost(&self) -> u64 {
+        self.payload.len() as u64 + EACH
+    }
+}
+
+impl Work {
+    /// Sends what waits for room, to those who have some.
+    pub(super) fn flush(&mut self, runtime: &Runtime, fabric: &Fabric) {
+        if self.out.is_empty() {
+            return;
+        }
+        let peers: Vec<PeerId> = self.out.keys().copied().collect();
+        for peer in peers {
+            while let Some(out) = self.out.get_mut(&peer).and_then(|of| of.frames.pop_front()) {
+                let posted = fabric.post_upcall(out.to, out.word, &out.head, &out.payload);
+                let Some(queue) = self.out.get_mut(&peer) else {
+                    break;
+                };
+                if posted == Ok(false) {
+                    queue.frames.push_front(out);
+                    break;
+                }
+                queue.bytes -= out.cost();
+                self.out_bytes -= out.cost();
+                if let Err(error) = posted {
+                    let unsent = (out.word, &out.head[..], &out.payload[..]);
+                    self.not_sent(runtime, fabric, out.to, unsent, error.into());
+                }
+            }
+            if self
+                .out
+                .get(&peer)
+                .is_some_and(|queue| queue.frames.is_empty())
+            {
+                self.out.remove(&peer);
+            }
+        }
+    }
+
+    /// Sends a frame, or keeps it until there is room.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        to: Life,
+        word: u64,
+        head: &[u8],
+        payload: &[u8],
+    ) {
+        if to == self.me {
+            return self.post_here(runtime, fabric, word, head, payload);
+        }
+        if !self.out.contains_key(&to.peer) {
+            match fabric.post_upcall(to, word, head, payload) {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    let unsent = (word, head, payload);
+                    return self.not_sent(runtime, fabric, to, unsent, error.into());
+                }
+            }
+        }
+        self.wait_for_room(runtime, fabric, to, word, head, payload);
+    }
+
+    #[cold]
+    fn wait_for_room(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        to: Life,
+        word: u64,
+        head: &[u8],
+        payload: &[u8],
+    ) {
+        let out = Out {
+            to,
+            word,
+            head: head.to_vec(),
+            payload: payload.to_vec(),
+        };
+        let queue = self.out.entry(to.peer).or_default();
+        if queue.bytes + out.cost() > OUT_MAX {
+            let name = name(fabric, to);
+            let text = format!("{name} does not take what is sent to it");
+            let why = Failure::new(Cause::Busy, text);
+            let unsent = (word, head, payload);
+            return self.not_sent(runtime, fabric, to, unsent, NotSent::Full(why));
+        }
+        queue.bytes += out.cost();
+        self.out_bytes += out.cost();
+        queue.frames.push_back(out);
+    }
+
+    /// A frame from this unit to itself.
+    pub(crate) fn post_here(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        word: u64,
+        head: &[u8],
+        payload: &[u8],
+    ) {
+        let kind = head.first().copied().unwrap_or(0);
+        if kind == frame::REPLY {
+            if let Some(slot) = frame::word(head, 4) {
+                locked(&runtime.calls).answer(slot, Ok(payload.to_vec()));
+                self.has_ended_here = true;
+            }
+            return;
+        }
+        let mut bytes = Payload::from_slice(head);
+        bytes.extend_from_slice(payload);
+        let cost = bytes.len() as u64 + EACH;
+        if self.own_bytes + cost > INBOX_MAX && kind == frame::CALL {
+            let text = format!("{INBOX_MAX} bytes of calls wait there already");
+            let why = NotSent::Full(Failure::new(Cause::Busy, text));
+            let (me, unsent) = (self.me, (word, head, payload));
+            return self.not_sent(runtime, fabric, me, unsent, why);
+        }
+        self.own_bytes += cost;
+        self.own.push_back(Arrived {
+            from: self.me,
+            kind,
+            word,
+            bytes,
+        });
+    }
+
+    /// A frame could not be sent: its call fails, as if it had failed here.
+    #[cold]
+    fn not_sent(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        to: Life,
+        (word, head, payload): (u64, &[u8], &[u8]),
+        why: NotSent,
+    ) {
+        let failure = match why {
+            NotSent::Full(failure) => failure,
+            NotSent::Fabric(error @ samite_fabric::Error::TooLong { .. }) => {
+                Failure::new(Cause::Forbidden, error.to_string())
+            }
+            NotSent::Fabric(error) => Failure::new(Cause::Lost, error.to_string()),
+        };
+        let Some(kind) = head.first().copied() else {
+            return;
+        };
+        match (kind, Head::decode(head)) {
+            (frame::CALL | frame::PREFETCH, Some((head, _))) if head.one_way => {
+                tracing::debug!(to = %to.peer, %failure, "a one-way call was not sent");
+            }
+            (frame::CALL, Some((head, _))) => self.goes_back(runtime, fabric, head, failure),
+            (frame::PREFETCH, Some((head, _))) => {
+                self.goes_back(runtime, fabric, head, failure);
+                // The units below that one get the code from this one.
+                self.pass_on(runtime, fabric, &head, word, payload);
+            }
+            // A failure that cannot go back along its way goes to the origin.
+            (frame::FAIL, Some((head, _))) if head.origin != to => {
+                if let Some(mut failure) = Failure::decode(payload) {
+                    failure.is_part = true;
+                    self.fail_to_origin(runtime, fabric, &head, &failure);
+                }
+            }
+            (frame::FETCH, _) => self.not_asked(runtime, fabric, word, to),
+            _ => tracing::debug!(to = %to.peer, %failure, "a frame of moved code was not sent"),
+        }
+    }
+}
+
+/// Why a frame was not sent.
+enum NotSent {
+    Fabric(samite_fabric::Error),
+    Full(Failure),
+}
+
+impl From<samite_fabric::Error> for NotSent {
+    fn from(error: samite_fabric::Error) -> NotSent {
+        NotSent::Fabric(error)
+    }
+}

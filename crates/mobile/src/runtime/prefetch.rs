@@ -1,0 +1,68 @@
+//! Code that is sent before it is called, down a tree of units.
+
+use super::code::State;
+use super::run::reply_head;
+use super::{Arrived, Payload, Runtime, Work};
+use crate::error::{Cause, Failure};
+use crate::frame::{self, Head};
+use samite_fabric::Fabric;
+
+impl Work {
+    /// A prefetch whose code is there: has it compiled, and passes it on down the tree.
+    pub(super) fn prefetched(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        id: u64,
+        units: &[u8],
+    ) {
+        let entry = self.codes.entry(id);
+        match &entry.state {
+            State::Ready(_) => {}
+            State::Rejected(why) => {
+                let failure = Failure::new(Cause::Refused, why.clone());
+                let me = self.me;
+                self.fail(runtime, fabric, head, me, failure);
+                // It has the bytes all the same, and those below it may accept them.
+                return self.pass_on(runtime, fabric, head, id, units);
+            }
+            _ => {
+                let mut bytes = Payload::from_slice(&head.encode(frame::PREFETCH));
+                bytes.extend_from_slice(units);
+                let arrived = Arrived {
+                    from: self.me,
+                    kind: frame::PREFETCH,
+                    word: id,
+                    bytes,
+                };
+                return self.park(runtime, fabric, *head, arrived);
+            }
+        }
+        let reply = reply_head(head.slot);
+        self.post(runtime, fabric, head.origin, 0, &reply, &[]);
+        self.pass_on(runtime, fabric, head, id, units);
+    }
+
+    /// Sends a prefetch to two units, each with half of the others.
+    pub(crate) fn pass_on(
+        &mut self,
+        runtime: &Runtime,
+        fabric: &Fabric,
+        head: &Head,
+        id: u64,
+        units: &[u8],
+    ) {
+        let count = units.len() / 4;
+        let (left, right) = units[..count * 4].split_at(count.div_ceil(2) * 4);
+        for half in [left, right] {
+            let Some(unit) = frame::word(half, 0) else {
+                continue;
+            };
+            if let Some(to) = self.units.get(unit as usize).copied() {
+                let bytes = head.encode(frame::PREFETCH);
+                self.post(runtime, fabric, to, id, &bytes, &half[4..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The handle: what it refuses, and how calls end at their origin.
+
+use crate::{fails, kernel, runs};
+use samite_fabric::{Fabric, Mask, Match, PeerId};
+use samite_mobile::{
+    CAPSULE_MAX, Capsule, Cause, Error, Function, Limits, Mobile, PAYLOAD_MAX, Processor,
+};
+use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
+use std::time::Duration;
+
+fn misused(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    same!(Mobile::new(fabric).map(|_| ()), Err(Error::Second));
+    mobile.define(
+        "panics",
+        Function::new(|_, payload| match payload.first() {
+            None => Ok(()),
+            Some(0) => panic!("on purpose"),
+            Some(other) => panic!("with {other}"),
+        }),
+    );
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let code = mobile.register(Capsule::of_function("panics", ["run", "other"])?)?;
+        let ended = mobile.call(5, &code, "run", &[]).map(|_| ());
+        same!(ended, Err(Error::NoUnit { unit: 5, units: 2 }));
+        let ended = mobile.call(1, &code, "walk", &[]).map(|_| ());
+        let entry = "walk".to_owned();
+        let entries = "run, other".to_owned();
+        same!(ended, Err(Error::NoEntry { entry, entries }));
+        let long = vec![0; PAYLOAD_MAX as usize + 1];
+        let (bytes, most) = (PAYLOAD_MAX + 1, PAYLOAD_MAX);
+        let too_long = Err(Error::TooLong { bytes, most });
+        same!(mobile.call(1, &code, "run", &long).map(|_| ()), too_long);
+        same!(mobile.send(1, &code, "run", &long), too_long);
+        let ended = mobile.prefetch(&code, &[1, 9]).map(|_| ());
+        same!(ended, Err(Error::NoUnit { unit: 9, units: 2 }));
+        // The name is there, the function is not.
+        let ended = mobile.call(1, &code, "other", &[])?.wait();
+        fails(ended, Cause::Target)?;
+        for (payload, text) in [(0, "on purpose"), (9, "with 9")] {
+            let said = fails(
+                mobile.call(1, &code, "run", &[payload])?.wait(),
+                Cause::Other,
+            )?;
+            check!(said.contains(text), "{said}");
+            // Also at this unit.
+            fails(
+                mobile.call(0, &code, "run", &[payload])?.wait(),
+                Cause::Other,
+            )?;
+        }
+        same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        let huge = Capsule::builder(["run"]).elf(Processor::HERE, vec![0; CAPSULE_MAX as usize]);
+        check!(matches!(huge.build(), Err(Error::BadCapsule(_))));
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(wrong_uses_are_refused, runs(2, misused));
+
+/// Unit 1 computes: a call ends late, goes on all the same, and its answer harms no later call.
+fn late(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = Mobile::new(fabric)?;
+        fabric.barrier(members)?;
+        if fabric.identity().unit == 0 {
+            let echo = "(call $reply (local.get $at) (local.get $len))";
+            let code = mobile.register(Capsule::from_wat(&kernel(echo))?)?;
+            pause("waits");
+            let call = mobile.call(1, &code, "run", b"late")?;
+            let soon = Duration::from_millis(20);
+            match call.wait_within(soon) {
+                Err(Error::Late { entry, to, after }) => {
+                    same!((&entry[..], after), ("run", soon));
+                    check!(to.contains("unit.1"), "{to}");
+                }
+                other => check!(false, "{other:?}"),
+            }
+            drop(mobile.call(1, &code, "run", b"dropped")?);
+            point("late");
+            for round in 0..20_u64 {
+                let reply = mobile.call(1, &code, "run", &round.to_le_bytes())?.wait()?;
+                same!(reply, round.to_le_bytes());
+            }
+            fabric.send(members[1], 9, b"end")?;
+        } else {
+            pause("computes");
+            fabric.recv_vec(Match::any(9))?;
+            same!(mobile.counters().calls, 22);
+        }
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "late");
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_late_call_harms_no_other, late);
+
+/// A call that cannot move survives the loss of a unit that it is not at; one that can does not.
+fn not_there(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = Mobile::new(fabric)?;
+        fabric.barrier(members)?;
+        match fabric.identity().unit {
+            0 => {
+                let code = mobile.register(Capsule::from_wat(&kernel(""))?)?;
+                pause("waits");
+                let stays = Limits {
+                    hops: 0,
+                    ..Limits::default()
+                };
+                let stays = mobile.call_within(1, &code, "run", &[], stays)?;
+                let moves = mobile.call(1, &code, "run", &[])?;
+                point("called");
+                fails(moves.wait(), Cause::Lost)?;
+                point("lost");
+                same!(stays.wait()?, [0_u8; 0]);
+                fabric.send(members[1], 9, b"end")?;
+            }
+            1 => {
+                pause("computes");
+                fabric.recv_vec(Match::from(members[0], 9))?;
+            }
+            _ => _ = pause("is killed"),
+        }
+        Ok(())
+    };
+    units(3)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(2), "is killed");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.kill(Who::Unit(2));
+            cluster.wait_point(Who::Unit(0), "lost");
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_call_without_hops_survives_other_units, not_there);

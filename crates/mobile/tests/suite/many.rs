@@ -1,0 +1,223 @@
+//! Much of everything: codes, calls that wait, code that takes long to compile, units of a
+//! prefetch.
+
+use crate::holders::large;
+use crate::limits::{patient, patient_policy};
+use crate::{fails, failure, kernel, runs};
+use samite_fabric::{Fabric, Mask, Match, PeerId};
+use samite_mobile::{Capsule, Cause, Function, Mobile, Policy, Rights, Trust};
+use samite_testkit::{Cluster, Outcome, Who, check, pause, same, units};
+
+/// Replies with a number that makes the code another one.
+fn numbered(number: u64) -> Outcome<Capsule> {
+    let body = format!(
+        "(i64.store (local.get $at) (i64.const {number}))
+        (call $reply (local.get $at) (i32.const 8))"
+    );
+    Ok(Capsule::from_wat(&kernel(&body))?)
+}
+
+/// Returns how many mappings this process has.
+fn mappings() -> Outcome<usize> {
+    Ok(std::fs::read_to_string("/proc/self/maps")?.lines().count())
+}
+
+/// 600 codes, each called twice, with all grants and with narrowed ones: the unit keeps a bounded
+/// number of instances and of compiled codes.
+fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
+    const CODES: u64 = 600;
+    let mobile = Mobile::new(fabric)?;
+    mobile.set_policy(patient_policy());
+    let members = fabric.job()?;
+    let segment = fabric.allocate(2 << 20)?;
+    mobile.grant(0, segment.bytes(), Rights::Read);
+    let count = Function::new(|context, _| {
+        let count = mappings().map_err(|_| samite_mobile::Trap::Other("no /proc".into()))?;
+        context.reply(&(count as u64).to_le_bytes())
+    });
+    mobile.define("count", count);
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let count = mobile.register(Capsule::of_function("count", ["run"])?)?;
+        let mut counts = Vec::new();
+        for number in 0..CODES {
+            let code = mobile.register(numbered(number)?)?;
+            for grants in [u16::MAX, 0] {
+                let limits = samite_mobile::Limits {
+                    grants,
+                    ..patient()
+                };
+                let reply = mobile.call_within(1, &code, "run", &[0; 8], limits)?;
+                same!(reply.wait()?, number.to_le_bytes());
+            }
+            if number % 300 == 299 {
+                let reply = mobile.call(1, &count, "run", &[])?.wait()?;
+                counts.push(u64::from_le_bytes(reply.as_slice().try_into()?));
+            }
+        }
+        // Without a bound, each code has at least five mappings.
+        let &[half, all] = counts.as_slice() else {
+            return Err(samite_testkit::Failed::new("not counted twice"));
+        };
+        check!(all < half + 150, "{half} mappings, then {all}");
+        // The first one was dropped, and is compiled again.
+        let first = mobile.register(numbered(0)?)?;
+        same!(mobile.call(1, &first, "run", &[0; 8])?.wait()?, [0; 8]);
+    }
+    fabric.barrier(&members)?;
+    if unit == 1 {
+        same!(mobile.counters().compiled, CODES + 1);
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(many_codes_take_bounded_memory, runs(2, many_codes));
+
+/// Unit 1 gets a call of code that takes long to compile, then one of code that is there: the
+/// second one runs first.
+fn compiles_beside(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| {
+        let mobile = Mobile::new(fabric)?;
+        mobile.set_policy(patient_policy());
+        let segment = fabric.allocate(4096)?;
+        mobile.grant(0, segment.bytes(), Rights::Write);
+        fabric.barrier(members)?;
+        if fabric.identity().unit == 0 {
+            let count = "(i64.store (local.get $at)
+                    (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))
+                (call $reply (local.get $at) (i32.const 8))";
+            let warm = mobile.register(Capsule::from_wat(&kernel(count))?)?;
+            let cold = mobile.register(large(count)?)?;
+            let call = |code| mobile.call_within(1, code, "run", &[0; 8], patient());
+            same!(call(&warm)?.wait()?, 0_u64.to_le_bytes());
+            fabric.send(members[1], 1, b"warm")?;
+            pause("waits");
+            let first = call(&cold)?;
+            let others = [call(&warm)?, call(&warm)?];
+            fabric.send(members[1], 9, b"end")?;
+            samite_testkit::point("called");
+            for (number, other) in others.into_iter().enumerate() {
+                same!(other.wait()?, (number as u64 + 1).to_le_bytes());
+            }
+            same!(first.wait()?, 3_u64.to_le_bytes());
+        } else {
+            fabric.recv_vec(Match::any(1))?;
+            pause("computes");
+            fabric.recv_vec(Match::any(9))?;
+        }
+        fabric.barrier(members)?;
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(1), "computes");
+            cluster.wait_point(Who::Unit(0), "waits");
+            cluster.release(Who::Unit(0));
+            cluster.wait_point(Who::Unit(0), "called");
+            cluster.release(Who::Unit(1));
+            cluster.all_end();
+        });
+}
+
+on_processes!(other_code_runs_while_one_is_compiled, compiles_beside);
+
+/// A unit whose kernel does not return gets more calls than may wait: they fail as `Busy`, all
+/// others run, and the unit goes on.
+fn busy(fabric: &Fabric, unit: u32) -> Outcome {
+    const CALLS: usize = 400;
+    const BYTES: usize = 60_000;
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    let (own, caller) = (fabric.clone(), members[0]);
+    // While it waits for a message, frames go on arriving.
+    let functions = Function::new(move |_, _| match own.recv_vec(Match::from(caller, 1)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(samite_mobile::Trap::Other(error.to_string())),
+    });
+    mobile.define("holds", functions.and(|_, _| Ok(())));
+    let code = mobile.register(Capsule::of_function("holds", ["hold", "pass"])?)?;
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let holds = mobile.call(1, &code, "hold", &[])?;
+        let payload = vec![7; BYTES];
+        let calls = (0..CALLS).map(|_| mobile.call(1, &code, "pass", &payload));
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
+        fabric.send(members[1], 1, b"go on")?;
+        same!(holds.wait()?, [0_u8; 0]);
+        let (mut ran, mut refused) = (0, 0);
+        for call in calls {
+            match call.wait() {
+                Ok(_) => ran += 1,
+                ended => {
+                    let ended = failure(ended)?;
+                    check!(ended.cause == Cause::Busy, "{ended}");
+                    same!(ended.path, [0, 1]);
+                    refused += 1;
+                }
+            }
+        }
+        // 16 MiB of calls wait, and some that were taken before.
+        check!(ran >= 279 && refused > 0, "{ran} ran, {refused} did not");
+        same!(mobile.call(1, &code, "pass", &payload)?.wait()?, [0_u8; 0]);
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(calls_beyond_the_inbox_fail, runs(2, busy));
+
+/// A prefetch to ten units, some of them twice, the caller among them, and one that refuses: the
+/// others have the code compiled, and their next call waits for nothing.
+fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
+    let mobile = Mobile::new(fabric)?;
+    let members = fabric.job()?;
+    let others: Vec<u32> = [0, 3, 1, 2, 3, 0, 4, 2, 1, 4].to_vec();
+    if unit == 0 {
+        let code = mobile.register(numbered(1)?)?;
+        mobile.prefetch(&code, &others)?.wait()?;
+        for to in 0..mobile.units() {
+            same!(
+                mobile.call(to, &code, "run", &[0; 8])?.wait()?,
+                1_u64.to_le_bytes()
+            );
+        }
+    }
+    fabric.barrier(&members)?;
+    let counters = mobile.counters();
+    same!((counters.compiled, counters.calls), (1, 1));
+    let misses = counters.misses;
+    fabric.barrier(&members)?;
+    if unit == 0 {
+        let code = mobile.register(numbered(1)?)?;
+        mobile.prefetch(&code, &others)?.wait()?;
+    }
+    fabric.barrier(&members)?;
+    same!(mobile.counters().misses, misses);
+    // Unit 1 is at the top of the tree, and refuses.
+    if unit == 1 {
+        mobile.set_policy(Policy {
+            trust: Trust::Nothing,
+            ..Policy::default()
+        });
+    }
+    fabric.barrier(&members)?;
+    let code = numbered(2)?;
+    if unit == 0 {
+        let code = mobile.register(code)?;
+        let text = fails(
+            mobile.prefetch(&code, &[1, 2, 3, 4])?.wait(),
+            Cause::Refused,
+        )?;
+        check!(text.contains("unit.1"), "{text}");
+    }
+    if unit > 1 {
+        let compiled = || (mobile.counters().compiled == 2).then_some(());
+        mobile.serve(fabric.deadline(), compiled)?;
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(a_prefetch_reaches_all_units, runs(5, prefetched));
