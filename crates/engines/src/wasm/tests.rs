@@ -16,6 +16,15 @@ const HEAD: &str = r#"(module
   (import "samite" "define" (func $define (param i32 i32) (result i32)))
   (func (export "run") (param $at i32) (param $len i32) (result i32) "#;
 
+/// Limits of kernels that end by themselves, however busy the machine is.
+fn patient() -> Limits {
+    Limits {
+        run: Duration::from_secs(60),
+        time: Duration::from_secs(60),
+        ..Limits::default()
+    }
+}
+
 fn instance(body: &str, grants: &Grants) -> Box<dyn Instance> {
     let code = wat::parse_str(format!("{HEAD} {body} (i32.const 0)))")).unwrap();
     let wasm = Wasm::new().unwrap();
@@ -43,7 +52,7 @@ fn granted(bytes: u64, rights: Rights) -> (Arena, Grants) {
 #[test]
 fn a_kernel_gets_its_payload_and_replies() {
     let echo = "(call $reply (local.get $at) (local.get $len))";
-    let (context, ended) = run(echo, &Grants::default(), Limits::default());
+    let (context, ended) = run(echo, &Grants::default(), patient());
     assert_eq!((ended, context.replied()), (Ok(()), Some(&b"abcdefgh"[..])));
 }
 
@@ -53,7 +62,7 @@ fn a_segment_is_mapped_or_reached_by_functions() {
         (i64.load offset=8 (call $base (i32.const 3)))))
         (call $reply (local.get $at) (i32.const 8))";
     let (_arena, grants) = granted(2 << 20, Rights::Read);
-    let (context, ended) = run(sum, &grants, Limits::default());
+    let (context, ended) = run(sum, &grants, patient());
     assert_eq!(
         (ended, context.replied()),
         (Ok(()), Some(&84_u64.to_le_bytes()[..]))
@@ -62,7 +71,7 @@ fn a_segment_is_mapped_or_reached_by_functions() {
     let base = "(i32.store (local.get $at) (call $base (i32.const 3)))
         (call $reply (local.get $at) (i32.const 4))";
     let (_arena, grants) = granted(4095, Rights::Read);
-    let (context, ended) = run(base, &grants, Limits::default());
+    let (context, ended) = run(base, &grants, patient());
     assert_eq!((ended, context.replied()), (Ok(()), Some(&[0; 4][..])));
 }
 
@@ -71,7 +80,7 @@ fn a_store_into_a_mapped_segment_is_seen_by_others() {
     let store = "(i64.store offset=16 (call $base (i32.const 3)) (i64.const 7))
         (drop (call $add64 (i32.const 3) (i64.const 8) (i64.const 1)))";
     let (arena, grants) = granted(2 << 20, Rights::Write);
-    let (_, ended) = run(store, &grants, Limits::default());
+    let (_, ended) = run(store, &grants, patient());
     let word = |at| (arena.bytes(at, 8).unwrap().u64(0)).load(std::sync::atomic::Ordering::Relaxed);
     assert_eq!((ended, word(16), word(8)), (Ok(()), 7, 43));
 }
@@ -83,10 +92,10 @@ fn what_is_not_granted_is_refused() {
     let wants = Rights::Write;
     let (grant, has) = (3, Rights::Read);
     let refused = Err(Trap::Rights { grant, wants, has });
-    assert_eq!(run(add, &grants, Limits::default()).1, refused);
+    assert_eq!(run(add, &grants, patient()).1, refused);
 
     let store = "(i64.store (call $base (i32.const 3)) (i64.const 7))";
-    let trap = run(store, &grants, Limits::default()).1.unwrap_err();
+    let trap = run(store, &grants, patient()).1.unwrap_err();
     assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
 
     // Bulk operations are functions of the host: they do not reach the window at all.
@@ -95,35 +104,33 @@ fn what_is_not_granted_is_refused() {
         "(memory.copy (call $base (i32.const 3)) (local.get $at) (i32.const 1000))",
         "(memory.copy (local.get $at) (call $base (i32.const 3)) (i32.const 1000))",
     ] {
-        let trap = run(bulk, &grants, Limits::default()).1.unwrap_err();
+        let trap = run(bulk, &grants, patient()).1.unwrap_err();
         assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
     }
 
     let load = "(drop (call $load64 (i32.const 2) (i64.const 8)))";
-    assert_eq!(
-        run(load, &grants, Limits::default()).1,
-        Err(Trap::NotGranted(2))
-    );
+    assert_eq!(run(load, &grants, patient()).1, Err(Trap::NotGranted(2)));
     let load = "(drop (call $load64 (i32.const 3) (i64.const 8)))";
     let none = Limits {
         grants: 0,
-        ..Limits::default()
+        ..patient()
     };
     assert_eq!(run(load, &grants, none).1, Err(Trap::NotGranted(3)));
 
     let far = "(drop (call $load64 (i32.const 3) (i64.const -8)))";
-    let trap = run(far, &grants, Limits::default()).1.unwrap_err();
+    let trap = run(far, &grants, patient()).1.unwrap_err();
     assert!(matches!(trap, Trap::Range { grant: 3, .. }), "{trap:?}");
 }
 
 #[test]
 fn a_kernel_that_does_not_end_or_leaves_its_memory_is_stopped() {
-    let limits = Limits {
+    let short = Limits {
         run: Duration::from_millis(2),
-        ..Limits::default()
+        ..patient()
     };
     let none = Grants::default();
-    assert_eq!(run("(loop (br 0))", &none, limits).1, Err(Trap::Time));
+    assert_eq!(run("(loop (br 0))", &none, short).1, Err(Trap::Time));
+    let limits = patient();
     let outside = "(drop (i32.load (i32.const 0x7fffffff)))";
     let trap = run(outside, &none, limits).1.unwrap_err();
     assert!(matches!(trap, Trap::Memory(_)), "{trap:?}");
@@ -140,7 +147,7 @@ fn a_kernel_that_does_not_end_or_leaves_its_memory_is_stopped() {
 fn effects_are_counted_and_checked() {
     let none = Grants::default();
     let go = "(call $forward (i32.const 3) (i32.const 0) (local.get $at) (i32.const 4))";
-    let (context, ended) = run(go, &none, Limits::default());
+    let (context, ended) = run(go, &none, patient());
     assert_eq!(ended, Ok(()));
     assert!(context.is_forwarded());
     let Effect::Forward {
@@ -155,19 +162,82 @@ fn effects_are_counted_and_checked() {
 
     let gone = Limits {
         hops: 0,
-        ..Limits::default()
+        ..patient()
     };
     let trap = run(go, &none, gone).1.unwrap_err();
     assert!(matches!(trap, Trap::Forbidden(_)), "{trap:?}");
     let nobody = "(call $forward (i32.const 4) (i32.const 0) (local.get $at) (i32.const 4))";
-    assert_eq!(
-        run(nobody, &none, Limits::default()).1,
-        Err(Trap::NoUnit(4))
-    );
+    assert_eq!(run(nobody, &none, patient()).1, Err(Trap::NoUnit(4)));
     let bomb = "(loop (call $spawn (i32.const 0) (i32.const 0) (local.get $at) (i32.const 4))
         (br 0))";
     let many = Err(Trap::Effects(Limits::EFFECTS));
-    assert_eq!(run(bomb, &none, Limits::default()).1, many);
+    assert_eq!(run(bomb, &none, patient()).1, many);
+}
+
+/// A message costs a hop, and definitions cost none.
+#[test]
+fn a_kernel_sends_no_more_than_it_has_hops() {
+    let none = Grants::default();
+    let limits = |hops| Limits { hops, ..patient() };
+    let two = "(drop (call $define (local.get $at) (i32.const 8)))
+        (call $spawn (i32.const 0) (i32.const 0) (local.get $at) (i32.const 4))
+        (call $forward (i32.const 0) (i32.const 0) (local.get $at) (i32.const 4))";
+    let forbidden = |ended| matches!(ended, Err(Trap::Forbidden(_)));
+    assert!(forbidden(run(two, &none, limits(0)).1));
+    assert!(forbidden(run(two, &none, limits(1)).1));
+    let (context, ended) = run(two, &none, limits(2));
+    assert_eq!((ended, context.effects().len()), (Ok(()), 3));
+}
+
+/// Modules with changed bytes are refused, or run in their own memory: whatever they do, the
+/// process lives.
+#[test]
+fn mutated_modules_are_refused_or_stay_in_their_memory() {
+    let body = "(local $n i32)
+        (loop (i32.store (local.get $n) (i32.add (local.get $at) (local.get $n)))
+            (local.set $n (i32.add (local.get $n) (i32.const 8)))
+            (br_if 0 (i32.lt_u (local.get $n) (i32.const 800))))
+        (i64.store (call $base (i32.const 3)) (i64.const 7))
+        (memory.fill (i32.const 8) (i32.const 1) (i32.const 100))
+        (drop (call $add64 (i32.const 3) (i64.const 8) (i64.const 1)))
+        (call $forward (i32.const 3) (i32.const 0) (local.get $at) (i32.const 4))";
+    let module = wat::parse_str(format!("{HEAD} {body} (i32.const 0)))")).unwrap();
+    let (arena, grants) = granted(2 << 20, Rights::Write);
+    let guard = arena.bytes(4 << 20, 4096).unwrap();
+    let wasm = Wasm::new().unwrap();
+    let limits = Limits {
+        run: Duration::from_millis(2),
+        ..patient()
+    };
+    let (mut ran, mut refused) = (0, 0);
+    samite_testkit::fuzz::rounds(
+        "wasm::tests::mutated_modules_are_refused_or_stay_in_their_memory",
+        300,
+        |_, random| {
+            let mut code = module.clone();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(8..code.len());
+                code[at] = random.u8(..);
+            }
+            // The names of entries may have changed, too.
+            let entries = entries(&code).unwrap_or_default();
+            let code = match wasm.prepare(&code, &entries) {
+                Ok(code) if !entries.is_empty() => code,
+                _ => return refused += 1,
+            };
+            let Ok(mut instance) = code.instance(&grants) else {
+                return refused += 1;
+            };
+            let mut context = Context::new(1, 4, grants.clone());
+            context.begin(limits, 0, 0);
+            let (_, _) = instance.call(0, Box::new(context), b"abcdefgh");
+            ran += 1;
+        },
+    );
+    assert!(ran > 10 && refused > 10, "{ran} ran, {refused} did not");
+    let mut bytes = vec![0; 4096];
+    guard.read(0, &mut bytes);
+    assert!(bytes.iter().all(|byte| *byte == 0), "what is not granted");
 }
 
 #[test]

@@ -93,7 +93,8 @@ fn start(code: &dyn Code, grants: &Grants) -> Box<dyn Instance> {
 /// A long time: other programs may be running.
 fn limits() -> Limits {
     Limits {
-        time: Duration::from_secs(20),
+        run: Duration::from_secs(60),
+        time: Duration::from_secs(60),
         hops: 9,
         ..Limits::default()
     }
@@ -150,7 +151,14 @@ fn replies_are_the_same() {
     let above = (above as u32).to_le_bytes();
     assert_eq!(reply("filter", &above), Some(Some(expected)));
     assert_eq!(reply("atomics", b""), Some(Some(words(&[40, 42, 42, 1]))));
-    assert!(reply("copies", b"abc").is_some());
+    // 300 bytes from byte 8 on, each with the length of the payload in it.
+    let (_arena, segment, _) = granted();
+    let mut copied = vec![0; 300];
+    segment.read(8, &mut copied);
+    copied.iter_mut().for_each(|byte| *byte ^= 3);
+    let did = all(test, "copies", b"abc", limits()).unwrap();
+    assert_eq!((did.ended, did.reply.as_ref()), (Ok(()), Some(&copied)));
+    assert_eq!(did.segment[1001..1301], copied[..]);
 }
 
 #[test]
