@@ -453,17 +453,36 @@ mod tests {
                 "{len} bytes"
             );
         }
+        // A signed one, in any of its bytes. Whatever is still a capsule either has another name,
+        // or the same code; then it is signed by the same signer, or not at all.
+        let key = SigningKey::from_bytes(&[7; 32]);
+        let signed = whole.sign(&key).unwrap();
+        let end = whole.bytes().len();
+        assert_eq!(Capsule::decode(&signed.bytes()[..end]).unwrap(), whole);
         samite_testkit::fuzz::rounds(
             "capsule::tests::truncated_and_changed_capsules_are_refused",
-            2_000,
+            4_000,
             |_, random| {
-                let mut bytes = whole.bytes().to_vec();
-                let at = random.usize(..bytes.len());
+                let mut bytes = signed.bytes().to_vec();
+                let at = match random.bool() {
+                    true => random.usize(end..bytes.len()),
+                    false => random.usize(..end),
+                };
                 bytes[at] ^= 1 << random.u8(..8);
-                // Whatever is still a capsule has another name.
-                if let Ok(changed) = Capsule::decode(&bytes) {
-                    assert_ne!(changed.hash(), whole.hash());
-                    assert_eq!(&changed.bytes()[..], &bytes[..]);
+                if random.u8(..4) == 0 {
+                    bytes.truncate(random.usize(..bytes.len()));
+                }
+                let Ok(changed) = Capsule::decode(&bytes) else {
+                    return;
+                };
+                assert_eq!(changed.bytes()[..], bytes[..]);
+                match changed.hash() == whole.hash() {
+                    true => {
+                        assert_eq!(changed.code(), &whole.bytes()[..]);
+                        let signer = changed.signer();
+                        assert!(signer.is_none() || signer == signed.signer());
+                    }
+                    false => assert!(changed.signer().is_none(), "a signature of other code"),
                 }
             },
         );

@@ -131,7 +131,7 @@ impl Mobile {
         }
         self.with(|work| {
             work.policy = policy;
-            work.codes.reconsider();
+            work.reconsider(self.runtime(), self.fabric());
         });
     }
 
@@ -170,7 +170,7 @@ impl Mobile {
     pub fn define(&self, name: &str, functions: Function) {
         self.with(|work| {
             work.functions.insert(name.to_owned(), functions);
-            work.codes.reconsider();
+            work.reconsider(self.runtime(), self.fabric());
         });
     }
 

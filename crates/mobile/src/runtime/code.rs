@@ -196,22 +196,29 @@ impl Codes {
         self.bound_compiled(id);
         waited
     }
-
-    /// Decides again about all code: what is trusted, or known to this program, has changed. What
-    /// is being compiled was decided about before, and is dropped when that is done.
-    pub(crate) fn reconsider(&mut self) {
-        self.decisions += 1;
-        for entry in self.entries.values_mut() {
-            entry.asked_for_signature.clear();
-            if matches!(entry.state, State::Ready(_) | State::Rejected(_)) {
-                entry.state = State::Idle;
-                entry.timeouts = 0;
-            }
-        }
-    }
 }
 
 impl Work {
+    /// Decides again about all code: what is trusted, or known to this program, has changed. What
+    /// is being compiled was decided about before, and is dropped when that is done.
+    pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) {
+        self.codes.decisions += 1;
+        let mut waited_for = Vec::new();
+        for (id, entry) in &mut self.codes.entries {
+            entry.asked_for_signature.clear();
+            entry.timeouts = 0;
+            match entry.state {
+                State::Loading => waited_for.push(*id),
+                State::Ready(_) | State::Rejected(_) => {}
+                State::Fetching(_) | State::Idle => continue,
+            }
+            entry.state = State::Idle;
+        }
+        for id in waited_for {
+            self.obtain(runtime, fabric, id);
+        }
+    }
+
     /// Has the code compiled by the loader, or takes the function of this program.
     pub(super) fn load(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
         let entry = self.codes.entry(id);
@@ -266,17 +273,12 @@ impl Work {
     }
 
     /// Takes what the loader has compiled: the calls that waited for it run next.
-    pub(super) fn take_loaded(&mut self, runtime: &Runtime, fabric: &Fabric) {
+    pub(super) fn take_loaded(&mut self, runtime: &Runtime) {
         while let Some((id, decision, loaded)) = runtime.loader.take() {
-            let entry = self.codes.entries.get_mut(&id);
-            let Some(entry) = entry.filter(|entry| matches!(entry.state, State::Loading)) else {
-                continue;
-            };
-            if decision == self.codes.decisions {
+            let entry = self.codes.entries.get(&id);
+            let waits = entry.is_some_and(|entry| matches!(entry.state, State::Loading));
+            if waits && decision == self.codes.decisions {
                 self.loaded_here(id, loaded);
-            } else {
-                entry.state = State::Idle;
-                self.obtain(runtime, fabric, id);
             }
         }
     }
@@ -297,5 +299,43 @@ impl Work {
             self.obtain(runtime, fabric, id);
         }
         kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capsule::Processor;
+
+    fn capsule(number: u8) -> Capsule {
+        let builder = Capsule::builder(["run"]).elf(Processor::HERE, vec![number; 4_000_000]);
+        builder.build().unwrap()
+    }
+
+    /// 16 capsules fit. That which was not used longest goes, and none that the program has
+    /// registered, which do not count.
+    #[test]
+    fn code_that_was_not_used_longest_is_dropped() {
+        let mut codes = Codes::default();
+        let capsules: Vec<_> = (0..20).map(capsule).collect();
+        let ids: Vec<_> = capsules.iter().map(|capsule| capsule.hash().id()).collect();
+        for capsule in &capsules[17..] {
+            assert!(codes.keep(capsule.clone(), true));
+        }
+        for capsule in &capsules[..16] {
+            assert!(codes.keep(capsule.clone(), false));
+        }
+        assert!(ids.iter().all(|id| codes.has(*id) || *id == ids[16]));
+        assert!(codes.get(ids[0]).is_some());
+        assert!(codes.keep(capsules[16].clone(), false));
+        let gone: Vec<_> = (0..20).filter(|at| !codes.has(ids[*at])).collect();
+        assert_eq!(gone, [1]);
+        // One that is registered now makes room for another.
+        assert!(codes.keep(capsules[2].clone(), true));
+        assert!(codes.keep(capsules[1].clone(), false));
+        assert!(ids.iter().all(|id| codes.has(*id)));
+        // All that was counted is given back.
+        assert!(ids.iter().all(|id| codes.forget(*id)));
+        assert_eq!((codes.bytes, codes.parked), (0, 0));
     }
 }

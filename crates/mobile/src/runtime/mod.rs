@@ -232,7 +232,7 @@ impl Runtime {
     /// Takes up to `most` frames and works on them; returns whether there may be more.
     fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> bool {
         work.follow(self, fabric);
-        work.take_loaded(self, fabric);
+        work.take_loaded(self);
         work.flush(self, fabric);
         work.clock = run::coarse();
         for _ in 0..most {
