@@ -1,9 +1,10 @@
 //! Calls, replies, and how code comes to where it is called.
 
-use crate::{fails, kernel, runs};
+use crate::{begin, call, fails, kernel, patient, runs};
 use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights, Trust};
-use samite_testkit::{Outcome, check, same};
+use samite_testkit::{Failed, Outcome, check, same};
+use std::sync::atomic::AtomicBool;
 
 /// Adds the unit's number to the payload, a number.
 const ADD: &str = "(i64.store (local.get $at)
@@ -13,15 +14,15 @@ const ADD: &str = "(i64.store (local.get $at)
 /// Unit 0 calls all others: the code travels to each once, however often it is called.
 fn code_travels_once(fabric: &Fabric, unit: u32) -> Outcome {
     const CALLS: u64 = 50;
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     if unit == 0 {
         let code = mobile.register(Capsule::from_wat(&kernel(ADD))?)?;
         let bytes = code.capsule().bytes().len() as u64;
-        for call in 0..CALLS {
-            let seed = fabric.identity().units as u64 * 1000 + call;
+        for round in 0..CALLS {
+            let seed = fabric.identity().units as u64 * 1000 + round;
             let calls: Vec<_> = (0..mobile.units())
-                .map(|to| mobile.call(to, &code, "run", &seed.to_le_bytes()))
+                .map(|to| call(&mobile, to, &code, &seed.to_le_bytes()))
                 .collect::<Result<_, _>>()?;
             for (to, call) in calls.into_iter().enumerate() {
                 same!(call.wait()?, (seed + to as u64).to_le_bytes());
@@ -41,7 +42,7 @@ on_processes!(the_code_travels_once, runs(3, code_travels_once));
 
 /// Code that was evicted is asked for again, and the call goes on.
 fn evicted(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let code = Capsule::from_wat(&kernel(ADD))?;
     let hash = code.hash();
@@ -49,7 +50,7 @@ fn evicted(fabric: &Fabric, unit: u32) -> Outcome {
         if unit == 0 {
             let code = mobile.register(code.clone())?;
             for _ in 0..3 {
-                let reply = mobile.call(1, &code, "run", &round.to_le_bytes())?.wait()?;
+                let reply = call(&mobile, 1, &code, &round.to_le_bytes())?.wait()?;
                 same!(reply, (round + 1).to_le_bytes());
             }
         }
@@ -64,7 +65,7 @@ fn evicted(fabric: &Fabric, unit: u32) -> Outcome {
         // Nobody has it any more.
         let code = mobile.register(code)?;
         check!(mobile.evict(hash));
-        let ended = mobile.call(1, &code, "run", &[0; 8])?.wait();
+        let ended = call(&mobile, 1, &code, &[0; 8])?.wait();
         fails(ended, Cause::NoCode)?;
     }
     fabric.barrier(&members)?;
@@ -75,7 +76,7 @@ on_processes!(code_that_was_evicted_is_sent_again, runs(2, evicted));
 
 /// Before the first call of code, it can be brought to all units along a tree.
 fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     if unit == 0 {
         let code = mobile.register(Capsule::from_wat(&kernel(ADD))?)?;
@@ -96,7 +97,7 @@ on_processes!(a_prefetch_goes_down_a_tree, runs(5, prefetched));
 
 /// A capsule that names functions of the program runs them, where the program has them.
 fn functions(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(4096)?;
     mobile.grant(0, segment.bytes(), Rights::Write);
@@ -110,11 +111,11 @@ fn functions(fabric: &Fabric, unit: u32) -> Outcome {
     fabric.barrier(&members)?;
     if unit == 0 {
         let code = mobile.register(Capsule::of_function("count", ["run"])?)?;
-        for call in 0..10_u64 {
-            let reply = mobile.call(1, &code, "run", b"abc")?.wait()?;
-            same!(reply, (call * 3).to_le_bytes());
+        for round in 0..10_u64 {
+            let reply = call(&mobile, 1, &code, b"abc")?.wait()?;
+            same!(reply, (round * 3).to_le_bytes());
         }
-        let text = fails(mobile.call(2, &code, "run", &[])?.wait(), Cause::Refused)?;
+        let text = fails(call(&mobile, 2, &code, &[])?.wait(), Cause::Refused)?;
         check!(text.contains("unit.2"), "{text}");
     }
     fabric.barrier(&members)?;
@@ -190,41 +191,92 @@ fn function_or_wasm(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(a_function_goes_before_wasm, runs(4, function_or_wasm));
 
-/// A kernel makes new code, with a number of its payload in it, and calls it elsewhere.
+/// A kernel makes a predicate of a template, with a number that it finds in a segment of its unit
+/// in place of a constant, and has another unit run it: code that neither that one nor the caller
+/// has.
 fn injected(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    const WORDS: u64 = 100;
+    const BOUND: u64 = 1_234_567;
+    /// A constant whose encoding has as many bytes as any of its type may have.
+    const TEMPLATE: u32 = 0x0fff_ffff;
+    let value = |at: u64| at * 7919 * 13 % (2 * BOUND);
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(4096)?;
+    for at in 0..WORDS {
+        segment.bytes().write(at * 8, &value(at).to_le_bytes());
+    }
+    if unit == 2 {
+        segment.bytes().write(0, &BOUND.to_le_bytes());
+    }
     mobile.grant(0, segment.bytes(), Rights::Write);
     fabric.barrier(&members)?;
     if unit == 0 {
-        // The payload is a module; the number in its constant is replaced before it is defined.
-        let store = "(call $store64 (i32.const 0) (i64.const 16) (i64.const 0x1111))";
-        let module = wat(&kernel(store))?;
-        let inject = "(i32.store8 (i32.add (local.get $at) (local.get $len)) (i32.const 0))
-            (call $inject (i32.const 1) (call $define (local.get $at) (local.get $len))
-                (i32.const 0) (local.get $at) (i32.const 0))";
-        let code = mobile.register(Capsule::from_wat(&kernel(inject))?)?;
-        mobile.call(2, &code, "run", &module)?.wait()?;
+        // Counts the words below the constant, and leaves their number, plus one, behind them.
+        let predicate = format!(
+            "(local $n i64) (local $o i64)
+            (loop
+                (if (i64.lt_u (call $load64 (i32.const 0) (local.get $o))
+                        (i64.extend_i32_u (i32.const {TEMPLATE})))
+                    (then (local.set $n (i64.add (local.get $n) (i64.const 1)))))
+                (local.set $o (i64.add (local.get $o) (i64.const 8)))
+                (br_if 0 (i64.lt_u (local.get $o) (i64.const {}))))
+            (call $store64 (i32.const 0) (local.get $o)
+                (i64.add (local.get $n) (i64.const 1)))",
+            8 * WORDS
+        );
+        let module = wat(&kernel(&predicate))?;
+        let constant = [0x41, 0xff, 0xff, 0xff, 0xff, 0];
+        let places: Vec<_> = (0..module.len())
+            .filter(|at| module[*at..].starts_with(&constant))
+            .collect();
+        let &[place] = places.as_slice() else {
+            return Err(Failed::new(format!("not one constant: {places:?}")));
+        };
+        // The payload is the place of the constant, and the module. Seven bits a byte, all but the
+        // last with a mark.
+        let byte = |at: u32| {
+            let mark = if at < 4 { 0x80 } else { 0 };
+            format!(
+                "(i32.store8 offset={} (local.get $p) (i32.or (i32.const {mark})
+                    (i32.and (i32.const 127)
+                        (i32.shr_u (local.get $v) (i32.const {})))))",
+                4 + at,
+                7 * at
+            )
+        };
+        let inject = format!(
+            "(local $p i32) (local $v i32)
+            (local.set $v (i32.wrap_i64 (call $load64 (i32.const 0) (i64.const 0))))
+            (local.set $p (i32.add (local.get $at) (i32.load (local.get $at))))
+            {}
+            (call $inject (i32.const 1)
+                (call $define (i32.add (local.get $at) (i32.const 4))
+                    (i32.sub (local.get $len) (i32.const 4)))
+                (i32.const 0) (local.get $at) (i32.const 0))",
+            (0..5).map(byte).collect::<String>()
+        );
+        let code = mobile.register(Capsule::from_wat(&kernel(&inject))?)?;
+        let payload = [&(place as u32 + 1).to_le_bytes()[..], &module].concat();
+        call(&mobile, 2, &code, &payload)?.wait()?;
         let forbidden = Limits {
             may_define: false,
-            ..Limits::default()
+            ..patient()
         };
         let ended = mobile
-            .call_within(2, &code, "run", &module, forbidden)?
+            .call_within(2, &code, "run", &payload, forbidden)?
             .wait();
         fails(ended, Cause::Forbidden)?;
-        let garbage = mobile.call(2, &code, "run", b"no module")?.wait();
+        let garbage = call(&mobile, 2, &code, b"\x08\0\0\0 no module at all")?.wait();
         fails(garbage, Cause::Refused)?;
     }
     if unit == 1 {
-        let word = || {
-            segment
-                .bytes()
-                .u64(16)
-                .load(std::sync::atomic::Ordering::Acquire)
-        };
-        mobile.serve(fabric.deadline(), || (word() == 0x1111).then_some(()))?;
+        let word = segment.bytes().u64(8 * WORDS);
+        let load = || word.load(std::sync::atomic::Ordering::Acquire);
+        let count = mobile.serve(fabric.deadline(), || (load() > 0).then(load))?;
+        let expected = (0..WORDS).filter(|at| value(*at) < BOUND).count() as u64;
+        check!(0 < expected && expected < WORDS);
+        same!(count, expected + 1);
     }
     fabric.barrier(&members)?;
     Ok(())
@@ -238,29 +290,60 @@ pub(crate) fn wat(text: &str) -> Outcome<Vec<u8>> {
 
 on_processes!(a_kernel_makes_new_code, runs(3, injected));
 
-/// Calls from two threads of each unit to every unit, while code is evicted again and again.
+/// Calls from two threads of each unit to every unit. Unit 2 evicts the code again and again, and
+/// asks for it again.
 fn many_threads(fabric: &Fabric, unit: u32) -> Outcome {
-    const CALLS: u64 = 100;
-    let mobile = Mobile::new(fabric)?;
+    const CALLS: u64 = 300;
+    const EVICTIONS: u64 = 20;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
-    let code = mobile.register(Capsule::from_wat(&kernel(ADD))?)?;
+    let capsule = Capsule::from_wat(&kernel(ADD))?;
+    let code = match unit {
+        2 => None,
+        _ => Some(mobile.register(capsule.clone())?),
+    };
+    let has_ended = AtomicBool::new(false);
     std::thread::scope(|scope| -> Outcome {
         let calls = |thread: u64| {
             let (mobile, code) = (&mobile, &code);
             move || -> Outcome {
-                for call in 0..CALLS {
-                    let to = (call + thread) % u64::from(mobile.units());
-                    let number = call << 8 | thread << 4 | u64::from(unit);
-                    let call = mobile.call(to as u32, code, "run", &number.to_le_bytes())?;
-                    same!(call.wait()?, (number + to).to_le_bytes());
+                let Some(code) = code else { return Ok(()) };
+                for number in 0..CALLS {
+                    let to = (number + thread) % u64::from(mobile.units());
+                    let number = number << 8 | thread << 4 | u64::from(unit);
+                    let called = call(mobile, to as u32, code, &number.to_le_bytes())?;
+                    same!(called.wait()?, (number + to).to_le_bytes());
                 }
                 Ok(())
             }
         };
+        // Each time when the code was compiled: so calls run between two evictions.
+        let evicts = || {
+            let mut evicted = 0;
+            while !has_ended.load(std::sync::atomic::Ordering::Acquire) {
+                let compiled = mobile.counters().compiled;
+                if evicted < EVICTIONS && compiled > evicted && mobile.evict(capsule.hash()) {
+                    evicted += 1;
+                }
+                std::thread::yield_now();
+            }
+        };
+        if unit == 2 {
+            scope.spawn(evicts);
+        }
         let other = scope.spawn(calls(1));
-        calls(0)()?;
-        other.join().expect("no thread panics")
+        let ended = calls(0)();
+        let other = other.join().expect("no thread panics");
+        let barrier = fabric.barrier(&members);
+        has_ended.store(true, std::sync::atomic::Ordering::Release);
+        ended.and(other)?;
+        Ok(barrier?)
     })?;
+    if unit == 2 {
+        let counters = mobile.counters();
+        same!(counters.calls, CALLS / 3 * 4);
+        check!(counters.compiled > 2, "{} times", counters.compiled);
+    }
     fabric.barrier(&members)?;
     Ok(())
 }

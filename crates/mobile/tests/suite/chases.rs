@@ -1,8 +1,8 @@
 //! Kernels that move on: a pointer chase through all units. Only unit 0 has the code.
 
-use crate::{kernel, runs};
+use crate::{begin, kernel, patient, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Function, Limits, Mobile, Rights};
+use samite_mobile::{Capsule, Function, Rights};
 use samite_testkit::{Outcome, check, same};
 
 /// Entries of each unit's table.
@@ -62,7 +62,7 @@ fn chase() -> Function {
 
 fn chased(fabric: &Fabric, unit: u32, capsule: &Capsule) -> Outcome {
     let units = u64::from(fabric.identity().units);
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(EACH * 8)?;
     for at in 0..EACH {
@@ -79,7 +79,7 @@ fn chased(fabric: &Fabric, unit: u32, capsule: &Capsule) -> Outcome {
             let expected = (0..depth).fold(start, |at, _| next(at, units));
             let first = (start / EACH) as u32;
             let payload = [depth.to_le_bytes(), start.to_le_bytes()].concat();
-            let limits = Limits::default();
+            let limits = patient();
             let reply = mobile
                 .call_entry(first, &code, 0, &payload, limits)?
                 .wait()?;

@@ -1,8 +1,8 @@
 //! Kernels that go wrong, and units that die: each call ends, and the others are not harmed.
 
-use crate::{fails, failure, kernel, runs};
+use crate::{begin, call, fails, failure, kernel, patient, runs};
 use samite_fabric::{Fabric, Mask, PeerId};
-use samite_mobile::{Capsule, Cause, Limits, Mobile, Policy, Rights};
+use samite_mobile::{Capsule, Cause, Limits, Rights};
 use samite_testkit::{Cluster, Outcome, Unit, Who, check, pause, point, same, units};
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ const BAD: [(&str, Cause); 15] = [
 ];
 
 fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let read = fabric.allocate(2 << 20)?;
     let write = fabric.allocate(4096)?;
@@ -79,18 +79,21 @@ fn bad_kernels(fabric: &Fabric, unit: u32) -> Outcome {
             let code = mobile.register(capsule)?;
             let limits = Limits {
                 hops: 20,
-                ..Limits::default()
+                ..match cause {
+                    Cause::Time => Limits::default(),
+                    _ => patient(),
+                }
             };
             let ended = mobile.call_within(1, &code, "run", &[], limits)?.wait();
             let text = fails(ended, cause)?;
             check!(text.contains("unit.1"), "kernel {at}: {text}");
             // The unit goes on, for this code and for others.
-            mobile.call(1, &good, "run", &[])?.wait()?;
+            call(&mobile, 1, &good, &[])?.wait()?;
         }
         let text = "(i32.store (local.get $at) (i32.const 0x6f6e))
             (call $fail (i32.const 7) (local.get $at) (i32.const 2))";
         let code = mobile.register(Capsule::from_wat(&kernel(text))?)?;
-        let text = fails(mobile.call(1, &code, "run", &[])?.wait(), Cause::Failed)?;
+        let text = fails(call(&mobile, 1, &code, &[])?.wait(), Cause::Failed)?;
         check!(text.contains("code 7: no"), "{text}");
         // Code that runs out of time again and again is not run any more.
         let code = mobile.register(Capsule::from_wat(&kernel(BAD[0].0))?)?;
@@ -115,7 +118,7 @@ on_processes!(bad_kernels_fail_alone, runs(2, bad_kernels));
 
 /// A call that fails far away says through which units it went.
 fn path(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     if unit == 0 {
         // From unit to unit, up to the last one.
@@ -124,7 +127,7 @@ fn path(fabric: &Fabric, unit: u32) -> Outcome {
             (local.get $at) (i32.const 0)))
           (else (unreachable)))";
         let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
-        let ended = failure(mobile.call(1, &code, "run", &[])?.wait())?;
+        let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
         same!(
             (ended.cause, &ended.path[..]),
             (Cause::Other, &[0, 1, 2, 3][..])
@@ -137,7 +140,7 @@ fn path(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(Capsule::from_wat(&kernel(round))?)?;
         let limits = Limits {
             hops: 1001,
-            ..Limits::default()
+            ..patient()
         };
         let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
         same!((ended.cause, ended.path.len()), (Cause::Forbidden, 16));
@@ -158,55 +161,55 @@ on_processes!(a_failure_tells_the_way, runs(4, path));
 /// Unit 2 dies while it has the chain: the origin hears of it, whoever had sent the chain there.
 fn holder_dies(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, _: &[PeerId]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         let members = fabric.job()?;
+        let segment = fabric.allocate(4096)?;
+        mobile.grant(0, segment.bytes(), Rights::Write);
         fabric.barrier(&members)?;
         match fabric.identity().unit {
             0 => {
-                // To unit 2 by way of unit 1; there it does not end.
+                // To unit 2 by way of unit 1; there it says that it runs, and does not end.
                 let go = "(if (i32.eq (call $me) (i32.const 1))
                   (then (call $forward (i32.const 2) (i32.const 0)
                     (local.get $at) (i32.const 0)))
-                  (else (loop (br 0))))";
+                  (else
+                    (drop (call $add64 (i32.const 0) (i64.const 0) (i64.const 1)))
+                    (loop (br 0))))";
                 let code = mobile.register(Capsule::from_wat(&kernel(go))?)?;
-                let limits = Limits {
-                    run: Duration::from_secs(60),
-                    time: Duration::from_secs(60),
-                    ..Limits::default()
-                };
-                let chain = mobile.call_within(1, &code, "run", &[], limits)?;
-                // Unit 2 has the chain as soon as it has sent for the code.
-                point("chain");
-                let text = fails(chain.wait(), Cause::Lost)?;
-                check!(text.contains("unit.2"), "{text}");
-                let direct = mobile.call(2, &code, "run", &[]);
+                let chain = call(&mobile, 1, &code, &[])?;
+                let ended = failure(chain.wait())?;
+                same!((ended.cause, &ended.path[..]), (Cause::Lost, &[2][..]));
+                check!(ended.is_part && ended.to_string().contains("unit.2"));
+                let direct = call(&mobile, 2, &code, &[]);
                 check!(direct.is_err(), "a call to a lost unit");
                 // The others go on.
                 let ok = mobile.register(Capsule::from_wat(&kernel(""))?)?;
-                same!(mobile.call(1, &ok, "run", &[])?.wait()?, [0_u8; 0]);
+                same!(call(&mobile, 1, &ok, &[])?.wait()?, [0_u8; 0]);
                 fabric.send(members[1], 1, b"end")?;
             }
             1 => {
                 let end = samite_fabric::Match::from(members[0], 1);
                 fabric.recv_vec(end)?;
             }
-            _ => {
-                mobile.set_policy(Policy {
-                    run_max: Duration::from_secs(60),
-                    ..Policy::default()
+            _ => std::thread::scope(|scope| -> Outcome {
+                scope.spawn(|| {
+                    // The other thread runs the kernel meanwhile.
+                    let word = segment.bytes().u64(0);
+                    while word.load(std::sync::atomic::Ordering::Acquire) == 0 {
+                        std::thread::yield_now();
+                    }
+                    point("holds");
                 });
-                pause("serving");
                 mobile.serve(Duration::from_secs(60), || None::<()>)?;
-            }
+                Ok(())
+            })?,
         }
         Ok(())
     };
     units(3)
         .mask(mask)
         .orchestrate(name, body, |cluster: &mut Cluster| {
-            cluster.wait_point(Who::Unit(2), "serving");
-            cluster.release(Who::Unit(2));
-            cluster.wait_point(Who::Unit(0), "chain");
+            cluster.wait_point(Who::Unit(2), "holds");
             cluster.kill(Who::Unit(2));
             cluster.all_end();
         });
@@ -219,7 +222,7 @@ on_processes!(a_unit_dies_with_the_chain, holder_dies);
 fn restarted(name: &str, mask: Mask) {
     let body = |unit: &Unit| -> Outcome {
         let fabric = &unit.join()?;
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         if fabric.identity().unit == 1 {
             point("serves");
             let end = samite_fabric::Match::any(1);
@@ -228,15 +231,12 @@ fn restarted(name: &str, mask: Mask) {
         }
         let code = mobile.register(Capsule::from_wat(&kernel(""))?)?;
         let bytes = code.capsule().bytes().len() as u64;
-        same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        same!(call(&mobile, 1, &code, &[])?.wait()?, [0_u8; 0]);
         same!(mobile.counters().code_sent, bytes);
         pause("called");
         // Until this unit has seen the new life, a call ends as lost.
         let again = loop {
-            match mobile
-                .call(1, &code, "run", &[])
-                .and_then(|call| call.wait())
-            {
+            match call(&mobile, 1, &code, &[]).and_then(|call| call.wait()) {
                 Err(_) => _ = fabric.progress(),
                 ended => break ended,
             }
@@ -265,34 +265,3 @@ fn restarted(name: &str, mask: Mask) {
 }
 
 on_processes!(a_unit_is_started_again, restarted);
-
-/// A kernel that starts two calls of itself everywhere: all of them share its hops, so they end.
-fn bomb(fabric: &Fabric, unit: u32) -> Outcome {
-    const HOPS: u16 = 1000;
-    let mobile = Mobile::new(fabric)?;
-    let members = fabric.job()?;
-    fabric.barrier(&members)?;
-    if unit == 0 {
-        let twice = "(if (i32.eqz (call $hops)) (then (return (i32.const 0))))
-            (call $spawn (call $me) (i32.const 0) (local.get $at) (i32.const 0))
-            (call $spawn (i32.rem_u (i32.add (call $me) (i32.const 1)) (call $units))
-                (i32.const 0) (local.get $at) (i32.const 0))";
-        let code = mobile.register(Capsule::from_wat(&kernel(twice))?)?;
-        let limits = Limits {
-            hops: HOPS,
-            ..Limits::default()
-        };
-        mobile.call_within(1, &code, "run", &[], limits)?.wait()?;
-        let ok = mobile.register(Capsule::from_wat(&kernel(""))?)?;
-        for to in 0..mobile.units() {
-            same!(mobile.call(to, &ok, "run", &[])?.wait()?, [0_u8; 0]);
-        }
-    }
-    fabric.barrier(&members)?;
-    let calls = mobile.counters().calls;
-    check!(calls <= u64::from(HOPS) + 2, "{calls} calls");
-    fabric.barrier(&members)?;
-    Ok(())
-}
-
-on_processes!(calls_that_start_calls_end, runs(3, bomb));

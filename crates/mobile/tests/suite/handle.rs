@@ -1,6 +1,6 @@
 //! The handle: what it refuses, and how calls end at their origin.
 
-use crate::{fails, kernel, runs};
+use crate::{begin, call, fails, kernel, patient, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{
     CAPSULE_MAX, Capsule, Cause, Error, Function, Limits, Mobile, PAYLOAD_MAX, Processor,
@@ -9,7 +9,7 @@ use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::time::Duration;
 
 fn misused(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     same!(Mobile::new(fabric).map(|_| ()), Err(Error::Second));
     mobile.define(
@@ -23,7 +23,7 @@ fn misused(fabric: &Fabric, unit: u32) -> Outcome {
     fabric.barrier(&members)?;
     if unit == 0 {
         let code = mobile.register(Capsule::of_function("panics", ["run", "other"])?)?;
-        let ended = mobile.call(5, &code, "run", &[]).map(|_| ());
+        let ended = call(&mobile, 5, &code, &[]).map(|_| ());
         same!(ended, Err(Error::NoUnit { unit: 5, units: 2 }));
         let ended = mobile.call(1, &code, "walk", &[]).map(|_| ());
         let entry = "walk".to_owned();
@@ -32,7 +32,7 @@ fn misused(fabric: &Fabric, unit: u32) -> Outcome {
         let long = vec![0; PAYLOAD_MAX as usize + 1];
         let (bytes, most) = (PAYLOAD_MAX + 1, PAYLOAD_MAX);
         let too_long = Err(Error::TooLong { bytes, most });
-        same!(mobile.call(1, &code, "run", &long).map(|_| ()), too_long);
+        same!(call(&mobile, 1, &code, &long).map(|_| ()), too_long);
         same!(mobile.send(1, &code, "run", &long), too_long);
         let ended = mobile.prefetch(&code, &[1, 9]).map(|_| ());
         same!(ended, Err(Error::NoUnit { unit: 9, units: 2 }));
@@ -40,18 +40,12 @@ fn misused(fabric: &Fabric, unit: u32) -> Outcome {
         let ended = mobile.call(1, &code, "other", &[])?.wait();
         fails(ended, Cause::Target)?;
         for (payload, text) in [(0, "on purpose"), (9, "with 9")] {
-            let said = fails(
-                mobile.call(1, &code, "run", &[payload])?.wait(),
-                Cause::Other,
-            )?;
+            let said = fails(call(&mobile, 1, &code, &[payload])?.wait(), Cause::Other)?;
             check!(said.contains(text), "{said}");
             // Also at this unit.
-            fails(
-                mobile.call(0, &code, "run", &[payload])?.wait(),
-                Cause::Other,
-            )?;
+            fails(call(&mobile, 0, &code, &[payload])?.wait(), Cause::Other)?;
         }
-        same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        same!(call(&mobile, 1, &code, &[])?.wait()?, [0_u8; 0]);
         let huge = Capsule::builder(["run"]).elf(Processor::HERE, vec![0; CAPSULE_MAX as usize]);
         check!(matches!(huge.build(), Err(Error::BadCapsule(_))));
     }
@@ -64,25 +58,25 @@ on_processes!(wrong_uses_are_refused, runs(2, misused));
 /// Unit 1 computes: a call ends late, goes on all the same, and its answer harms no later call.
 fn late(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         fabric.barrier(members)?;
         if fabric.identity().unit == 0 {
             let echo = "(call $reply (local.get $at) (local.get $len))";
             let code = mobile.register(Capsule::from_wat(&kernel(echo))?)?;
             pause("waits");
-            let call = mobile.call(1, &code, "run", b"late")?;
+            let called = call(&mobile, 1, &code, b"late")?;
             let soon = Duration::from_millis(20);
-            match call.wait_within(soon) {
+            match called.wait_within(soon) {
                 Err(Error::Late { entry, to, after }) => {
                     same!((&entry[..], after), ("run", soon));
                     check!(to.contains("unit.1"), "{to}");
                 }
                 other => check!(false, "{other:?}"),
             }
-            drop(mobile.call(1, &code, "run", b"dropped")?);
+            drop(call(&mobile, 1, &code, b"dropped")?);
             point("late");
             for round in 0..20_u64 {
-                let reply = mobile.call(1, &code, "run", &round.to_le_bytes())?.wait()?;
+                let reply = call(&mobile, 1, &code, &round.to_le_bytes())?.wait()?;
                 same!(reply, round.to_le_bytes());
             }
             fabric.send(members[1], 9, b"end")?;
@@ -110,7 +104,7 @@ on_processes!(a_late_call_harms_no_other, late);
 /// A call that cannot move survives the loss of a unit that it is not at; one that can does not.
 fn not_there(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         fabric.barrier(members)?;
         match fabric.identity().unit {
             0 => {
@@ -118,10 +112,10 @@ fn not_there(name: &str, mask: Mask) {
                 pause("waits");
                 let stays = Limits {
                     hops: 0,
-                    ..Limits::default()
+                    ..patient()
                 };
                 let stays = mobile.call_within(1, &code, "run", &[], stays)?;
-                let moves = mobile.call(1, &code, "run", &[])?;
+                let moves = call(&mobile, 1, &code, &[])?;
                 point("called");
                 fails(moves.wait(), Cause::Lost)?;
                 point("lost");

@@ -1,9 +1,9 @@
 //! Units that have code, and those that lack it: who is asked, when one that was asked is lost,
 //! computes, or has the code no more.
 
-use crate::{fails, kernel, runs};
+use crate::{begin, call, fails, kernel, patient_policy, runs};
 use samite_fabric::{Fabric, Mask, Match};
-use samite_mobile::{Call, Capsule, Cause, Function, Mobile, Policy, Rights, SigningKey, Trust};
+use samite_mobile::{Call, Capsule, Cause, Function, Policy, Rights, SigningKey, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::sync::atomic::Ordering::Acquire;
 
@@ -43,13 +43,13 @@ fn serve_to_the_end(fabric: &Fabric) -> Outcome {
 /// caller, not of the dead one for ever.
 fn caller_dies(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[_]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         fabric.barrier(members)?;
         match fabric.identity().unit {
             0 => {
                 let code = mobile.register(numbered(1)?)?;
                 pause("waits");
-                let _call = mobile.call(1, &code, "run", &[0; 8])?;
+                let _called = call(&mobile, 1, &code, &[0; 8])?;
                 pause("called");
             }
             1 => {
@@ -64,7 +64,7 @@ fn caller_dies(name: &str, mask: Mask) {
                 }
                 point("seen");
                 for _ in 0..3 {
-                    replies(mobile.call(1, &code, "run", &[0; 8])?, 1)?;
+                    replies(call(&mobile, 1, &code, &[0; 8])?, 1)?;
                 }
                 fabric.send(members[1], 9, b"end")?;
             }
@@ -93,19 +93,19 @@ on_processes!(a_caller_dies_before_its_call_is_taken, caller_dies);
 /// code by unit 0 run meanwhile.
 fn caller_computes(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[_]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         fabric.barrier(members)?;
         match fabric.identity().unit {
             0 => {
                 let code = mobile.register(numbered(1)?)?;
                 pause("waits");
-                replies(mobile.call(2, &code, "run", &[0; 8])?, 1)?;
+                replies(call(&mobile, 2, &code, &[0; 8])?, 1)?;
                 point("done");
                 serve_to_the_end(fabric)?;
             }
             1 => {
                 let code = mobile.register(numbered(1)?)?;
-                let call = mobile.call(2, &code, "run", &[0; 8])?;
+                let call = call(&mobile, 2, &code, &[0; 8])?;
                 pause("computes");
                 replies(call, 1)?;
                 [0, 2]
@@ -142,7 +142,7 @@ fn many_fetches(name: &str, mask: Mask) {
     const CALLS: u64 = 70;
     const MOST: usize = 64;
     let body = |fabric: &Fabric, members: &[_]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         let segment = fabric.allocate(4096)?;
         mobile.grant(0, segment.bytes(), Rights::Write);
         let mark = mobile.register(Capsule::of_function("mark", ["run"])?)?;
@@ -153,17 +153,17 @@ fn many_fetches(name: &str, mask: Mask) {
             0 => {
                 let code = mobile.register(numbered(1000)?)?;
                 pause("waits");
-                replies(mobile.call(2, &code, "run", &[0; 8])?, 1000)?;
+                replies(call(&mobile, 2, &code, &[0; 8])?, 1000)?;
                 point("done");
                 serve_to_the_end(fabric)?;
             }
             1 => {
                 let calls = (0..CALLS).map(|number| -> Outcome<Call> {
                     let code = mobile.register(numbered(number)?)?;
-                    Ok(mobile.call(2, &code, "run", &[0; 8])?)
+                    Ok(call(&mobile, 2, &code, &[0; 8])?)
                 });
                 let calls = calls.collect::<Outcome<Vec<_>>>()?;
-                let mark = mobile.call(2, &mark, "run", &[])?;
+                let mark = call(&mobile, 2, &mark, &[])?;
                 pause("computes");
                 mark.wait()?;
                 let ends: Vec<_> = calls.into_iter().map(Call::wait).collect();
@@ -203,12 +203,12 @@ on_processes!(one_caller_takes_no_fetches_from_others, many_fetches);
 
 /// A hundred calls at once of code that the target lacks: it is sent once, in several parts.
 fn at_once(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     if unit == 0 {
         let code = mobile.register(long(7, 100_000)?)?;
         let calls: Vec<_> = (0..100)
-            .map(|_| mobile.call(1, &code, "run", &[0; 8]))
+            .map(|_| call(&mobile, 1, &code, &[0; 8]))
             .collect::<Result<_, _>>()?;
         for call in calls {
             replies(call, 7)?;
@@ -231,7 +231,7 @@ on_processes!(many_calls_at_once_fetch_once, runs(2, at_once));
 /// The unit that has sent a call on evicts its code: the origin has it.
 fn evicted_on_the_way(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[_]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         let go = "(if (i32.eq (call $me) (i32.const 1)) (then
             (call $forward (i32.const 2) (i32.const 0) (local.get $at) (i32.const 0))))";
         let capsule = Capsule::from_wat(&kernel(go))?;
@@ -239,7 +239,7 @@ fn evicted_on_the_way(name: &str, mask: Mask) {
         match fabric.identity().unit {
             0 => {
                 let code = mobile.register(capsule)?;
-                same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+                same!(call(&mobile, 1, &code, &[])?.wait()?, [0_u8; 0]);
                 let bytes = code.capsule().bytes().len() as u64;
                 same!(mobile.counters().code_sent, 2 * bytes);
                 (1..3).try_for_each(|to| fabric.send(members[to], 9, b"end"))?;
@@ -273,14 +273,14 @@ on_processes!(the_origin_is_asked_after_the_sender, evicted_on_the_way);
 
 /// A unit that has refused code without a signature asks a further caller, whose capsule is signed.
 fn signed_later(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let key = SigningKey::from_bytes(&[3; 32]);
     if unit == 2 {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
             keys: vec![*key.verifying_key().as_bytes()],
-            ..Policy::default()
+            ..patient_policy()
         });
     }
     let plain = numbered(5)?;
@@ -295,20 +295,17 @@ fn signed_later(fabric: &Fabric, unit: u32) -> Outcome {
     fabric.barrier(&members)?;
     if unit == 0 {
         for _ in 0..3 {
-            fails(
-                mobile.call(2, &code, "run", &[0; 8])?.wait(),
-                Cause::Refused,
-            )?;
+            fails(call(&mobile, 2, &code, &[0; 8])?.wait(), Cause::Refused)?;
         }
         same!(mobile.counters().code_sent, bytes);
     }
     fabric.barrier(&members)?;
     if unit == 1 {
-        replies(mobile.call(2, &code, "run", &[0; 8])?, 5)?;
+        replies(call(&mobile, 2, &code, &[0; 8])?, 5)?;
     }
     fabric.barrier(&members)?;
     if unit == 0 {
-        replies(mobile.call(2, &code, "run", &[0; 8])?, 5)?;
+        replies(call(&mobile, 2, &code, &[0; 8])?, 5)?;
     }
     fabric.barrier(&members)?;
     Ok(())
@@ -321,7 +318,7 @@ on_processes!(
 
 /// Code that takes long to compile.
 pub(crate) fn large(body: &str) -> Outcome<Capsule> {
-    let more: String = (0..2000)
+    let more: String = (0..500)
         .map(|number| {
             format!(
                 "(func (param i64) (result i64) (local i64)
@@ -339,12 +336,12 @@ pub(crate) fn large(body: &str) -> Outcome<Capsule> {
 
 /// While code is being compiled, the unit decides to trust none: the code does not run.
 fn policy_changes(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     fabric.barrier(&members)?;
     if unit == 0 {
         let code = mobile.register(large("")?)?;
-        let ended = mobile.call(1, &code, "run", &[0; 8])?.wait();
+        let ended = call(&mobile, 1, &code, &[0; 8])?.wait();
         let text = fails(ended, Cause::Refused)?;
         check!(text.contains("no moved code"), "{text}");
     } else {
@@ -352,7 +349,7 @@ fn policy_changes(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.serve(fabric.deadline(), compiles)?;
         mobile.set_policy(Policy {
             trust: Trust::Nothing,
-            ..Policy::default()
+            ..patient_policy()
         });
     }
     fabric.barrier(&members)?;
@@ -364,39 +361,4 @@ fn policy_changes(fabric: &Fabric, unit: u32) -> Outcome {
 on_processes!(
     a_policy_holds_for_code_that_is_being_compiled,
     runs(2, policy_changes)
-);
-
-/// Code that was not used longest is dropped when there is too much; that of the program is not.
-fn too_much_code(fabric: &Fabric, unit: u32) -> Outcome {
-    const EACH: usize = 4_000_000;
-    let mobile = Mobile::new(fabric)?;
-    let members = fabric.job()?;
-    if unit == 0 {
-        // 16 of them fit into 64 MiB.
-        let codes: Vec<_> = (0..17)
-            .map(|number| -> Outcome<_> { Ok(mobile.register(long(number, EACH)?)?) })
-            .collect::<Outcome<_>>()?;
-        let sent = |number: usize| -> Outcome<bool> {
-            let before = mobile.counters().code_sent;
-            let call = mobile.call(1, &codes[number], "run", &[0; 8])?;
-            replies(call, number as u64)?;
-            Ok(mobile.counters().code_sent > before)
-        };
-        for number in 0..16 {
-            check!(sent(number)?, "code {number}");
-        }
-        check!(!sent(0)?, "code 0 is there");
-        check!(sent(16)?);
-        check!(!sent(0)? && !sent(16)? && !sent(2)?, "they are there");
-        check!(sent(1)?, "code 1 was dropped");
-        // All of them are still here.
-        check!(codes.iter().all(|code| mobile.evict(code.hash())));
-    }
-    fabric.barrier(&members)?;
-    Ok(())
-}
-
-on_processes!(
-    code_that_was_not_used_longest_is_dropped,
-    runs(2, too_much_code)
 );

@@ -1,11 +1,11 @@
 //! Units that send what no honest one sends, and processes that are no units of the job.
 
-use crate::{kernel, runs};
+use crate::{begin, call, kernel, runs};
 use samite_fabric::rpc::Life;
 use samite_fabric::upcall::Upcall;
 use samite_fabric::{Fabric, Identity, Mask, Match};
 use samite_mem::ring::Body;
-use samite_mobile::{Capsule, Mobile};
+use samite_mobile::Capsule;
 use samite_testkit::fuzz::Rng;
 use samite_testkit::{Failed, Outcome, Unit, check, same, units};
 use std::collections::VecDeque;
@@ -54,14 +54,14 @@ impl<'a> Raw<'a> {
     fn new(fabric: &'a Fabric, job: &str, unit: u32) -> Outcome<Raw<'a>> {
         let kept = Arc::new(Kept::default());
         fabric.set_upcall(Some(kept.clone()));
-        let peers = fabric.wait_until("a unit", &[], || {
+        let find = || {
             let peers = fabric.peers();
             let is_it = |info: &samite_fabric::PeerInfo| {
                 (&info.identity.job[..], info.identity.unit) == (job, unit)
             };
             peers.into_iter().find(is_it)
-        });
-        let info = peers?;
+        };
+        let info = fabric.wait_stepping("a unit", &[], find, || false)?;
         let to = Life {
             peer: info.peer,
             incarnation: info.incarnation,
@@ -91,13 +91,13 @@ impl<'a> Raw<'a> {
 
     fn post(&self, word: u64, bytes: &[u8]) -> Outcome {
         let (head, payload) = bytes.split_at(bytes.len().min(24));
-        self.fabric.wait_until("room", &[self.to.peer], || {
-            match self.fabric.post_upcall(self.to, word, head, payload) {
-                Ok(true) => Some(Ok(())),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
-            }
-        })??;
+        let send = || match self.fabric.post_upcall(self.to, word, head, payload) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        };
+        let to = [self.to.peer];
+        self.fabric.wait_stepping("room", &to, send, || false)??;
         Ok(())
     }
 
@@ -154,23 +154,21 @@ fn echo() -> Outcome<Capsule> {
 }
 
 fn honest(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let code = mobile.register(echo()?)?;
     // Compiled, so that frames by hand find it.
-    same!(mobile.call(unit, &code, "run", b"own")?.wait()?, *b"own");
+    same!(call(&mobile, unit, &code, b"own")?.wait()?, *b"own");
     fabric.barrier(&members)?;
     if unit == 2 {
         // Unit 0 answers by hand.
-        let reply = mobile.call(0, &code, "run", b"payload")?.wait()?;
+        let reply = call(&mobile, 0, &code, b"payload")?.wait()?;
         same!(reply, *b"by hand");
     }
     fabric.barrier(&members)?; //  unit 0 sends what it likes
     for to in [1, 2] {
         for round in 0..100_u64 {
-            let reply = mobile
-                .call(to, &code, "run", &round.to_le_bytes())?
-                .wait()?;
+            let reply = call(&mobile, to, &code, &round.to_le_bytes())?.wait()?;
             same!(reply, round.to_le_bytes());
         }
         mobile.prefetch(&code, &[1, 2])?.wait()?;
@@ -351,12 +349,12 @@ fn stranger(name: &str, mask: Mask) {
         let join = |identity| Fabric::join(&unit.domain, identity, unit.config.clone());
         if unit.rank < 2 {
             let fabric = &join(of_two(unit.domain.clone(), unit.rank))?;
-            let mobile = Mobile::new(fabric)?;
+            let mobile = begin(fabric)?;
             let members = fabric.job()?;
             let code = mobile.register(echo()?)?;
-            let call = |text: &[u8]| mobile.call(1, &code, "run", text)?.wait();
+            let answer = |text: &[u8]| call(&mobile, 1, &code, text)?.wait();
             if unit.rank == 0 {
-                same!(call(b"before")?, *b"before");
+                same!(answer(b"before")?, *b"before");
             }
             fabric.barrier(&members)?;
             if unit.rank == 1 {
@@ -366,7 +364,7 @@ fn stranger(name: &str, mask: Mask) {
             }
             fabric.barrier(&members)?;
             if unit.rank == 0 {
-                same!(call(b"after")?, *b"after");
+                same!(answer(b"after")?, *b"after");
             }
             fabric.barrier(&members)?;
             return Ok(());

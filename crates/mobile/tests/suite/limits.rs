@@ -1,27 +1,10 @@
 //! What a call may use: it only shrinks, and nobody else pays for it.
 
-use crate::{fails, failure, kernel, runs};
+use crate::{begin, fails, failure, kernel, patient, runs};
 use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Cause, Function, Limits, Mobile, Policy, Rights};
 use samite_testkit::{Outcome, check, same};
 use std::time::Duration;
-
-/// Limits for kernels that are to end by themselves, on a busy machine.
-pub(crate) fn patient() -> Limits {
-    Limits {
-        run: Duration::from_secs(60),
-        time: Duration::from_secs(60),
-        ..Limits::default()
-    }
-}
-
-/// The policy that goes with it.
-pub(crate) fn patient_policy() -> Policy {
-    Policy {
-        run_max: Duration::from_secs(60),
-        ..Policy::default()
-    }
-}
 
 /// How many calls run in all, if one with so many hops starts `wide` others as long as it can.
 fn model(hops: u64, wide: u64) -> u64 {
@@ -34,8 +17,7 @@ fn model(hops: u64, wide: u64) -> u64 {
 /// Kernels that start others everywhere, as often as they may: at most as many calls run as the
 /// first one had hops, besides itself. Each adds one to a word of its unit.
 fn tree(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
-    mobile.set_policy(patient_policy());
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(4096)?;
     mobile.grant(0, segment.bytes(), Rights::Write);
@@ -167,8 +149,7 @@ on_processes!(code_is_refused_after_eight_timeouts, runs(2, timeouts));
 
 /// What is left of the limits at the end of a chain of units.
 fn shrinking(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
-    mobile.set_policy(patient_policy());
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(4096)?;
     mobile.grant(0, segment.bytes(), Rights::Write);
@@ -305,8 +286,7 @@ on_processes!(a_unit_bounds_the_time_of_calls, runs(2, run_max));
 /// A call whose grants are narrowed sees no address of the others; one that remembers an address
 /// from another call finds nothing there. A segment that is revoked is not there any more.
 fn narrowed(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
-    mobile.set_policy(patient_policy());
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let (zero, one) = (fabric.allocate(2 << 20)?, fabric.allocate(2 << 20)?);
     mobile.grant(0, zero.bytes(), Rights::Write);

@@ -42,8 +42,9 @@ mod rust;
 mod trust;
 
 use samite_fabric::{Fabric, Mask};
-use samite_mobile::{Cause, Error, Failure};
+use samite_mobile::{Call, Cause, Error, Failure, Limits, Mobile, Policy, Registered};
 use samite_testkit::{Failed, Outcome, units};
+use std::time::Duration;
 
 /// The head of a kernel in text: what most of them import, and the beginning of its entry `run`.
 /// Its payload is at `$at`.
@@ -68,6 +69,40 @@ const HEAD: &str = r#"(module
 /// Returns a module with the entry `run`.
 fn kernel(body: &str) -> String {
     format!("{HEAD} {body} (i32.const 0)))")
+}
+
+/// Limits of kernels that end by themselves, however busy the machine is.
+fn patient() -> Limits {
+    Limits {
+        run: Duration::from_secs(60),
+        time: Duration::from_secs(60),
+        ..Limits::default()
+    }
+}
+
+/// The policy that goes with them.
+fn patient_policy() -> Policy {
+    Policy {
+        run_max: Duration::from_secs(60),
+        ..Policy::default()
+    }
+}
+
+/// Begins to run moved code, with that policy.
+fn begin(fabric: &Fabric) -> samite_mobile::Result<Mobile> {
+    let mobile = Mobile::new(fabric)?;
+    mobile.set_policy(patient_policy());
+    Ok(mobile)
+}
+
+/// Calls the entry `run`, with those limits.
+fn call(
+    mobile: &Mobile,
+    unit: u32,
+    code: &Registered,
+    payload: &[u8],
+) -> samite_mobile::Result<Call> {
+    mobile.call_within(unit, code, "run", payload, patient())
 }
 
 /// Returns what runs a body in that many units, whose numbers it gets.

@@ -2,10 +2,9 @@
 //! prefetch.
 
 use crate::holders::large;
-use crate::limits::{patient, patient_policy};
-use crate::{fails, failure, kernel, runs};
+use crate::{begin, call, fails, failure, kernel, patient, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
-use samite_mobile::{Capsule, Cause, Function, Mobile, Policy, Rights, Trust};
+use samite_mobile::{Capsule, Cause, Function, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, same, units};
 
 /// Replies with a number that makes the code another one.
@@ -26,8 +25,7 @@ fn mappings() -> Outcome<usize> {
 /// number of instances and of compiled codes.
 fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
     const CODES: u64 = 600;
-    let mobile = Mobile::new(fabric)?;
-    mobile.set_policy(patient_policy());
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(2 << 20)?;
     mobile.grant(0, segment.bytes(), Rights::Read);
@@ -51,7 +49,7 @@ fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
                 same!(reply.wait()?, number.to_le_bytes());
             }
             if number % 300 == 299 {
-                let reply = mobile.call(1, &count, "run", &[])?.wait()?;
+                let reply = call(&mobile, 1, &count, &[])?.wait()?;
                 counts.push(u64::from_le_bytes(reply.as_slice().try_into()?));
             }
         }
@@ -62,7 +60,7 @@ fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
         check!(all < half + 150, "{half} mappings, then {all}");
         // The first one was dropped, and is compiled again.
         let first = mobile.register(numbered(0)?)?;
-        same!(mobile.call(1, &first, "run", &[0; 8])?.wait()?, [0; 8]);
+        same!(call(&mobile, 1, &first, &[0; 8])?.wait()?, [0; 8]);
     }
     fabric.barrier(&members)?;
     if unit == 1 {
@@ -78,8 +76,7 @@ on_processes!(many_codes_take_bounded_memory, runs(2, many_codes));
 /// second one runs first.
 fn compiles_beside(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
-        let mobile = Mobile::new(fabric)?;
-        mobile.set_policy(patient_policy());
+        let mobile = begin(fabric)?;
         let segment = fabric.allocate(4096)?;
         mobile.grant(0, segment.bytes(), Rights::Write);
         fabric.barrier(members)?;
@@ -128,7 +125,7 @@ on_processes!(other_code_runs_while_one_is_compiled, compiles_beside);
 fn busy(fabric: &Fabric, unit: u32) -> Outcome {
     const CALLS: usize = 400;
     const BYTES: usize = 60_000;
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let (own, caller) = (fabric.clone(), members[0]);
     // While it waits for a message, frames go on arriving.
@@ -171,7 +168,7 @@ on_processes!(calls_beyond_the_inbox_fail, runs(2, busy));
 /// A prefetch to ten units, some of them twice, the caller among them, and one that refuses: the
 /// others have the code compiled, and their next call waits for nothing.
 fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let others: Vec<u32> = [0, 3, 1, 2, 3, 0, 4, 2, 1, 4].to_vec();
     if unit == 0 {
@@ -179,7 +176,7 @@ fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
         mobile.prefetch(&code, &others)?.wait()?;
         for to in 0..mobile.units() {
             same!(
-                mobile.call(to, &code, "run", &[0; 8])?.wait()?,
+                call(&mobile, to, &code, &[0; 8])?.wait()?,
                 1_u64.to_le_bytes()
             );
         }

@@ -1,8 +1,8 @@
 //! One source in C, moved as WebAssembly, as bitcode and as a shared object: the same answers.
 
-use crate::{fails, runs};
+use crate::{begin, fails, patient, patient_policy, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Mobile, Policy, Processor, Rights, Trust};
+use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Policy, Processor, Rights, Trust};
 use samite_testkit::{Outcome, check, require, same};
 use std::process::Command;
 
@@ -46,7 +46,7 @@ fn compiled(folder: &std::path::Path, flags: &str) -> Outcome<Vec<u8>> {
 }
 
 fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let segment = fabric.allocate(64)?;
     for at in 0..8 {
@@ -56,7 +56,7 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
     mobile.grant(0, segment.bytes(), Rights::Read);
     mobile.set_policy(Policy {
         trust: Trust::Everything,
-        ..Policy::default()
+        ..patient_policy()
     });
     fabric.barrier(&members)?;
     if unit == 0 {
@@ -77,9 +77,16 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
         ];
         for capsule in capsules {
             let code = mobile.register(capsule.build()?)?;
-            let reply = mobile.call(0, &code, "sum", &7_u64.to_le_bytes())?.wait()?;
+            let reply = mobile
+                .call_within(0, &code, "sum", &7_u64.to_le_bytes(), patient())?
+                .wait()?;
             same!(reply, (7_u64 + 2400 + 3 * 28).to_le_bytes());
-            fails(mobile.call(1, &code, "wrong", &[])?.wait(), Cause::Grant)?;
+            fails(
+                mobile
+                    .call_within(1, &code, "wrong", &[], patient())?
+                    .wait(),
+                Cause::Grant,
+            )?;
         }
     }
     fabric.barrier(&members)?;

@@ -1,8 +1,8 @@
 //! The units on the way of a call that fails, for each cause.
 
-use crate::{failure, kernel, runs};
+use crate::{begin, call, failure, kernel, patient, patient_policy, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
-use samite_mobile::{Capsule, Cause, Failure, Limits, Mobile, Policy, Trust};
+use samite_mobile::{Capsule, Cause, Failure, Limits, Policy, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 
 /// Moves from unit to unit; at unit 3 it does what is given.
@@ -21,25 +21,25 @@ fn way(failure: &Failure) -> (&[u32], bool) {
 }
 
 fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     if unit == 3 {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
-            ..Policy::default()
+            ..patient_policy()
         });
     }
     fabric.barrier(&members)?;
     if unit == 0 {
         // The last unit does not trust the code.
         let code = mobile.register(chain("")?)?;
-        let ended = failure(mobile.call(1, &code, "run", &[])?.wait())?;
+        let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
         same!(ended.cause, Cause::Refused);
         check!(way(&ended) == (&[0, 1, 2, 3][..], false), "{ended}");
     }
     fabric.barrier(&members)?;
     if unit == 3 {
-        mobile.set_policy(Policy::default());
+        mobile.set_policy(patient_policy());
     }
     fabric.barrier(&members)?;
     if unit == 0 {
@@ -67,7 +67,12 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
             ),
         ] {
             let code = mobile.register(chain(end)?)?;
-            let ended = failure(mobile.call(1, &code, "run", &[])?.wait())?;
+            let limits = match cause {
+                Cause::Time => Limits::default(),
+                _ => patient(),
+            };
+            let called = mobile.call_within(1, &code, "run", &[], limits)?;
+            let ended = failure(called.wait())?;
             check!(ended.cause == cause, "{end}");
             check!(way(&ended) == (&[0, 1, 2, 3][..], false), "{end}: {ended}");
         }
@@ -75,7 +80,7 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
         let code = mobile.register(chain("")?)?;
         let limits = Limits {
             hops: 1,
-            ..Limits::default()
+            ..patient()
         };
         let ended = failure(mobile.call_within(1, &code, "run", &[], limits)?.wait())?;
         same!(ended.cause, Cause::Forbidden);
@@ -88,9 +93,9 @@ fn each_cause(fabric: &Fabric, unit: u32) -> Outcome {
                 (call $forward (i32.const 2) (i32.const 0) (local.get $at) (i32.const 1)))
             (else (unreachable)))))";
         let code = mobile.register(Capsule::from_wat(&kernel(here))?)?;
-        let ended = failure(mobile.call(1, &code, "run", b"x")?.wait())?;
+        let ended = failure(call(&mobile, 1, &code, b"x")?.wait())?;
         check!(way(&ended) == (&[0, 1, 1, 2, 2][..], false), "{ended}");
-        let ended = failure(mobile.call(0, &code, "run", b"x")?.wait())?;
+        let ended = failure(call(&mobile, 0, &code, b"x")?.wait())?;
         check!(way(&ended) == (&[0, 0, 2, 2][..], false), "{ended}");
     }
     fabric.barrier(&members)?;
@@ -103,20 +108,20 @@ on_processes!(a_failure_has_the_whole_way, runs(4, each_cause));
 /// there, or may be there, names the lost unit.
 fn lost(name: &str, mask: Mask) {
     let body = |fabric: &Fabric, members: &[PeerId]| {
-        let mobile = Mobile::new(fabric)?;
+        let mobile = begin(fabric)?;
         fabric.barrier(members)?;
         match fabric.identity().unit {
             0 => {
                 let code = mobile.register(chain("")?)?;
                 pause("waits");
                 // Unit 3 computes: it has none of these calls taken.
-                let there = mobile.call(3, &code, "run", &[])?;
+                let there = call(&mobile, 3, &code, &[])?;
                 let stays = Limits {
                     hops: 0,
-                    ..Limits::default()
+                    ..patient()
                 };
                 let stays = mobile.call_within(3, &code, "run", &[], stays)?;
-                let elsewhere = mobile.call(4, &code, "run", &[])?;
+                let elsewhere = call(&mobile, 4, &code, &[])?;
                 point("called");
                 for (call, expected) in [
                     (there, (&[0, 3][..], false)),
@@ -131,7 +136,7 @@ fn lost(name: &str, mask: Mask) {
                 point("lost");
                 // Unit 2 has seen the loss, too.
                 fabric.recv_vec(Match::from(members[2], 1))?;
-                let ended = failure(mobile.call(1, &code, "run", &[])?.wait())?;
+                let ended = failure(call(&mobile, 1, &code, &[])?.wait())?;
                 check!(ended.cause == Cause::Lost, "{ended}");
                 check!(way(&ended) == (&[0, 1, 2][..], false), "{ended}");
                 check!(ended.text.contains("unit.3"), "{ended}");

@@ -1,37 +1,37 @@
 //! Code that a unit does not trust, or that is no code.
 
-use crate::{fails, kernel, runs};
+use crate::{begin, call, fails, kernel, patient_policy, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, Mobile, Policy, Processor, SigningKey, Trust};
+use samite_mobile::{Capsule, Cause, Policy, Processor, SigningKey, Trust};
 use samite_testkit::{Outcome, check, same};
 
 fn trusted(fabric: &Fabric, unit: u32) -> Outcome {
-    let mobile = Mobile::new(fabric)?;
+    let mobile = begin(fabric)?;
     let members = fabric.job()?;
     let key = SigningKey::from_bytes(&[3; 32]);
     if unit == 1 {
         mobile.set_policy(Policy {
             trust: Trust::SignedWasm,
             keys: vec![*key.verifying_key().as_bytes()],
-            ..Policy::default()
+            ..patient_policy()
         });
     }
     fabric.barrier(&members)?;
     if unit == 0 {
         let plain = Capsule::from_wat(&kernel(""))?;
         let code = mobile.register(plain)?;
-        let text = fails(mobile.call(1, &code, "run", &[])?.wait(), Cause::Refused)?;
+        let text = fails(call(&mobile, 1, &code, &[])?.wait(), Cause::Refused)?;
         check!(text.contains("signed or listed WebAssembly only"), "{text}");
-        same!(mobile.call(2, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        same!(call(&mobile, 2, &code, &[])?.wait()?, [0_u8; 0]);
 
         let signed = Capsule::from_wat(&kernel("(drop (call $me))"))?.sign(&key)?;
         let code = mobile.register(signed)?;
-        same!(mobile.call(1, &code, "run", &[])?.wait()?, [0_u8; 0]);
+        same!(call(&mobile, 1, &code, &[])?.wait()?, [0_u8; 0]);
 
         // Native code without a signature, at the default level.
         let native = Capsule::builder(["run"]).elf(Processor::HERE, *b"\x7fELF");
         let code = mobile.register(native.build()?)?;
-        let text = fails(mobile.call(2, &code, "run", &[])?.wait(), Cause::Refused)?;
+        let text = fails(call(&mobile, 2, &code, &[])?.wait(), Cause::Refused)?;
         check!(text.contains("elf") && text.contains("sign"), "{text}");
 
         // What is no code, or wants too much.
@@ -39,7 +39,7 @@ fn trusted(fabric: &Fabric, unit: u32) -> Outcome {
         for code in [b"\0asm\x01\0\0\0?".to_vec(), super::calls::wat(file)?] {
             let capsule = Capsule::builder(["run"]).wasm(code).build()?;
             let code = mobile.register(capsule)?;
-            fails(mobile.call(2, &code, "run", &[])?.wait(), Cause::Refused)?;
+            fails(call(&mobile, 2, &code, &[])?.wait(), Cause::Refused)?;
         }
     }
     fabric.barrier(&members)?;
