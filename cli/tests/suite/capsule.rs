@@ -91,7 +91,15 @@ fn what_is_no_capsule_or_kernel_is_refused() {
     assert!(kind.contains(".wat"), "{kind}");
     let none = error_of(&["capsule", "inspect", "text.wat"]);
     assert!(none.contains("no capsule"), "{none}");
-    let key = error_of(&["capsule", "sign", "text.wat", "--key", "text.wat"]);
-    assert!(!key.is_empty());
+    // The capsule is one; what is called its key is none.
+    std::fs::write(at.join("kernel.wat"), KERNEL).expect("a file");
+    shown(at, &["capsule", "build", "kernel.wat", "-o", "one.capsule"]);
+    for text in ["", "00", &"x".repeat(64), &"0".repeat(63), &"0".repeat(65)] {
+        std::fs::write(at.join("bad.key"), text).expect("a file");
+        let key = error_of(&["capsule", "sign", "one.capsule", "--key", "bad.key"]);
+        assert!(key.contains("bad.key is no secret key"), "{text}: {key}");
+    }
+    let key = error_of(&["capsule", "sign", "one.capsule", "--key", "none.key"]);
+    assert!(key.contains("none.key cannot be read"), "{key}");
     assert!(!at.join("x").exists());
 }
