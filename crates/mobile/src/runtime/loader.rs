@@ -143,3 +143,41 @@ fn prepare(
         false => Err(refused.join("; ")),
     }
 }
+
+#[cfg(all(test, feature = "wasm"))]
+mod tests {
+    use super::*;
+    use samite_fabric::{Config, Identity};
+
+    /// Without LLVM, bitcode is refused with what to install, and another part runs.
+    #[test]
+    fn an_engine_that_is_missing_says_so() {
+        let wasm = samite_engines::wasm::Wasm::new().unwrap();
+        let missing = Err((Kind::Bitcode, "install libllvm22".to_owned()));
+        let engines: Vec<Result<Box<dyn Engine>, _>> = vec![missing, Ok(Box::new(wasm))];
+        let fabric = Fabric::alone(Identity::by_hand("loader"), Config::default()).unwrap();
+        let load = |capsule: Capsule| {
+            let job = Job {
+                id: capsule.hash().id(),
+                decision: 0,
+                parts: capsule.parts().to_vec(),
+                capsule,
+                fabric: fabric.clone(),
+            };
+            prepare(&engines, &job).map(|ready| ready.kind)
+        };
+        let bitcode = || Capsule::builder(["run"]).bitcode(Processor::HERE, 22, *b"BC");
+        let refused = load(bitcode().build().unwrap()).unwrap_err();
+        assert_eq!(refused, "bitcode: install libllvm22");
+        let module = r#"(module (func (export "run") (param i32 i32) (result i32) (i32.const 0)))"#;
+        let both = bitcode().wasm(wat::parse_str(module).unwrap());
+        assert_eq!(load(both.build().unwrap()), Ok(Kind::Wasm));
+        let other = match Processor::HERE {
+            Processor::Arm => Processor::X86,
+            _ => Processor::Arm,
+        };
+        let elsewhere = Capsule::builder(["run"]).elf(other, *b"\x7fELF");
+        let refused = load(elsewhere.build().unwrap()).unwrap_err();
+        assert!(refused.contains("no code for this processor"), "{refused}");
+    }
+}
