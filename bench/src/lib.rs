@@ -60,6 +60,7 @@
 //! | `mobile latency, rate, above ITERS WARMUP` | seconds of ITERS calls that add one to a word of rank 1: with a reply each, without replies, or with replies beyond those of a function |
 //! | `mobile first KIND`, `mobile compute` | seconds of the first call of code (`cold`, `prefetched`); of a filter and a sum over 64 MiB |
 //! | `mobile chase, chase-function DELAY DEPTH ITERS WARMUP` | seconds of ITERS chases of DEPTH dependent reads through the memory of the other ranks, over a link with a one-way delay in microseconds |
+//! | `mobile gather, list, btree, bfs DELAY SIZE ITERS WARMUP` | seconds of ITERS gathers of SIZE words, look-ups of the SIZE-th node of a list or of a key of a tree of SIZE pairs, or searches of a graph of SIZE vertices, which lie at the other ranks |
 //! | `chain DEPTH ITERS WARMUP` | the same through the memory of rank 1, without a delay |
 //! | `video FIGURE WIDTH HEIGHT FRAMES TIMES` | FRAMES frames go from rank 0 to workers, which take TIMES (microseconds, one for each, with commas) for a frame, and to the last rank, which puts them in order: the seconds of a new run (`wall`); those over the seconds that all workers need if none ever waits (`ideal`); the sum over all workers of the distance between their frames and their share, over twice the frames (`deviation`): the median of the last runs of `wall`; or what the last of them was like (`run`): not a number, but a JSON object in one line, see `study` |
 //! | `exchange ITERS WARMUP` | (limit only) seconds of ITERS round trips of one cache line |

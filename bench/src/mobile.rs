@@ -11,6 +11,10 @@
 //! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
 //! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`. `chase/mapped/D`: without a
 //! delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads by `MPI_Get`, flushed.
+//!
+//! `gather`, `list`, `btree`, `bfs`, each `/S/L/N` or `/mapped/N`: N words at random places; the
+//! N-th node of a list; a value in a B-tree of N pairs; a breadth-first search of a graph of N
+//! vertices. All ways are beside each other; in mapped memory, `samite` chooses.
 
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace};
@@ -25,6 +29,13 @@ pub(crate) const WAYS: [&str; 2] = ["function", "gets"];
 const DELAYS: [u64; 3] = [1, 5, 20];
 const SERVERS: [u32; 3] = [2, 4, 8];
 const DEPTHS: [u64; 3] = [4, 64, 4096];
+/// Other operations, and their sizes.
+const OPERATIONS: [(&str, u64); 4] = [
+    ("gather", 1024),
+    ("list", 64),
+    ("btree", 1 << 16),
+    ("bfs", 1 << 14),
+];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
@@ -43,11 +54,20 @@ pub(crate) fn cases() -> Vec<Case> {
         let measure = Measure::new(name, format!("chain {depth}"), Figure::us(1.0));
         cases.push(Case::of(measure).bar(Bar::ratio(0.98)));
     }
+    for (operation, size) in OPERATIONS {
+        let name = format!("{operation}/mapped/{size}");
+        let line = format!("mobile {operation} 0 {size}");
+        let case = Case::of(Measure::new(name, line, Figure::us(1.0)));
+        cases.push(case.bar(Bar::ratio(0.9)));
+    }
     for servers in SERVERS {
         for delay in DELAYS {
             for depth in DEPTHS {
                 cases.extend(chase(servers, delay, depth));
             }
+        }
+        for (operation, size) in OPERATIONS.into_iter().filter(|_| servers == 4) {
+            cases.extend([1, 20].map(|delay| over_link(operation, servers, delay, size, 0.95)));
         }
     }
     cases
@@ -75,15 +95,18 @@ fn filter(name: &str, bar: f64) -> Case {
 
 /// A chase beside gets, and beside the function.
 fn chase(servers: u32, delay: u64, depth: u64) -> [Case; 2] {
-    let of = |name: &str, bar: f64| {
-        let line = format!("mobile {name} {delay} {depth}");
-        let name = format!("{name}/{servers}/{delay}us/{depth}");
-        let case = Case::of(Measure::new(name, line, Figure::us(1.0))).bar(Bar::ratio(bar));
-        Case {
-            ranks: servers + 1,
-            placement: Placement::Apart,
-            ..case
-        }
-    };
+    let of = |name: &str, bar: f64| over_link(name, servers, delay, depth, bar);
     [of("chase", 1.7), of("chase-function", 0.95)]
+}
+
+/// An operation on the data of some servers, over a link.
+fn over_link(name: &str, servers: u32, delay: u64, size: u64, bar: f64) -> Case {
+    let line = format!("mobile {name} {delay} {size}");
+    let name = format!("{name}/{servers}/{delay}us/{size}");
+    let case = Case::of(Measure::new(name, line, Figure::us(1.0))).bar(Bar::ratio(bar));
+    Case {
+        ranks: servers + 1,
+        placement: Placement::Apart,
+        ..case
+    }
 }

@@ -1,10 +1,11 @@
 //! Moved code, and the same by a function or by gets: [`crate::mobile`].
 
 use super::Unit;
+use super::operations::{self, Operations, Parts};
 use crate::control::Command;
 use crate::mobile::WAY;
 use anyhow::{Context, Result, bail, ensure};
-use samite::mobile::operation::{Below, Found, Table, Way};
+use samite::mobile::operation::{Below, Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
 use samite::variable::DOMAIN;
 use samite::{Fabric, FabricConfig, Identity, Link, Match, PeerId, Segment, SegmentKey};
@@ -49,11 +50,13 @@ struct Linked {
     count: Segment,
     _chain: Segment,
     data: OnceCell<Segment>,
+    /// What other operations need: at servers, and at rank 0.
+    parts: OnceCell<Parts>,
+    operations: OnceCell<Operations>,
     table: Option<Table>,
     cycle: Vec<u64>,
     moved: Registered,
     function: Registered,
-    below: Below,
 }
 
 /// Those of all delays so far, in microseconds.
@@ -74,8 +77,9 @@ impl Unit {
             "chain" => "mapped",
             _ => command.word(1),
         };
-        let is_chase = kind.starts_with("chase");
-        let delay = if is_chase { command.number(2)? } else { 0 };
+        let is_operation = operations::KINDS.contains(&kind);
+        let has_delay = is_operation || kind.starts_with("chase");
+        let delay = if has_delay { command.number(2)? } else { 0 };
         let has = match kind {
             "latency" | "rate" | "chase-function" | "filter-function" | "compute" => {
                 way != Way::Gets
@@ -83,7 +87,7 @@ impl Unit {
             "above" | "first" => way == Way::Moved,
             "chase" | "filter" => way != Way::Function,
             "mapped" => true,
-            _ => false,
+            _ => is_operation,
         };
         if !has {
             return Ok(None);
@@ -100,7 +104,7 @@ impl Unit {
             bail!("it was inserted above");
         };
         if self.rank != 0 {
-            return linked.serve(kind).map(|()| Some(0.0));
+            return linked.serve(kind, self.rank).map(|()| Some(0.0));
         }
         let took = linked.ask(way, command);
         for member in &linked.members[1..] {
@@ -125,6 +129,7 @@ impl Unit {
         mobile.define(ADD_FUNCTION, add);
         Table::serve(&mobile);
         Below::serve(&mobile);
+        operations::define(&mobile);
         let chain = on.allocate(WORDS * 8)?;
         let cycle = cycle(WORDS * servers);
         if let Some(server) = self.rank.checked_sub(1) {
@@ -142,21 +147,21 @@ impl Unit {
                     Ok(SegmentKey::from_bytes(&key))
                 });
                 let keys = keys.collect::<Result<Vec<_>>>()?;
-                Some(Table::new(&mobile, 1, CHAIN, WORDS, &keys)?)
+                Some(Table::new(&Shards::new(&mobile, 1, CHAIN, WORDS, &keys)?)?)
             }
             _ => None,
         };
         let moved = mobile.register(Capsule::from_wat(ADD)?)?;
         let function = mobile.register(Capsule::of_function(ADD_FUNCTION, ["add"])?)?;
-        let below = Below::new(&mobile)?;
         on.barrier(&members)?;
         Ok(Linked {
-            below,
             members,
             mobile,
             count,
             _chain: chain,
             data: OnceCell::new(),
+            parts: OnceCell::new(),
+            operations: OnceCell::new(),
             table,
             cycle,
             moved,
@@ -189,7 +194,7 @@ impl Linked {
     }
 
     /// Serves until rank 0 says that it has what it wanted.
-    fn serve(&self, kind: &str) -> Result<()> {
+    fn serve(&self, kind: &str, rank: usize) -> Result<()> {
         let fabric = self.mobile.fabric();
         if kind == "compute" && self.data.get().is_none() {
             let data = fabric.allocate(DATA_BYTES)?;
@@ -207,8 +212,12 @@ impl Linked {
             self.mobile.grant(DATA, data.bytes(), Rights::Read);
             let _ = self.data.set(data);
         }
-        if kind == "compute" {
-            fabric.send(self.members[0], KEY, &[])?;
+        if let ("compute", Some(data)) = (kind, self.data.get()) {
+            fabric.send(self.members[0], KEY, &data.key().to_bytes())?;
+        }
+        if operations::KINDS.contains(&kind) && self.parts.get().is_none() {
+            let parts = operations::offer(&self.mobile, &self.members, rank)?;
+            let _ = self.parts.set(parts);
         }
         fabric.recv(Match::from(self.members[0], END), &mut [])?;
         Ok(())
@@ -229,6 +238,7 @@ impl Linked {
             "above" => self.above(command.number(2)?, command.number(3)?),
             "first" => self.first(command.word(2) == "prefetched"),
             "compute" => self.compute(way),
+            kind if operations::KINDS.contains(&kind) => self.operate(way, command),
             _ => self.chases(way, false, command, 3),
         }
     }
@@ -289,24 +299,29 @@ impl Linked {
     }
 
     fn compute(&self, way: Way) -> Result<f64> {
-        self.mobile
-            .fabric()
-            .recv(Match::from(self.members[1], KEY), &mut [])?;
-        let run = || -> Result<(f64, Found)> {
-            let begin = Instant::now();
-            let of = (DATA as u32, BOUND);
-            let call = self
-                .below
-                .start(1, way == Way::Moved, of, (0, DATA_BYTES))?;
-            let found = Below::found(&call.wait()?);
-            Ok((begin.elapsed().as_secs_f64(), found))
-        };
-        let (_, first) = run()?;
-        let (took, found) = run()?;
-        let words = DATA_BYTES / 4;
-        let is_half = found.count.abs_diff(words / 2) < words / 100;
+        let (mut key, words) = ([0; 24], DATA_BYTES / 8);
+        let fabric = self.mobile.fabric();
+        fabric.recv(Match::from(self.members[1], KEY), &mut key)?;
+        let key = SegmentKey::from_bytes(&key);
+        let below = Below::new(&Shards::new(&self.mobile, 1, DATA, words, &[key])?)?;
+        let first = below.find(way, 0..words, BOUND)?;
+        let begin = Instant::now();
+        let found = below.find(way, 0..words, BOUND)?;
+        let took = begin.elapsed().as_secs_f64();
+        let halves = 2 * words;
+        let is_half = found.count.abs_diff(halves / 2) < halves / 100;
         ensure!(found == first && is_half, "a wrong sum: {found:?}");
         Ok(took)
+    }
+
+    /// Runs an operation. Its data are there after the first one.
+    fn operate(&self, way: Way, command: &Command) -> Result<f64> {
+        if self.operations.get().is_none() {
+            let new = Operations::new(&self.mobile, &self.members)?;
+            let _ = self.operations.set(new);
+        }
+        let operations = self.operations.get().context("it was set above")?;
+        operations.ask(way, command.number(2)? == 0, command)
     }
 
     fn chases(&self, way: Way, is_auto: bool, command: &Command, at: usize) -> Result<f64> {

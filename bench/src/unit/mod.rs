@@ -20,6 +20,7 @@ mod mapped;
 mod message;
 mod mobile;
 mod onesided;
+mod operations;
 mod recovery;
 mod share;
 mod staging;

@@ -74,11 +74,37 @@ pub enum Error {
     /// More calls than fit.
     #[error("{0} calls of this process are not answered yet: wait for some of them")]
     TooMany(usize),
+    /// Addresses outside of what is spread over units ([`operation`](crate::operation)).
+    #[error(
+        "{count} words from address {address} on are not at one unit: each of {units} units has {words}"
+    )]
+    BadAddress {
+        /// The first address.
+        address: u64,
+        /// How many words are meant.
+        count: u64,
+        /// Words of each unit.
+        words: u64,
+        /// How many units there are.
+        units: u64,
+    },
+    /// Data that cannot be laid out over units in this way.
+    #[error("data cannot be spread over units like this: {0}")]
+    BadLayout(String),
+    /// An operation has found something else than its structure.
+    #[error("what an operation has found is damaged, or not meant for it: {0}")]
+    Damaged(String),
+    /// A global pointer into memory whose owner has not granted it to kernels.
+    #[error(
+        "{0} is not in the segment that was granted to kernels: grant the one that it points to"
+    )]
+    NotGranted(String),
 }
 
 samite_mem::error_codes!(Error, "mobile", {
     Second = 601, NoUnit = 602, BadCapsule = 603, BadSignature = 604, NoEntry = 605, Refused = 606,
-    TooLong = 607, Failed = 608, Late = 609, TooMany = 610, BadReply = 612,
+    TooLong = 607, Failed = 608, Late = 609, TooMany = 610, BadAddress = 611, BadLayout = 612,
+    Damaged = 613, NotGranted = 614, BadReply = 615,
 }, inner: Fabric);
 
 /// Why a call failed, and where.

@@ -10,7 +10,7 @@ use crate::trust::Policy;
 use crate::{Error, Result};
 use samite_engines::{Code, Function, GRANTS_MAX, Grant, Limits, PAYLOAD_MAX, Rights};
 use samite_fabric::rpc::Life;
-use samite_fabric::{Fabric, Layer};
+use samite_fabric::{Fabric, Layer, PeerId};
 use samite_mem::SharedBytes;
 use std::sync::Arc;
 use std::time::Duration;
@@ -215,6 +215,22 @@ impl Mobile {
     /// Returns the number of units of the job.
     pub fn units(&self) -> u32 {
         self.with(|work| work.units.len() as u32)
+    }
+
+    /// Returns the peer that a unit is now.
+    #[cfg(feature = "wasm")]
+    pub(crate) fn peer_of(&self, unit: u32) -> Result<PeerId> {
+        Ok(self.life(unit, &[])?.peer)
+    }
+
+    /// Returns the most bytes of a payload to a unit, and of its reply.
+    #[cfg(feature = "wasm")]
+    pub(crate) fn payload_max(&self, unit: u32) -> Result<u64> {
+        let to = self.life(unit, &[])?;
+        match to == self.runtime().me {
+            true => Ok(PAYLOAD_MAX),
+            false => Ok(PAYLOAD_MAX.min(self.0.fabric.upcall_max(to.peer))),
+        }
     }
 
     /// Calls code at a unit of this job. The code travels there if it is not there yet. The result

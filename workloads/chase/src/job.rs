@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use samite::Fabric;
-use samite::mobile::operation::{Table as Words, Way};
+use samite::mobile::operation::{Shards, Table as Words, Way};
 use samite::mobile::{Mobile, Rights};
 use samite::program::{Reporter, Summary};
 use samite_report::{Check, Diagram, Fact, Report, Section, Table, figure};
@@ -90,7 +90,7 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         Ok(samite::SegmentKey::from_bytes(&key))
     });
     let keys: Vec<_> = keys.collect::<Result<_, samite::Error>>()?;
-    let table = Words::new(&mobile, 1, GRANT, args.words, &keys)?;
+    let table = Words::new(&Shards::new(&mobile, 1, GRANT, args.words, &keys)?)?;
     let asked = ask(&table, &cycle, args, out);
     for server in &members[1..] {
         fabric.send(*server, END, &[])?;

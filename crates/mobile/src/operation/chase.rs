@@ -1,96 +1,70 @@
 //! A pointer chase: a chain of loads, each of which says where the next one is.
 
-use super::{Auto, Way};
-use crate::capsule::Capsule;
+use super::shards::{Forms, Seen, bytes_of, no_reply, words_of};
+use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
-use crate::{Context, Error, Function, Limits, Result, Trap};
-use samite_fabric::{Remote, SegmentKey};
+use crate::{Call, Context, Function, Limits, Result, Trap};
 
 /// The name of the function that a chase calls.
 const FUNCTION: &str = "samite.chase";
-/// Words of one unit, at most: their number has 40 bits.
-const WORDS_MAX: u64 = (1 << 40) - 1;
 
-/// A table of words that is spread over units: each has the same number of words, granted under
-/// the same number. The address of word `i` of the `n`-th unit is `n * words + i`.
+/// A table of addresses in [`Shards`]: each word is the address of the next one.
+///
+/// A step costs `2 L` by gets, and `(1 - 1/S) L` by a function or moved code, plus the time of a
+/// kernel, about 0.1 us, where L is the one-way delay between units and S the number of units.
+/// A call costs `2 L`.
 #[derive(Debug)]
 pub struct Table {
-    mobile: Mobile,
-    grant: u8,
-    first: u16,
-    words: u64,
-    shards: Vec<Remote>,
-    moved: Registered,
-    function: Registered,
-    auto: Auto,
+    shards: Shards,
+    forms: Forms,
 }
 
 impl Table {
-    /// Describes the table of the units from `first` on: `keys` are those of their segments, each
-    /// of `words` words, which the units grant under `grant`. Each of these units has to call
-    /// [`Table::serve`]. Local.
+    /// Prepares chases. Each of the units calls [`Table::serve`] for calls of the function. Local.
     ///
     /// # Errors
-    /// [`Error::BadCapsule`] if the segments are shorter than that, or the numbers are too large;
-    /// those of [`samite_fabric::Fabric::attach`].
-    pub fn new(
-        mobile: &Mobile,
-        first: u32,
-        grant: usize,
-        words: u64,
-        keys: &[SegmentKey],
-    ) -> Result<Table> {
-        let fits =
-            keys.iter().all(|key| key.bytes / 8 >= words) && (1..=WORDS_MAX).contains(&words);
-        let (Ok(first), Ok(grant), true) = (u16::try_from(first), u8::try_from(grant), fits) else {
-            let text = format!("no table of {words} words in each of these segments");
-            return Err(Error::BadCapsule(text));
-        };
-        let shards = keys.iter().map(|key| mobile.fabric().attach(*key));
-        let code = Capsule::from_wat(include_str!("chase.wat"))?;
+    /// Those of [`Mobile::register`].
+    pub fn new(shards: &Shards) -> Result<Table> {
         Ok(Table {
-            shards: shards.collect::<Result<_, _>>()?,
-            moved: mobile.register(code)?,
-            function: mobile.register(Capsule::of_function(FUNCTION, ["chase"])?)?,
-            mobile: mobile.clone(),
-            grant,
-            first,
-            words,
-            auto: Auto::default(),
+            forms: Forms::new(shards.mobile(), FUNCTION, include_str!("chase.wat"))?,
+            shards: shards.clone(),
         })
     }
 
-    /// Makes the function known by which others may chase through a table of this unit. Local.
+    /// Makes the function known by which others may chase through words of this unit. Local.
     pub fn serve(mobile: &Mobile) {
         mobile.define(FUNCTION, Function::new(chase));
     }
 
     /// Returns the code that moves.
     pub fn code(&self) -> &Registered {
-        &self.moved
+        &self.forms.moved
     }
 
     /// Returns the number of words of the whole table.
     pub fn len(&self) -> u64 {
-        self.words * self.shards.len() as u64
+        self.shards.len()
     }
 
     /// Returns whether it has no words.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.shards.is_empty()
     }
 
     /// Follows `depth` addresses from `address` on, and returns the last one. Completion: the
     /// result.
     ///
     /// # Errors
-    /// [`Error::Failed`] if an address lies outside of the table, or a unit is lost;
-    /// [`Error::Late`].
+    /// [`Error::BadAddress`](crate::Error::BadAddress) if the chase begins outside of the table;
+    /// this, or [`Error::Failed`](crate::Error::Failed), if it leads there or a unit is lost;
+    /// [`Error::Late`](crate::Error::Late).
     pub fn chase(&self, way: Way, depth: u64, address: u64) -> Result<u64> {
-        match way {
-            Way::Gets => self.by_gets(depth, address),
-            Way::Function => self.by_call(&self.function, depth, address),
-            Way::Moved => self.by_call(&self.moved, depth, address),
+        match self.forms.of(way) {
+            None => self.by_gets(depth, address),
+            Some(code) => {
+                let reply = self.start(code, depth, address)?.wait()?;
+                words_of(&reply).next().ok_or_else(|| no_reply(&reply))
+            }
         }
     }
 
@@ -98,89 +72,51 @@ impl Table {
     ///
     /// # Errors
     /// As [`Table::chase`].
+    #[inline]
     pub fn chase_auto(&self, depth: u64, address: u64) -> Result<u64> {
-        self.auto.run(depth, |way| self.chase(way, depth, address))
+        let auto = &self.forms.auto;
+        auto.run(depth, |way| self.chase(way, depth, address))
     }
 
-    /// Returns the way that [`Table::chase_auto`] prefers for this depth.
+    /// Returns the way that `chase_auto` prefers for this depth.
     pub fn best(&self, depth: u64) -> Way {
-        self.auto.best(depth)
-    }
-
-    fn place(&self, address: u64) -> Result<(usize, u64)> {
-        let shard = (address / self.words) as usize;
-        match shard < self.shards.len() {
-            true => Ok((shard, address % self.words)),
-            false => Err(Error::NoUnit {
-                unit: (self.first as u32).saturating_add(shard as u32),
-                units: self.mobile.units(),
-            }),
-        }
+        self.forms.auto.best(depth)
     }
 
     fn by_gets(&self, depth: u64, mut address: u64) -> Result<u64> {
-        let mut word = [0; 8];
         for _ in 0..depth {
-            let (shard, at) = self.place(address)?;
-            self.shards[shard].get(at * 8, &mut word)?;
-            address = u64::from_le_bytes(word);
+            let mut word = [0];
+            self.shards.get(address, &mut word)?;
+            [address] = word;
         }
         Ok(address)
     }
 
-    fn by_call(&self, code: &Registered, depth: u64, address: u64) -> Result<u64> {
-        let (shard, _) = self.place(address)?;
-        let call = self.start(code, shard as u32, depth, address)?;
-        let reply = call.wait()?;
-        let reply = reply.first_chunk().copied().unwrap_or_default();
-        Ok(u64::from_le_bytes(reply))
-    }
-
-    /// Starts one of several chases that are under way at once.
+    /// Starts one of several chases that are under way at once. The reply is the last address, 8
+    /// bytes.
     ///
     /// # Errors
-    /// Those of [`Mobile::call`].
-    pub fn start(
-        &self,
-        code: &Registered,
-        shard: u32,
-        depth: u64,
-        address: u64,
-    ) -> Result<crate::Call> {
-        let mut payload = [0; 24];
-        let last = self.words | (self.first as u64) << 40 | (self.grant as u64) << 56;
-        payload[..8].copy_from_slice(&depth.to_le_bytes());
-        payload[8..16].copy_from_slice(&address.to_le_bytes());
-        payload[16..].copy_from_slice(&last.to_le_bytes());
-        let unit = self.first as u32 + shard;
-        self.mobile
-            .call_entry(unit, code, 0, &payload, Limits::default())
+    /// Those of [`Mobile::call`]; [`Error::BadAddress`](crate::Error::BadAddress).
+    pub fn start(&self, code: &Registered, depth: u64, address: u64) -> Result<Call> {
+        let unit = self.shards.unit_of(address)?;
+        let mut payload = self.shards.payload(self.shards.words(), 16);
+        payload.extend_from_slice(&depth.to_le_bytes());
+        payload.extend_from_slice(&address.to_le_bytes());
+        (self.shards.mobile()).call_entry(unit, code, 0, &payload, Limits::default())
     }
 }
 
 /// The function: what `chase.wat` does.
 fn chase(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
-    let Some(payload) = payload.first_chunk::<24>() else {
-        return Err(Trap::Other("a payload that is not one of a chase".into()));
-    };
-    let word = |at: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&payload[at..at + 8]);
-        u64::from_le_bytes(word)
-    };
-    let (mut depth, mut address, last) = (word(0), word(8), word(16));
-    let (words, first, grant) = (last & WORDS_MAX, (last >> 40) as u16, (last >> 56) as u32);
-    let begin = words.wrapping_mul(u64::from(context.me().wrapping_sub(first as u32)));
+    let (seen, [mut depth, mut address]) = Seen::decode(payload)?;
+    let me = context.me();
     while depth > 0 {
-        let here = address.wrapping_sub(begin);
-        if here >= words {
-            let shard = address.checked_div(words).unwrap_or(0);
-            let mut payload = *payload;
-            payload[..8].copy_from_slice(&depth.to_le_bytes());
-            payload[8..16].copy_from_slice(&address.to_le_bytes());
-            return context.forward((first as u32).wrapping_add(shard as u32), 0, &payload);
-        }
-        address = context.load(grant, here * 8)?;
+        let Some(here) = seen.index(me, address) else {
+            let mut payload = payload[..Seen::BYTES].to_vec();
+            payload.extend(bytes_of(&[depth, address]));
+            return context.forward(seen.unit(address)?, 0, &payload);
+        };
+        address = seen.load(context, here)?;
         depth -= 1;
     }
     context.reply(&address.to_le_bytes())

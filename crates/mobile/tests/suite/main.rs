@@ -37,6 +37,7 @@ mod hostile;
 mod limits;
 mod many;
 mod native;
+mod operations;
 mod paths;
 mod rust;
 mod trust;

@@ -1,0 +1,198 @@
+//! Operations of moved code on data of several ranks, and the same by a function or by gets:
+//! [`crate::mobile`].
+
+use crate::control::Command;
+use anyhow::{Result, bail, ensure};
+use samite::mobile::operation::{END, Gather, Graph, Lists, Shards, Tree, Way};
+use samite::mobile::{Mobile, Rights};
+use samite::{Fabric, Match, PeerId, Segment, SegmentKey};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// The tag of keys.
+const KEY: u64 = 18;
+/// Words of each segment: 2 MiB, so that they are mapped into the memory of kernels.
+const WORDS: u64 = 1 << 18;
+/// The grants of lists and tree, of links, of marks.
+const GRANTS: [usize; 3] = [3, 4, 5];
+/// The address of the head of the list.
+const HEAD: u64 = 0;
+/// Nodes of the list; they follow the head in each segment.
+const NODES: u64 = 1024;
+/// The nodes of the tree follow those of the list.
+const TREE_BEGIN: u64 = 1 + NODES * Lists::NODE;
+const FAN_OUT: u64 = 16;
+/// Pairs of the tree: four levels.
+const PAIRS: u64 = 1 << 16;
+/// Vertices of the graph, and edges of each.
+const VERTICES: u64 = 1 << 14;
+const EDGES: u64 = 8;
+
+/// The kinds of commands that need these data.
+pub(super) const KINDS: [&str; 4] = ["gather", "list", "btree", "bfs"];
+
+/// What the servers have of them.
+pub(super) struct Parts(#[expect(dead_code, reason = "keeps the memory")] [Segment; 3]);
+
+/// What rank 0 has.
+pub(super) struct Operations {
+    gather: Gather,
+    lists: Lists,
+    tree: Tree,
+    graph: Graph,
+    shards: Shards,
+    /// Vertices that are reached from vertex 0.
+    visited: u64,
+}
+
+/// Makes the functions known.
+pub(super) fn define(mobile: &Mobile) {
+    Gather::serve(mobile);
+    Lists::serve(mobile);
+    Tree::serve(mobile);
+    Graph::serve(mobile);
+}
+
+/// Offers the memory of a server to rank 0, and makes its part of the graph.
+pub(super) fn offer(mobile: &Mobile, members: &[PeerId], rank: usize) -> Result<Parts> {
+    let fabric = mobile.fabric();
+    let segments = GRANTS.map(|grant| -> Result<Segment> {
+        let segment = fabric.allocate(WORDS * 8)?;
+        mobile.grant(grant, segment.bytes(), Rights::Write);
+        Ok(segment)
+    });
+    let [structures, links, marks] = segments;
+    let segments = [structures?, links?, marks?];
+    let servers = members.len() as u64 - 1;
+    let part = Graph::part(VERTICES, servers, rank as u64 - 1, neighbours);
+    let part: Vec<u8> = part.iter().flat_map(|word| word.to_le_bytes()).collect();
+    segments[1].bytes().write(0, &part);
+    for segment in &segments {
+        fabric.send(members[0], KEY, &segment.key().to_bytes())?;
+    }
+    Ok(Parts(segments))
+}
+
+/// Returns numbers that look random.
+fn mixed(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+}
+
+fn neighbours(vertex: u64) -> impl Iterator<Item = u64> {
+    (0..EDGES).map(move |edge| mixed(vertex * EDGES + edge) % VERTICES)
+}
+
+fn visited() -> u64 {
+    let mut seen = vec![false; VERTICES as usize];
+    let mut waiting = vec![0];
+    seen[0] = true;
+    while let Some(vertex) = waiting.pop() {
+        for neighbour in neighbours(vertex) {
+            if !std::mem::replace(&mut seen[neighbour as usize], true) {
+                waiting.push(neighbour);
+            }
+        }
+    }
+    seen.iter().filter(|seen| **seen).count() as u64
+}
+
+impl Operations {
+    /// Takes what the servers offer, and builds list and tree.
+    pub(super) fn new(mobile: &Mobile, members: &[PeerId]) -> Result<Operations> {
+        let fabric: &Fabric = mobile.fabric();
+        let mut keys = [const { Vec::new() }; 3];
+        for server in &members[1..] {
+            for keys in &mut keys {
+                let mut key = [0; 24];
+                fabric.recv(Match::from(*server, KEY), &mut key)?;
+                keys.push(SegmentKey::from_bytes(&key));
+            }
+        }
+        let shards = |at: usize| Shards::new(mobile, 1, GRANTS[at], WORDS, &keys[at]);
+        let (structures, links, marks) = (shards(0)?, shards(1)?, shards(2)?);
+        let servers = members.len() as u64 - 1;
+        let place = |node: u64| match node < NODES {
+            true => mixed(node) % servers * WORDS + 1 + node * Lists::NODE,
+            false => END,
+        };
+        structures.put(HEAD, &[place(0)])?;
+        for node in 0..NODES {
+            structures.put(place(node), &[node, mixed(node), place(node + 1)])?;
+        }
+        let pairs: Vec<(u64, u64)> = (0..PAIRS).map(|key| (3 * key, mixed(key))).collect();
+        Ok(Operations {
+            gather: Gather::new(&structures)?,
+            lists: Lists::new(&structures)?,
+            tree: Tree::build(&structures, TREE_BEGIN, FAN_OUT, &pairs)?,
+            graph: Graph::new(&links, &marks, VERTICES)?,
+            shards: structures,
+            visited: visited(),
+        })
+    }
+
+    /// Runs `mobile KIND DELAY SIZE ITERS WARMUP`.
+    pub(super) fn ask(&self, way: Way, is_auto: bool, command: &Command) -> Result<f64> {
+        let (size, iters) = (command.number(3)?, command.number(4)?);
+        let is_auto = is_auto && way == Way::Moved;
+        // The first ones bring the code to all servers, and try all ways.
+        let warmup = command.number(5)?.clamp(12, 100);
+        let mut number = 0;
+        let mut run = || -> Result<()> {
+            number += 1;
+            self.once(way, is_auto, command.word(1), size, number)
+        };
+        (0..warmup).try_for_each(|_| run())?;
+        let begin = Instant::now();
+        (0..iters).try_for_each(|_| run())?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    fn once(&self, way: Way, is_auto: bool, kind: &str, size: u64, number: u64) -> Result<()> {
+        match kind {
+            "gather" => {
+                // Nodes of the list: their first words are their numbers.
+                let shards = self.shards.units().len() as u64;
+                let node = |at: u64| (at + number) % NODES;
+                let place = |node: u64| mixed(node) % shards * WORDS + 1 + node * Lists::NODE;
+                let addresses: Vec<u64> = (0..size).map(|at| place(node(at))).collect();
+                let words = match is_auto {
+                    true => self.gather.gather_auto(&addresses)?,
+                    false => self.gather.gather(way, &addresses)?,
+                };
+                let is_right = (0..size).zip(&words).all(|(at, word)| node(at) == *word);
+                ensure!(is_right && words.len() as u64 == size, "a wrong gather");
+            }
+            "list" => {
+                let found = match is_auto {
+                    true => self.lists.find_auto(HEAD, size - 1)?,
+                    false => self.lists.find(way, HEAD, size - 1)?,
+                };
+                ensure!(found == Some(mixed(size - 1)), "a wrong value: {found:?}");
+            }
+            "btree" => {
+                ensure!(size == PAIRS, "the tree has {PAIRS} pairs");
+                let key = mixed(number) % PAIRS;
+                let found = match is_auto {
+                    true => self.tree.get_auto(3 * key)?,
+                    false => self.tree.get(way, 3 * key)?,
+                };
+                ensure!(found == Some(mixed(key)), "a wrong value: {found:?}");
+            }
+            "bfs" => {
+                ensure!(size == VERTICES, "the graph has {VERTICES} vertices");
+                let reached = match is_auto {
+                    true => self.graph.bfs_auto(0)?,
+                    false => self.graph.bfs(way, 0)?,
+                };
+                ensure!(
+                    reached.visited == self.visited,
+                    "a wrong search: {reached:?}"
+                );
+                black_box(reached);
+            }
+            other => bail!("there is no operation `{other}`"),
+        }
+        Ok(())
+    }
+}
