@@ -3,8 +3,8 @@
 //! # Core objects
 //! * [`Capsule`]: code in one or several forms, named by its BLAKE3 hash, perhaps signed.
 //! * [`Mobile`]: registers code, grants segments of this unit, and calls code at other units
-//!   ([`Mobile::call`]). Code travels to a unit that lacks it; later calls carry 32 bytes and the
-//!   payload.
+//!   ([`Mobile::call`], [`Mobile::call_at`]). Code travels to a unit that lacks it; later calls
+//!   carry 32 bytes and the payload.
 //! * [`Call`]: a call under way; it ends with the reply of a kernel, or as a [`Failure`] that names
 //!   the units on its way.
 //! * A kernel: code that a call runs, with a [`Context`]. It may move on to another unit
@@ -14,12 +14,11 @@
 //! * [`Policy`]: which code a unit runs.
 //!
 //! # Files
-//! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` ·
-//! `frame` (contents of frames) · `input` (where the input of a call lies) · `local` (code that the
-//! process runs itself) · `calls` (those not answered yet) · `members` (who may call) · `trail`
-//! (where calls came from) ·
-//! `runtime/` (the receiving half) · `operation/` (chases and other operations on remote data) ·
-//! `error`
+//! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` · `at`
+//! (calls to the owner of an address) · `frame` (contents of frames) · `input` (where the input of a
+//! call lies) · `local` (code that the process runs itself) · `calls` (those not answered yet) ·
+//! `members` (who may call) · `trail` (where calls came from) · `runtime/` (the receiving half) ·
+//! `operation/` (chases, look-ups, searches in remote data) · `error`
 //!
 //! # Rules
 //! * Protocol state is in memory of this unit; nothing of it is shared.
@@ -71,6 +70,7 @@
 
 #![forbid(unsafe_code)]
 
+mod at;
 mod call;
 mod calls;
 mod capsule;
@@ -87,6 +87,7 @@ mod runtime;
 mod trail;
 mod trust;
 
+pub use at::At;
 pub use call::Call;
 pub use capsule::{Builder, CAPSULE_MAX, Capsule, Hash, Part, Processor};
 pub use ed25519_dalek::{SigningKey, VerifyingKey};

@@ -40,7 +40,8 @@
 //! * **Be told when an array was written**: [`Stage::watch`](stage::Stage::watch), [`stage::News`].
 //!   Example: [`Stage::watch`](stage::Stage::watch).
 //! * **Send code to where the data is**: [`mobile::Mobile`], the attribute
-//!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data).
+//!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data). To
+//!   the owner of a global pointer: [`GrantedSegment`].
 //! * **Filter or reduce data where it is**: [`Map`], for streams and chunks. [`MovedOperator`], for
 //!   reductions. Examples: [`Map`], [`MovedOperator`].
 //! * **Show progress and results**: [`program::Reporter`], [`program::Summary`]. Example:
@@ -310,12 +311,14 @@
 //!
 //! # Files
 //! `unit` (how a process becomes a unit) · `config/` (layers of settings) · `calibration` (measured
-//! rates of this host) · `map/` (moved code on streams and chunks) · `operator` (moved code in
-//! reductions) · `program` (reports and results of a program) · `python` (the Python environment)
+//! rates of this host) · `granted` (moved code at the owner of a global pointer) · `map/` (moved
+//! code on streams and chunks) · `operator` (moved code in reductions) · `program` (reports and
+//! results of a program) · `python` (the Python environment)
 #![forbid(unsafe_code)]
 
 pub mod calibration;
 pub mod config;
+mod granted;
 mod map;
 mod operator;
 pub mod program;
@@ -326,6 +329,7 @@ mod unit;
 /// `#[bytemuck(crate = "samite::bytemuck")]` ([Store structures](crate#store-structures)).
 #[doc(no_inline)]
 pub use bytemuck;
+pub use granted::GrantedSegment;
 pub use map::{Map, MapError, Mapped};
 /// The array library of streams, in the version that they use.
 #[doc(no_inline)]

@@ -18,6 +18,13 @@ pub struct Part<'a, T> {
 }
 
 impl<T: Elem> Segment<T, Shared> {
+    /// Returns the bytes of this unit's own part, for a layer that accesses them by itself, such as
+    /// moved code. A clone is a use of the memory: until it is dropped, the phase of the segment
+    /// does not change, and freed memory is not used again.
+    pub fn bytes(&self) -> &SharedBytes {
+        &self.state.bytes
+    }
+
     /// Returns elements of this unit's own part, as an argument of a collective. Local. The members
     /// may pass different ranges, and ranges of different segments. If the segment belongs to the
     /// same team or a larger one, the other members read and write the elements in place.

@@ -4,6 +4,7 @@
 mod decoders;
 mod effort;
 mod environment;
+mod granted;
 mod hostile;
 mod map;
 mod operator;
