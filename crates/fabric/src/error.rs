@@ -253,6 +253,9 @@ pub enum Error {
         /// The number that the members agreed on.
         life: u64,
     },
+    /// The program asked for the end of the wait ([`crate::Fabric::interruptible`]).
+    #[error("the wait was interrupted by this process itself")]
+    Interrupted,
     /// This process is a fork of one that joined: its memory is a copy that it must not use.
     #[error(
         "this process is a fork of one that joined a domain, and cannot use the parent's membership; join again under another identity"
@@ -341,7 +344,7 @@ samite_mem::error_codes!(Error, "fabric", {
     OutOfRange = 7, NoSuchSegment = 8, Misaligned = 9, NoHandler = 10, Memory = 11, Budget = 12,
     Join = 13, AgentLost = 14, WrongPhase = 15, InUse = 16, Absent = 17, TooLong = 18, Forked = 19,
     NotReceived = 20, NoSuchKey = 21, HandlerPanicked = 22, ServicePanicked = 23,
-    NoMessages = 24, NoSuchLife = 25, Request = 26,
+    NoMessages = 24, NoSuchLife = 25, Request = 26, Interrupted = 27,
 });
 
 /// Results of calls that take nanoseconds hold an error.

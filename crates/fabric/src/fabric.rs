@@ -307,6 +307,26 @@ impl Fabric {
         crate::deadline::within(deadline, f)
     }
 
+    /// Runs `f`; a wait of this thread in it, on other fabrics too, ends with
+    /// [`Error::Interrupted`] when `check` returns true. A wait that sleeps calls `check` every 50
+    /// ms. It may use the fabric, and must be short. For languages whose programs answer signals
+    /// themselves.
+    ///
+    /// ```
+    /// # use samite_fabric::{Config, Fabric, Identity};
+    /// # let fabric = Fabric::alone(Identity::by_hand("example"), Config::default())?;
+    /// use samite_fabric::{Error, Match};
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// static INTERRUPTED: AtomicBool = AtomicBool::new(true); // a signal handler sets it
+    /// let check = || INTERRUPTED.swap(false, Ordering::Relaxed);
+    /// let ended = fabric.interruptible(check, || fabric.recv_vec(Match::any(7)));
+    /// assert!(matches!(ended, Err(Error::Interrupted)));
+    /// # Ok::<(), samite_fabric::Error>(())
+    /// ```
+    pub fn interruptible<R>(&self, check: fn() -> bool, f: impl FnOnce() -> R) -> R {
+        crate::interrupt::interruptible(check, f)
+    }
+
     /// Asks the agent to end the peers that still copy into buffers of this process long after it
     /// gave their messages up.
     pub(crate) fn evict(&self, held: &[ClaimedPiece]) {

@@ -15,15 +15,14 @@
 //!
 //! # Files
 //! `fabric` (join, peers) · `roster` (the units of a job) · `barrier` · `layer` · `waiting/` (the
-//! one wait loop), `backoff`, `waited`, `watch` (words that others store to) · `message`, `scope`,
-//! `handle`, `view`, `direct` · `upcall` · `rpc/` (requests, responses, services) · `route` (how a
-//! peer is reached), `access_path` (how a segment is) · `segment`, `remote`, `far`, `phased`,
-//! `atomic`
-//! (one-sided) · `peer`, `key`, `config`, `error`, `named` · `engine/` (receives frames, advances
-//! operations) · `proto/` (one protocol per file) · `matching` (tags, pure) · `ops` (operations in
-//! flight) · `wire` (contents of frames) · `transport/{ordered, rma, shm, sim}` · `node/` (the
-//! shared memory of one node, joining, `node/agent/`) · `membership/` (many nodes: pure) ·
-//! `testing` (for tests with hostile peers)
+//! one wait loop), `backoff`, `waited`, `interrupt`, `watch` (words that others store to) ·
+//! `message`, `scope`, `handle`, `view`, `direct` · `upcall` · `rpc/` (requests, responses,
+//! services) · `route` (how a peer is reached), `access_path` (how a segment is) · `segment`,
+//! `remote`, `far`, `phased`, `atomic` (one-sided) · `peer`, `key`, `config`, `error`, `named` ·
+//! `engine/` (receives frames, advances operations) · `proto/` (one protocol per file) · `matching`
+//! (tags, pure) · `ops` (operations in flight) · `wire` (contents of frames) · `transport/{ordered,
+//! rma, shm, sim}` · `node/` (the shared memory of one node, joining, `node/agent/`) ·
+//! `membership/` (many nodes: pure) · `testing` (for tests with hostile peers)
 //!
 //! Arrows of imports point from calls to the engine, from the engine to the transports, and from
 //! these to `node/`. Two sets of files import each other. The engine and its protocols: these are
@@ -64,6 +63,7 @@ mod error;
 mod fabric;
 mod far;
 mod handle;
+mod interrupt;
 mod key;
 mod layer;
 mod matching;

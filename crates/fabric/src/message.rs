@@ -273,11 +273,14 @@ impl Fabric {
         Ok(key)
     }
 
-    /// Waits for an operation; if it times out, it is given up before the error is returned.
+    /// Waits for an operation; if the wait ends first, it is given up before the error is returned.
     #[inline]
     pub(crate) fn finish(&self, key: Key) -> Result<Ended> {
         let result = self.wait_op(key);
-        if let Err(Error::Timeout { .. } | Error::AgentLost(_) | Error::Forked) = result {
+        if let Err(
+            Error::Timeout { .. } | Error::Interrupted | Error::AgentLost(_) | Error::Forked,
+        ) = result
+        {
             let mut core = self.0.lock()?;
             // Another thread's turn may have ended it since the last check.
             if let Some(ended) = core.engine.take(key) {

@@ -26,6 +26,7 @@ pub use shown::PeerWait;
 use crate::backoff::{Backoff, Rest};
 use crate::engine::Engine;
 use crate::fabric::{Core, Fabric, Shared};
+use crate::interrupt;
 use crate::ops::{Key, Outcome};
 use crate::transport::Transport;
 use crate::{Error, PeerId, Result, Whom};
@@ -62,6 +63,9 @@ pub(crate) struct Waiting<'a> {
     sleeps: u32,
     /// The number under which it is published; 0 if it never was.
     shown: u64,
+    /// When it last looked whether it is interrupted.
+    looked: Option<Duration>,
+    is_interrupted: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -76,6 +80,8 @@ impl<'a> Waiting<'a> {
             of: None,
             sleeps: 0,
             shown: 0,
+            looked: None,
+            is_interrupted: false,
         }
     }
 
@@ -125,7 +131,10 @@ impl<'a> Waiting<'a> {
             Rest::Yield => transport.yield_now(),
             // Another thread's turn may have brought what this one waits for.
             Rest::Sleep { .. } if inner.waiters.has_news(&self.waiter) => {}
+            Rest::Sleep { from, .. } if self.look_for_interrupt(core, from) => {}
             Rest::Sleep { from, at_most } => {
+                let at_most = at_most.min(self.sleep_max());
+                let inner = &mut **core;
                 if !inner.engine.deferred.is_empty() {
                     inner.sweep(); // No bell rings when the last user of a segment leaves.
                 }
@@ -145,6 +154,30 @@ impl<'a> Waiting<'a> {
         false
     }
 
+    /// Looks whether the thread is interrupted, if that is due. Returns whether it has looked:
+    /// that may have taken long.
+    fn look_for_interrupt(&mut self, core: &mut Guard<'_, Core>, now: Duration) -> bool {
+        let Some(check) = interrupt::check().filter(|_| !self.is_interrupted) else {
+            return false;
+        };
+        let is_due = |looked| now.saturating_sub(looked) >= interrupt::LOOK;
+        if !self.looked.is_none_or(is_due) {
+            return false;
+        }
+        self.looked = Some(now);
+        core.waiters.step_out(&mut self.waiter);
+        self.is_interrupted = core.unlocked(check);
+        true
+    }
+
+    /// Returns the longest sleep after which it looks again.
+    fn sleep_max(&self) -> Duration {
+        match interrupt::check() {
+            Some(_) if !self.is_interrupted => interrupt::LOOK,
+            _ => Duration::MAX,
+        }
+    }
+
     /// Runs `f`, which may take long, while other threads use the fabric, and another one drives.
     pub(crate) fn unlocked<R>(&mut self, core: &mut Guard<'_, Core>, f: impl FnOnce() -> R) -> R {
         core.waiters.end(&mut self.waiter);
@@ -158,11 +191,11 @@ impl<'a> Waiting<'a> {
         if left.is_zero() {
             return true;
         }
-        if core.waiters.has_news(&self.waiter) {
+        if core.waiters.has_news(&self.waiter) || self.look_for_interrupt(core, now) {
             return false;
         }
         core.leave();
-        let at_most = left.min(self.park);
+        let at_most = left.min(self.park).min(self.sleep_max());
         let id = core.waiters.park(self.key);
         core.unlocked(|| std::thread::park_timeout(at_most));
         core.waiters.unpark(id);
@@ -459,6 +492,9 @@ impl Fabric {
             }
             if let Some(value) = condition.found() {
                 return Ok(value);
+            }
+            if waiting.is_interrupted {
+                return condition.look(core, waiting).ok_or(Error::Interrupted);
             }
         }
     }

@@ -47,6 +47,35 @@ fn a_condition_names_units() {
     assert!(sentence.contains("waiting.0"), "{sentence}");
 }
 
+/// A check that returns true ends the waits of its threads, the driver and a parked one. The
+/// receives that ended take no message.
+#[test]
+fn waits_are_interrupted() {
+    static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    let fabric = &alone();
+    let me = fabric.me();
+    std::thread::scope(|scope| {
+        let wait = |tag| {
+            let check = || IS_INTERRUPTED.load(Ordering::Relaxed);
+            move || fabric.interruptible(check, || fabric.recv_vec(Match::any(tag)))
+        };
+        let waits = [1, 2].map(|tag| scope.spawn(wait(tag)));
+        let other = scope.spawn(|| fabric.recv_vec(Match::any(3)));
+        until_asleep(fabric, 2);
+        IS_INTERRUPTED.store(true, Ordering::Relaxed);
+        for wait in waits {
+            assert_eq!(wait.join().unwrap(), Err(Error::Interrupted));
+        }
+        for tag in [1, 2, 3] {
+            fabric.send(me, tag, &[tag as u8]).unwrap();
+        }
+        assert_eq!(other.join().unwrap().unwrap().1, [3]);
+        for tag in [1, 2] {
+            assert_eq!(fabric.recv_vec(Match::any(tag)).unwrap().1, [tag as u8]);
+        }
+    });
+}
+
 /// A thread that waits for room for a note is parked while another one drives. A third thread, in
 /// the server, takes a note.
 #[test]
