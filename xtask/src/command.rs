@@ -10,23 +10,32 @@ pub(crate) fn cargo(arguments: &[&str]) -> Result<()> {
 
 /// Runs `cargo` with additional environment variables.
 pub(crate) fn cargo_with(environment: &[(&str, &str)], arguments: &[&str]) -> Result<()> {
+    // The plain name, so that rustup's proxy resolves a toolchain such as `cargo +nightly`.
+    run_with(environment, "cargo", arguments)
+}
+
+/// Runs a program with additional environment variables and shows its output.
+pub(crate) fn run_with(
+    environment: &[(&str, &str)],
+    program: &str,
+    arguments: &[&str],
+) -> Result<()> {
     let mut line = String::from("+");
     for (name, value) in environment {
         line.push_str(&format!(" {name}={}", quoted(value)));
     }
-    line.push_str(" cargo");
+    line.push_str(&format!(" {}", quoted(program)));
     for argument in arguments {
         line.push_str(&format!(" {}", quoted(argument)));
     }
     eprintln!("{line}");
-    // The plain name, so that rustup's proxy resolves a toolchain such as `cargo +nightly`.
-    let status = Command::new("cargo")
+    let status = Command::new(program)
         .args(arguments)
         .envs(environment.iter().copied())
         .status()
-        .context("cargo cannot be started")?;
+        .with_context(|| format!("{program} cannot be started"))?;
     if !status.success() {
-        bail!("`cargo {}` failed", arguments.join(" "));
+        bail!("`{program} {}` failed", arguments.join(" "));
     }
     Ok(())
 }

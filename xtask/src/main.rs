@@ -4,6 +4,7 @@
 mod arrows;
 mod command;
 mod parts;
+mod python;
 mod stress;
 mod tests;
 mod tidy;
@@ -34,8 +35,8 @@ enum Command {
         /// Only tests whose name contains this
         filter: Option<String>,
     },
-    /// Run the tests that `test` leaves out because they take long, or need up to 10 GiB of memory;
-    /// then `stress`, with its options
+    /// Run the tests that `test` leaves out because they take long, or need up to 10 GiB of memory,
+    /// and those of the Python package with a wheel; then `stress`, with its options
     Nightly(stress::Options),
     /// Run all checks of a change: fmt, clippy, tidy, doc, test
     Ci {
@@ -43,6 +44,8 @@ enum Command {
         #[arg(long)]
         require_all: bool,
     },
+    /// Make a wheel of the Python package for release, and print its path
+    Wheel,
     /// Model-check rings and doorbells: all interleavings of small cases
     Loom {
         /// Only models whose name contains this
@@ -97,9 +100,11 @@ fn run(command: Command) -> Result<()> {
         } => tests::test(require_all, filter.as_deref()),
         Command::Nightly(options) => {
             tests::ignored()?;
+            python::test_wheel()?;
             stress::stress(&options)
         }
         Command::Ci { require_all } => ci(require_all),
+        Command::Wheel => python::wheel(),
         Command::Loom { filter } => tests::loom(filter.as_deref()),
         Command::Miri { filter } => miri(filter.as_deref()),
         Command::Bench { arguments } => {

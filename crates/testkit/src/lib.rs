@@ -53,7 +53,7 @@ pub use cluster::{Cluster, Who};
 pub use everywhere::full_name;
 pub use outcome::{Failed, Outcome};
 pub use pipes::full_pipe;
-pub use python::run_python;
+pub use python::{python, run_python};
 pub use simulated::{own_nodes, seeds, simulate, simulate_as, simulate_on, three_nodes, two_nodes};
 pub use tracker::Tracker;
 pub use units::{Units, maps_all, maps_host, programs, require, units};

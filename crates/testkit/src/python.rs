@@ -8,7 +8,7 @@ use std::process::Command;
 /// Returns its interpreter, if there is one: in the folder that `SAMITE_PYTHON` names, otherwise in
 /// `samite/python` in the user's cache folder. `ci/setup` creates it. (`samite::python` implements
 /// the same rule for programs; tests of lower floors cannot use it.)
-fn python() -> Option<PathBuf> {
+pub fn python() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|folder| !folder.is_empty());
     let folder = match named("SAMITE_PYTHON") {
         Some(folder) => PathBuf::from(folder),

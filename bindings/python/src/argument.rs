@@ -1,0 +1,44 @@
+//! Bytes and times that Python passes.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyInt};
+use std::time::Duration;
+
+/// Returns the bytes of an object: `bytes` themselves, those of an array or another buffer as a
+/// copy.
+pub(crate) fn bytes(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
+    if let Ok(bytes) = of.cast::<PyBytes>() {
+        return Ok(bytes.clone().into());
+    }
+    if of.is_none() {
+        return Ok(PyBytes::new(of.py(), &[]).into());
+    }
+    // An integer would be taken for a number of zeros.
+    let copied = match of.is_instance_of::<PyInt>() {
+        true => None,
+        false => match of.getattr_opt("tobytes")? {
+            Some(method) => Some(method.call0()?),
+            None => of.py().get_type::<PyBytes>().call1((of,)).ok(),
+        },
+    };
+    let copied = copied.and_then(|copied| copied.cast_into::<PyBytes>().ok());
+    match copied {
+        Some(bytes) => Ok(bytes.into()),
+        None => Err(PyTypeError::new_err(format!(
+            "bytes, an array or another buffer are needed, not {}",
+            of.get_type().name()?
+        ))),
+    }
+}
+
+/// Returns a time that is given in seconds.
+pub(crate) fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).or_else(|_| match seconds > 0.0 {
+        true => Ok(Duration::MAX),
+        false => Err(PyValueError::new_err(format!(
+            "{seconds} is not a time in seconds"
+        ))),
+    })
+}

@@ -1,0 +1,63 @@
+//! The exception that errors of all layers become.
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use samite::ErrorCode;
+
+pyo3::create_exception!(
+    samite,
+    Error,
+    PyException,
+    "What went wrong, as a sentence.\n\n\
+     code: a number that never changes (docs/errors.md).\n\
+     name: its name, such as fabric.PeerLost.\n\
+     cause, path: of a call of moved code that failed, why (Time, Grant, ...), and the units that it\n\
+     went through; the last one is that at which it failed."
+);
+
+/// An error of one of the layers.
+pub(crate) trait Coded: std::fmt::Display {
+    fn code(&self) -> ErrorCode;
+    /// Returns what the exception has besides, by name.
+    fn failure(&self) -> Option<&samite::mobile::Failure> {
+        None
+    }
+}
+
+impl Coded for samite::Error {
+    fn code(&self) -> ErrorCode {
+        self.code()
+    }
+}
+
+impl Coded for samite::mobile::Error {
+    fn code(&self) -> ErrorCode {
+        self.code()
+    }
+
+    fn failure(&self) -> Option<&samite::mobile::Failure> {
+        match self {
+            samite::mobile::Error::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the exception of an error.
+pub(crate) fn raised(py: Python<'_>, error: &impl Coded) -> PyErr {
+    let exception = Error::new_err(error.to_string());
+    let fill = |value: &Bound<'_, _>| {
+        let code = error.code();
+        value.setattr("code", code.number())?;
+        value.setattr("name", code.name())?;
+        if let Some(failure) = error.failure() {
+            value.setattr("cause", format!("{:?}", failure.cause))?;
+            value.setattr("path", failure.path.clone())?;
+        }
+        Ok(())
+    };
+    match fill(exception.value(py).as_any()) {
+        Ok(()) => exception,
+        Err(other) => other,
+    }
+}

@@ -1,0 +1,264 @@
+//! A process and its peers: joining, barriers, messages.
+
+use crate::argument::{bytes, seconds};
+use crate::error::raised;
+use crate::segment::{Remote, Segment};
+use crate::waiting::{Detached, wait};
+use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use samite::{FabricConfig, Match, PeerId, SegmentKey};
+use std::sync::{Mutex, OnceLock};
+
+/// A clone of the fabric.
+pub(crate) type Handle = Detached<samite::Fabric>;
+
+/// What a unit is in its job.
+#[pyclass(frozen, get_all, module = "samite")]
+pub(crate) struct Identity {
+    job: String,
+    program: String,
+    rank: u32,
+    size: u32,
+    unit: u32,
+    units: u32,
+}
+
+#[pymethods]
+impl Identity {
+    fn __repr__(&self) -> String {
+        format!(
+            "<samite.Identity {}.{} of {}, unit {} of {} of job {}>",
+            self.program, self.rank, self.size, self.unit, self.units, self.job
+        )
+    }
+}
+
+/// This process as a member of a domain.
+#[pyclass(frozen, module = "samite", weakref)]
+pub(crate) struct Fabric {
+    fabric: Mutex<Option<Handle>>,
+    /// The peers of the job, by unit, when all have joined.
+    units: OnceLock<Vec<PeerId>>,
+}
+
+fn closed() -> PyErr {
+    PyRuntimeError::new_err("this fabric was closed: call samite.init() again")
+}
+
+impl Fabric {
+    fn new(fabric: samite::Fabric) -> Fabric {
+        Fabric {
+            fabric: Mutex::new(Some(Detached::new(fabric))),
+            units: OnceLock::new(),
+        }
+    }
+
+    /// Returns a clone of the fabric.
+    pub(crate) fn handle(&self) -> PyResult<Handle> {
+        let fabric = self.fabric.lock().map_err(|_| closed())?;
+        let fabric = fabric.as_ref().ok_or_else(closed)?;
+        Ok(Detached::new(samite::Fabric::clone(fabric)))
+    }
+
+    /// Returns the peers of the job; waits until all have joined.
+    fn peers(&self, py: Python<'_>, fabric: &Handle) -> PyResult<&[PeerId]> {
+        if let Some(units) = self.units.get() {
+            return Ok(units);
+        }
+        let units = wait(py, fabric, || fabric.job())?;
+        Ok(self.units.get_or_init(|| units))
+    }
+
+    fn peer(&self, py: Python<'_>, fabric: &Handle, unit: u32) -> PyResult<PeerId> {
+        let units = self.peers(py, fabric)?;
+        let peer = units.get(unit as usize).copied();
+        peer.ok_or_else(|| {
+            PyIndexError::new_err(format!(
+                "this job has no unit {unit}: it has {}",
+                units.len()
+            ))
+        })
+    }
+}
+
+/// Runs `f` with another deadline, if one is given.
+fn within<T>(
+    fabric: &samite::Fabric,
+    timeout: Option<std::time::Duration>,
+    f: impl FnOnce() -> T,
+) -> T {
+    match timeout {
+        Some(timeout) => fabric.within(timeout, f),
+        None => f(),
+    }
+}
+
+#[pymethods]
+impl Fabric {
+    #[getter]
+    fn identity(&self) -> PyResult<Identity> {
+        let fabric = self.handle()?;
+        let identity = fabric.identity();
+        Ok(Identity {
+            job: identity.job.clone(),
+            program: identity.program.clone(),
+            rank: identity.rank,
+            size: identity.size,
+            unit: identity.unit,
+            units: identity.units,
+        })
+    }
+
+    #[getter]
+    fn unit(&self) -> PyResult<u32> {
+        Ok(self.handle()?.identity().unit)
+    }
+
+    #[getter]
+    fn units(&self) -> PyResult<u32> {
+        Ok(self.handle()?.identity().units)
+    }
+
+    #[getter]
+    fn domain(&self) -> PyResult<Option<String>> {
+        Ok(self.handle()?.domain().map(str::to_owned))
+    }
+
+    #[getter]
+    fn deadline(&self) -> PyResult<f64> {
+        Ok(self.handle()?.deadline().as_secs_f64())
+    }
+
+    #[setter]
+    fn set_deadline(&self, deadline: f64) -> PyResult<()> {
+        self.handle()?.set_deadline(seconds(deadline)?);
+        Ok(())
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let fabric = self.handle()?;
+        let units = self.peers(py, &fabric)?;
+        let timeout = timeout.map(seconds).transpose()?;
+        wait(py, &fabric, || {
+            within(&fabric, timeout, || fabric.barrier(units))
+        })
+    }
+
+    fn progress(&self, py: Python<'_>) -> PyResult<usize> {
+        let fabric = self.handle()?;
+        Ok(py.detach(|| fabric.progress()))
+    }
+
+    fn allocate(&self, py: Python<'_>, bytes: u64) -> PyResult<Segment> {
+        let fabric = self.handle()?;
+        Ok(Segment::new(wait(py, &fabric, || fabric.allocate(bytes))?))
+    }
+
+    fn attach(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Remote> {
+        let fabric = self.handle()?;
+        let key = bytes(key)?;
+        let key: &[u8; 24] = key[..].try_into().map_err(|_| {
+            PyValueError::new_err(format!(
+                "a key of a segment has 24 bytes, not {}",
+                key.len()
+            ))
+        })?;
+        let key = SegmentKey::from_bytes(key);
+        let remote = wait(py, &fabric, || fabric.attach(key))?;
+        Ok(Remote::new(fabric, remote))
+    }
+
+    #[pyo3(signature = (unit, data, tag=0, *, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        unit: u32,
+        data: &Bound<'_, PyAny>,
+        tag: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let fabric = self.handle()?;
+        let to = self.peer(py, &fabric, unit)?;
+        let data = bytes(data)?;
+        let timeout = timeout.map(seconds).transpose()?;
+        wait(py, &fabric, || {
+            within(&fabric, timeout, || fabric.send(to, tag, &data))
+        })
+    }
+
+    #[pyo3(signature = (unit=None, tag=0, *, timeout=None))]
+    fn recv<'py>(
+        &self,
+        py: Python<'py>,
+        unit: Option<u32>,
+        tag: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let fabric = self.handle()?;
+        let wanted = match unit {
+            Some(unit) => Match::from(self.peer(py, &fabric, unit)?, tag),
+            None => Match::any(tag),
+        };
+        let timeout = timeout.map(seconds).transpose()?;
+        let received = wait(py, &fabric, || {
+            within(&fabric, timeout, || fabric.recv_vec(wanted))
+        });
+        Ok(PyBytes::new(py, &received?.1))
+    }
+
+    fn close(&self) {
+        let fabric = self.fabric.lock().map(|mut fabric| fabric.take());
+        drop(fabric);
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, _raised: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close();
+    }
+
+    fn __repr__(&self) -> String {
+        match self.identity() {
+            Ok(identity) => format!(
+                "<samite.Fabric: unit {} of {}>",
+                identity.unit, identity.units
+            ),
+            Err(_) => "<samite.Fabric, closed>".to_owned(),
+        }
+    }
+}
+
+fn joined(
+    py: Python<'_>,
+    join: impl FnOnce() -> samite::Result<samite::Fabric> + Send,
+) -> PyResult<Fabric> {
+    let fabric = py.detach(join);
+    fabric.map(Fabric::new).map_err(|error| raised(py, &error))
+}
+
+/// Joins as `samite run` says.
+#[pyfunction]
+pub(crate) fn init(py: Python<'_>) -> PyResult<Fabric> {
+    joined(py, samite::init)
+}
+
+/// Joins a running domain by name.
+#[pyfunction]
+pub(crate) fn join(py: Python<'_>, domain: &str) -> PyResult<Fabric> {
+    joined(py, || samite::join(domain))
+}
+
+/// Creates a domain of one process.
+#[pyfunction]
+#[pyo3(signature = (name="python"))]
+pub(crate) fn alone(py: Python<'_>, name: &str) -> PyResult<Fabric> {
+    let identity = samite::Identity::by_hand(name);
+    joined(py, || {
+        samite::Fabric::alone(identity, FabricConfig::default())
+    })
+}

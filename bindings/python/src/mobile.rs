@@ -1,0 +1,445 @@
+//! Moved code: capsules, grants, calls.
+
+use crate::argument::{bytes, seconds};
+use crate::error::raised;
+use crate::fabric::Fabric;
+use crate::segment::Segment;
+use crate::waiting::{Detached, is_interrupted, wait};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+use samite::mobile::{GRANTS_MAX, Limits, Policy, Processor, Registered, Rights, Trust};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// The version of LLVM whose bitcode units accept.
+const LLVM: u16 = 22;
+/// How often a unit that serves without a rest looks for signals.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Code in one or several forms, named by its hash.
+#[pyclass(frozen, module = "samite")]
+pub(crate) struct Capsule(samite::mobile::Capsule);
+
+impl Capsule {
+    fn of(
+        py: Python<'_>,
+        made: Result<samite::mobile::Capsule, samite::mobile::Error>,
+    ) -> PyResult<Capsule> {
+        made.map(Capsule).map_err(|error| raised(py, &error))
+    }
+}
+
+#[pymethods]
+impl Capsule {
+    /// Makes one of a module of WebAssembly, and of bitcode for processors by their names.
+    #[new]
+    #[pyo3(signature = (entries, *, wasm=None, bitcode=None))]
+    fn new(
+        py: Python<'_>,
+        entries: Vec<String>,
+        wasm: Option<PyBackedBytes>,
+        bitcode: Option<BTreeMap<String, PyBackedBytes>>,
+    ) -> PyResult<Capsule> {
+        let mut builder = samite::mobile::Capsule::builder(entries);
+        for (processor, code) in bitcode.unwrap_or_default() {
+            let known = [Processor::X86, Processor::Arm];
+            let of = known.into_iter().find(|of| of.name() == processor);
+            let of = of.ok_or_else(|| {
+                PyValueError::new_err(format!("{processor} is neither x86-64 nor aarch64"))
+            })?;
+            builder = builder.bitcode(of, LLVM, code.to_vec());
+        }
+        if let Some(wasm) = wasm {
+            builder = builder.wasm(wasm.to_vec());
+        }
+        Capsule::of(py, builder.build())
+    }
+
+    /// Makes one of a module of WebAssembly as text.
+    #[staticmethod]
+    fn from_wat(py: Python<'_>, text: &str) -> PyResult<Capsule> {
+        Capsule::of(py, samite::mobile::Capsule::from_wat(text))
+    }
+
+    /// Reads one from its bytes.
+    #[staticmethod]
+    fn decode(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Capsule> {
+        Capsule::of(py, samite::mobile::Capsule::decode(&bytes(data)?))
+    }
+
+    fn __bytes__<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.0.bytes())
+    }
+
+    /// Its name, in hexadecimal.
+    #[getter]
+    fn hash(&self) -> String {
+        hexadecimal(&self.0.hash().0)
+    }
+
+    /// The names of its entries, by number.
+    #[getter]
+    fn entries(&self) -> Vec<String> {
+        self.0.entries().to_vec()
+    }
+
+    fn __repr__(&self) -> String {
+        let parts = self.0.parts().iter();
+        let parts: Vec<String> = parts
+            .map(|part| format!("{:?} for {}", part.kind, part.processor.name()))
+            .collect();
+        format!("<samite.Capsule {}: {}>", self.0.hash(), parts.join(", "))
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Reads 32 bytes, as `bytes` or in hexadecimal.
+fn of_32(given: &Bound<'_, PyAny>) -> PyResult<[u8; 32]> {
+    let read = match given.extract::<String>() {
+        Ok(text) => (0..text.len() / 2)
+            .map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok())
+            .collect(),
+        Err(_) => Some(bytes(given)?.to_vec()),
+    };
+    let read = read.and_then(|read: Vec<u8>| <[u8; 32]>::try_from(read).ok());
+    read.ok_or_else(|| PyValueError::new_err(format!("{given} are not 32 bytes")))
+}
+
+/// Code that a unit has registered.
+#[pyclass(frozen, module = "samite")]
+pub(crate) struct Code(Registered);
+
+#[pymethods]
+impl Code {
+    /// Its name, in hexadecimal.
+    #[getter]
+    fn hash(&self) -> String {
+        hexadecimal(&self.0.hash().0)
+    }
+}
+
+/// Moved code, as this unit sends and runs it.
+#[pyclass(frozen, module = "samite", subclass)]
+pub(crate) struct Mobile(Detached<samite::mobile::Mobile>);
+
+/// Limits as Python passes them: what is `None` has its default.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct GivenLimits {
+    run: Option<f64>,
+    time: Option<f64>,
+    hops: Option<u16>,
+    grants: Option<Vec<u32>>,
+    may_spawn: Option<bool>,
+    may_define: Option<bool>,
+}
+
+impl GivenLimits {
+    fn limits(self) -> PyResult<Limits> {
+        let usual = Limits::default();
+        let grants = self.grants.map(|grants| {
+            let bits = grants
+                .iter()
+                .map(|grant| number(*grant).map(|grant| 1 << grant));
+            bits.sum::<PyResult<u16>>()
+        });
+        Ok(Limits {
+            run: self.run.map_or(Ok(usual.run), seconds)?,
+            time: self.time.map_or(Ok(usual.time), seconds)?,
+            hops: self.hops.unwrap_or(usual.hops),
+            grants: grants.unwrap_or(Ok(usual.grants))?,
+            may_spawn: self.may_spawn.unwrap_or(usual.may_spawn),
+            may_define: self.may_define.unwrap_or(usual.may_define),
+        })
+    }
+}
+
+/// Returns the number of a grant.
+fn number(grant: u32) -> PyResult<usize> {
+    let number = grant as usize;
+    match number < GRANTS_MAX {
+        true => Ok(number),
+        false => Err(PyValueError::new_err(format!(
+            "grants have numbers below {GRANTS_MAX}, not {grant}"
+        ))),
+    }
+}
+
+#[pymethods]
+impl Mobile {
+    #[new]
+    fn new(py: Python<'_>, fabric: &Fabric) -> PyResult<Mobile> {
+        let fabric = fabric.handle()?;
+        let mobile = wait(py, &fabric, || samite::mobile::Mobile::new(&fabric))?;
+        Ok(Mobile(Detached::new(mobile)))
+    }
+
+    /// The number of units of the job.
+    #[getter]
+    fn units(&self) -> u32 {
+        self.0.units()
+    }
+
+    fn register(&self, py: Python<'_>, capsule: &Capsule) -> PyResult<Code> {
+        let registered = py.detach(|| self.0.register(capsule.0.clone()));
+        registered.map(Code).map_err(|error| raised(py, &error))
+    }
+
+    fn evict(&self, py: Python<'_>, code: &Code) -> bool {
+        py.detach(|| self.0.evict(code.0.hash()))
+    }
+
+    fn grant(&self, py: Python<'_>, grant: u32, segment: &Segment, rights: &str) -> PyResult<()> {
+        let grant = number(grant)?;
+        let rights = match rights {
+            "read" => Rights::Read,
+            "write" => Rights::Write,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "the rights of a grant are \"read\" or \"write\", not \"{other}\""
+                )));
+            }
+        };
+        let bytes = segment.with(|segment| segment.bytes().clone())?;
+        py.detach(|| self.0.grant(grant, &bytes, rights));
+        Ok(())
+    }
+
+    fn revoke(&self, py: Python<'_>, grant: u32) -> PyResult<()> {
+        let grant = number(grant)?;
+        py.detach(|| self.0.revoke(grant));
+        Ok(())
+    }
+
+    #[pyo3(signature = (trust, keys=vec![], hashes=vec![], run_max=1.0))]
+    fn set_policy(
+        &self,
+        py: Python<'_>,
+        trust: &str,
+        keys: Vec<Bound<'_, PyAny>>,
+        hashes: Vec<Bound<'_, PyAny>>,
+        run_max: f64,
+    ) -> PyResult<()> {
+        let trust = match trust {
+            "nothing" => Trust::Nothing,
+            "signed-wasm" => Trust::SignedWasm,
+            "wasm" => Trust::Wasm,
+            "listed-native" => Trust::ListedNative,
+            "everything" => Trust::Everything,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "\"{other}\" is not one of \"nothing\", \"signed-wasm\", \"wasm\", \
+                     \"listed-native\", \"everything\""
+                )));
+            }
+        };
+        let hashes = hashes
+            .iter()
+            .map(|hash| of_32(hash).map(samite::mobile::Hash));
+        let policy = Policy {
+            trust,
+            keys: keys.iter().map(of_32).collect::<PyResult<_>>()?,
+            hashes: hashes.collect::<PyResult<_>>()?,
+            run_max: seconds(run_max)?,
+        };
+        py.detach(|| self.0.set_policy(policy));
+        Ok(())
+    }
+
+    /// Starts a call of an entry.
+    #[pyo3(name = "_start")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        unit: u32,
+        code: &Code,
+        entry: &str,
+        payload: &Bound<'_, PyAny>,
+        limits: GivenLimits,
+    ) -> PyResult<Call> {
+        let payload = bytes(payload)?;
+        let limits = limits.limits()?;
+        let fabric = self.0.fabric();
+        let started = wait(py, fabric, || {
+            self.0.call_within(unit, &code.0, entry, &payload, limits)
+        })?;
+        Ok(Call::new(self, started, entry.to_owned(), unit))
+    }
+
+    /// Starts a call without a result.
+    #[pyo3(name = "_post")]
+    fn post(
+        &self,
+        py: Python<'_>,
+        unit: u32,
+        code: &Code,
+        entry: &str,
+        payload: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let payload = bytes(payload)?;
+        let fabric = self.0.fabric();
+        wait(py, fabric, || self.0.send(unit, &code.0, entry, &payload))
+    }
+
+    /// Starts to bring code to units.
+    #[pyo3(name = "_bring")]
+    fn bring(&self, py: Python<'_>, code: &Code, units: Vec<u32>) -> PyResult<Call> {
+        let first = units.first().copied().unwrap_or(0);
+        let started = wait(py, self.0.fabric(), || self.0.prefetch(&code.0, &units))?;
+        Ok(Call::new(self, started, "prefetch".to_owned(), first))
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn serve(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let mut looked = Instant::now();
+        let served = wait(py, self.0.fabric(), || {
+            let served = self.0.serve(timeout.unwrap_or(Duration::MAX), || {
+                if looked.elapsed() < LOOK {
+                    return None;
+                }
+                looked = Instant::now();
+                is_interrupted().then_some(())
+            });
+            match served {
+                Err(samite::mobile::Error::Fabric(samite::Error::Timeout { .. })) => Ok(()),
+                served => served,
+            }
+        });
+        served
+    }
+
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = py.detach(|| self.0.counters());
+        let counted = PyDict::new(py);
+        counted.set_item("calls", counters.calls)?;
+        counted.set_item("traps", counters.traps)?;
+        counted.set_item("forwards", counters.forwards)?;
+        counted.set_item("spawns", counters.spawns)?;
+        counted.set_item("misses", counters.misses)?;
+        counted.set_item("compiled", counters.compiled)?;
+        counted.set_item("code_sent", counters.code_sent)?;
+        counted.set_item("code_received", counters.code_received)?;
+        Ok(counted)
+    }
+}
+
+/// What became of a call, as far as this process knows.
+enum State {
+    Running(Detached<samite::mobile::Call>),
+    /// A thread waits for it.
+    Awaited,
+    Ended(Result<Vec<u8>, samite::mobile::Error>),
+}
+
+/// A call under way.
+#[pyclass(frozen, module = "samite", subclass)]
+pub(crate) struct Call {
+    mobile: Detached<samite::mobile::Mobile>,
+    state: Mutex<State>,
+    entry: String,
+    unit: u32,
+}
+
+impl Call {
+    fn new(mobile: &Mobile, call: samite::mobile::Call, entry: String, unit: u32) -> Call {
+        Call {
+            mobile: Detached::new(samite::mobile::Mobile::clone(&mobile.0)),
+            state: Mutex::new(State::Running(Detached::new(call))),
+            entry,
+            unit,
+        }
+    }
+
+    fn set(&self, state: State) -> State {
+        let mut now = self
+            .state
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        std::mem::replace(&mut now, state)
+    }
+}
+
+#[pymethods]
+impl Call {
+    /// Whether the call has ended. Makes progress.
+    fn done(&self, py: Python<'_>) -> bool {
+        match self.set(State::Awaited) {
+            State::Running(mut call) => match py.detach(|| call.test()) {
+                Some(ended) => {
+                    self.set(State::Ended(ended));
+                    true
+                }
+                None => {
+                    self.set(State::Running(call));
+                    false
+                }
+            },
+            State::Awaited => false,
+            ended => {
+                self.set(ended);
+                true
+            }
+        }
+    }
+
+    /// Waits for the reply.
+    #[pyo3(signature = (timeout=None))]
+    fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+        let timeout = timeout.map(seconds).transpose()?;
+        let fabric = self.mobile.fabric();
+        let timeout = timeout.unwrap_or_else(|| fabric.deadline());
+        let ended = match self.set(State::Awaited) {
+            State::Running(mut call) => {
+                let waited = wait(py, fabric, || {
+                    let test = || call.test();
+                    match self.mobile.serve(timeout, test) {
+                        Err(samite::mobile::Error::Fabric(samite::Error::Timeout { .. })) => {
+                            Err(self.late(timeout))
+                        }
+                        waited => waited,
+                    }
+                });
+                match waited {
+                    Ok(ended) => ended,
+                    Err(exception) => {
+                        self.set(State::Running(call));
+                        return Err(exception);
+                    }
+                }
+            }
+            State::Awaited => {
+                return Err(PyRuntimeError::new_err(
+                    "another thread waits for the result of this call",
+                ));
+            }
+            State::Ended(ended) => ended,
+        };
+        let reply = match &ended {
+            Ok(reply) => Ok(PyBytes::new(py, reply)),
+            Err(error) => Err(raised(py, error)),
+        };
+        self.set(State::Ended(ended));
+        reply
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<samite call of {} at unit {}>", self.entry, self.unit)
+    }
+}
+
+impl Call {
+    fn late(&self, after: Duration) -> samite::mobile::Error {
+        samite::mobile::Error::Late {
+            entry: self.entry.clone(),
+            to: format!("unit {}", self.unit),
+            after,
+        }
+    }
+}

@@ -1,0 +1,443 @@
+"""Kernels, in one process: what they can do, and what they are refused."""
+
+import math
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import numba
+import numpy as np
+import samite
+from samite import _compiler, _target, kernel
+
+FACTOR = 3
+
+
+class Kernels(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.fabric = samite.alone("kernels")
+        cls.mobile = samite.Mobile(cls.fabric)
+        cls.large = cls.fabric.allocate(2 << 20)
+        cls.small = cls.fabric.allocate(4096)
+        cls.mobile.grant(0, cls.large, "read")
+        cls.mobile.grant(1, cls.small, "write")
+        cls.odd = cls.fabric.allocate(1000)
+        cls.mobile.grant(3, cls.odd, "read")
+
+    def setUp(self):
+        self.large.array(np.float64)[:] = 0
+        self.small.array(np.int64)[:] = 0
+
+    def run_here(self, what, payload=None, **limits):
+        return self.mobile.call(0, what, payload, **limits).result()
+
+    def failure(self, what, payload=None, **limits):
+        with self.assertRaises(samite.Error) as caught:
+            self.run_here(what, payload, **limits)
+        self.assertEqual((caught.exception.code, caught.exception.path), (608, [0]))
+        return caught.exception
+
+    def test_the_payload_is_an_array(self):
+        @samite.mobile
+        def total(values):
+            return values.sum()
+
+        self.assertEqual(self.run_here(total, np.arange(100.0)), 4950.0)
+        self.assertEqual(self.run_here(total, np.arange(100, dtype=np.int32)), 4950)
+        self.assertEqual(self.run_here(total, [1, 2, 3]), 6)
+        self.assertEqual(self.run_here(total, 5), 5)
+        self.assertEqual(self.run_here(total, b"\x01\x02\xff"), 258)
+        self.assertEqual(self.run_here(total, np.arange(10.0)[::3]), 18.0)
+        self.assertEqual(self.run_here(total), 0)
+        self.assertEqual(total(np.arange(4)), 6)  # the function itself
+
+    def test_the_elements_have_the_type_that_is_given(self):
+        pair = np.dtype([("low", "i4"), ("high", "f8")])
+
+        @samite.mobile(pair)
+        def width(ranges):
+            return ranges[0].high - ranges[0].low + ranges.shape[0]
+
+        ranges = np.array([(1, 3.5), (0, 0.0)], pair)
+        self.assertEqual(self.run_here(width, ranges), 4.5)
+
+        @samite.mobile(dtype=np.uint8)
+        def first(values):
+            return values[0]
+
+        self.assertEqual(self.run_here(first, [200]), 200)
+        with self.assertRaises(OverflowError):
+            self.run_here(first, [256])
+        with self.assertRaises(TypeError):
+            self.run_here(first, [1.5])
+        with self.assertRaises(ValueError):
+            self.run_here(width, b"123")
+
+    def test_results(self):
+        @samite.mobile
+        def of_several_types(values):
+            return values[0], values.max(), values.shape[0], values[0] > 2.0
+
+        self.assertEqual(self.run_here(of_several_types, [2.5, 7.0]), (2.5, 7.0, 2, True))
+
+        @samite.mobile
+        def doubled(values):
+            values *= 2
+            return values[1:]
+
+        result = self.run_here(doubled, np.arange(4, dtype=np.int16))
+        self.assertEqual((result.tolist(), result.dtype), ([2, 4, 6], np.int16))
+
+        @samite.mobile
+        def nothing():
+            pass
+
+        self.assertEqual(self.run_here(nothing), b"")
+
+        @samite.mobile
+        def complex_number(values):
+            return values[0] * 1j
+
+        self.assertEqual(self.run_here(complex_number, [2.0]), 2j)
+
+    def test_a_kernel_calls_functions_and_uses_constants(self):
+        @numba.njit
+        def squared(value):
+            return value * value
+
+        @samite.mobile
+        def norm(values):
+            total = 0.0
+            for value in values:
+                total += squared(value)
+            return math.sqrt(total) * FACTOR
+
+        self.assertEqual(self.run_here(norm, [3.0, 4.0]), 15.0)
+
+    def test_where_it_runs(self):
+        @samite.mobile
+        def place():
+            return kernel.me(), kernel.units(), kernel.origin(), kernel.hops()
+
+        self.assertEqual(self.run_here(place, hops=9), (0, 1, 0, 9))
+
+    def test_a_segment_is_an_array(self):
+        self.large.array(np.float64)[1000:1100] = 0.5
+
+        @samite.mobile
+        def total():
+            return kernel.segment(0, np.float64).sum(), kernel.length(0)
+
+        self.assertEqual(self.run_here(total), (50.0, 2 << 20))
+
+        @samite.mobile
+        def part():
+            kernel.reply(kernel.segment(0, np.float64)[998:1002])
+
+        self.assertEqual(np.frombuffer(self.run_here(part)).tolist(), [0, 0, 0.5, 0.5])
+
+        @samite.mobile
+        def copied(values):
+            data = kernel.segment(0, np.float64)
+            for at in range(values.shape[0]):
+                values[at] = data[at + 999]
+            return values
+
+        self.assertEqual(self.run_here(copied, np.zeros(99)).sum(), 49.0)
+
+        @samite.mobile
+        def store():
+            kernel.segment(0, np.float64)[0] = 1.0
+
+        self.assertEqual(self.failure(store).cause, "Memory")
+        self.mobile.grant(2, self.large, "write")
+
+        @samite.mobile
+        def fill(values):
+            kernel.segment(2, np.float64)[:] = values[0]
+
+        self.run_here(fill, 0.25)
+        self.mobile.revoke(2)
+        self.assertEqual(self.large.array(np.float64).sum(), (2 << 20) / 8 / 4)
+
+    def test_words_of_a_segment(self):
+        @samite.mobile
+        def words():
+            kernel.store64(1, 8, 40)
+            before = kernel.add64(1, 8, 2)
+            swapped = kernel.cas64(1, 8, 42, -5)
+            kept = kernel.cas64(1, 8, 42, 6)
+            return before, swapped, kept, kernel.load64(1, 8)
+
+        self.assertEqual(self.run_here(words), (40, 42, -5, -5))
+        self.assertEqual(self.small.array(np.int64)[1], -5)
+
+    def test_a_buffer_for_copies(self):
+        self.small.array(np.int32)[:8] = np.arange(8)
+
+        @samite.mobile
+        def moved():
+            numbers = kernel.buffer(8, np.int32)
+            numbers[:] = numbers + 1
+
+        with self.assertRaisesRegex(samite.CompileError, "allocates memory"):
+            self.run_here(moved)
+
+        @samite.mobile
+        def added():
+            numbers = kernel.buffer(8, np.int32)
+            kernel.copy_in(1, 0, numbers)
+            for at in range(8):
+                numbers[at] += 1
+            kernel.copy_out(1, 64, numbers)
+            kernel.reply(numbers[2:4])
+
+        self.assertEqual(np.frombuffer(self.run_here(added), np.int32).tolist(), [3, 4])
+        self.assertEqual(self.small.array(np.int32)[16:24].tolist(), list(range(1, 9)))
+
+    def test_failures(self):
+        @samite.mobile
+        def fails(values):
+            if values[0] == 1:
+                kernel.fail(77, "the reason")
+                return
+            if values[0] == 2:
+                raise ValueError("not two")
+            kernel.load64(values[0], 8 * values[1])
+
+        failure = self.failure(fails, [1, 0])
+        self.assertEqual(failure.cause, "Failed")
+        self.assertIn("77", str(failure))
+        self.assertIn("the reason", str(failure))
+        failure = self.failure(fails, [2, 0])
+        self.assertIn("ValueError: not two", str(failure))
+        self.assertNotIn(__file__, str(failure))
+        self.assertEqual(self.failure(fails, [9, 0]).cause, "Grant")
+        self.assertEqual(self.failure(fails, [1 << 20, 0]).cause, "Grant")
+        failure = self.failure(fails, [0, 1 << 20])
+        self.assertEqual(failure.cause, "Grant")
+        self.assertIn("a call failed at kernels.0", str(failure))
+
+        @samite.mobile
+        def unmapped():
+            return kernel.segment(3, np.float64).sum()
+
+        self.assertIn("has no address", str(self.failure(unmapped)))
+
+        @samite.mobile
+        def endless(values):
+            while values[0] >= 0:
+                values[0] += 1
+                if values[0] > 1000:
+                    values[0] = 0
+            return values[0]
+
+        self.assertEqual(self.failure(endless, [0], run=0.02).cause, "Time")
+        self.assertEqual(self.failure(fails, [0, 0], grants=[1]).cause, "Grant")
+
+        @samite.mobile
+        def away():
+            kernel.forward(5, 0)
+
+        self.assertEqual(self.failure(away).cause, "Target")
+        self.assertEqual(self.failure(away, hops=0).cause, "Forbidden")
+
+    def test_it_moves_and_spawns(self):
+        @samite.mobile(np.int64)
+        def countdown(values):
+            kernel.add64(1, 0, 1)
+            if values[0] > 0:
+                kernel.forward(kernel.me(), values[0] - 1)
+                return
+            kernel.reply((kernel.hops(), 0.5, True))
+
+        reply = self.run_here(countdown, 10, hops=100)
+        self.assertEqual(len(reply), 17)
+        self.assertEqual(np.frombuffer(reply[:8], np.int64)[0], 90)
+        self.assertEqual(self.small.array(np.int64)[0], 11)
+
+        @samite.mobile(np.int64)
+        def spread(values):
+            kernel.add64(1, 8, 1)
+            if values[0] > 0:
+                kernel.spawn(0, values[0] - 1)
+                kernel.spawn(0, values[0] - 1)
+
+        self.run_here(spread, 3)
+        while self.small.array(np.int64)[1] < 15:
+            self.fabric.progress()
+        self.assertEqual(self.small.array(np.int64)[1], 15)
+
+    def test_futures(self):
+        @samite.mobile
+        def echo(values):
+            return values
+
+        calls = [self.mobile.call(0, echo, [at]) for at in range(50)]
+        self.assertEqual([int(call.result()[0]) for call in calls], list(range(50)))
+        self.assertTrue(calls[0].done())
+        self.assertEqual(calls[0].result().tolist(), [0])
+        self.mobile.send(0, echo, [1])
+        self.mobile.prefetch(echo, [0], dtype=np.int64).result()
+        counted = self.mobile.counters()
+        self.assertGreaterEqual(counted["calls"], 50)
+        with self.assertRaises(samite.Error) as caught:
+            self.mobile.call(1, echo, [1])
+        self.assertEqual((caught.exception.code, caught.exception.name), (602, "mobile.NoUnit"))
+        with self.assertRaises(samite.Error) as caught:
+            self.mobile.call(0, echo, np.zeros(70000, np.uint8))
+        self.assertEqual(caught.exception.code, 607)
+        with self.assertRaises(samite.Error) as caught:
+            samite.Mobile(self.fabric)
+        self.assertEqual(caught.exception.code, 601)
+
+    def test_capsules(self):
+        capsule = samite.Capsule.from_wat(
+            '(module (import "samite" "memory" (memory 1))'
+            ' (import "samite" "reply" (func $reply (param i32 i32)))'
+            ' (func (export "echo") (param i32 i32) (result i32)'
+            "  (call $reply (local.get 0) (local.get 1)) (i32.const 0)))"
+        )
+        self.assertEqual((capsule.entries, len(capsule.hash)), (["echo"], 64))
+        again = samite.Capsule.decode(bytes(capsule))
+        self.assertEqual(again.hash, capsule.hash)
+        self.assertEqual(self.run_here(again, b"woven", entry="echo"), b"woven")
+        with self.assertRaises(samite.Error) as caught:
+            samite.Capsule.decode(b"no capsule")
+        self.assertEqual(caught.exception.code, 603)
+
+    def test_what_cannot_become_a_kernel_says_why(self):
+        @samite.mobile
+        def sine(values):
+            return math.sin(values[0])
+
+        @samite.mobile
+        def text(values):
+            return str(values[0])
+
+        @samite.mobile
+        def sometimes(values):
+            if values[0] > 1:
+                return 3
+
+        @samite.mobile
+        def segment():
+            return kernel.segment(0, np.float64)
+
+        @samite.mobile
+        def unknown(values):
+            return values[0] + undefined_name  # noqa: F821
+
+        @samite.mobile
+        def variable(values):
+            return kernel.buffer(values[0], np.int8)[0]
+
+        @samite.mobile
+        def generator(values):
+            with open("file") as file:
+                return file.read()
+
+        for function, sentence in [
+            (sine, "calls `sin` of a library"),
+            (text, "a number, a tuple of numbers"),
+            (sometimes, "always returns"),
+            (segment, r"kernel.reply\(array\)"),
+            (unknown, "global variables"),
+            (variable, "a constant"),
+            (generator, "cannot become a kernel"),
+        ]:
+            with self.assertRaisesRegex(samite.CompileError, sentence, msg=function):
+                self.run_here(function, None if function is segment else [1])
+        with self.assertRaisesRegex(TypeError, "2 parameters"):
+            samite.mobile(lambda a, b: a)
+        with self.assertRaisesRegex(RuntimeError, "in a kernel only"):
+            kernel.me()
+
+    def test_a_missing_linker_is_named(self):
+        @samite.mobile
+        def one():
+            return 1
+
+        with mock.patch("shutil.which", return_value=None):
+            with self.assertRaisesRegex(samite.CompileError, "install lld"):
+                one.compile()
+        self.assertEqual(self.run_here(one), 1)
+
+    def test_the_linker_of_rust_will_do(self):
+        if _target._rust_linker() is None:
+            return  # a toolchain that is not of rustup has no linker
+
+        @samite.mobile
+        def two():
+            return 2
+
+        linker = [_target._rust_linker(), "-flavor", "wasm"]
+        with mock.patch.object(_target, "linker", return_value=linker):
+            self.assertEqual(self.run_here(two), 2)
+
+    def test_at_the_prompt(self):
+        lines = (
+            "import samite\n"
+            "fabric = samite.alone()\n"
+            "mobile = samite.Mobile(fabric)\n"
+            "offset = 30\n"
+            "@samite.mobile\n"
+            "def added(values):\n"
+            "    return values[0] + offset\n"
+            "\n"
+            "mobile.call(fabric.unit, added, 12).result()\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-i", "-q"], input=lines, capture_output=True, text=True, check=True
+        )
+        self.assertEqual(ended.stdout.strip(), "42", ended.stderr)
+
+
+class Native(unittest.TestCase):
+    def test_bitcode_gives_the_same_answers(self):
+        fabric = samite.alone("native")
+        mobile = samite.Mobile(fabric)
+        segment = fabric.allocate(2 << 20)
+        segment.array(np.int64)[:1000] = np.arange(1000)
+        mobile.grant(0, segment, "read")
+
+        def work(values):
+            data = kernel.segment(0, np.int64)
+            numbers = kernel.buffer(4, np.int64)
+            kernel.copy_in(0, 80, numbers)
+            if values[0] < 0:
+                raise ValueError("negative")
+            return data[: values[0]].sum(), numbers.max(), values.shape[0], kernel.load64(0, 8)
+
+        moved = samite.mobile(work, native=True)
+        capsule = moved.compile(np.int64)
+        for form in ("Bitcode for x86-64", "Bitcode for aarch64", "Wasm for any"):
+            self.assertIn(form, repr(capsule))
+        sandboxed = mobile.call(0, moved, [100]).result()
+        self.assertEqual(sandboxed, (4950, 13, 1, 1))
+        code = _compiler.compile(work, np.dtype(np.int64))
+        bitcode = {
+            "x86-64": code.bitcode("x86_64-unknown-linux-gnu"),
+            "aarch64": code.bitcode("aarch64-unknown-linux-gnu"),
+        }
+        native = samite.Capsule(["work"], bitcode=bitcode)
+        with self.assertRaises(samite.Error) as caught:
+            mobile.call(0, native, np.array([100])).result()
+        self.assertEqual(caught.exception.cause, "Refused")
+        mobile.set_policy("listed-native", hashes=[native.hash])
+        try:
+            mobile.prefetch(native, [0]).result()
+        except samite.Error as error:
+            if "libllvm22" in str(error):
+                self.skipTest(str(error))
+            raise
+        reply = mobile.call(0, native, np.array([100])).result()
+        self.assertEqual(code.read(reply), sandboxed)
+        with self.assertRaisesRegex(samite.Error, "ValueError: negative"):
+            mobile.call(0, native, np.array([-1])).result()
+
+
+if __name__ == "__main__":
+    unittest.main()
