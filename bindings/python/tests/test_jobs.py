@@ -44,7 +44,7 @@ class Jobs(unittest.TestCase):
             ended = self.run_job(str(flow))
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         said = sorted(line.split("] ", 1)[1] for line in ended.stdout.splitlines())
-        expected = ["barrier 1 fabric.PeerLost"] * 2 + ["call 608 Lost"] * 2
+        expected = ["barrier 1 fabric.PeerLost"] * 2 + ["call 1 None"] * 2
         self.assertEqual(said, expected, ended.stderr)
 
 

@@ -238,11 +238,11 @@ class Kernels(unittest.TestCase):
         self.assertEqual(self.failure(fails, [0, 0], grants=[1]).cause, "Grant")
 
         @samite.mobile
-        def away():
-            kernel.forward(5, 0)
+        def away(units):
+            kernel.forward(units[0], units)
 
-        self.assertEqual(self.failure(away).cause, "Target")
-        self.assertEqual(self.failure(away, hops=0).cause, "Forbidden")
+        self.assertEqual(self.failure(away, [5]).cause, "Target")
+        self.assertEqual(self.failure(away, [0], hops=0).cause, "Forbidden")
 
     def test_it_moves_and_spawns(self):
         @samite.mobile(np.int64)

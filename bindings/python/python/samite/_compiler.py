@@ -14,7 +14,7 @@ import llvmlite.ir as ir
 import numpy
 from numba.core import cgutils, compiler, registry, types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.errors import NumbaError, UnsupportedError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError, UnsupportedError
 from numba.np.numpy_support import as_dtype, from_dtype
 
 from . import _lowering, _target
@@ -130,7 +130,7 @@ def compile(function, dtype):
             done = compiler.compile_extra(
                 target.typing_context, target.target_context, function, arguments, None, flags, {}
             )
-        except NumbaError as error:
+        except (NumbaError, UnsupportedBytecodeError) as error:
             raise CompileError(explained(function, error)) from None
         result = done.signature.return_type
         check_result(function, result)
@@ -164,7 +164,7 @@ def _name(function):
 def explained(function, error):
     """Returns numba's message with a hint."""
     text = str(error)
-    if isinstance(error, UnsupportedError):
+    if isinstance(error, (UnsupportedError, UnsupportedBytecodeError)):
         hint = "numba does not compile this part of Python"
     elif "NameError" in text or "ntyped global name" in text:
         hint = (

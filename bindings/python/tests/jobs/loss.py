@@ -6,6 +6,7 @@ import signal
 import samite
 
 fabric = samite.init()
+fabric.deadline = 600
 mobile = samite.Mobile(fabric)
 fabric.barrier()
 if fabric.unit == fabric.units - 1:
