@@ -333,7 +333,7 @@ mod tests {
                 fabric.tell(fabric.me(), HANDLER, &[])?;
                 pgas.flush_all()?;
                 let is_tracked = || (tracked.load(Ordering::Relaxed) == 1).then_some(());
-                fabric.wait_until("the handler", peer, is_tracked)?;
+                fabric.wait_until("the handler", &[peer], is_tracked)?;
                 same!(implicit.len(), 1);
                 let short = || fabric.within(Duration::from_millis(5), || pgas.flush_all());
                 check!(short().is_err());

@@ -79,6 +79,10 @@ impl Wasm {
         config.max_wasm_stack(STACK);
         config.wasm_threads(true); // for atomic instructions; memory is not shared
         config.wasm_multi_memory(false);
+        // What nobody reads here would take a part of the time of the compiler.
+        config.wasm_backtrace_max_frames(None);
+        config.generate_address_map(false);
+        config.native_unwind_info(false);
         config.wasm_memory64(false);
         // Windows lie in the address space behind the memory (`window`).
         config.memory_reservation(1 << 32);
