@@ -81,10 +81,11 @@ impl Policy {
         }
     }
 
-    /// Returns whether parts of a capsule may run only if a listed key has signed it.
+    /// Returns whether no code of a capsule may run, and some may if a listed key has signed it.
     pub(crate) fn wants_signature(&self, capsule: &Capsule) -> bool {
-        let wants = |part: &Part| self.allows_if(part, true) && !self.allows(capsule, part);
-        !self.keys.is_empty() && capsule.parts().iter().any(wants)
+        let code = || capsule.parts().iter().filter(|part| part.kind != Kind::Function);
+        let is_signable = !self.keys.is_empty() && code().any(|part| self.allows_if(part, true));
+        is_signable && !code().any(|part| self.allows(capsule, part))
     }
 }
 
@@ -130,6 +131,10 @@ mod tests {
                 allows(&listed),
             ];
             assert_eq!(found, expected, "{trust}");
+            let wants = [&wasm, &native].map(|capsule| policy.wants_signature(capsule));
+            let expected = [trust == Trust::SignedWasm, trust == Trust::ListedNative];
+            assert_eq!(wants, expected, "{trust}");
+            assert!(!policy.wants_signature(&signed(&wasm)), "{trust}");
             let by_other = native.sign(&other).unwrap();
             assert_eq!(allows(&by_other), trust == Trust::Everything, "{trust}");
         }

@@ -226,6 +226,7 @@ impl Work {
             return;
         };
         entry.state = State::Loading;
+        entry.wants_signature = self.policy.wants_signature(&capsule);
         let functions = capsule.parts().iter().find_map(|part| {
             let name = std::str::from_utf8(capsule.part(part)).ok();
             let name = name.filter(|_| part.kind == Kind::Function)?;
@@ -239,7 +240,6 @@ impl Work {
         let is_allowed = |part: &&Part| self.policy.allows(&capsule, part);
         let allowed: Vec<_> = code.iter().filter(is_allowed).cloned().collect();
         if allowed.is_empty() {
-            self.codes.entry(id).wants_signature = self.policy.wants_signature(&capsule);
             let names = named.iter().map(|part| capsule.part(part));
             let names: Vec<_> = names.map(String::from_utf8_lossy).collect();
             let kinds: Vec<_> = code.iter().map(|part| part.kind.name()).collect();
