@@ -83,7 +83,12 @@ impl Policy {
 
     /// Returns whether no code of a capsule may run, and some may if a listed key has signed it.
     pub(crate) fn wants_signature(&self, capsule: &Capsule) -> bool {
-        let code = || capsule.parts().iter().filter(|part| part.kind != Kind::Function);
+        let code = || {
+            capsule
+                .parts()
+                .iter()
+                .filter(|part| part.kind != Kind::Function)
+        };
         let is_signable = !self.keys.is_empty() && code().any(|part| self.allows_if(part, true));
         is_signable && !code().any(|part| self.allows(capsule, part))
     }

@@ -1,7 +1,7 @@
 //! Units that have code, and those that lack it: who is asked, when one that was asked is lost,
 //! computes, or has the code no more.
 
-use crate::{begin, call, fails, kernel, patient_policy, runs};
+use crate::{begin, call, fails, kernel, patient_policy, runs, runs_long};
 use samite_fabric::{Fabric, Mask, Match};
 use samite_mobile::{Call, Capsule, Cause, Function, Policy, Rights, SigningKey, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
@@ -318,7 +318,7 @@ on_processes!(
 
 /// Code that takes long to compile.
 pub(crate) fn large(body: &str) -> Outcome<Capsule> {
-    let more: String = (0..500)
+    let more: String = (0..200)
         .map(|number| {
             format!(
                 "(func (param i64) (result i64) (local i64)
@@ -360,5 +360,5 @@ fn policy_changes(fabric: &Fabric, unit: u32) -> Outcome {
 
 on_processes!(
     a_policy_holds_for_code_that_is_being_compiled,
-    runs(2, policy_changes)
+    runs_long(2, policy_changes)
 );

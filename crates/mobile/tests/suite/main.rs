@@ -114,6 +114,16 @@ fn runs(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
     }
 }
 
+/// As [`runs`], for bodies that have much to compile, on a machine that is busy.
+fn runs_long(count: u32, body: fn(&Fabric, u32) -> Outcome) -> impl Fn(&str, Mask) {
+    move |name, mask| {
+        let body = |fabric: &Fabric, _: &[_]| body(fabric, fabric.identity().unit);
+        let units = units(count).mask(mask).timeout(Duration::from_secs(400));
+        let units = units.config(|config| config.deadline = Duration::from_secs(300));
+        units.run(name, body);
+    }
+}
+
 /// Returns why a call failed.
 fn failure(ended: samite_mobile::Result<Vec<u8>>) -> Outcome<Box<Failure>> {
     match ended {

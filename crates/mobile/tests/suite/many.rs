@@ -2,7 +2,7 @@
 //! prefetch.
 
 use crate::holders::large;
-use crate::{begin, call, fails, failure, kernel, patient, runs};
+use crate::{begin, call, fails, failure, kernel, patient, runs, runs_long};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Function, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, same, units};
@@ -70,7 +70,7 @@ fn many_codes(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-on_processes!(many_codes_take_bounded_memory, runs(2, many_codes));
+on_processes!(many_codes_take_bounded_memory, runs_long(2, many_codes));
 
 /// Unit 1 gets a call of code that takes long to compile, then one of code that is there: the
 /// second one runs first.
