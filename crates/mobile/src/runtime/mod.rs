@@ -29,6 +29,7 @@
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
 //! X6 Only frames of units of this job are taken (`membership`). A unit of which this one has not
 //!    heard yet is looked up before its frame is refused.
+//! X7 If many frames wait, their senders take turns; the frames of one sender stay in order.
 
 mod code;
 mod fetch;
@@ -72,6 +73,8 @@ pub(crate) const CODE_BYTES: u64 = 64 << 20;
 const EACH: u64 = 128;
 /// The most calls that wait to be refused.
 const REFUSED_MAX: usize = 1 << 16;
+/// If more frames than these wait, their senders take turns.
+const CROWD: usize = 16;
 /// A thread works on so many frames before it looks at what it waits for itself.
 const AT_ONCE: usize = 64;
 
@@ -154,8 +157,11 @@ pub(crate) struct Work {
     /// By peer; without empty queues.
     out: BTreeMap<PeerId, Queue>,
     out_bytes: u64,
-    /// Frames of others: at most as many as the inbox holds.
+    /// Frames of others, and their cost.
     batch: VecDeque<Arrived>,
+    batch_bytes: u64,
+    /// When the inbox was looked at.
+    looked: Duration,
     /// Calls of this unit to itself, and parked calls whose code is there.
     own: VecDeque<Arrived>,
     own_bytes: u64,
@@ -193,6 +199,8 @@ impl Runtime {
             out: BTreeMap::new(),
             out_bytes: 0,
             batch: VecDeque::new(),
+            batch_bytes: 0,
+            looked: Duration::ZERO,
             own: VecDeque::new(),
             own_bytes: 0,
             takes_own: false,
@@ -250,18 +258,35 @@ impl Runtime {
         true
     }
 
-    /// Returns the next frame that others have sent. All that have arrived are taken at once, so
-    /// that the lock is taken once for many.
+    /// Returns the next frame that others have sent.
     #[inline]
     fn next(&self, work: &mut Work) -> Option<Arrived> {
-        if let Some(arrived) = work.batch.pop_front() {
-            return Some(arrived);
+        if work.batch.is_empty() || work.clock != work.looked {
+            self.look(work);
+        }
+        let arrived = work.batch.pop_front()?;
+        work.batch_bytes -= arrived.bytes.len() as u64 + EACH;
+        Some(arrived)
+    }
+
+    /// Takes all frames that have arrived, so that the lock is taken once for many. Those that wait
+    /// already are so many at most that all of them stay within the bounds of X3.
+    fn look(&self, work: &mut Work) {
+        work.looked = work.clock;
+        if work.batch_bytes > INBOX_MAX / 2 {
+            return;
         }
         let mut inbox = locked(&self.inbox);
-        std::mem::swap(&mut inbox.frames, &mut work.batch);
-        inbox.bytes = 0;
+        if work.batch.is_empty() {
+            std::mem::swap(&mut inbox.frames, &mut work.batch);
+        } else {
+            work.batch.append(&mut inbox.frames);
+        }
+        work.batch_bytes += std::mem::take(&mut inbox.bytes);
         drop(inbox);
-        work.batch.pop_front()
+        if work.batch.len() > CROWD {
+            turns(&mut work.batch);
+        }
     }
 
     /// Fails the calls that found no room.
@@ -361,6 +386,24 @@ impl Upcall for Runtime {
             }
         }
     }
+}
+
+/// Puts frames in an order in which their senders take turns. Those of one sender stay in order.
+#[cold]
+fn turns(frames: &mut VecDeque<Arrived>) {
+    let first = frames.front().map(|arrived| arrived.from);
+    if frames.iter().all(|arrived| Some(arrived.from) == first) {
+        return;
+    }
+    let mut counts: HashMap<Life, u32, foldhash::fast::RandomState> = HashMap::default();
+    let mut turn = |arrived: Arrived| {
+        let count = counts.entry(arrived.from).or_default();
+        *count += 1;
+        (*count, arrived)
+    };
+    let mut all: Vec<_> = frames.drain(..).map(&mut turn).collect();
+    all.sort_by_key(|(turn, _)| *turn);
+    frames.extend(all.into_iter().map(|(_, arrived)| arrived));
 }
 
 /// Appends the bytes of a body.

@@ -6,6 +6,7 @@ use crate::{begin, call, fails, failure, kernel, patient, runs, runs_long};
 use samite_fabric::{Fabric, Mask, Match, PeerId};
 use samite_mobile::{Capsule, Cause, Function, Policy, Rights, Trust};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, same, units};
+use std::time::{Duration, Instant};
 
 /// Replies with a number that makes the code another one.
 fn numbered(number: u64) -> Outcome<Capsule> {
@@ -218,3 +219,60 @@ fn prefetched(fabric: &Fabric, unit: u32) -> Outcome {
 }
 
 on_processes!(a_prefetch_reaches_all_units, runs(5, prefetched));
+
+/// Unit 0 has queued a hundred calls at unit 1 when unit 2 makes one: it does not wait for all of
+/// them, and those of unit 0 stay in order.
+fn in_turn(fabric: &Fabric, unit: u32) -> Outcome {
+    const CALLS: u64 = 100;
+    let mobile = begin(fabric)?;
+    let members = fabric.job()?;
+    let segment = fabric.allocate(4096)?;
+    mobile.grant(0, segment.bytes(), Rights::Write);
+    let (own, last) = (fabric.clone(), members[2]);
+    // While it waits for a message, frames go on arriving. It takes some ticks of the clock by
+    // which a unit looks for further callers.
+    let functions = Function::new(move |_, _| {
+        let start = Instant::now();
+        let ended = own.recv_vec(Match::from(last, 1));
+        while start.elapsed() < Duration::from_millis(20) {
+            std::hint::spin_loop();
+        }
+        match ended {
+            Ok(_) => Ok(()),
+            Err(error) => Err(samite_mobile::Trap::Other(error.to_string())),
+        }
+    });
+    let functions = functions.and(|context, _| {
+        let number = context.fetch_add(0, 0, 1)?;
+        context.reply(&number.to_le_bytes())
+    });
+    mobile.define("holds", functions);
+    let code = mobile.register(Capsule::of_function("holds", ["hold", "count"])?)?;
+    fabric.barrier(&members)?;
+    let number = |call: samite_mobile::Call| -> Outcome<u64> {
+        Ok(u64::from_le_bytes(call.wait()?.as_slice().try_into()?))
+    };
+    match unit {
+        0 => {
+            let holds = mobile.call(1, &code, "hold", &[])?;
+            let calls = (0..CALLS).map(|_| mobile.call(1, &code, "count", &[]));
+            let calls = calls.collect::<Result<Vec<_>, _>>()?;
+            fabric.send(members[2], 3, b"queued")?;
+            holds.wait()?;
+            let numbers = calls.into_iter().map(number).collect::<Outcome<Vec<_>>>()?;
+            check!(numbers.is_sorted(), "{numbers:?}");
+        }
+        2 => {
+            fabric.recv_vec(Match::from(members[0], 3))?;
+            let call = mobile.call(1, &code, "count", &[])?;
+            fabric.send(members[1], 1, b"go on")?;
+            let number = number(call)?;
+            check!(number < CALLS / 2, "{number} calls ran before it");
+        }
+        _ => {}
+    }
+    fabric.barrier(&members)?;
+    Ok(())
+}
+
+on_processes!(callers_take_turns, runs(3, in_turn));
