@@ -11,6 +11,8 @@ from . import _samite
 class CompileError(Exception):
     """A function that cannot become a kernel; the message says why, and what to do."""
 
+    __module__ = "samite"
+
 
 class Kernel:
     """A function that units can be asked to run; made by :func:`mobile`.
