@@ -1,6 +1,7 @@
 //! Where the input of a call lies: runs of a segment that the unit of the call maps.
 
 use crate::frame::word;
+use crate::runtime::map::CHUNK;
 use samite_fabric::SegmentKey;
 
 /// The most bytes of one input.
@@ -12,7 +13,7 @@ pub const LEVELS_MAX: usize = 16;
 /// levels `[(2, 100), (3, 10)]` they begin at `offset`, and 10, 20, 100, 110 and 120 bytes after it.
 ///
 /// ```text
-///   24 key   8 offset   8 run   8 number of levels   then 8 count  8 stride, for each level
+///   24 key   8 offset   8 run   4 element   4 number of levels   then 8 count  8 stride, for each
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -22,17 +23,20 @@ pub struct Input {
     pub offset: u64,
     /// Length of each run, in bytes.
     pub run: u64,
+    /// Size of an element, in bytes: from 1 to [`CHUNK`](crate::CHUNK). A kernel gets whole ones.
+    pub element: u32,
     /// How often the runs are repeated, and how many bytes apart: the outermost level first.
     pub levels: Vec<(u64, u64)>,
 }
 
 impl Input {
-    /// Returns one range of a segment.
-    pub fn range(key: SegmentKey, offset: u64, len: u64) -> Input {
+    /// Returns one range of a segment, as elements of this size.
+    pub fn range(key: SegmentKey, offset: u64, len: u64, element: u32) -> Input {
         Input {
             key,
             offset,
             run: len,
+            element,
             levels: Vec::new(),
         }
     }
@@ -47,8 +51,8 @@ impl Input {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.key.to_bytes().to_vec();
-        let levels = self.levels.len() as u64;
-        let words = [self.offset, self.run, levels].into_iter();
+        let counts = u64::from(self.element) | (self.levels.len() as u64) << 32;
+        let words = [self.offset, self.run, counts].into_iter();
         let of_levels = self.levels.iter();
         let of_levels = of_levels.flat_map(|(count, stride)| [*count, *stride]);
         words
@@ -63,11 +67,11 @@ impl Input {
         let (key, rest) = bytes.split_first_chunk::<24>()?;
         let long =
             |at: usize| Some(u64::from(word(rest, at)?) | u64::from(word(rest, at + 4)?) << 32);
-        let levels = long(16)?;
-        if levels > LEVELS_MAX as u64 {
+        let (element, levels) = (word(rest, 16)?, word(rest, 20)?);
+        if levels > LEVELS_MAX as u32 {
             return None;
         }
-        let level = |at: u64| {
+        let level = |at: u32| {
             let at = 24 + at as usize * 16;
             Some((long(at)?, long(at + 8)?))
         };
@@ -75,10 +79,13 @@ impl Input {
             key: SegmentKey::from_bytes(key),
             offset: long(0)?,
             run: long(8)?,
+            element,
             levels: (0..levels).map(level).collect::<Option<_>>()?,
         };
         // Runs without bytes would be endless work for nothing.
-        let is_bounded = input.run > 0 && input.bytes()? <= INPUT_MAX;
+        let is_whole =
+            (1..=CHUNK as u32).contains(&element) && input.bytes()?.is_multiple_of(element.into());
+        let is_bounded = input.run > 0 && is_whole && input.bytes()? <= INPUT_MAX;
         let rest = rest.get(24 + levels as usize * 16..)?;
         is_bounded.then_some((input, rest))
     }
@@ -114,6 +121,7 @@ mod tests {
             },
             offset: 7,
             run,
+            element: 1,
             levels: levels.to_vec(),
         }
     }
@@ -143,6 +151,13 @@ mod tests {
         let whole = input(8, &[(2, 100)]).encode();
         for len in 0..whole.len() {
             assert_eq!(Input::decode(&whole[..len]), None, "{len}");
+        }
+        for element in [0, 3, CHUNK as u32 + 1] {
+            let of_element = Input {
+                element,
+                ..input(8, &[])
+            };
+            assert_eq!(Input::decode(&of_element.encode()), None, "{element}");
         }
         assert_eq!(input(1, &[(2, u64::MAX)]).runs().last(), Some(None));
     }

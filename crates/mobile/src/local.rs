@@ -4,6 +4,7 @@ use crate::error::{Cause, Failure};
 use crate::mobile::{Mobile, Registered};
 use crate::{Error, Result};
 use samite_engines::{Context, Grants, Instance, Limits, PAYLOAD_MAX};
+use std::time::Duration;
 
 /// An instance of code, for one thread at a time. It has no grants, and its kernels can only reply.
 pub struct Local {
@@ -52,6 +53,8 @@ impl Local {
             grants: 0,
             may_spawn: false,
             may_define: false,
+            // Time in which a busy machine does not let it run is not its own.
+            run: Duration::from_secs(1),
             ..Limits::default()
         };
         let Some(mut context) = self.context.take() else {

@@ -164,6 +164,20 @@ impl Mobile {
         }
     }
 
+    /// As [`Mobile::revoke`], if the number still means these bytes.
+    pub fn revoke_segment(&self, number: usize, bytes: &SharedBytes) {
+        let is_it = |grant: &Grant| {
+            (grant.bytes.address(), grant.bytes.len()) == (bytes.address(), bytes.len())
+        };
+        let is_granted = self.with(|work| {
+            let mut grants = work.grants.iter();
+            grants.any(|(at, grant)| at == number && is_it(grant))
+        });
+        if is_granted {
+            self.revoke(number);
+        }
+    }
+
     /// Makes functions of this program known under a name, for capsules that name it. Any unit of
     /// the job may call them, whatever is trusted here, and no limit of time holds for them. A
     /// function must not use the `Mobile` of its unit. Local.

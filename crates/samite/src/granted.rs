@@ -106,8 +106,9 @@ impl<'s, T: Elem> GrantedSegment<'s, T> {
 }
 
 impl<T: Elem> Drop for GrantedSegment<'_, T> {
-    /// Revokes the grant of this unit, when no kernel runs any more.
+    /// Revokes the grant of this unit, when no kernel runs any more, unless another segment has its
+    /// number now.
     fn drop(&mut self) {
-        self.mobile.revoke(self.grant);
+        self.mobile.revoke_segment(self.grant, self.segment.bytes());
     }
 }

@@ -137,6 +137,7 @@ impl<T: Elem> MovedOperator<T> {
     /// [`OperatorError::Mobile`] and [`OperatorError::Elsewhere`] if the operator fails at a member,
     /// at all members: then what is in `into` means nothing. Those of collectives.
     pub fn all_reduce(&self, from: &[T], into: &mut [T]) -> Result<(), OperatorError> {
+        self.locked().1 = None; // That of a collective which has failed, too.
         self.team.all_reduce(from, into, Applied(self))?;
         let failed = self.locked().1.take();
         agree(&self.team, failed)

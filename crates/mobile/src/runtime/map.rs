@@ -5,8 +5,7 @@ use samite_engines::{Context, Instance, Limits, PAYLOAD_MAX, Trap};
 use samite_fabric::{Fabric, Remote};
 use std::time::Instant;
 
-/// Bytes of an input that a kernel gets at once, at most: a multiple of the size of every type of
-/// number.
+/// Bytes of an input that a kernel gets at once, at most: as many whole elements as fit.
 pub const CHUNK: usize = 32 << 10;
 /// Longest argument of such a call, in bytes.
 pub const ARGUMENT_MAX: usize = 16 << 10;
@@ -76,6 +75,8 @@ struct Chunks {
     at: u64,
     left: u64,
     run: u64,
+    /// Bytes of a chunk: whole elements.
+    chunk: usize,
     payload: Vec<u8>,
     /// Where the bytes of the input begin.
     begin: usize,
@@ -107,6 +108,7 @@ impl Chunks {
             at: 0,
             left: 0,
             run: input.run,
+            chunk: CHUNK / input.element as usize * input.element as usize,
             before: 0,
             runs: Box::new(input.runs()),
         })
@@ -115,7 +117,7 @@ impl Chunks {
     /// Returns the payload for the next chunk, or none after the last one.
     fn next(&mut self) -> Result<Option<&[u8]>, Trap> {
         self.payload.truncate(self.begin);
-        let end = self.begin + CHUNK;
+        let end = self.begin + self.chunk;
         while self.payload.len() < end {
             if self.left == 0 {
                 let Some(at) = self.runs.next() else { break };

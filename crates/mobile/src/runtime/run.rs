@@ -76,10 +76,14 @@ impl Work {
             Err(trap) => {
                 let cause = Cause::from(&trap);
                 self.counters.traps += 1;
-                ready.trapped();
-                // Who gives a call little time cannot have its code rejected.
+                // Without its input, the kernel has not run.
+                if cause != Cause::Input {
+                    ready.trapped();
+                }
+                // Who gives a call little time, or much input, cannot have its code rejected.
                 let enough = Limits::default().run.min(self.policy.run_max);
-                if cause == Cause::Time && limits.run.min(limits.time) >= enough {
+                if cause == Cause::Time && !head.has_input && limits.run.min(limits.time) >= enough
+                {
                     code.timeouts += 1;
                     if code.timeouts >= TIMEOUTS_MAX {
                         let why = format!("its calls ran out of time {TIMEOUTS_MAX} times");

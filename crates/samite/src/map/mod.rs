@@ -165,14 +165,16 @@ impl<'m> Map<'m> {
 
     /// Applies the code to a box of a variable, and returns the results of its parts: in the
     /// row-major order of each block, together the whole box. Parts have at most 1 MiB, and as
-    /// little as is necessary for results of at most 64 KiB each. Completion: the result.
+    /// little as is necessary for results of at most 64 KiB each, in at most 0.1 s each. Completion:
+    /// the result.
     ///
     /// A call that was lost with its unit is repeated at another one: a kernel that changes granted
     /// segments may have run twice.
     ///
     /// # Errors
     /// Those of [`StepReader::get`]; those of [`Mobile::map`]; a failure of the kernel; a result of
-    /// one piece that is too long.
+    /// one piece that is too long. [`TooLong`](samite_mobile::Error::TooLong) for elements that are
+    /// longer than a piece, or have no bytes.
     pub fn run(
         &self,
         step: &StepReader,
@@ -202,6 +204,11 @@ impl<'m> Map<'m> {
     }
 
     fn run_on<S: Source>(&self, source: S, region: &Region) -> Result<Vec<Mapped>, MapError> {
+        let most = samite_mobile::CHUNK as u64;
+        if !(1..=most).contains(&source.element()) {
+            let bytes = source.element();
+            return Err(samite_mobile::Error::TooLong { bytes, most }.into());
+        }
         let located = source.locate(region, PART)?.into_iter();
         let located = located.filter(|located| !located.region.is_empty());
         let part = |(number, located): (usize, Located)| Part {
@@ -228,7 +235,7 @@ impl<S: Source> Running<'_, S> {
             while flights.len() < UNDER_WAY
                 && let Some(part) = self.parts.pop_front()
             {
-                if self.bytes(&part)? > self.most {
+                if self.bytes(&part)? > self.most && is_divisible(&part) {
                     self.halve(&part)?;
                     continue;
                 }
@@ -241,6 +248,10 @@ impl<S: Source> Running<'_, S> {
         }
         self.done.sort_by(|(one, _), (two, _)| one.cmp(two));
         Ok(self.done.into_iter().map(|(_, mapped)| mapped).collect())
+    }
+
+    fn can_halve(&self, part: &Part) -> Result<bool, MapError> {
+        Ok(self.bytes(part)? > PART_MIN && is_divisible(part))
     }
 
     fn bytes(&self, part: &Part) -> Result<u64, MapError> {
@@ -265,6 +276,7 @@ impl<S: Source> Running<'_, S> {
             key: place.key,
             offset: place.offset,
             run: place.run,
+            element: self.source.element() as u32,
             levels: place.levels,
         };
         match map
@@ -293,7 +305,7 @@ impl<S: Source> Running<'_, S> {
         let Flight { part, unit, call } = flight;
         match call.wait() {
             Ok(bytes) => self.finish(part, bytes),
-            Err(error) if is_too_long(&error) && self.bytes(&part)? > PART_MIN => {
+            Err(error) if is_too_much(&error) && self.can_halve(&part)? => {
                 self.most = self.most.min(self.bytes(&part)? / 2).max(PART_MIN);
                 self.halve(&part)?;
             }
@@ -335,7 +347,7 @@ impl<S: Source> Running<'_, S> {
             _ => map.mobile.fabric().allocate(bytes.max(PART))?,
         };
         own.bytes().write(0, &read);
-        let input = Input::range(own.key(), 0, bytes);
+        let input = Input::range(own.key(), 0, bytes, self.source.element() as u32);
         self.own = Some(own);
         let me = map.mobile.unit();
         let call = map
@@ -343,7 +355,7 @@ impl<S: Source> Running<'_, S> {
             .map(me, map.code, &map.entry, &map.argument, &input)?;
         match call.wait() {
             Ok(bytes) => self.finish(part, bytes),
-            Err(error) if is_too_long(&error) && bytes > PART_MIN => self.halve(&part)?,
+            Err(error) if is_too_much(&error) && self.can_halve(&part)? => self.halve(&part)?,
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -357,9 +369,15 @@ fn cause(error: &samite_mobile::Error) -> Option<Cause> {
     }
 }
 
-/// The replies together are too long, or the kernel did what it may not: then it fails again.
-fn is_too_long(error: &samite_mobile::Error) -> bool {
-    cause(error) == Some(Cause::Forbidden)
+/// The replies together are too long, or the kernel took too long for all pieces. Or it did what it
+/// may not: then it fails again.
+fn is_too_much(error: &samite_mobile::Error) -> bool {
+    matches!(cause(error), Some(Cause::Forbidden | Cause::Time))
+}
+
+/// A single element is not halved.
+fn is_divisible(part: &Part) -> bool {
+    part.located.region.volume() > Some(1)
 }
 
 /// The unit does not reach the part, or is not there any more.

@@ -407,3 +407,38 @@ fn a_staging_server_runs_it() {
     let units = units(3).mask(mask).services(samite::services());
     units.run(&name, body);
 }
+
+/// Elements of any size are whole in each piece, and one that is longer than a piece is an error.
+#[test]
+fn elements_of_any_size() {
+    let body = |fabric: &Fabric, _: &[_]| {
+        let mobile = Mobile::new(fabric)?;
+        let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
+        let dsm = Dsm::join(fabric)?;
+        let chunk = dsm.alloc::<[u64; 3]>("triples", 10_000)?;
+        let mut guard = chunk.write()?;
+        guard.iter_mut().for_each(|triple| *triple = [1, 2, 3]);
+        guard.commit(1)?;
+        let map = Map::new(&mobile, &code, "count").at(&[0]);
+        let parts = map.run_at_home(&chunk)?;
+        is_whole(&parts, &Region::whole(&[10_000])?)?;
+        for part in parts {
+            for piece in numbers(&part.bytes).chunks(2) {
+                same!((piece[0] % 24, piece[1] % 3), (0, 0));
+            }
+        }
+        let long = dsm.alloc::<[[u64; 4096]; 2]>("long", 2)?;
+        let ended = map.run_at_home(&long);
+        check!(
+            matches!(
+                ended,
+                Err(MapError::Mobile(samite::mobile::Error::TooLong { .. }))
+            ),
+            "{ended:?}"
+        );
+        Ok(())
+    };
+    let name = full_name(module_path!(), "elements_of_any_size");
+    let units = units(1).services(samite::services());
+    units.run(&name, body);
+}
