@@ -1,5 +1,6 @@
 //! The fabric's settings. There are few, because rules are preferred to knobs.
 
+use crate::transport::shm::BODY_MAX;
 use std::time::Duration;
 
 /// How this process takes part. The defaults work for 2 and for 400 units.
@@ -56,7 +57,9 @@ pub struct Mask {
 /// lies between two units that share no memory because of [`Mask::nodes`] or [`Mask::map`], which
 /// then have nothing but frames: no kernel copy and no RMA. Frames between units that map each
 /// other's memory, and those to and from other jobs and the services of the agent, pass at once.
-/// All units of a job must have the same link.
+/// All units of a job must have the same link. A unit finds out whether another has one, and not
+/// whether it has other figures: each frame then has the rate of its sender, and the delay and
+/// jitter of its receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// From the time at which the last byte of a frame has left to its arrival.
@@ -80,11 +83,20 @@ impl Config {
                 "nothing arrives over a link without rate",
             ));
         }
-        let longest = link.delay.saturating_add(link.jitter);
+        let parts = [
+            ("fabric.link.rate", link.time_of(BODY_MAX)),
+            ("fabric.link.jitter", link.jitter),
+            ("fabric.link.delay", link.delay),
+        ];
+        let longest = parts
+            .iter()
+            .fold(Duration::ZERO, |sum, (_, time)| sum.saturating_add(*time));
         if longest.saturating_mul(2) >= self.deadline {
-            let why = "an answer takes twice delay and jitter, which must be less than \
-                       fabric.deadline: write a shorter time";
-            return Err(("fabric.link.delay", why));
+            let why = "an answer takes twice delay and jitter, and the longest frame of 64 KiB at \
+                       this rate, which must be less than fabric.deadline: write a shorter time, \
+                       or a higher rate";
+            let longest = parts.into_iter().max_by_key(|(_, time)| *time);
+            return Err((longest.map_or("fabric.link", |(name, _)| name), why));
         }
         if !self.mask.map && self.mask.nodes <= 1 {
             let why = "it delays frames between units that share no memory, but all units of this \

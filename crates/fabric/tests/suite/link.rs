@@ -5,8 +5,8 @@
 use samite_fabric::rpc::{Life, ServiceId};
 use samite_fabric::{Config, Error, Fabric, Identity, Link, Mask, Match, PeerId};
 use samite_testkit::{
-    Outcome, TWO_NODES, Unit, Who, check, full_name, matches_or_fail, pattern, pause, same, say,
-    units,
+    Outcome, TWO_NODES, Unit, Who, check, full_name, matches_or_fail, pattern, pause, point, same,
+    say, units,
 };
 use std::time::{Duration, Instant};
 
@@ -327,16 +327,25 @@ fn both_ends_must_have_the_link() {
         let got = sent.and_then(|()| fabric.recv_vec(Match::from(other, 1)));
         // The first of them to find out leaves.
         match got {
-            Err(Error::PeerCorrupt { what, .. }) => check!(what.what.contains("link"), "{what:?}"),
-            Err(Error::PeerLost { .. }) => {}
-            other => matches_or_fail!(other, Err(_)),
+            Err(Error::PeerCorrupt { what, .. }) => {
+                check!(what.what.contains("fabric.link"), "{what:?}");
+                point("found out");
+            }
+            other => matches_or_fail!(other, Err(Error::PeerLost { .. })),
         }
         Ok(())
     };
     units(2)
         .mask(Mask::MESSAGES_ONLY)
         .config(|config| config.link = delayed(Duration::from_micros(10)))
-        .orchestrate_bare(&name, body, |_| {});
+        .orchestrate_bare(&name, body, |cluster| {
+            cluster.all_end();
+            let found = [0, 1].map(|unit| {
+                let said = cluster.lines(Who::Unit(unit));
+                said.iter().any(|line| line == "@point found out")
+            });
+            assert!(found.contains(&true), "neither unit found out");
+        });
 }
 
 /// A link that would delay nothing, or nothing in time, is refused.
@@ -358,17 +367,38 @@ fn a_link_without_sense_is_refused() {
         rate: Some(0),
         ..link
     };
-    let slow = Link {
+    let shaky = Link {
         jitter: minute,
         ..link
     };
-    for (mask, link, why) in [
-        (Mask::default(), link, "set fabric.nodes to 2 or more"),
-        (TWO_NODES, stopped, "fabric.link.rate"),
-        (TWO_NODES, slow, "less than fabric.deadline"),
+    let far = Link {
+        delay: minute,
+        ..link
+    };
+    // 64 KiB take 16 s, and the deadline is 30 s.
+    let slow = Link {
+        rate: Some(4096),
+        ..link
+    };
+    let late = "less than fabric.deadline";
+    for (mask, link, setting, why) in [
+        (
+            Mask::default(),
+            link,
+            "delay",
+            "set fabric.nodes to 2 or more",
+        ),
+        (TWO_NODES, stopped, "rate", "without rate"),
+        (TWO_NODES, shaky, "jitter", late),
+        (TWO_NODES, far, "delay", late),
+        (TWO_NODES, slow, "rate", late),
     ] {
         let refused = join(mask, link).err().map(|error| error.to_string());
         let refused = refused.unwrap_or_default();
-        assert!(refused.contains(why), "{refused}");
+        let setting = format!("fabric.link.{setting}: ");
+        assert!(
+            refused.contains(why) && refused.contains(&setting),
+            "{refused}"
+        );
     }
 }

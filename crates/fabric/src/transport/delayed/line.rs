@@ -24,7 +24,7 @@ pub(super) const QUEUED_MAX: u64 = 2 * CAPACITY_MAX;
 
 impl Link {
     /// Returns how long the link takes to carry so many bytes.
-    fn time_of(&self, bytes: u64) -> Duration {
+    pub(crate) fn time_of(&self, bytes: u64) -> Duration {
         let nanos = |rate| u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let nanos = self.rate.filter(|rate| *rate > 0).map_or(0, nanos);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -153,6 +153,14 @@ impl Arrivals {
     /// Returns when the next frame is due.
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.queue.front().map(|(due, _)| *due)
+    }
+
+    /// Makes all queued frames due.
+    #[cfg(test)]
+    pub(super) fn make_due(&mut self) {
+        for (due, _) in &mut self.queue {
+            *due = Duration::ZERO;
+        }
     }
 }
 

@@ -18,12 +18,15 @@
 //! # What it promises
 //! L1 No frame is delivered before its delay is over, and the frames of a pair stay in order.
 //! L2 What is queued is bounded: the sender refuses frames while too many bytes are under way to
-//!    the receiver ([`line`]), which queues only frames that are under way. It delivers those that
-//!    are due before it takes more. A peer that sends more is shut out.
+//!    the receiver ([`line`]). The receiver takes nothing while a frame is due; where frames fall
+//!    due while it takes others, it delivers some for each. A peer that sends more is shut out.
 //! L3 A waiting process does not sleep in the last [`EARLY`] before a frame is due, and never past
 //!    that time (T5). If processes outnumber processors, it yields meanwhile.
 //! L4 The loss of a peer is reported after its last frame, which has its full delay (T4). Only if
-//!    its number is given to another process meanwhile, both come at once.
+//!    its number is given to another process meanwhile, both come at once, before that process is
+//!    announced.
+//! L5 A handler that panics in a frame loses no other frame, no loss and no announcement: what
+//!    was not delivered comes with the next polls.
 //!
 //! There is no upper bound on time: a frame is late if its receiver does not run, or does not call
 //! the fabric.
@@ -95,8 +98,20 @@ struct End {
     arrivals: Arrivals,
     /// The incarnation, if it is lost and frames of it are still queued.
     lost: Option<u32>,
+    /// The process that has its number meanwhile: announced after its last frame and its loss.
+    next: Option<Box<(PeerInfo, Caps)>>,
     /// Whether it broke the rules: nothing more is accepted from it.
     is_shut: bool,
+}
+
+impl End {
+    /// Returns when the next frame or change is due: a loss after the last frame, and everything
+    /// that is left of a peer whose number another process has, at once.
+    fn next_due(&self) -> Option<Duration> {
+        let next = self.arrivals.next_due().filter(|_| self.next.is_none());
+        let has_changes = self.lost.is_some() || self.next.is_some();
+        next.or(has_changes.then_some(Duration::ZERO))
+    }
 }
 
 impl Delayed {
@@ -164,7 +179,7 @@ impl Transport for Delayed {
         let Some(Some(end)) = ends.peers.get_mut(to) else {
             return self.inner.push(to, frame);
         };
-        if end.lost.is_some() {
+        if end.lost.is_some() || end.next.is_some() {
             // Another process may have the number by now.
             return Push::Gone;
         }
@@ -208,6 +223,7 @@ impl Transport for Delayed {
     }
 
     fn announce<S: Sink>(&mut self, peer: PeerId, sink: &mut S) {
+        self.ends.deliver_former(peer, sink);
         let (inner, mut receiving) = self.receiving(sink);
         inner.announce(peer, &mut receiving);
     }
@@ -302,13 +318,12 @@ impl Ends {
     }
 
     fn next_due(&self, peer: PeerId) -> Option<Duration> {
-        let end = self.peers.get(peer)?.as_deref()?;
-        end.arrivals.next_due()
+        self.peers.get(peer)?.as_deref()?.next_due()
     }
 
     /// Delivers frames of a peer that are due, at most so many and until the sink has what it
-    /// waited for; after the last one, its loss. A frame counts as delivered even if a handler
-    /// panics in it.
+    /// waited for; after the last one, its loss, and the process that has its number. A frame or
+    /// a change counts as delivered even if a handler panics in it (L5).
     fn deliver_of(
         &mut self,
         peer: PeerId,
@@ -316,6 +331,8 @@ impl Ends {
         most: usize,
         sink: &mut dyn Sink,
     ) -> usize {
+        let is_replaced = self.end(peer).is_some_and(|end| end.next.is_some());
+        let now = if is_replaced { Duration::MAX } else { now };
         let mut delivered = 0;
         while delivered < most
             && let Some(end) = self.end(peer)
@@ -327,15 +344,53 @@ impl Ends {
                 break;
             }
         }
-        let has_queued = self.next_due(peer).is_some();
-        if let Some(incarnation) = self.end(peer).and_then(|end| end.lost)
-            && !has_queued
-        {
-            *self.peers.entry(peer) = None;
+        let Some(end) = self.end(peer) else {
+            return delivered;
+        };
+        if end.arrivals.next_due().is_some() {
+            return delivered;
+        }
+        if let Some(incarnation) = end.lost.take() {
+            if end.next.is_none() {
+                *self.peers.entry(peer) = None;
+            }
             delivered += 1;
             sink.change(Change::Lost { peer, incarnation });
         }
+        if let Some(next) = self.end(peer).and_then(|end| end.next.take()) {
+            let (info, caps) = *next;
+            delivered += 1;
+            self.join(info, caps, sink);
+        }
         delivered
+    }
+
+    /// Delivers all that is left of a lost peer whose number another process has, and announces
+    /// that one.
+    fn deliver_former(&mut self, peer: PeerId, sink: &mut dyn Sink) -> usize {
+        let mut delivered = 0;
+        while self.end(peer).is_some_and(|end| end.next.is_some()) {
+            delivered += self.deliver_of(peer, Duration::ZERO, usize::MAX, sink);
+        }
+        delivered
+    }
+
+    /// Announces a process, and begins its link if it has one.
+    fn join(&mut self, info: PeerInfo, caps: Caps, sink: &mut dyn Sink) {
+        let is_linked = self.is_linked(&info, &caps);
+        *self.peers.entry(info.peer) = is_linked.then(Box::default);
+        let caps = match is_linked {
+            false => caps,
+            true => Caps {
+                inline_max: caps.inline_max.saturating_sub(STAMP as u64),
+                map: false,
+                kernel_copy: false,
+                rma: Rma::None,
+                atomics: false,
+                ..caps
+            },
+        };
+        sink.change(Change::Joined(info, caps));
     }
 
     /// Queues a frame until it is due.
@@ -385,36 +440,28 @@ impl Receiving<'_> {
             return Ok(());
         };
         let due = end.arrivals.due(&link, now, (departs, bytes), part);
-        self.delivered += ends.deliver_of(peer, now, usize::MAX, self.sink);
-        if due > now || ends.next_due(peer).is_some() {
-            return ends.enqueue(due, &frame);
+        if due <= now && end.next_due().is_none() {
+            self.delivered += 1;
+            self.sink.frame(frame);
+            return Ok(());
         }
-        self.delivered += 1;
-        self.sink.frame(frame);
+        // It is queued before a handler of another one can panic (L5).
+        ends.enqueue(due, &frame)?;
+        self.delivered += ends.deliver_of(peer, now, TURN, self.sink);
         Ok(())
     }
 
     fn joined(&mut self, info: PeerInfo, caps: Caps) {
-        let peer = info.peer;
-        // L4: the last frames and the loss of the process that had this number.
-        while self.ends.end(peer).is_some_and(|end| end.lost.is_some()) {
-            let all = (Duration::MAX, usize::MAX);
-            self.delivered += self.ends.deliver_of(peer, all.0, all.1, self.sink);
-        }
-        let is_linked = self.ends.is_linked(&info, &caps);
-        *self.ends.peers.entry(peer) = is_linked.then(Box::default);
-        let caps = match is_linked {
-            false => caps,
-            true => Caps {
-                inline_max: caps.inline_max.saturating_sub(STAMP as u64),
-                map: false,
-                kernel_copy: false,
-                rma: Rma::None,
-                atomics: false,
-                ..caps
-            },
+        let (peer, ends) = (info.peer, &mut *self.ends);
+        let Some(end) = ends.end(peer).filter(|end| end.lost.is_some()) else {
+            self.delivered += 1;
+            return ends.join(info, caps, self.sink);
         };
-        self.sink.change(Change::Joined(info, caps));
+        // L4: first the last frames and the loss of the process that had this number. If a handler
+        // panics meanwhile, the next polls go on with them before they take anything.
+        end.next = Some(Box::new((info, caps)));
+        ends.next = Some(Duration::ZERO);
+        self.delivered += ends.deliver_former(peer, self.sink);
     }
 }
 
@@ -437,10 +484,7 @@ impl Sink for Receiving<'_> {
 
     fn change(&mut self, change: Change) {
         match change {
-            Change::Joined(info, caps) => {
-                self.delivered += 1;
-                return self.joined(info, caps);
-            }
+            Change::Joined(info, caps) => return self.joined(info, caps),
             Change::Lost { peer, incarnation } => {
                 if self.ends.next_due(peer).is_some()
                     && let Some(end) = self.ends.end(peer)

@@ -5,6 +5,7 @@ use crate::node;
 use crate::transport::Class;
 use crate::transport::shm::Shm;
 use samite_mem::ring::Body;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const PEER: PeerId = PeerId(5);
@@ -43,6 +44,9 @@ fn delayed(delay: Duration) -> Box<Delayed> {
     }
 }
 
+/// The kind of frames in which a handler panics.
+const PANICS: u8 = 9;
+
 /// Everything that was delivered, in order.
 #[derive(Debug, Default)]
 struct Heard(Vec<String>);
@@ -52,6 +56,7 @@ impl Sink for Heard {
         let Incoming { kind, arg, .. } = frame;
         self.0
             .push(format!("frame {kind} {arg} {:?}", frame.inline));
+        assert_ne!(kind, PANICS, "a handler panics for the test");
     }
     fn change(&mut self, change: Change) {
         self.0.push(match change {
@@ -68,6 +73,23 @@ impl Delayed {
     fn brings(&mut self, bring: impl FnOnce(&mut Receiving<'_>)) -> Vec<String> {
         let mut heard = Heard::default();
         bring(&mut self.receiving(&mut heard).1);
+        heard.0
+    }
+
+    /// Does the same where a handler panics; returns what was delivered until then.
+    fn brings_panic(&mut self, bring: impl FnOnce(&mut Receiving<'_>)) -> Vec<String> {
+        let mut heard = Heard::default();
+        let brought = catch_unwind(AssertUnwindSafe(|| {
+            bring(&mut self.receiving(&mut heard).1);
+        }));
+        assert!(brought.is_err(), "no handler panicked: {heard:?}");
+        heard.0
+    }
+
+    /// Returns what a poll delivers.
+    fn polled(&mut self) -> Vec<String> {
+        let mut heard = Heard::default();
+        self.poll(&mut heard);
         heard.0
     }
 
@@ -90,18 +112,31 @@ impl Delayed {
     }
 
     fn frame(&mut self, kind: u8, arg: u64) -> Vec<String> {
+        let inline = self.stamped();
+        self.brings(|receiving| receiving.frame(incoming(kind, arg, &inline)))
+    }
+
+    /// Returns the inline part of a frame that departs now.
+    fn stamped(&self) -> Vec<u8> {
         let now = self.ends.clock.now().as_nanos() as u64;
-        let mut inline = now.to_le_bytes().to_vec();
-        inline.push(7);
-        self.brings(|receiving| {
-            receiving.frame(Incoming {
-                from: PEER,
-                kind,
-                arg,
-                inline: &inline,
-                body: Body::Slice(&[]),
-            });
-        })
+        [&now.to_le_bytes()[..], &[7]].concat()
+    }
+
+    /// Makes the frames of `PEER` due that are queued.
+    fn pass_time(&mut self) {
+        let arrivals = &mut self.ends.end(PEER).unwrap().arrivals;
+        arrivals.make_due();
+        self.ends.next = Some(Duration::ZERO);
+    }
+}
+
+fn incoming(kind: u8, arg: u64, inline: &[u8]) -> Incoming<'_> {
+    Incoming {
+        from: PEER,
+        kind,
+        arg,
+        inline,
+        body: Body::Slice(&[]),
     }
 }
 
@@ -142,6 +177,62 @@ fn a_loss_follows_the_last_frames() {
     // The next life has a link of its own.
     assert!(delayed.frame(5 | STAMPED, 3).is_empty());
     assert_eq!(delayed.ends.waiting, [PEER]);
+}
+
+/// L5: a handler that panics in the last frames of a lost peer keeps neither what follows them nor
+/// the process that has the number from being reported.
+#[test]
+fn a_panic_loses_no_announcement() {
+    let mut delayed = delayed(HOUR);
+    delayed.joined(1);
+    for (kind, arg) in [(3, 1), (PANICS, 2), (4, 3), (PANICS, 4), (5, 5)] {
+        assert!(delayed.frame(kind | STAMPED, arg).is_empty());
+    }
+    assert!(
+        delayed
+            .brings(|receiving| receiving.change(lost(1)))
+            .is_empty()
+    );
+    let info = delayed.info(2);
+    let first = delayed.brings_panic(|receiving| receiving.change(Change::Joined(info, CAPS)));
+    assert_eq!(first, ["frame 3 1 [7]", "frame 9 2 [7]"]);
+    let mut heard = Heard::default();
+    let second = catch_unwind(AssertUnwindSafe(|| delayed.poll(&mut heard)));
+    assert!(second.is_err());
+    assert_eq!(heard.0, ["frame 4 3 [7]", "frame 9 4 [7]"]);
+    assert_eq!(delayed.polled(), ["frame 5 5 [7]", "lost 1", "joined 2"]);
+    assert_eq!(delayed.ends.next_due(PEER), None);
+    assert!(delayed.frame(6 | STAMPED, 6).is_empty(), "a new link");
+}
+
+/// L5: a frame that comes while a handler panics in an earlier one is kept.
+#[test]
+fn a_panic_loses_no_frame() {
+    let mut delayed = delayed(HOUR);
+    delayed.joined(1);
+    delayed.frame(PANICS | STAMPED, 1);
+    delayed.pass_time();
+    let inline = delayed.stamped();
+    let heard = delayed.brings_panic(|receiving| {
+        receiving.frame(incoming(4 | STAMPED, 2, &inline));
+    });
+    assert_eq!(heard, ["frame 9 1 [7]"]);
+    delayed.pass_time();
+    assert_eq!(delayed.polled(), ["frame 4 2 [7]"]);
+}
+
+/// A frame that comes while many are due lets some of them pass, and not all.
+#[test]
+fn a_poll_takes_turns() {
+    const FRAMES: u64 = 3 * TURN as u64;
+    let mut delayed = delayed(HOUR);
+    delayed.joined(1);
+    for number in 0..FRAMES {
+        delayed.frame(3 | STAMPED, number);
+    }
+    delayed.pass_time();
+    assert_eq!(delayed.frame(3 | STAMPED, FRAMES).len(), TURN);
+    assert_eq!(delayed.polled().len(), TURN);
 }
 
 /// A peer that sends no departures is reported once, and nothing from it is kept.
