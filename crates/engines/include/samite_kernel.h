@@ -11,8 +11,8 @@
  *         return 0;
  *     }
  *
- * To compile it (for another processor, add --target=aarch64-linux-gnu; a shared object for aarch64
- * with atomic builtins needs -mno-outline-atomics):
+ * To compile it (for aarch64, bitcode and shared objects are compiled with
+ * --target=aarch64-linux-gnu -mno-outline-atomics, so that atomic builtins call no library):
  *
  *   WebAssembly, needs lld:
  *     clang-22 --target=wasm32 -O3 -mbulk-memory -msimd128 -ffreestanding -nostdlib \
@@ -131,8 +131,9 @@ samite_bind(const struct samite_table *table) {
  * samite_hops()    how often the call may still move to another unit
  *
  * samite_base(grant)  address of a granted segment; NULL if it can be reached only by the functions
- *                     below. In WebAssembly segments below 2 MiB have no address. Words that
- *                     others change meanwhile are accessed by atomic builtins, or by functions.
+ *                     below: check for that. In WebAssembly only segments of whole pages have an
+ *                     address: those whose length is a multiple of 2 MiB do. Words that others
+ *                     change meanwhile are accessed by atomic builtins, or by functions.
  * samite_len(grant)   its length in bytes
  * samite_load64(grant, offset), samite_store64(grant, offset, value)
  *                     an aligned word of 8 bytes

@@ -99,7 +99,7 @@ pub use mobile::{Counters, Mobile, Registered};
 pub use runtime::map::{ARGUMENT_MAX, CHUNK};
 pub use samite_engines::{
     Context, Effect, Function, GRANTS_MAX, Grants, KERNEL_HEADER, Kind, Limits, PAYLOAD_MAX,
-    Refused, Rights, Trap,
+    Refused, Rights, Trap, clang,
 };
 pub use samite_mobile_macros::mobile;
 pub use trust::{Policy, Trust};

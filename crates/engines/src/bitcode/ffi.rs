@@ -160,13 +160,20 @@ thread_local! {
     static ANSWER: RefCell<Option<Answer>> = const { RefCell::new(None) };
 }
 
-/// LLVM has failed in this process: a thread that never goes on may hold its locks.
+/// LLVM has failed in this process, or does not end: a thread that never goes on may hold its
+/// locks.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether LLVM has failed and must not be called again.
 pub(super) fn is_broken() -> bool {
     // ORDERING: Relaxed: the flag alone; a call that misses it is refused or fails likewise.
     BROKEN.load(Relaxed)
+}
+
+/// Notes that LLVM must not be called again.
+pub(super) fn give_up() {
+    // ORDERING: Relaxed: as in `is_broken`.
+    BROKEN.store(true, Relaxed);
 }
 
 /// Prepares this thread for a fatal error.
@@ -190,8 +197,7 @@ unsafe extern "C" fn fatal(reason: Text) {
     };
     // SAFETY: F2: LLVM's string lasts until this function returns.
     let reason = unsafe { CStr::from_ptr(reason) }.to_string_lossy();
-    // ORDERING: Relaxed: the answer, sent below, makes it visible to the thread that waits.
-    BROKEN.store(true, Relaxed);
+    give_up(); // The answer, sent below, makes it visible to the thread that waits.
     let text = format!("LLVM failed: {reason}");
     // Nobody waits only if the thread that asked was ended by a panic.
     let _ = answer.send(Err(Refused::Invalid(text)));

@@ -14,7 +14,8 @@
 //! # Errors of LLVM
 //! Code is compiled on a thread of its own, with a large stack. An error that LLVM calls fatal, and
 //! after which it would end the process, parks that thread for ever and refuses the code; from then
-//! on no code of this kind is accepted in this process.
+//! on no code of this kind is accepted in this process. The same happens if LLVM does not finish
+//! within [`COMPILE_MAX`]; the thread then goes on, for nobody.
 //!
 //! Truncated and foreign bytes are refused, but LLVM does not check for all damage: some modules
 //! with a few changed bytes make it end the process. So bytes from elsewhere are compared with
@@ -36,7 +37,8 @@ use crate::{Code, Engine, Kind, Refused};
 use ffi::Llvm;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::time::Duration;
 
 pub use crate::native::CODE_MAX;
 
@@ -45,6 +47,10 @@ pub const ALLOWED: [&str; 5] = ["memcpy", "memmove", "memset", "memcmp", "bcmp"]
 
 /// The stack of a thread that compiles: LLVM calls itself deeply.
 const STACK: usize = 16 << 20;
+
+/// How long LLVM may take for one piece of code: a hundred times what a large one takes on a busy
+/// machine.
+pub const COMPILE_MAX: Duration = Duration::from_secs(20);
 
 /// The engine; see the module's documentation.
 #[derive(Clone)]
@@ -84,24 +90,62 @@ impl Engine for Bitcode {
             ));
         }
         let (llvm, code, entries) = (self.llvm.clone(), code.to_vec(), entries.to_vec());
-        let (answer, answered) = mpsc::channel();
-        let compile = move || {
-            ffi::guard(&answer);
-            let compiled = module::compile(&llvm, &code, &entries)
-                .and_then(|object| link::link(&llvm, &object, &entries));
-            // Nobody waits only if the thread that asked was ended by a panic.
-            let _ = answer.send(compiled);
-        };
-        let builder = std::thread::Builder::new().name("samite llvm".into());
-        let spawned = builder.stack_size(STACK).spawn(compile);
-        spawned.map_err(|error| {
-            Refused::NoEngine(format!("no thread can be started to compile code: {error}"))
-        })?;
-        let compiled = answered.recv().unwrap_or_else(|_| {
-            Err(Refused::Invalid(
-                "the thread that compiled it ended early".into(),
-            ))
+        let compiled = on_a_thread(COMPILE_MAX, move |answer| {
+            ffi::guard(answer);
+            module::compile(&llvm, &code, &entries)
+                .and_then(|object| link::link(&llvm, &object, &entries))
         });
         Ok(Box::new(compiled?))
+    }
+}
+
+/// Compiles code on a thread of its own, and waits for it so long. A thread that takes longer may
+/// hold locks of LLVM for ever: LLVM is not used any more then.
+fn on_a_thread<T: Send + 'static>(
+    limit: Duration,
+    compile: impl FnOnce(&Sender<Result<T, Refused>>) -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    let (answer, answered) = mpsc::channel();
+    let compile = move || {
+        let compiled = compile(&answer);
+        // Nobody waits if it took too long, or if the thread that asked was ended by a panic.
+        let _ = answer.send(compiled);
+    };
+    let builder = std::thread::Builder::new().name("samite llvm".into());
+    let spawned = builder.stack_size(STACK).spawn(compile);
+    spawned.map_err(|error| {
+        Refused::NoEngine(format!("no thread can be started to compile code: {error}"))
+    })?;
+    answered.recv_timeout(limit).unwrap_or_else(|error| {
+        let why = match error {
+            RecvTimeoutError::Disconnected => "the thread that compiled it ended early".into(),
+            RecvTimeoutError::Timeout => {
+                ffi::give_up();
+                format!("LLVM did not compile it within {limit:?}; compile it to a shared object")
+            }
+        };
+        Err(Refused::Invalid(why))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The only test of this crate's own that concerns LLVM: afterwards, it is not used any more.
+    #[test]
+    fn the_wait_for_a_compiler_that_never_ends_does() {
+        let (end, ended) = mpsc::channel::<()>();
+        let compiled = on_a_thread(Duration::from_millis(5), move |_| {
+            let _ = ended.recv(); // Until the test is over.
+            Ok(1)
+        });
+        let refused = compiled.unwrap_err().to_string();
+        assert!(refused.contains("within 5ms"), "{refused}");
+        assert!(ffi::is_broken());
+        drop(end);
+        assert_eq!(on_a_thread(COMPILE_MAX, |_| Ok(2)), Ok(2));
+        let early = on_a_thread(COMPILE_MAX, |_| -> Result<(), _> { panic!("for the test") });
+        assert!(early.unwrap_err().to_string().contains("ended early"));
     }
 }

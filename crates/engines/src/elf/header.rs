@@ -64,8 +64,12 @@ impl Bytes<'_> {
     }
 }
 
-/// Checks that the bytes are a complete shared object for this machine.
-pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
+/// Checks that the bytes are a complete shared object, whatever machine it is for; returns that
+/// machine, named as in `std::env::consts::ARCH`.
+///
+/// # Errors
+/// [`Refused::Invalid`].
+pub fn machine(code: &[u8]) -> Result<&'static str, Refused> {
     let bytes = Bytes(code);
     if !code.starts_with(b"\x7fELF") {
         return Err(invalid("it is no ELF file"));
@@ -78,21 +82,12 @@ pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
         ));
     }
     let machine = bytes.u16(18);
-    let name = MACHINES.iter().find(|(number, _)| *number == machine);
-    let this = std::env::consts::ARCH;
-    match name {
-        Some((_, name)) if *name == this => {}
-        Some((_, name)) => {
-            return Err(invalid(format!(
-                "it is machine code for {name}, and this machine is {this}"
-            )));
-        }
-        None => {
-            return Err(invalid(format!(
-                "it is machine code for ELF machine {machine}, and this machine is {this}"
-            )));
-        }
-    }
+    let known = MACHINES.iter().find(|(number, _)| *number == machine);
+    let Some((_, name)) = known else {
+        return Err(invalid(format!(
+            "it is machine code for ELF machine {machine}, which Samite does not know"
+        )));
+    };
     if bytes.u16(16) != SHARED_OBJECT {
         return Err(invalid("it is no shared object: link it with -shared"));
     }
@@ -102,7 +97,19 @@ pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
     if count > 0 && size as usize != SECTION {
         return Err(invalid("its section headers have an unknown size"));
     }
-    bytes.contains("sections", table, size as u64 * count as u64)
+    bytes.contains("sections", table, size as u64 * count as u64)?;
+    Ok(name)
+}
+
+/// Checks that the bytes are a complete shared object for this machine.
+pub(super) fn check(code: &[u8]) -> Result<(), Refused> {
+    let (name, this) = (machine(code)?, std::env::consts::ARCH);
+    match name == this {
+        true => Ok(()),
+        false => Err(invalid(format!(
+            "it is machine code for {name}, and this machine is {this}"
+        ))),
+    }
 }
 
 /// Checks the program headers.
@@ -131,8 +138,10 @@ fn segments(bytes: &Bytes<'_>) -> Result<(), Refused> {
             DYNAMIC => has_dynamic = true,
             INTERPRETER => return Err(invalid("it is a program: link it with -shared")),
             // The loader makes the stacks of the whole process executable for such an object, as
-            // for one that does not say.
-            STACK if flags & EXECUTABLE == 0 => has_stack = true,
+            // for one that does not say. If several say, it follows the last one.
+            STACK if has_stack => return Err(invalid("it says twice what stack it needs")),
+            STACK if flags & EXECUTABLE != 0 => return Err(stack()),
+            STACK => has_stack = true,
             _ => {}
         }
     }
@@ -141,8 +150,10 @@ fn segments(bytes: &Bytes<'_>) -> Result<(), Refused> {
     }
     match has_stack {
         true => Ok(()),
-        false => Err(invalid(
-            "it wants an executable stack: link it with -z noexecstack",
-        )),
+        false => Err(stack()),
     }
+}
+
+fn stack() -> Refused {
+    invalid("it wants an executable stack: link it with -z noexecstack")
 }

@@ -19,6 +19,7 @@ use crate::native::check_length;
 use crate::{Code, Engine, Kind, Refused};
 
 pub use crate::native::CODE_MAX;
+pub use header::machine;
 
 /// The engine; see the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]

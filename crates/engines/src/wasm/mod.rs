@@ -11,7 +11,8 @@
 //!     data, stack                                            shared with all units
 //! ```
 //!
-//! * A segment is mapped if it consists of whole pages: one of at least 2 MiB begins at a page.
+//! * A segment is mapped if it consists of whole pages: its address and its length are multiples
+//!   of the size of a page. One whose length is a multiple of 2 MiB is.
 //!   Others, and those beyond [`WINDOWS_MAX`], are reached by the functions `load64`, `copy_in` and
 //!   so on (`imports`), which also check each access.
 //! * A segment granted for reading is mapped for reading: the processor refuses a store.

@@ -1,7 +1,8 @@
 //! LLVM bitcode.
 
-use crate::build::{BITCODE, can_build, compile_text, kernels};
+use crate::build::{self, can_build, compile_text, kernels};
 use samite_engines::bitcode::Bitcode;
+use samite_engines::clang;
 use samite_engines::{Context, Engine, Grants, Limits, Refused, Trap};
 use samite_testkit::{fuzz, require};
 
@@ -80,7 +81,7 @@ fn code_that_calls_what_is_not_offered_is_refused() {
         let head = "unsigned char *payload, unsigned len";
         compile_text(
             &format!("{before} int run({head}) {{ (void)len; (void)payload; {body} }}"),
-            BITCODE,
+            &build::bitcode(),
         )
     };
     let import = |body: &str, before: &str| match refusal(&engine, &build(body, before), "run") {
@@ -97,7 +98,7 @@ fn code_that_calls_what_is_not_offered_is_refused() {
 
     let text = refusal(&engine, &build("return 0;", ""), "other").to_string();
     assert!(text.contains("`other`"), "{text}");
-    let float = compile_text("float run(float of) { return of; }", BITCODE);
+    let float = compile_text("float run(float of) { return of; }", &build::bitcode());
     assert_eq!(
         refusal(&engine, &float, "run"),
         Refused::Entry("run".into())
@@ -133,7 +134,7 @@ fn code_that_was_not_optimised_runs() {
         &["-O0", "-g"],
         &["-O2", "-g", "-march=native"],
     ] {
-        let code = compile_text(source, &[BITCODE, flags].concat());
+        let code = compile_text(source, &[&build::bitcode(), flags].concat());
         let code = engine.prepare(&code, &["run".into()]).unwrap();
         let mut instance = code.instance(&Grants::default()).unwrap();
         let mut context = Box::new(Context::new(0, 1, Grants::default()));
@@ -158,9 +159,8 @@ fn code_for_another_machine_is_refused() {
         "aarch64" => "x86_64",
         _ => "aarch64",
     };
-    let target = format!("--target={other}-linux-gnu");
     let source = "int run(unsigned char *payload, unsigned len) { return *payload + len; }";
-    let code = compile_text(source, &[BITCODE, &[&target]].concat());
+    let code = compile_text(source, &clang::bitcode(other));
     let text = refusal(&engine, &code, "run").to_string();
     assert!(text.contains(other) && text.contains(this), "{text}");
 }
@@ -192,7 +192,7 @@ fn a_fatal_error_of_llvm_refuses_the_code() {
             *(two *)payload = __builtin_ia32_vfrczpd(*(two *)payload);
             return (int)len;
         }";
-    let code = compile_text(source, BITCODE);
+    let code = compile_text(source, &build::bitcode());
     let refused = refusal(&engine, &code, "run");
     assert!(refused.to_string().contains("vfrcz"), "{refused}");
     let again = refusal(&engine, &code, "run");

@@ -1,6 +1,7 @@
-//! Compiles kernels in C, with the commands that `include/samite_kernel.h` names.
+//! Compiles kernels in C, with the flags of [`samite_engines::clang`].
 
 use samite_engines::bitcode::Bitcode;
+use samite_engines::clang;
 use samite_testkit::require;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,23 +14,15 @@ pub(crate) struct Built {
     pub(crate) elf: Vec<u8>,
 }
 
-pub(crate) const WASM: &[&str] = &[
-    "--target=wasm32",
-    "-mbulk-memory",
-    "-msimd128",
-    "-nostdlib",
-    "-Wl,--no-entry,--export-dynamic",
-    "-Xlinker",
-    "--import-memory=samite,memory",
-];
-pub(crate) const BITCODE: &[&str] = &["-emit-llvm", "-c"];
-pub(crate) const ELF: &[&str] = &[
-    "-fPIC",
-    "-shared",
-    "-nostdlib",
-    "-fvisibility=hidden",
-    "-DSAMITE_ELF",
-];
+/// The flags of bitcode for this machine.
+pub(crate) fn bitcode() -> Vec<&'static str> {
+    clang::bitcode(std::env::consts::ARCH)
+}
+
+/// The flags of a shared object for this machine.
+pub(crate) fn elf() -> Vec<&'static str> {
+    clang::elf(std::env::consts::ARCH)
+}
 
 /// Returns true if there is a compiler, and LLVM for what it compiles; otherwise the test is
 /// skipped by name.
@@ -38,7 +31,7 @@ pub(crate) fn can_build(test: &str) -> bool {
         let ran = Command::new(program).arg("--version").output();
         ran.is_ok_and(|ran| ran.status.success())
     };
-    let present = runs("clang-22") && runs("wasm-ld-22") && Bitcode::new(None).is_ok();
+    let present = runs(clang::PROGRAM) && runs("wasm-ld-22") && Bitcode::new(None).is_ok();
     let packages = "clang-22, lld-22 and libllvm22";
     require(
         test,
@@ -52,8 +45,8 @@ pub(crate) fn compile(source: &Path, flags: &[&str]) -> Vec<u8> {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("code");
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/include");
-    let ran = Command::new("clang-22")
-        .args(["-O3", "-Wall", "-Wextra", "-Werror", "-ffreestanding"])
+    let ran = Command::new(clang::PROGRAM)
+        .args(["-Wall", "-Wextra", "-Werror"])
         .args(flags)
         .args(["-I", include, "-o"])
         .args([&output, source])
@@ -80,9 +73,9 @@ pub(crate) fn kernels(test: &str) -> Option<&'static Built> {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite");
             let source = PathBuf::from(folder).join("kernels.c");
             Built {
-                wasm: compile(&source, WASM),
-                bitcode: compile(&source, BITCODE),
-                elf: compile(&source, ELF),
+                wasm: compile(&source, &clang::wasm()),
+                bitcode: compile(&source, &bitcode()),
+                elf: compile(&source, &elf()),
             }
         })
     })

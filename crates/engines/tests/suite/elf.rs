@@ -1,7 +1,8 @@
 //! Shared objects.
 
-use crate::build::{ELF, can_build, compile_text, kernels};
-use samite_engines::elf::{CODE_MAX, Elf};
+use crate::build::{self, can_build, compile_text, kernels};
+use samite_engines::clang;
+use samite_engines::elf::{self, CODE_MAX, Elf};
 use samite_engines::{Context, Engine, Grants, Limits, Refused};
 use samite_testkit::fuzz;
 
@@ -64,6 +65,29 @@ fn bytes_that_are_no_shared_object_are_refused() {
     assert!(refusal(&bytes).to_string().contains("sections end behind"));
 }
 
+/// The loader follows the last of them: a first one that asks for nothing must not hide it.
+#[test]
+fn an_object_cannot_ask_for_an_executable_stack() {
+    let stack = |flags: &[u8]| {
+        let mut bytes = headers();
+        let header = bytes[64 + 56 * 2..].to_vec();
+        bytes.truncate(64 + 56 * 2);
+        for flags in flags {
+            bytes.extend_from_slice(&header);
+            let end = bytes.len();
+            bytes[end - 52] = *flags;
+        }
+        bytes[56] = 2 + flags.len() as u8;
+        elf::machine(&bytes).map_err(|refused| refused.to_string())
+    };
+    const PLAIN: u8 = 6;
+    assert_eq!(stack(&[PLAIN]), Ok(std::env::consts::ARCH));
+    for flags in [&[][..], &[PLAIN | 1], &[PLAIN, PLAIN | 1], &[PLAIN, PLAIN]] {
+        let refused = stack(flags).unwrap_err();
+        assert!(refused.contains("stack"), "{flags:?}: {refused}");
+    }
+}
+
 #[test]
 fn random_bytes_are_refused() {
     let name = "elf::random_bytes_are_refused";
@@ -95,7 +119,7 @@ fn an_object_that_lacks_something_is_refused() {
         return;
     }
     let plain = "int echo(unsigned char *payload, unsigned len) { return *payload + len; }";
-    let bare = &["-fPIC", "-shared", "-nostdlib"];
+    let bare = &["-O3", "-fPIC", "-shared", "-nostdlib"];
     let text = refusal(&compile_text(plain, bare)).to_string();
     assert!(text.contains("samite_bind"), "{text}");
     let calls = format!("{plain} int nobody(void); int other(void) {{ return nobody(); }}");
@@ -104,6 +128,26 @@ fn an_object_that_lacks_something_is_refused() {
     let stack = &[bare as &[&str], &["-Wl,-z,execstack"]].concat();
     let text = refusal(&compile_text(plain, stack)).to_string();
     assert!(text.contains("noexecstack"), "{text}");
+}
+
+/// Where clang finds the library of GCC for aarch64, it calls that for atomics unless it is told not
+/// to. The first flag makes it do so everywhere.
+#[test]
+fn atomics_for_aarch64_need_no_library() {
+    if !can_build("elf::atomics_for_aarch64_need_no_library") {
+        return;
+    }
+    let source = "int run(unsigned *payload, unsigned len) {
+        return (int)__atomic_fetch_add(payload, len, __ATOMIC_SEQ_CST); }";
+    let outlined = ["--target=aarch64-linux-gnu", "-moutline-atomics"];
+    let calls = |flags: &[&str]| {
+        let code = compile_text(source, flags);
+        code.windows(10).any(|bytes| bytes == b"__aarch64_")
+    };
+    assert!(calls(&[&outlined[..], &["-O3", "-c"]].concat()));
+    let lld = ["-fuse-ld=lld"];
+    let flags = [&outlined[..], &clang::elf("aarch64"), &lld].concat();
+    assert!(!calls(&flags));
 }
 
 #[test]
@@ -119,7 +163,7 @@ fn objects_are_not_confused_with_each_other() {
             SAMITE_KERNEL int32_t run(uint8_t *payload, uint32_t len) {{
                 (void)payload, (void)len; samite_reply(\"{reply}\", 1); return 0; }}"
         );
-        compile_text(&text, &[ELF, &["-Wl,-z,nodelete"]].concat())
+        compile_text(&text, &[&build::elf()[..], &["-Wl,-z,nodelete"]].concat())
     };
     let codes: Vec<_> = (0..3).map(build).collect();
     for round in 0..6 {

@@ -1,8 +1,9 @@
 //! Figures of the engines, printed by an ignored test. Best run with `--release`:
 //! `cargo test --release -p samite-engines --test suite -- --ignored --nocapture figures`.
 
-use crate::build::{BITCODE, Built, ELF, WASM, compile_text, kernels};
+use crate::build::{Built, bitcode, compile_text, elf, kernels};
 use samite_engines::bitcode::Bitcode;
+use samite_engines::clang;
 use samite_engines::elf::Elf;
 use samite_engines::wasm::Wasm;
 use samite_engines::{
@@ -119,7 +120,7 @@ fn small(built: &Built) {
             samite_reply(payload, len);
             return 0;
         }";
-    let codes = [WASM, BITCODE, ELF].map(|flags| compile_text(source, flags));
+    let codes = [clang::wasm(), bitcode(), elf()].map(|flags| compile_text(source, &flags));
     for ((engine, _), code) in engines(built).iter().zip(&codes) {
         let entries = ["echo".to_owned()];
         let start = Instant::now();

@@ -2,8 +2,9 @@
 
 use crate::{begin, fails, patient, patient_policy, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Policy, Processor, Rights, Trust};
+use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Policy, Processor, Rights, Trust, clang};
 use samite_testkit::{Outcome, check, require, same};
+use std::env::consts::ARCH;
 use std::process::Command;
 
 /// Adds up the words of segment 0 on every unit, moving on, and replies with the sum.
@@ -28,13 +29,12 @@ SAMITE_KERNEL int32_t wrong(uint8_t *payload, uint32_t len) {
 }
 "#;
 
-fn compiled(folder: &std::path::Path, flags: &str) -> Outcome<Vec<u8>> {
+fn compiled(folder: &std::path::Path, flags: &[&str]) -> Outcome<Vec<u8>> {
     let (source, code) = (folder.join("sum.c"), folder.join("code"));
     std::fs::write(&source, SUM)?;
     std::fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
-    let ran = Command::new("clang-22")
-        .args(["-O3", "-ffreestanding"])
-        .args(flags.split_whitespace())
+    let ran = Command::new(clang::PROGRAM)
+        .args(flags)
         .args([&source, std::path::Path::new("-o"), &code])
         .output()?;
     check!(
@@ -61,12 +61,10 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
     fabric.barrier(&members)?;
     if unit == 0 {
         let folder = tempfile::tempdir()?;
-        let code = |flags: &str| compiled(folder.path(), flags);
-        let wasm = "--target=wasm32 -mbulk-memory -nostdlib -Wl,--no-entry,--export-dynamic \
-                    -Xlinker --import-memory=samite,memory";
-        let wasm = code(wasm)?;
-        let bitcode = code("-emit-llvm -c")?;
-        let elf = code("-fPIC -shared -nostdlib -fvisibility=hidden -DSAMITE_ELF")?;
+        let code = |flags: Vec<&str>| compiled(folder.path(), &flags);
+        let wasm = code(clang::wasm())?;
+        let bitcode = code(clang::bitcode(ARCH))?;
+        let elf = code(clang::elf(ARCH))?;
         let of = || Capsule::builder(["sum", "wrong"]);
         let here = Processor::HERE;
         let capsules = [
@@ -98,7 +96,7 @@ on_processes!(the_same_answers_on_all_engines, |name: &str, mask| {
         let ran = Command::new(program).arg("--version").output();
         ran.is_ok_and(|ran| ran.status.success())
     };
-    let present = runs_clang("clang-22") && runs_clang("wasm-ld-22");
+    let present = runs_clang(clang::PROGRAM) && runs_clang("wasm-ld-22");
     if require(
         name,
         present,

@@ -1,0 +1,65 @@
+//! How clang compiles a kernel in C for each engine. `samite capsule build` and the tests use these
+//! flags, and `include/samite_kernel.h` names them.
+//!
+//! To them come `-I` and the folder of the header, the source, and `-o` and the output.
+
+/// The compiler.
+pub const PROGRAM: &str = "clang-22";
+
+/// The major version of its LLVM.
+pub const LLVM: u16 = 22;
+
+const ALL: [&str; 2] = ["-O3", "-ffreestanding"];
+
+/// Returns the flags of WebAssembly. It is linked by lld.
+pub fn wasm() -> Vec<&'static str> {
+    let own = [
+        "--target=wasm32",
+        "-mbulk-memory",
+        "-msimd128",
+        "-nostdlib",
+        "-Wl,--no-entry,--export-dynamic",
+        "-Xlinker",
+        "--import-memory=samite,memory",
+    ];
+    [&ALL[..], &own].concat()
+}
+
+/// Returns the flags of LLVM bitcode for a processor, named as in `std::env::consts::ARCH`.
+pub fn bitcode(arch: &str) -> Vec<&'static str> {
+    [&ALL[..], target(arch), &["-emit-llvm", "-c"]].concat()
+}
+
+/// Returns the flags of a shared object for a processor, named as in `std::env::consts::ARCH`. The
+/// linker has to know that processor.
+pub fn elf(arch: &str) -> Vec<&'static str> {
+    let own = [
+        "-fPIC",
+        "-shared",
+        "-nostdlib",
+        "-fvisibility=hidden",
+        "-DSAMITE_ELF",
+    ];
+    [&ALL[..], target(arch), &own].concat()
+}
+
+fn target(arch: &str) -> &'static [&'static str] {
+    match arch {
+        // Atomic builtins are instructions, and not calls into a library that no engine offers.
+        "aarch64" => &["--target=aarch64-linux-gnu", "-mno-outline-atomics"],
+        _ => &["--target=x86_64-linux-gnu"],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KERNEL_HEADER;
+
+    #[test]
+    fn the_header_names_the_same_flags() {
+        for flag in [wasm(), bitcode("aarch64"), elf("aarch64")].concat() {
+            assert!(KERNEL_HEADER.contains(flag), "{flag}");
+        }
+    }
+}
