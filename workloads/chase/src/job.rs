@@ -26,7 +26,7 @@ pub struct Args {
     /// Chases for each depth and way
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     pub repeats: u64,
-    /// Seed of the cycle
+    /// Seed of the cycle, which the client makes
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Where a page about the run goes
@@ -38,6 +38,8 @@ pub struct Args {
 const GRANT: usize = 0;
 /// Tag of the message by which the client ends the servers.
 const END: u64 = 1;
+/// Words of the cycle that are sent at once.
+const PIECE: usize = 128 << 10;
 
 /// The medians of one depth, by way, and how often the code moved.
 struct Row {
@@ -61,7 +63,6 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     else {
         return Err(Error::Units(members.len() as u32));
     };
-    let cycle = Cycle::new(args.words * servers, args.seed);
     let mobile = Mobile::new(fabric)?;
     // A multiple of 2 MiB, so that it is mapped into the memory of kernels.
     let bytes = if unit == 0 {
@@ -71,12 +72,9 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
     };
     let segment = fabric.allocate(bytes)?;
     if unit > 0 {
-        let part = cycle.part(u64::from(unit - 1) * args.words, args.words);
-        let part: Vec<u8> = part.iter().flat_map(|word| word.to_le_bytes()).collect();
-        segment.bytes().write(0, &part);
         mobile.grant(GRANT, segment.bytes(), Rights::Read);
         Words::serve(&mobile);
-        drop(cycle);
+        // The client puts the words of this server there before it asks for any.
         fabric.send(members[0], END, &segment.key().to_bytes())?;
         // Whatever this unit waits for, it runs the kernels that come.
         let end = samite::Match::from(members[0], END);
@@ -90,6 +88,15 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         Ok(samite::SegmentKey::from_bytes(&key))
     });
     let keys: Vec<_> = keys.collect::<Result<_, samite::Error>>()?;
+    let cycle = Cycle::new(args.words * servers, args.seed);
+    for (server, key) in (0..).zip(&keys) {
+        let remote = fabric.attach(*key)?;
+        let part = cycle.part(server * args.words, args.words);
+        for (number, words) in (0..).zip(part.chunks(PIECE)) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            remote.put(number * (PIECE as u64 * 8), &bytes)?;
+        }
+    }
     let table = Words::new(&Shards::new(&mobile, 1, GRANT, args.words, &keys)?)?;
     let asked = ask(&table, &cycle, args, out);
     for server in &members[1..] {

@@ -8,6 +8,8 @@ fn chases(mask: samite::Mask, name: &str) {
     units(4).mask(mask).run(name, |fabric, _| -> Outcome {
         let folder = tempfile::tempdir()?;
         let page = folder.path().join("chase.html");
+        // Only the client makes a cycle, with its own seed.
+        let seed = fabric.identity().unit.to_string();
         let words = [
             "chase",
             "--words",
@@ -17,6 +19,9 @@ fn chases(mask: samite::Mask, name: &str) {
             "--repeats",
             // The choice tries each of three ways four times, and then takes one.
             "13",
+            "3",
+            "--seed",
+            &seed,
             "--report",
         ];
         let args = Args::parse_from(
