@@ -3,17 +3,12 @@
 use crate::screen::{say, table};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use samite::mobile::{Builder, Capsule, KERNEL_HEADER, Processor, SigningKey};
+use samite::mobile::{Builder, Capsule, KERNEL_HEADER, Processor, SigningKey, clang};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-
-/// The compiler of kernels in C.
-const CLANG: &str = "clang-22";
-/// The LLVM that it belongs to, and that units load for bitcode.
-const LLVM: u16 = 22;
 
 /// Commands about capsules.
 #[derive(Subcommand)]
@@ -54,8 +49,8 @@ pub(crate) enum CapsuleCommand {
 /// Options of `samite capsule build`.
 #[derive(Args)]
 pub(crate) struct BuildArgs {
-    /// Forms of the same code; a name before a colon says the processor of .bc and .so files:
-    /// aarch64:kernel.so
+    /// Forms of the same code; a name before a colon says the processor of a .bc file:
+    /// aarch64:kernel.bc [default: this processor]. A .so file says it itself
     #[arg(required = true)]
     inputs: Vec<String>,
     /// Where the capsule goes
@@ -148,16 +143,24 @@ fn make_key(file: &Path) -> Result<SigningKey> {
 
 fn secret(file: &Path) -> Result<SigningKey> {
     let text = fs::read_to_string(file);
-    let text = text.with_context(|| format!("{} cannot be read", file.display()))?;
+    let text = text.with_context(|| format!("the key {} cannot be read", file.display()))?;
     let bytes = unhex(&text);
     let bytes = bytes.with_context(|| {
         let file = file.display();
-        format!("{file} is no secret key: it has 64 hexadecimal digits (`samite capsule key {file}` makes one)")
+        format!(
+            "{file} is no secret key: a file with one has 64 hexadecimal digits. \
+             `samite capsule key` with the name of a new file makes one"
+        )
     })?;
     Ok(SigningKey::from_bytes(&bytes))
 }
 
 fn build(args: &BuildArgs) -> Result<()> {
+    let is_c = |input: &String| Path::new(input).extension().is_some_and(|of| of == "c");
+    ensure!(
+        !args.native || args.inputs.iter().any(is_c),
+        "--native is for kernels in C: no input is a .c file"
+    );
     let mut forms = Vec::new();
     let folder = tempfile::tempdir()?;
     for input in &args.inputs {
@@ -198,7 +201,7 @@ impl Form {
     fn add(self, builder: Builder) -> Builder {
         match self {
             Form::Wasm(code) => builder.wasm(code),
-            Form::Bitcode(of, code) => builder.bitcode(of, LLVM, code),
+            Form::Bitcode(of, code) => builder.bitcode(of, clang::LLVM, code),
             Form::Elf(of, code) => builder.elf(of, code),
         }
     }
@@ -206,60 +209,101 @@ impl Form {
 
 /// Reads, or compiles, the forms of an input.
 fn forms_of(input: &str, native: bool, folder: &Path) -> Result<Vec<Form>> {
-    let (processor, name) = match input.split_once(':') {
-        Some(("x86-64", name)) => (Processor::X86, name),
-        Some(("aarch64", name)) => (Processor::Arm, name),
-        _ => (Processor::HERE, input),
-    };
+    let (named, name) = split(input)?;
     let file = Path::new(name);
-    let bytes = || fs::read(file).with_context(|| format!("{name} cannot be read"));
     let extension = file.extension().and_then(|extension| extension.to_str());
-    Ok(match extension {
-        Some("wasm") => vec![Form::Wasm(bytes()?)],
-        Some("wat") => {
-            let text = String::from_utf8(bytes()?).context("a text")?;
-            let capsule = Capsule::from_wat(&text).with_context(|| name.to_owned())?;
-            vec![Form::Wasm(capsule.part(&capsule.parts()[0]).to_vec())]
+    if named.is_some() && !matches!(extension, Some("bc" | "so")) {
+        bail!("{input}: only .bc and .so files are for one processor: write {name}");
+    }
+    let forms = match extension {
+        Some("c") => compiled(file, native, folder),
+        Some(extension @ ("wasm" | "wat" | "bc" | "so")) => {
+            let bytes = fs::read(file).with_context(|| format!("{name} cannot be read"))?;
+            form_of(extension, named, bytes).map(|form| vec![form])
         }
-        Some("bc") => vec![Form::Bitcode(processor, bytes()?)],
-        Some("so") => vec![Form::Elf(processor, bytes()?)],
-        Some("c") => compiled(file, native, folder)?,
         _ => bail!("{name}: a kernel is a .wat, .wasm, .c, .bc or .so file"),
+    };
+    forms.with_context(|| name.to_owned())
+}
+
+/// Splits the name of a processor off an input, if it begins with one.
+fn split(input: &str) -> Result<(Option<Processor>, &str)> {
+    let Some((prefix, name)) = input.split_once(':') else {
+        return Ok((None, input));
+    };
+    let known = [Processor::X86, Processor::Arm];
+    match known.into_iter().find(|known| known.name() == prefix) {
+        Some(processor) => Ok((Some(processor), name)),
+        // The colon is part of the name of a file.
+        None if prefix.contains('/') || Path::new(input).exists() => Ok((None, input)),
+        None => bail!(
+            "{input}: there is no file of this name, and `{prefix}` is no processor: x86-64 or \
+             aarch64"
+        ),
+    }
+}
+
+/// Checks code that was compiled before.
+fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<Form> {
+    Ok(match extension {
+        "so" => {
+            let of = Processor::of_object(&bytes)?;
+            if let Some(named) = named.filter(|named| *named != of) {
+                bail!("it is for {}, not for {}", of.name(), named.name());
+            }
+            Form::Elf(of, bytes)
+        }
+        "bc" => {
+            // Plain, and with the header that some tools put before it.
+            let is_bitcode = [*b"BC\xc0\xde", *b"\xde\xc0\x17\x0b"]
+                .iter()
+                .any(|magic| bytes.starts_with(magic));
+            ensure!(
+                is_bitcode,
+                "it is no LLVM bitcode: clang makes it by -emit-llvm -c"
+            );
+            Form::Bitcode(named.unwrap_or(Processor::HERE), bytes)
+        }
+        "wat" => {
+            let text = String::from_utf8(bytes).context("it is no text in UTF-8")?;
+            let capsule = Capsule::from_wat(&text)?;
+            Form::Wasm(capsule.part(&capsule.parts()[0]).to_vec())
+        }
+        _ => {
+            Capsule::from_wasm(bytes.clone())?;
+            Form::Wasm(bytes)
+        }
     })
 }
 
 /// Compiles a kernel in C.
 fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
     fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
-    let compile = |flags: &str, output: &str| -> Result<Vec<u8>> {
+    let compile = |flags: Vec<&str>, output: &str| -> Result<Vec<u8>> {
         let output = folder.join(output);
-        let mut clang = Command::new(CLANG);
-        clang
-            .args(["-O3", "-ffreestanding"])
-            .args(flags.split_whitespace());
-        clang.arg("-I").arg(folder).arg(file).arg("-o").arg(&output);
-        let ended = clang.status().with_context(|| {
-            format!("{CLANG} cannot be started: install it (apt-get install {CLANG} lld-{LLVM})")
+        let mut command = Command::new(clang::PROGRAM);
+        command.args(flags);
+        command.arg("-I").arg(folder).arg(file);
+        command.arg("-o").arg(&output);
+        let ended = command.status().with_context(|| {
+            let (program, llvm) = (clang::PROGRAM, clang::LLVM);
+            format!(
+                "{program} cannot be started: install it (apt-get install {program} lld-{llvm})"
+            )
         })?;
-        ensure!(
-            ended.success(),
-            "{CLANG} could not compile {}",
-            file.display()
-        );
+        ensure!(ended.success(), "{} could not compile it", clang::PROGRAM);
         Ok(fs::read(output)?)
     };
-    let wasm = "--target=wasm32 -mbulk-memory -msimd128 -nostdlib -Wl,--no-entry,--export-dynamic \
-                -Xlinker --import-memory=samite,memory";
-    let mut forms = vec![Form::Wasm(compile(wasm, "kernel.wasm")?)];
+    let mut forms = vec![Form::Wasm(compile(clang::wasm(), "kernel.wasm")?)];
     if native {
-        for (of, target) in [
-            (Processor::X86, "x86_64-pc-linux-gnu"),
-            (Processor::Arm, "aarch64-unknown-linux-gnu"),
-        ] {
-            let flags = format!("--target={target} -emit-llvm -c");
-            forms.push(Form::Bitcode(of, compile(&flags, "kernel.bc")?));
+        for of in [Processor::X86, Processor::Arm] {
+            let arch = of.arch().context("a processor")?;
+            forms.push(Form::Bitcode(
+                of,
+                compile(clang::bitcode(arch), "kernel.bc")?,
+            ));
         }
-        let flags = "-fPIC -shared -nostdlib -fvisibility=hidden -DSAMITE_ELF";
+        let flags = clang::elf(std::env::consts::ARCH);
         forms.push(Form::Elf(Processor::HERE, compile(flags, "kernel.so")?));
     }
     Ok(forms)

@@ -101,5 +101,93 @@ fn what_is_no_capsule_or_kernel_is_refused() {
     }
     let key = error_of(&["capsule", "sign", "one.capsule", "--key", "none.key"]);
     assert!(key.contains("none.key cannot be read"), "{key}");
+    let unnamed = error_of(&["capsule", "sign", "text.wat", "--key", "text.wat"]);
+    assert!(unnamed.contains("no capsule"), "{unnamed}");
     assert!(!at.join("x").exists());
+}
+
+/// A file that is no key is neither taken for one, nor replaced by one; the error does not propose
+/// the command that has just failed.
+#[test]
+fn a_file_that_is_no_key_is_said_to_be_none() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    std::fs::write(at.join("notes.txt"), "no key").expect("a file");
+    std::fs::write(at.join("kernel.wat"), KERNEL).expect("a file");
+    shown(at, &["capsule", "build", "kernel.wat", "-o", "a.capsule"]);
+    for words in [
+        &["capsule", "key", "notes.txt"][..],
+        &["capsule", "sign", "a.capsule", "--key", "notes.txt"],
+    ] {
+        let said = error(at, words);
+        assert!(said.contains("notes.txt is no secret key"), "{said}");
+        assert!(said.contains("a new file"), "{said}");
+        assert!(!said.contains("capsule key notes.txt"), "{said}");
+    }
+    let notes = std::fs::read(at.join("notes.txt")).expect("a file");
+    assert_eq!(notes, b"no key");
+}
+
+/// The headers of a shared object for aarch64.
+fn object() -> Vec<u8> {
+    let mut bytes = vec![0; 64 + 3 * 56];
+    bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    (bytes[16], bytes[18], bytes[20]) = (3, 183, 1);
+    (bytes[32], bytes[52], bytes[54], bytes[56]) = (64, 64, 56, 3);
+    for (at, kind) in [(0, 1_u32), (1, 2), (2, 0x6474_e551)] {
+        bytes[64 + 56 * at..][..4].copy_from_slice(&kind.to_le_bytes());
+    }
+    bytes
+}
+
+/// What is packed is what its name says; an error names the file.
+#[test]
+fn what_is_packed_is_checked() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    std::fs::write(at.join("other.so"), object()).expect("a file");
+    for name in ["a:kernel.wat", "kernel.wat"] {
+        std::fs::write(at.join(name), KERNEL).expect("a file");
+    }
+    for name in ["bytes.wasm", "bytes.so", "bytes.bc", "bytes.wat"] {
+        std::fs::write(at.join(name), b"\xfftwelve bytes").expect("a file");
+    }
+    let before = ["capsule", "build", "-o", "x", "--entry", "run"];
+    for (words, says) in [
+        (&["bytes.wasm"][..], "bytes.wasm"),
+        (&["bytes.wat"], "bytes.wat"),
+        (&["bytes.so"], "bytes.so"),
+        (&["bytes.bc"], "bytes.bc"),
+        (&["x86-64:other.so"], "it is for aarch64, not for x86-64"),
+        (&["x86-64:other.so"], "other.so"),
+        (&["aarch64:kernel.wat"], "only .bc and .so files"),
+        (&["aarch64:kernel.c"], "only .bc and .so files"),
+        (&["mips:other.so"], "`mips` is no processor"),
+        (&["--native", "kernel.wat"], "no input is a .c file"),
+    ] {
+        let said = error(at, &[&before[..], words].concat());
+        assert!(said.contains(says), "{words:?}: {said}");
+        assert!(!at.join("x").exists(), "{words:?}");
+    }
+    for words in [&["other.so"][..], &["aarch64:other.so"]] {
+        let built = shown(at, &[&before[..], words].concat());
+        assert!(built.contains("aarch64"), "{built}");
+    }
+    shown(at, &["capsule", "build", "a:kernel.wat", "-o", "y"]);
+}
+
+/// A capsule cannot make the terminal do anything.
+#[test]
+fn names_of_entries_are_harmless() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    std::fs::write(at.join("kernel.wat"), KERNEL).expect("a file");
+    shown(at, &["capsule", "build", "kernel.wat", "-o", "one"]);
+    let mut bytes = std::fs::read(at.join("one")).expect("a file");
+    let name = bytes.windows(7).position(|bytes| bytes == b"nothing");
+    bytes[name.expect("its entry")] = 0x1b;
+    std::fs::write(at.join("two"), bytes).expect("a file");
+    let said = error(at, &["capsule", "inspect", "two"]);
+    assert!(said.contains("printable ASCII"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
 }

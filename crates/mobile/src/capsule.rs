@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   "samitec1"                                        magic and version
-//!   u8 entries, then each: u8 length, name            what can be called, by number
+//!   u8 entries, then each: u8 length, name            what can be called, by number; printable
+//!                                                     ASCII
 //!   u8 parts, then each: u8 kind, u8 processor,       processor: 0 any, 1 x86-64, 2 aarch64
 //!                        u16 producer, u32 length     producer: major version of LLVM, else 0
 //!   the bytes of each part, in the same order
@@ -78,6 +79,32 @@ impl Processor {
             Processor::Any => "any",
             Processor::X86 => "x86-64",
             Processor::Arm => "aarch64",
+        }
+    }
+
+    /// Returns its name as in `std::env::consts::ARCH`, if it is not [`Processor::Any`].
+    pub fn arch(self) -> Option<&'static str> {
+        match self {
+            Processor::Any => None,
+            Processor::X86 => Some("x86_64"),
+            Processor::Arm => Some("aarch64"),
+        }
+    }
+
+    /// Returns the processor of a shared object, of which the headers are checked.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: it is no complete shared object; [`Error::BadCapsule`]: it is for a
+    /// processor that Samite does not run on.
+    pub fn of_object(code: &[u8]) -> Result<Processor, Error> {
+        let arch = samite_engines::elf::machine(code)?;
+        let known = [Processor::X86, Processor::Arm];
+        let known = known.into_iter().find(|known| known.arch() == Some(arch));
+        match known {
+            Some(processor) => Ok(processor),
+            None => bad(format!(
+                "it is for {arch}, and no unit of Samite runs there"
+            )),
         }
     }
 
@@ -269,6 +296,14 @@ impl Capsule {
         let Some((entries, parts)) = lists(&mut reader) else {
             return bad("it ends early, or a number in it is none that is known");
         };
+        // They are shown on terminals, and in errors.
+        let is_name = |name: &String| name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        if let Some(name) = entries.iter().find(|name| !is_name(name)) {
+            let name = name.escape_default();
+            return bad(format!(
+                "its entry `{name}` is not named in printable ASCII"
+            ));
+        }
         let end = reader.at;
         let hash = Hash(*blake3::hash(&bytes[..end]).as_bytes());
         let signer = match bytes.len() - end {
@@ -426,6 +461,20 @@ mod tests {
         );
         let error = capsule.entry("last").unwrap_err().to_string();
         assert!(error.contains("run, then"), "{error}");
+    }
+
+    #[test]
+    fn entries_are_named_in_printable_ascii() {
+        assert!(Capsule::builder(["is it ~ 1?"]).build().is_ok());
+        for name in ["\u{1b}[31m", "a\nb", "\u{202e}", "\0", "\u{7f}"] {
+            let refused = Capsule::builder(["run", name]).build().unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains("printable ASCII"), "{text}");
+            assert!(
+                text.bytes().all(|byte| matches!(byte, b' '..=b'~')),
+                "{text:?}"
+            );
+        }
     }
 
     #[test]

@@ -136,8 +136,8 @@ impl Mobile {
     }
 
     /// Lets kernels use a segment of this unit under a number below [`GRANTS_MAX`], until it is
-    /// revoked or granted anew. A segment of at least 2 MiB is mapped into the memory of kernels.
-    /// Local.
+    /// revoked or granted anew. A segment of whole pages is mapped into the memory of kernels, and
+    /// has an address there: allocate a multiple of 2 MiB. Others are reached by functions. Local.
     ///
     /// # Panics
     /// If the number is too large.

@@ -19,7 +19,6 @@ fn chases(mask: samite::Mask, name: &str) {
             "--repeats",
             // The choice tries each of three ways four times, and then takes one.
             "13",
-            "3",
             "--seed",
             &seed,
             "--report",
