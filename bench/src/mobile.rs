@@ -6,6 +6,16 @@
 //! the same layer), `gets` reads step by step. They share the transport, so a row compares nothing
 //! but the ways.
 //!
+//! What is compared is what one would write. The kernel of `tsi`, `call` and `first-call` asks once
+//! for the address of its word and adds to it by an atomic instruction, which its sandbox checks
+//! without a cost; the function adds by the checked `fetch_add` of its context. In `compute`, the
+//! function copies the words to its own memory, piece by piece, and the kernel reads them where
+//! they are; the first of two runs, with compilation and page faults, is not timed. All results
+//! are verified, after the clock has stopped: what calls added, sums, and the end of the last chase.
+//!
+//! In rows over a link, each process is in two jobs, and counts as two for the rule that processes
+//! wait without spinning where they outnumber the cores.
+//!
 //! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
 //! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
 //! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of

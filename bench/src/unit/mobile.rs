@@ -8,11 +8,12 @@ use anyhow::{Context, Result, bail, ensure};
 use samite::mobile::operation::{Below, Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
 use samite::variable::DOMAIN;
-use samite::{Fabric, FabricConfig, Identity, Link, Match, PeerId, Segment, SegmentKey};
+use samite::{Fabric, FabricConfig, Identity, Link, Match, PeerId, Remote, Segment, SegmentKey};
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The tags of messages between the ranks.
 const KEY: u64 = 16;
@@ -41,27 +42,39 @@ const ADD: &str = r#"(module
 /// The same as a function.
 const ADD_FUNCTION: &str = "bench.add";
 
+/// What rank 0 has besides.
+struct Asks {
+    table: Table,
+    /// The word of rank 1 that calls add to.
+    counted: Remote,
+}
+
 /// What a rank has for one delay.
 struct Linked {
     /// `None`: the fabric of all commands.
     fabric: Option<Fabric>,
     members: Vec<PeerId>,
     mobile: Mobile,
-    count: Segment,
+    _count: Segment,
     _chain: Segment,
     data: OnceCell<Segment>,
     /// What other operations need: at servers, and at rank 0.
     parts: OnceCell<Parts>,
     operations: OnceCell<Operations>,
-    table: Option<Table>,
+    asks: Option<Asks>,
     cycle: Vec<u64>,
     moved: Registered,
     function: Registered,
 }
 
-/// Those of all delays so far, in microseconds.
+/// By the delay in microseconds: that of all commands (0), and that of one link. A process counts
+/// once for each fabric, so those of earlier links are left.
 #[derive(Default)]
-pub(super) struct Mobiles(HashMap<u64, Linked>);
+pub(super) struct Mobiles {
+    linked: HashMap<u64, Linked>,
+    /// How many links there were: each has a job of its own.
+    links: u64,
+}
 
 impl Unit {
     /// Runs a command; `None` if this way does not have it.
@@ -96,11 +109,15 @@ impl Unit {
             return self.filtered(way).map(Some);
         }
         let mobiles = &mut *self.mobiles.borrow_mut();
-        if !mobiles.0.contains_key(&delay) {
-            let linked = self.linked(delay).context("units over a link")?;
-            mobiles.0.insert(delay, linked);
+        if !mobiles.linked.contains_key(&delay) {
+            mobiles.linked.retain(|of, _| *of == 0);
+            mobiles.links += 1;
+            let linked = self.linked(delay, mobiles.links);
+            mobiles
+                .linked
+                .insert(delay, linked.context("units over a link")?);
         }
-        let Some(linked) = mobiles.0.get_mut(&delay) else {
+        let Some(linked) = mobiles.linked.get(&delay) else {
             bail!("it was inserted above");
         };
         if self.rank != 0 {
@@ -114,10 +131,10 @@ impl Unit {
     }
 
     /// Prepares a rank for chases over a link with this delay. Collective.
-    fn linked(&self, delay: u64) -> Result<Linked> {
+    fn linked(&self, delay: u64, number: u64) -> Result<Linked> {
         let fabric = match delay {
             0 => None,
-            _ => Some(self.over_link(delay)?),
+            _ => Some(self.over_link(delay, number)?),
         };
         let on = fabric.as_ref().unwrap_or(&self.fabric);
         let members = on.job()?;
@@ -137,17 +154,25 @@ impl Unit {
             let part: Vec<u8> = part.iter().flat_map(|word| word.to_le_bytes()).collect();
             chain.bytes().write(0, &part);
             mobile.grant(CHAIN, chain.bytes(), Rights::Read);
-            on.send(members[0], KEY, &chain.key().to_bytes())?;
+            for segment in [&count, &chain] {
+                on.send(members[0], KEY, &segment.key().to_bytes())?;
+            }
         }
-        let table = match self.rank {
+        let asks = match self.rank {
             0 => {
-                let keys = members[1..].iter().map(|server| {
-                    let mut key = [0; 24];
-                    on.recv(Match::from(*server, KEY), &mut key)?;
-                    Ok(SegmentKey::from_bytes(&key))
-                });
-                let keys = keys.collect::<Result<Vec<_>>>()?;
-                Some(Table::new(&Shards::new(&mobile, 1, CHAIN, WORDS, &keys)?)?)
+                let mut counts = Vec::new();
+                let mut chains = Vec::new();
+                for server in &members[1..] {
+                    for keys in [&mut counts, &mut chains] {
+                        let mut key = [0; 24];
+                        on.recv(Match::from(*server, KEY), &mut key)?;
+                        keys.push(SegmentKey::from_bytes(&key));
+                    }
+                }
+                Some(Asks {
+                    table: Table::new(&Shards::new(&mobile, 1, CHAIN, WORDS, &chains)?)?,
+                    counted: on.attach(*counts.first().context("a target")?)?,
+                })
             }
             _ => None,
         };
@@ -157,12 +182,12 @@ impl Unit {
         Ok(Linked {
             members,
             mobile,
-            count,
+            _count: count,
             _chain: chain,
             data: OnceCell::new(),
             parts: OnceCell::new(),
             operations: OnceCell::new(),
-            table,
+            asks,
             cycle,
             moved,
             function,
@@ -171,7 +196,7 @@ impl Unit {
     }
 
     /// Joins the domain once more, as a unit on a node of its own, over a link.
-    fn over_link(&self, delay: u64) -> Result<Fabric> {
+    fn over_link(&self, delay: u64, number: u64) -> Result<Fabric> {
         let mut config = FabricConfig::default();
         config.mask.nodes = 64;
         config.link = Some(Link {
@@ -180,7 +205,7 @@ impl Unit {
         });
         let own = self.fabric.identity();
         let identity = Identity {
-            job: format!("{}-{delay}us", own.job),
+            job: format!("{}-{delay}us-{number}", own.job),
             ..own.clone()
         };
         let domain = std::env::var(DOMAIN).context("a unit of a domain")?;
@@ -252,48 +277,70 @@ impl Linked {
         Ok(begin.elapsed().as_secs_f64())
     }
 
+    fn asks(&self) -> Result<&Asks> {
+        self.asks.as_ref().context("only rank 0 asks")
+    }
+
+    /// Runs calls, which have to add this much to the word of rank 1.
+    fn adding(&self, sum: u64, calls: impl FnOnce() -> Result<f64>) -> Result<f64> {
+        let word = || -> Result<u64> {
+            let mut bytes = [0; 8];
+            self.asks()?.counted.get(0, &mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        };
+        let before = word()?;
+        let took = calls()?;
+        let added = word()?.wrapping_sub(before);
+        ensure!(added == sum, "the calls added {added} instead of {sum}");
+        Ok(took)
+    }
+
     fn latency(&self, code: &Registered, iters: u64, warmup: u64) -> Result<f64> {
-        self.calls(code, warmup)?;
-        self.calls(code, iters)
+        self.adding(warmup + iters, || {
+            self.calls(code, warmup)?;
+            self.calls(code, iters)
+        })
     }
 
     fn rate(&self, code: &Registered, iters: u64, warmup: u64) -> Result<f64> {
-        self.calls(code, warmup.min(1000))?;
-        let begin = Instant::now();
-        for _ in 1..iters {
-            self.mobile.send(1, code, "add", &[])?;
-        }
-        self.calls(code, 1)?; // Behind all others, and answered.
-        Ok(begin.elapsed().as_secs_f64())
+        let (iters, warmup) = (iters.max(1), warmup.min(1000));
+        self.adding(warmup + iters, || {
+            self.calls(code, warmup)?;
+            let begin = Instant::now();
+            for _ in 1..iters {
+                self.mobile.send(1, code, "add", &[])?;
+            }
+            self.calls(code, 1)?; // Behind all others, and answered.
+            Ok(begin.elapsed().as_secs_f64())
+        })
     }
 
     /// The time of calls of moved code, without that of as many calls of the function.
     fn above(&self, iters: u64, warmup: u64) -> Result<f64> {
         const AT_ONCE: u64 = 1000;
-        self.calls(&self.function, warmup)?;
-        self.calls(&self.moved, warmup)?;
-        let (mut above, mut done) = (0.0, 0);
-        while done < iters {
-            let now = AT_ONCE.min(iters - done);
-            above += self.calls(&self.moved, now)? - self.calls(&self.function, now)?;
-            done += now;
-        }
-        Ok(above)
+        self.adding(2 * (warmup + iters), || {
+            self.calls(&self.function, warmup)?;
+            self.calls(&self.moved, warmup)?;
+            let (mut above, mut done) = (0.0, 0);
+            while done < iters {
+                let now = AT_ONCE.min(iters - done);
+                above += self.calls(&self.moved, now)? - self.calls(&self.function, now)?;
+                done += now;
+            }
+            Ok(above)
+        })
     }
 
-    /// The first call of code that the target has never seen, 83 bytes of it.
+    /// The first call of code that the target has never seen, about 110 bytes of it.
     fn first(&self, prefetched: bool) -> Result<f64> {
-        let number = self.mobile.counters().calls ^ Instant::now().elapsed().as_nanos() as u64;
-        let unique = format!(
-            "(i64.const {})",
-            (number ^ u64::from(std::process::id())) << 8 | unique()
-        );
-        let code = ADD.replacen("(i64.const 1)", &unique, 1);
-        let code = self.mobile.register(Capsule::from_wat(&code)?)?;
+        let number = unique();
+        let code = self
+            .mobile
+            .register(Capsule::from_wat(&never_seen(number))?)?;
         if prefetched {
             self.mobile.prefetch(&code, &[1])?.wait()?;
         }
-        let took = self.calls(&code, 1)?;
+        let took = self.adding(number.into(), || self.calls(&code, 1))?;
         self.mobile.evict(code.hash());
         Ok(took)
     }
@@ -325,41 +372,72 @@ impl Linked {
     }
 
     fn chases(&self, way: Way, is_auto: bool, command: &Command, at: usize) -> Result<f64> {
-        let table = self.table.as_ref().context("rank 0 has the table")?;
+        let table = &self.asks()?.table;
         let depth = command.number(at)?;
         let (iters, warmup) = (command.number(at + 1)?, command.number(at + 2)?);
         let mut start = 0;
-        let mut chase = || -> Result<()> {
+        let mut chase = || -> Result<(u64, u64)> {
             start = (start + 7919) % table.len();
             let found = match is_auto && way == Way::Moved {
                 true => table.chase_auto(depth, start)?,
                 false => table.chase(way, depth, start)?,
             };
-            if start % 16 == 0 {
-                let right = (0..depth).fold(start, |at, _| self.cycle[at as usize]);
-                ensure!(
-                    found == right,
-                    "a chase ended at {found} instead of {right}"
-                );
-            }
+            Ok((start, found))
+        };
+        let verify = |(start, found): (u64, u64)| -> Result<()> {
+            let right = (0..depth).fold(start, |at, _| self.cycle[at as usize]);
+            ensure!(
+                found == right,
+                "a chase ended at {found} instead of {right}"
+            );
             Ok(())
         };
         // The first chases bring the code to all servers; `chase_auto` tries all ways.
         let least = 12;
-        (0..warmup.max(least)).try_for_each(|_| chase())?;
+        (0..warmup.max(least)).try_for_each(|_| verify(chase()?))?;
         let begin = Instant::now();
-        (0..iters).try_for_each(|_| chase())?;
+        let mut last = None;
+        for _ in 0..iters {
+            last = Some(chase()?);
+        }
         let took = begin.elapsed().as_secs_f64();
-        ensure!(self.count.bytes().len() >= 8, "the counted word");
+        last.map_or(Ok(()), verify)?;
         Ok(took)
     }
 }
 
 /// Returns another number at each call.
-fn unique() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+fn unique() -> u32 {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Relaxed) // ORDERING: Relaxed: nothing else depends on it.
+}
+
+/// Returns code that adds this number, and that no other process has made: its globals are the id
+/// of this one, and when it made the first.
+fn never_seen(number: u32) -> String {
+    static SINCE: OnceLock<u128> = OnceLock::new();
+    let since = SINCE.get_or_init(|| {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        since.unwrap_or_default().as_nanos()
+    });
+    let adds = ADD.replacen("(i64.const 1)", &format!("(i64.const {number})"), 1);
+    let (since, process) = (*since as u64, std::process::id());
+    let globals = format!("(global i64 (i64.const {since})) (global i32 (i32.const {process})))");
+    format!("{}{globals}", adds.strip_suffix(')').unwrap_or(&adds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn code_that_was_never_seen_differs() {
+        let hash = |_| Capsule::from_wat(&never_seen(unique())).unwrap().hash();
+        let hashes: HashSet<_> = (0..1000).map(hash).collect();
+        assert_eq!(hashes.len(), 1000);
+    }
 }
 
 /// One random cycle through all words (Sattolo's algorithm), the same in all ranks.

@@ -1,6 +1,7 @@
 //! The tests of the `samite` command, as its users start it. `domain` has what they share.
 
 mod agent;
+mod bench;
 mod by_hand;
 mod capsule;
 mod cause;

@@ -1,0 +1,48 @@
+//! `samite bench mobile`: each kind of command runs in each of its ways, and verifies its results.
+
+use crate::domain::output;
+use serde_json::Value;
+
+/// Runs one case; returns its only row.
+fn row(case: &str) -> Value {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let json = folder.path().join("bench.json").display().to_string();
+    let words = ["bench", "mobile", "--quick", "--repeats", "1"];
+    let more = ["--only", case, "--json", &json];
+    let shown = output(&[&words[..], &more].concat()).expect("the bench succeeds");
+    let text = std::fs::read(&json).expect("figures");
+    let figures: Value = serde_json::from_slice(&text).expect("JSON");
+    let rows = figures["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 1, "{shown}");
+    assert_eq!(rows[0]["case"], case);
+    let failures = figures["failures"].as_array().map_or(0, Vec::len);
+    assert_eq!(failures, 0, "{shown}");
+    rows[0].clone()
+}
+
+macro_rules! cases {
+    ($($name:ident: $case:literal, $peers:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let row = row($case);
+            assert!(row["ours"].is_number(), "{row}");
+            let peers: &[&str] = &$peers;
+            for peer in peers {
+                assert!(row["peers"][peer].is_number(), "{peer}: {row}");
+            }
+        }
+    )*};
+}
+
+cases! {
+    calls: "tsi/latency", ["function"];
+    calls_without_replies: "tsi/rate", ["function"];
+    calls_above_functions: "call/above-function", [];
+    a_first_call: "first-call/wasm", [];
+    a_first_call_after_a_prefetch: "first-call/prefetched", [];
+    a_sum: "compute/below/64MiB", ["function"];
+    a_filter: "stage/filter/64MiB", ["gets"];
+    a_chase_in_mapped_memory: "chase/mapped/64", ["function", "gets"];
+    a_chase_over_a_link: "chase/2/5us/64", ["gets"];
+    a_chase_beside_a_function: "chase-function/2/5us/64", ["function"];
+}
