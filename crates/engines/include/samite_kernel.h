@@ -42,6 +42,12 @@
 
 #include <stdint.h>
 
+/* A product is rounded before it is added, on every processor: aarch64, and x86-64 with FMA, would
+ * do both at once and so get other results than WebAssembly. */
+#ifdef __clang__
+#pragma STDC FP_CONTRACT OFF
+#endif
+
 #ifdef __cplusplus
 #define SAMITE_C extern "C"
 #else
