@@ -123,12 +123,13 @@ impl Mapping {
         }
     }
 
-    /// Returns whether it is an arena, or a part of one.
-    pub(crate) fn is_arena(&self) -> bool {
+    /// Returns the descriptor of the arena that it is, or is part of, and where that is mapped. A
+    /// fork gets none.
+    pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, *mut u8)> {
         match &self.backing {
-            Backing::Memfd(..) => true,
-            Backing::Part { of, .. } => of.is_arena(),
-            Backing::ReadOnly | Backing::Written(_) | Backing::Adopted(_) => false,
+            Backing::Memfd(fd, _, _, owner) if owner.is_current() => Some((fd.as_fd(), self.base)),
+            Backing::Part { of, .. } => of.file(),
+            _ => None,
         }
     }
 

@@ -20,7 +20,7 @@
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
-use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
 
@@ -41,7 +41,7 @@ pub(super) fn plan(grants: &Grants, begin: u64) -> Vec<Window> {
         let (address, len) = (grant.bytes.address(), grant.bytes.len());
         let page = rustix::param::page_size() as u64;
         let is_whole = address.is_multiple_of(page) && len.is_multiple_of(page) && len > 0;
-        let fits = is_whole && grant.bytes.is_mapped_by_others();
+        let fits = is_whole && grant.bytes.file().is_some();
         let Some(next) = end.checked_add(len).map(|next| next.next_multiple_of(PAGE)) else {
             continue;
         };
@@ -104,21 +104,23 @@ pub(super) fn map(
     failed.map_or(Ok(Private { base, len: own }), Err)
 }
 
-/// Maps the pages of a segment a second time.
+/// Maps the pages of a segment a second time, from their file: the emulator qemu-user refuses the
+/// other way, `mremap` with a length of 0.
 fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<()> {
-    let from = window.bytes.address() as *mut c_void;
-    // SAFETY: `from` is the start of a shared mapping that the window keeps (W4). With a length of
-    // 0 the mapping is not moved but mapped again, over address space that nobody accesses (W1,
-    // W2).
-    unsafe { rustix::mm::mremap_fixed(from, 0, len, MremapFlags::MAYMOVE, to) }?;
-    // SAFETY: the mapping was made above, and no reference into it exists.
+    let Some((file, offset)) = window.bytes.file() else {
+        return Err(rustix::io::Errno::NODEV);
+    };
+    let access = match window.rights {
+        Rights::Read => ProtFlags::READ,
+        Rights::Write => ProtFlags::READ | ProtFlags::WRITE,
+    };
+    let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
+    // SAFETY: it replaces address space that nobody accesses (W1, W2). The file has these pages for
+    // as long as the window keeps them (W4).
     unsafe {
-        rustix::mm::madvise(to, len, Advice::LinuxDontFork)?;
-        if window.rights == Rights::Read {
-            rustix::mm::mprotect(to, len, MprotectFlags::READ)?;
-        }
+        rustix::mm::mmap(to, len, access, flags, file, offset)?;
+        rustix::mm::madvise(to, len, Advice::LinuxDontFork)
     }
-    Ok(())
 }
 
 impl Private {

@@ -10,6 +10,7 @@
 
 use crate::arena::{Keeps, Mapping};
 use crate::lease::Lease;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
@@ -198,10 +199,12 @@ impl SharedBytes {
         self.pointer
     }
 
-    /// Returns whether other processes may map the same memory: it is part of an arena, and not
-    /// private memory of this process.
-    pub fn is_mapped_by_others(&self) -> bool {
-        self.mapping.is_arena()
+    /// Returns the file of the arena that has these bytes, and their offset in it, to map them a
+    /// second time; `None` if they are private memory of this process, or in a fork. The second
+    /// mapping must not outlive this value: the memory is reused after it.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (file, base) = self.mapping.file()?;
+        Some((file, (self.pointer.addr() - base.addr()) as u64))
     }
 
     /// Returns the length in bytes.
