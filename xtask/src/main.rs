@@ -1,6 +1,7 @@
 //! The developer's commands: `cargo xtask COMMAND`. Each prints the plain commands that it runs.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod arrows;
 mod command;
 mod parts;
@@ -46,6 +47,9 @@ enum Command {
     },
     /// Make a wheel of the Python package for release, and print its path
     Wheel,
+    /// A part of `test`: the engines of moved code on aarch64, in an emulator, and a comparison of
+    /// the answers of both processors
+    Aarch64,
     /// Model-check rings and doorbells: all interleavings of small cases
     Loom {
         /// Only models whose name contains this
@@ -105,6 +109,7 @@ fn run(command: Command) -> Result<()> {
         }
         Command::Ci { require_all } => ci(require_all),
         Command::Wheel => python::wheel(),
+        Command::Aarch64 => aarch64::aarch64(),
         Command::Loom { filter } => tests::loom(filter.as_deref()),
         Command::Miri { filter } => miri(filter.as_deref()),
         Command::Bench { arguments } => {

@@ -1,5 +1,6 @@
 //! Optional parts of the machine that some tests need.
 
+use crate::aarch64;
 use crate::command::succeeds;
 use std::path::PathBuf;
 
@@ -69,6 +70,13 @@ pub(crate) const PARTS: &[Part] = &[
         purpose: "kernels in Rust that travel as WebAssembly",
         install: "rustup target add wasm32-unknown-unknown",
         present: wasm_target,
+    },
+    Part {
+        name: aarch64::PART,
+        purpose: "moved code on aarch64, in an emulator",
+        install: "rustup target add aarch64-unknown-linux-gnu, and \
+                  apt-get install qemu-user-static gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        present: aarch64::is_present,
     },
     Part {
         name: "python",

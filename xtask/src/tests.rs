@@ -1,5 +1,6 @@
 //! `cargo xtask test` and `cargo xtask loom`.
 
+use crate::aarch64;
 use crate::arrows;
 use crate::command::{cargo_with, output};
 use crate::parts::{PARTS, Part};
@@ -36,11 +37,21 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
     }
     let suites = check_names(&modules()?)?;
     loom(filter)?;
-    let environment: &[_] = match require_all {
-        true => &[("SAMITE_TEST_REQUIRE_ALL", "1")],
-        false => &[],
+    let has = |name: &str| present.iter().any(|part| part.name == name);
+    let mut environment = Vec::new();
+    if require_all {
+        environment.push(("SAMITE_TEST_REQUIRE_ALL", "1"));
+    }
+    // Building for another processor takes minutes: with a name, only if it is meant.
+    let is_named = filter.is_none_or(|name| name.contains(aarch64::PART));
+    let emulated = match (require_all || is_named) && has(aarch64::PART) {
+        true => Some(aarch64::emulated()?),
+        false => None,
     };
-    let has_cc = present.iter().any(|part| part.name == "cc");
+    if let Some((name, program)) = &emulated {
+        environment.push((name, program));
+    }
+    let has_cc = has("cc");
     let line = |targets: &[&str], filters: &[&str]| {
         let mut line = vec!["test", "--workspace"];
         if has_cc {
@@ -50,7 +61,7 @@ pub(crate) fn test(require_all: bool, filter: Option<&str>) -> Result<()> {
         words.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
     let run = |more: &[(&str, &str)], targets: &[&str], filters: &[&str]| {
-        let environment = [environment, more].concat();
+        let environment = [&environment, more].concat();
         let line = line(targets, filters);
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         cargo_with(&environment, &line)

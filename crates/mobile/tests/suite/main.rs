@@ -39,6 +39,7 @@ mod many;
 mod native;
 mod operations;
 mod paths;
+mod processors;
 mod rust;
 mod trust;
 

@@ -5,6 +5,7 @@ use samite_fabric::Fabric;
 use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Policy, Processor, Rights, Trust, clang};
 use samite_testkit::{Outcome, check, require, same};
 use std::env::consts::ARCH;
+use std::path::Path;
 use std::process::Command;
 
 /// Adds up the words of segment 0 on every unit, moving on, and replies with the sum.
@@ -29,13 +30,14 @@ SAMITE_KERNEL int32_t wrong(uint8_t *payload, uint32_t len) {
 }
 "#;
 
-fn compiled(folder: &std::path::Path, flags: &[&str]) -> Outcome<Vec<u8>> {
-    let (source, code) = (folder.join("sum.c"), folder.join("code"));
-    std::fs::write(&source, SUM)?;
+/// Compiles kernels in C.
+pub(crate) fn compiled(folder: &Path, text: &str, flags: &[&str]) -> Outcome<Vec<u8>> {
+    let (source, code) = (folder.join("kernels.c"), folder.join("code"));
+    std::fs::write(&source, text)?;
     std::fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
     let ran = Command::new(clang::PROGRAM)
         .args(flags)
-        .args([&source, std::path::Path::new("-o"), &code])
+        .args([&source, Path::new("-o"), &code])
         .output()?;
     check!(
         ran.status.success(),
@@ -61,7 +63,7 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
     fabric.barrier(&members)?;
     if unit == 0 {
         let folder = tempfile::tempdir()?;
-        let code = |flags: Vec<&str>| compiled(folder.path(), &flags);
+        let code = |flags: Vec<&str>| compiled(folder.path(), SUM, &flags);
         let wasm = code(clang::wasm())?;
         let bitcode = code(clang::bitcode(ARCH))?;
         let elf = code(clang::elf(ARCH))?;
@@ -91,17 +93,19 @@ fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
     Ok(())
 }
 
-on_processes!(the_same_answers_on_all_engines, |name: &str, mask| {
+/// Returns true if there is a compiler; otherwise the test is skipped by name.
+pub(crate) fn can_compile(test: &str) -> bool {
     let runs_clang = |program: &str| {
         let ran = Command::new(program).arg("--version").output();
         ran.is_ok_and(|ran| ran.status.success())
     };
     let present = runs_clang(clang::PROGRAM) && runs_clang("wasm-ld-22");
-    if require(
-        name,
-        present,
-        "install clang-22, lld-22 and libllvm22: ci/packages.txt",
-    ) {
+    let packages = "install clang-22, lld-22 and libllvm22: ci/packages.txt";
+    require(test, present, packages)
+}
+
+on_processes!(the_same_answers_on_all_engines, |name: &str, mask| {
+    if can_compile(name) {
         runs(3, each_engine)(name, mask);
     }
 });

@@ -1,0 +1,71 @@
+//! `cargo xtask aarch64`: the engines of moved code on another processor, which is emulated.
+
+use crate::arrows;
+use crate::command::{cargo_with, succeeds};
+use crate::parts::PARTS;
+use anyhow::{Result, bail};
+
+/// The name of the part that this needs.
+pub(crate) const PART: &str = "aarch64";
+const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// What tests need to find the program that is built for it.
+const PROGRAM: &str = "SAMITE_TEST_AARCH64";
+/// The linker, and the compiler for the one file of wasmtime that is in C.
+const COMPILER: &str = "aarch64-linux-gnu-gcc";
+const EMULATOR: &str = "qemu-aarch64-static";
+/// The folder of the libraries of its system.
+const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
+
+/// Returns true if programs for aarch64 can be built, and emulated.
+pub(crate) fn is_present() -> bool {
+    let libraries = format!("ls \"$(rustc --print target-libdir --target {TARGET})\"/libcore-*");
+    let loader = format!("{LIBRARIES}/lib/ld-linux-aarch64.so.1");
+    succeeds("sh", &["-c", &libraries])
+        && succeeds(COMPILER, &["--version"])
+        && succeeds(EMULATOR, &["--version"])
+        && std::path::Path::new(&loader).exists()
+}
+
+/// Runs the tests of the engines in the emulator, and then the test that compares the answers of
+/// both processors.
+pub(crate) fn aarch64() -> Result<()> {
+    if let Some(part) = PARTS
+        .iter()
+        .find(|part| part.name == PART && !part.is_present())
+    {
+        bail!("{PART} cannot be emulated: {}", part.install);
+    }
+    let (name, program) = emulated()?;
+    let line = ["test", "--package", "samite-mobile", "--test", "suite"];
+    let named = ["--", "processors::"];
+    cargo_with(&[(name, &program)], &[&line[..], &named].concat())
+}
+
+/// Runs the tests beside the code of the engines in the emulator, and builds the program that the
+/// test `processors` starts there. Returns the variable that names it, and its path.
+pub(crate) fn emulated() -> Result<(&'static str, String)> {
+    let runner = format!("{EMULATOR} -L {LIBRARIES}");
+    cargo_with(
+        &[
+            ("CC_aarch64_unknown_linux_gnu", COMPILER),
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner),
+            // The compiler of WebAssembly is large, and runs for a moment only.
+            ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
+        ],
+        &[
+            "test",
+            "--target",
+            TARGET,
+            "--package",
+            "samite-engines",
+            "--package",
+            "samite-mobile",
+            "--lib",
+            "--example",
+            "answers",
+        ],
+    )?;
+    let folder = arrows::metadata()?.target_directory;
+    Ok((PROGRAM, format!("{folder}/{TARGET}/debug/examples/answers")))
+}
