@@ -8,7 +8,9 @@ use std::task::Waker;
 
 /// The most calls of a process that are not answered.
 pub(crate) const CALLS_MAX: usize = 1 << 16;
-/// A name is used again after 65536 uses of its place, and places are used in turn.
+/// A name is used again after 65536 uses of its place. Places are used in turn, and there are at
+/// least this many, so that it takes 2^26 calls: a late answer does not end another one.
+const PLACES: usize = 1024;
 const INDEX_BITS: u32 = 16;
 
 /// How a call ended.
@@ -20,8 +22,8 @@ enum State {
     /// Waits for so many answers.
     Waits(u32),
     Ended(Ended),
-    /// Nobody waits for it any more; its answer is dropped.
-    Dropped,
+    /// Nobody waits for it any more; its answer is dropped. How many were dropped before.
+    Dropped(u64),
 }
 
 #[derive(Debug)]
@@ -41,6 +43,8 @@ struct Slot {
 pub(crate) struct Calls {
     slots: Vec<Slot>,
     free: VecDeque<u32>,
+    /// How many calls were dropped.
+    dropped: u64,
     /// Tasks to be woken, when no lock is taken.
     woken: Vec<Waker>,
     /// Those whose answers are taken.
@@ -51,24 +55,43 @@ impl Calls {
     /// Adds a call that waits for so many answers; `None` if there are too many.
     #[inline]
     pub(crate) fn add(&mut self, to: Life, moves: bool, answers: u32) -> Option<u32> {
-        let at = match self.free.pop_front() {
+        let is_spread = self.slots.len() >= PLACES;
+        let at = match is_spread.then(|| self.free.pop_front()).flatten() {
             Some(at) => at,
-            None if self.slots.len() == CALLS_MAX => return None,
-            None => {
-                self.slots.push(Slot {
-                    generation: 0,
-                    to,
-                    moves,
-                    state: State::Free,
-                    waker: None,
-                });
-                self.slots.len() as u32 - 1
-            }
+            None => self.add_place(to, moves)?,
         };
         let slot = &mut self.slots[at as usize];
         (slot.to, slot.moves) = (to, moves);
         slot.state = State::Waits(answers);
         Some(slot.generation << INDEX_BITS | at)
+    }
+
+    /// Returns a new place, or that of a call whose answer nobody waits for.
+    #[cold]
+    fn add_place(&mut self, to: Life, moves: bool) -> Option<u32> {
+        if self.slots.len() < CALLS_MAX {
+            self.slots.push(Slot {
+                generation: 0,
+                to,
+                moves,
+                state: State::Free,
+                waker: None,
+            });
+            return Some(self.slots.len() as u32 - 1);
+        }
+        // The older half of them at once, as it takes a look at all places.
+        let slots = self.slots.iter().enumerate();
+        let mut dropped: Vec<(u64, u32)> = slots
+            .filter_map(|(at, slot)| match slot.state {
+                State::Dropped(before) => Some((before, name(at, slot))),
+                _ => None,
+            })
+            .collect();
+        dropped.sort_unstable();
+        for (_, name) in &dropped[..dropped.len().div_ceil(2)] {
+            self.release(*name);
+        }
+        self.free.pop_front()
     }
 
     #[inline]
@@ -89,7 +112,7 @@ impl Calls {
                 let waker = slot.waker.take();
                 self.woken.extend(waker);
             }
-            (State::Dropped, _) => self.release(name),
+            (State::Dropped(_), _) => self.release(name),
             _ => {}
         }
     }
@@ -119,11 +142,15 @@ impl Calls {
 
     /// Forgets a call: its answer will be dropped.
     pub(crate) fn forget(&mut self, name: u32) {
+        let before = self.dropped;
         let Some(slot) = self.get(name) else { return };
         match slot.state {
             State::Ended(_) => self.release(name),
-            State::Waits(_) => slot.state = State::Dropped,
-            State::Free | State::Dropped => {}
+            State::Waits(_) => {
+                slot.state = State::Dropped(before);
+                self.dropped += 1;
+            }
+            State::Free | State::Dropped(_) => {}
         }
     }
 
@@ -148,8 +175,7 @@ impl Calls {
     pub(crate) fn waiting(&self) -> Vec<(u32, Life, bool)> {
         let slots = self.slots.iter().enumerate();
         let waiting =
-            slots.filter(|(_, slot)| matches!(slot.state, State::Waits(_) | State::Dropped));
-        let name = |at: usize, slot: &Slot| slot.generation << INDEX_BITS | at as u32;
+            slots.filter(|(_, slot)| matches!(slot.state, State::Waits(_) | State::Dropped(_)));
         waiting
             .map(|(at, slot)| (name(at, slot), slot.to, slot.moves))
             .collect()
@@ -159,6 +185,11 @@ impl Calls {
     pub(crate) fn take_woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }
+}
+
+/// Returns the name of the call at a place.
+fn name(at: usize, slot: &Slot) -> u32 {
+    slot.generation << INDEX_BITS | at as u32
 }
 
 #[cfg(test)]
@@ -187,12 +218,14 @@ mod tests {
         assert_eq!(calls.take(two), None);
         calls.answer(two, Ok(vec![3]));
         assert_eq!(calls.take(two), Some(Ok(vec![3])));
-        // The place is used again: a late answer of the first use changes nothing.
-        let three = calls.add(life(0), false, 1).unwrap();
+        // When their places are used again, late answers change nothing.
+        let more: Vec<_> = (0..PLACES)
+            .map(|_| calls.add(life(0), false, 1).unwrap())
+            .collect();
         calls.answer(one, Ok(vec![9]));
         calls.answer(two, Ok(vec![9]));
-        assert_eq!(calls.take(three), None);
-        assert_eq!(calls.waiting().len(), 1);
+        assert!(more.iter().all(|name| calls.take(*name).is_none()));
+        assert_eq!((calls.waiting().len(), calls.slots.len()), (PLACES, PLACES));
     }
 
     #[test]
@@ -203,6 +236,44 @@ mod tests {
         assert_eq!(calls.waiting().len(), 1);
         calls.answer(one, Ok(vec![]));
         assert_eq!(calls.waiting().len(), 0);
+    }
+
+    /// A name does not return before each place was used so often.
+    #[test]
+    fn names_return_late() {
+        let mut calls = Calls::default();
+        let first = calls.add(life(0), false, 1).unwrap();
+        calls.answer(first, Ok(vec![]));
+        assert!(calls.take(first).is_some());
+        for _ in 0..1 << 17 {
+            let name = calls.add(life(0), false, 1).unwrap();
+            assert_ne!(name, first);
+            calls.cancel(name);
+        }
+        assert_eq!(calls.slots.len(), PLACES);
+    }
+
+    /// Calls whose answers never come do not take all places.
+    #[test]
+    fn the_oldest_dropped_calls_make_room() {
+        let mut calls = Calls::default();
+        let mut names = Vec::new();
+        while let Some(name) = calls.add(life(0), false, 1) {
+            names.push(name);
+        }
+        assert_eq!(names.len(), CALLS_MAX);
+        for name in &names[..3] {
+            calls.forget(*name);
+        }
+        let place = |name: u32| name & ((1 << INDEX_BITS) - 1);
+        // Two are given up, and then the third.
+        let new: Vec<_> = (0..3).map_while(|_| calls.add(life(0), false, 1)).collect();
+        let places: Vec<_> = new.iter().copied().map(place).collect();
+        assert_eq!(places, [0, 1, 2]);
+        assert_eq!(calls.add(life(0), false, 1), None);
+        // Answers to those that were given up end no other call.
+        calls.answer(names[0], Ok(vec![1]));
+        assert_eq!(calls.take(new[0]), None);
     }
 
     #[test]
