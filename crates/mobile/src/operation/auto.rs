@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How an operation is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,9 +80,23 @@ impl Auto {
     fn run_timed<T, E>(&self, at: usize, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
         let way = self.choose(at);
         let begin = Instant::now();
-        let done = run(Way::ALL[way])?;
-        self.record(at, way, begin.elapsed());
-        Ok(done)
+        let done = run(Way::ALL[way]);
+        let took = match &done {
+            Ok(_) => begin.elapsed().as_nanos() as f64,
+            Err(_) => f64::INFINITY,
+        };
+        self.record(at, way, took);
+        done
+    }
+
+    /// Records that a way does not work for operations of this size.
+    #[cold]
+    pub(super) fn fails(&self, size: u64, way: Way) {
+        let at = place(size);
+        let of_size = &mut crate::runtime::locked(&self.seen)[at];
+        of_size.seen[way as usize].cost = f64::INFINITY;
+        // ORDERING: Relaxed, as above.
+        self.chosen[at].store(0, Relaxed);
     }
 
     /// Returns the way that is the cheapest for operations of this size, so far.
@@ -108,12 +122,15 @@ impl Auto {
         of_size.next
     }
 
-    fn record(&self, at: usize, way: usize, took: Duration) {
+    /// Records what a way has cost: infinitely much, if it has failed.
+    fn record(&self, at: usize, way: usize, took: f64) {
         let seen = &mut crate::runtime::locked(&self.seen)[at].seen[way];
-        let took = took.as_nanos() as f64;
         seen.cost = match seen.count {
             0 => took,
             1..=TRIALS => seen.cost.min(took),
+            // One failure does not tell that others will follow (`fails` does).
+            _ if took.is_infinite() => seen.cost,
+            _ if seen.cost.is_infinite() => took,
             _ => seen.cost * 0.9 + took.min(seen.cost * 4.0) * 0.1,
         };
         seen.count = seen.count.saturating_add(1);
@@ -143,7 +160,7 @@ mod tests {
             for _ in 0..rounds {
                 let way = auto.choose(5);
                 counts[way] += 1;
-                auto.record(5, way, Duration::from_nanos(costs[way]));
+                auto.record(5, way, costs[way] as f64);
             }
             counts
         };
@@ -152,5 +169,27 @@ mod tests {
         let counts = spent([1000, 2000, 300], 4000);
         assert!(counts[2] > 2500, "{counts:?}");
         assert_eq!(auto.best(31), Way::Moved);
+    }
+
+    /// A way that fails is tried, and not chosen; once it works, it is.
+    #[test]
+    fn a_way_that_fails_is_not_chosen() {
+        let auto = Auto::default();
+        let spent = |moved: f64, rounds: u32| {
+            let mut counts = [0; 3];
+            for _ in 0..rounds {
+                let way = auto.choose(5);
+                counts[way] += 1;
+                auto.record(5, way, [500.0, 100.0, moved][way]);
+            }
+            counts
+        };
+        let counts = spent(f64::INFINITY, 2000);
+        assert!(counts[2] < 100 && counts[1] > 1800, "{counts:?}");
+        let counts = spent(10.0, 4000);
+        assert!(counts[2] > 2500, "{counts:?}");
+        assert_eq!(auto.best(31), Way::Moved);
+        auto.fails(31, Way::Moved);
+        assert_eq!(auto.best(31), Way::Function);
     }
 }

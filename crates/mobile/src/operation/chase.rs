@@ -1,12 +1,15 @@
 //! A pointer chase: a chain of loads, each of which says where the next one is.
 
-use super::shards::{Forms, Seen, bytes_of, no_reply, words_of};
+use super::shards::{Forms, Seen, bytes_of, no_reply, patient, words_of};
 use super::{Shards, Way};
 use crate::mobile::{Mobile, Registered};
-use crate::{Call, Context, Function, Limits, Result, Trap};
+use crate::{Call, Context, Function, Result, Trap};
 
 /// The name of the function that a chase calls.
 const FUNCTION: &str = "samite.chase";
+/// A call ends after so many steps at one unit, so that others get their turn: about 7 ms, if no
+/// word is in a cache.
+const TURN: u64 = 1 << 16;
 
 /// A table of addresses in [`Shards`]: each word is the address of the next one.
 ///
@@ -59,11 +62,19 @@ impl Table {
     /// this, or [`Error::Failed`](crate::Error::Failed), if it leads there or a unit is lost;
     /// [`Error::Late`](crate::Error::Late).
     pub fn chase(&self, way: Way, depth: u64, address: u64) -> Result<u64> {
-        match self.forms.of(way) {
-            None => self.by_gets(depth, address),
-            Some(code) => {
-                let reply = self.start(code, depth, address)?.wait()?;
-                words_of(&reply).next().ok_or_else(|| no_reply(&reply))
+        let Some(code) = self.forms.of(way) else {
+            return self.by_gets(depth, address);
+        };
+        let (mut depth, mut address) = (depth, address);
+        loop {
+            let reply = self.start(code, depth, address)?.wait()?;
+            let mut words = words_of(&reply);
+            address = words.next().ok_or_else(|| no_reply(&reply))?;
+            match words.next() {
+                None => return Ok(address),
+                // Each call takes a step at least.
+                Some(left) if left < depth => depth = left,
+                Some(_) => return Err(no_reply(&reply)),
             }
         }
     }
@@ -74,8 +85,7 @@ impl Table {
     /// As [`Table::chase`].
     #[inline]
     pub fn chase_auto(&self, depth: u64, address: u64) -> Result<u64> {
-        let auto = &self.forms.auto;
-        auto.run(depth, |way| self.chase(way, depth, address))
+        self.forms.run(depth, |way| self.chase(way, depth, address))
     }
 
     /// Returns the way that `chase_auto` prefers for this depth.
@@ -93,7 +103,9 @@ impl Table {
     }
 
     /// Starts one of several chases that are under way at once. The reply is the last address, 8
-    /// bytes.
+    /// bytes. A chase stops before after 65,536 steps at one unit, and if it has moved as often as
+    /// a call may. Then its reply has 16 bytes: the address at which it is to be started again, and
+    /// how many addresses are still to be followed.
     ///
     /// # Errors
     /// Those of [`Mobile::call`]; [`Error::BadAddress`](crate::Error::BadAddress).
@@ -102,16 +114,19 @@ impl Table {
         let mut payload = self.shards.payload(self.shards.words(), 16);
         payload.extend_from_slice(&depth.to_le_bytes());
         payload.extend_from_slice(&address.to_le_bytes());
-        (self.shards.mobile()).call_entry(unit, code, 0, &payload, Limits::default())
+        (self.shards.mobile()).call_entry(unit, code, 0, &payload, patient())
     }
 }
 
 /// The function: what `chase.wat` does.
 fn chase(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
     let (seen, [mut depth, mut address]) = Seen::decode(payload)?;
-    let me = context.me();
-    while depth > 0 {
+    let (me, end) = (context.me(), depth.saturating_sub(TURN));
+    while depth > end {
         let Some(here) = seen.index(me, address) else {
+            if context.limits().hops == 0 {
+                break;
+            }
             let mut payload = payload[..Seen::BYTES].to_vec();
             payload.extend(bytes_of(&[depth, address]));
             return context.forward(seen.unit(address)?, 0, &payload);
@@ -119,5 +134,8 @@ fn chase(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
         address = seen.load(context, here)?;
         depth -= 1;
     }
-    context.reply(&address.to_le_bytes())
+    match depth {
+        0 => context.reply(&address.to_le_bytes()),
+        _ => context.reply(&bytes_of(&[address, depth])),
+    }
 }

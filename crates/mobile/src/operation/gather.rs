@@ -63,8 +63,8 @@ impl Gather {
     /// # Errors
     /// As [`Gather::gather`].
     pub fn gather_auto(&self, addresses: &[u64]) -> Result<Vec<u64>> {
-        let auto = &self.forms.auto;
-        auto.run(addresses.len() as u64, |way| self.gather(way, addresses))
+        let size = addresses.len() as u64;
+        self.forms.run(size, |way| self.gather(way, addresses))
     }
 
     /// Returns the way that `gather_auto` prefers for lists of this length.

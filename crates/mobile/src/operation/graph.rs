@@ -151,7 +151,9 @@ impl Graph {
     ///
     /// After a failure, an unknown part of the vertices has marks of this run, and calls of it may
     /// still add some. No mark of it is taken for one of a later run, which is not disturbed: the
-    /// search can be repeated at once.
+    /// search can be repeated at once. There is one exception: if a put of a search by gets was
+    /// late, it may still replace a mark of a later run, whose result may then be wrong. After a
+    /// timeout by gets, go on with new marks.
     ///
     /// # Errors
     /// [`Error::BadAddress`] if there is no such vertex, or by gets, an edge leads to none;
@@ -186,7 +188,7 @@ impl Graph {
     /// # Errors
     /// As [`Graph::bfs`].
     pub fn bfs_auto(&self, source: u64) -> Result<Reached> {
-        self.forms.auto.run(1, |way| self.bfs(way, source))
+        self.forms.run(1, |way| self.bfs(way, source))
     }
 
     /// Returns the way that `bfs_auto` prefers.
@@ -331,11 +333,16 @@ impl Graph {
                     .remote(shard)
                     .put_nb(index * 8, &mark.to_le_bytes())?)
             });
-            let puts = puts.collect::<Result<Vec<_>>>()?;
-            next.extend(self.neighbours(&fresh)?);
+            let puts: Vec<Result<_>> = puts.collect();
+            let neighbours = self.neighbours(&fresh);
+            // All puts end before an error is returned: later ones would disturb the next run.
+            let mut ended = Ok(());
             for put in puts {
-                put.wait()?;
+                let waited = put.and_then(|put| Ok(put.wait()?));
+                ended = ended.and(waited.map(drop));
             }
+            ended?;
+            next.extend(neighbours?);
             found += fresh.len() as u64;
         }
         next.sort_unstable();

@@ -7,7 +7,8 @@ use crate::{Context, Error, Function, Result, Trap};
 
 /// The name of the function.
 const FUNCTION: &str = "samite.list";
-/// The entry that goes on at a node.
+/// The entries: one begins at a head, one goes on at a node.
+const FIND: u32 = 0;
 const FOLLOW: u32 = 1;
 /// After so many nodes at one unit, others get their turn: about 3 ms, if none is in a cache.
 const TURN: u32 = 1 << 14;
@@ -60,10 +61,9 @@ impl Lists {
     /// reads by itself; [`Error::Damaged`] then says that a list does not end. Found by calls, both
     /// are [`Error::Failed`] (2 and 3, [`super`]), as is the loss of a unit. [`Error::Late`].
     pub fn find(&self, way: Way, head: u64, key: u64) -> Result<Option<u64>> {
-        let unit = self.shards.unit_of(head)?;
         match self.forms.of(way) {
             None => self.by_gets(head, key),
-            Some(code) => self.by_call(code, unit, head, key),
+            Some(code) => self.by_calls(code, head, key),
         }
     }
 
@@ -72,7 +72,7 @@ impl Lists {
     /// # Errors
     /// As [`Lists::find`].
     pub fn find_auto(&self, head: u64, key: u64) -> Result<Option<u64>> {
-        self.forms.auto.run(1, |way| self.find(way, head, key))
+        self.forms.run(1, |way| self.find(way, head, key))
     }
 
     /// Returns the way that `find_auto` prefers.
@@ -103,18 +103,28 @@ impl Lists {
         Err(Error::Damaged("a list does not end".into()))
     }
 
-    fn by_call(&self, code: &Registered, unit: u32, head: u64, key: u64) -> Result<Option<u64>> {
-        let mut payload = self.shards.payload(self.shards.words(), 24);
-        for word in [key, head, self.nodes_max()] {
-            payload.extend_from_slice(&word.to_le_bytes());
-        }
-        let mobile = self.shards.mobile();
-        let reply = mobile.call_entry(unit, code, 0, &payload, patient())?;
-        let reply = reply.wait()?;
-        match (reply.len(), words_of(&reply).next()) {
-            (0, None) => Ok(None),
-            (8, Some(value)) => Ok(Some(value)),
-            _ => Err(no_reply(&reply)),
+    /// By one call, or by several if it moves more often than a call may.
+    fn by_calls(&self, code: &Registered, head: u64, key: u64) -> Result<Option<u64>> {
+        let (mut entry, mut address, mut left) = (FIND, head, self.nodes_max());
+        loop {
+            let unit = self.shards.unit_of(address)?;
+            let mut payload = self.shards.payload(self.shards.words(), 24);
+            for word in [key, address, left] {
+                payload.extend_from_slice(&word.to_le_bytes());
+            }
+            let mobile = self.shards.mobile();
+            let call = mobile.call_entry(unit, code, entry as u8, &payload, patient())?;
+            let reply = call.wait()?;
+            let mut words = words_of(&reply);
+            match (reply.len(), words.next(), words.next()) {
+                (0, ..) => return Ok(None),
+                (8, Some(value), _) => return Ok(Some(value)),
+                // Each call visits a node at least.
+                (16, Some(node), Some(rest)) if rest < left => {
+                    (entry, address, left) = (FOLLOW, node, rest);
+                }
+                _ => return Err(no_reply(&reply)),
+            }
         }
     }
 }
@@ -143,6 +153,9 @@ fn walk(context: &mut Context, payload: &[u8], mut node: u64) -> Result<(), Trap
         }
         let here = seen.index(context.me(), node);
         let Some(index) = here.filter(|_| turns < TURN) else {
+            if context.limits().hops == 0 {
+                return context.reply(&bytes_of(&[node, left]));
+            }
             let mut payload = payload[..Seen::BYTES].to_vec();
             payload.extend(bytes_of(&[key, node, left]));
             return context.forward(seen.unit(node)?, FOLLOW, &payload);

@@ -1,7 +1,8 @@
 ;; The look-up of a key in a linked list. Stands behind `shards.wat`.
 ;;
 ;; payload   16 key   24 address   32 how many nodes may still be visited
-;; reply     the value, 8 bytes; none if the key is not there
+;; reply     the value, 8 bytes; none if the key is not there; without hops, 16 bytes: the address
+;;           of the node at which to go on, and how many may still be visited
 ;;
 ;; A node: 0 key, 1 value, 2 address of the next node, -1 at the end (words).
 ;; Entry `find`: the address is that of a word that has the address of the first node.
@@ -30,6 +31,9 @@
       (br $next)))
   (i64.store offset=24 (local.get $at) (local.get $node))
   (i64.store offset=32 (local.get $at) (local.get $left))
+  (if (i32.eqz (call $hops)) (then
+    (call $reply (i32.add (local.get $at) (i32.const 24)) (i32.const 16))
+    (return (i32.const 0))))
   (call $move (local.get $node) (i32.const 1) (local.get $at) (i32.const 40))
   (i32.const 0))
 (func (export "find") (param $at i32) (param $len i32) (result i32)

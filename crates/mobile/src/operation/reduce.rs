@@ -113,8 +113,8 @@ impl Below {
     /// As [`Below::find`].
     pub fn find_auto(&self, addresses: Range<u64>, bound: u32) -> Result<Found> {
         let words = addresses.end.saturating_sub(addresses.start);
-        let auto = &self.forms.auto;
-        auto.run(words, |way| self.find(way, addresses.clone(), bound))
+        let find = |way| self.find(way, addresses.clone(), bound);
+        self.forms.run(words, find)
     }
 
     /// Returns the way that `find_auto` prefers for ranges of so many words.

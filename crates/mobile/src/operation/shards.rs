@@ -12,7 +12,7 @@ use super::{Auto, Way};
 use crate::capsule::Capsule;
 use crate::mobile::{Mobile, Registered};
 use crate::runtime::Payload;
-use crate::{Call, Context, Error, GRANTS_MAX, Limits, Result, Trap};
+use crate::{Call, Cause, Context, Error, GRANTS_MAX, Limits, Result, Trap};
 use samite_fabric::{Remote, SegmentKey};
 use std::ops::Range;
 use std::sync::Arc;
@@ -279,6 +279,26 @@ impl Forms {
             function: mobile.register(function)?,
             auto: Auto::default(),
         })
+    }
+
+    /// Runs an operation of this size in the way that has been the cheapest, or tries another one.
+    /// If a unit does not run the code of that way, runs it in the best other way.
+    #[inline]
+    pub(super) fn run<T>(&self, size: u64, run: impl Fn(Way) -> Result<T>) -> Result<T> {
+        let mut tried = Way::Gets;
+        let once = |way| {
+            tried = way;
+            run(way)
+        };
+        match self.auto.run(size, once) {
+            Err(Error::Failed(failure))
+                if matches!(failure.cause, Cause::Refused | Cause::NoCode) =>
+            {
+                self.auto.fails(size, tried);
+                run(self.auto.best(size))
+            }
+            ended => ended,
+        }
     }
 
     /// Returns the code of a way; `None` for gets.

@@ -6,6 +6,7 @@
 ;; The address of word i of the n-th unit is n * words + i.
 (import "samite" "memory" (memory 2))
 (import "samite" "me" (func $me (result i32)))
+(import "samite" "hops" (func $hops (result i32)))
 (import "samite" "base" (func $base_of (param i32) (result i32)))
 (import "samite" "len" (func $len_of (param i32) (result i64)))
 (import "samite" "load64" (func $load64 (param i32 i64) (result i64)))

@@ -135,7 +135,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::get`].
     pub fn get_auto(&self, key: u64) -> Result<Option<u64>> {
-        self.forms.auto.run(1, |way| self.get(way, key))
+        self.forms.run(1, |way| self.get(way, key))
     }
 
     /// Returns the pair with the least key that is not below this one; `None` if all keys are below
@@ -152,7 +152,7 @@ impl Tree {
     /// # Errors
     /// As [`Tree::get`].
     pub fn lower_bound_auto(&self, key: u64) -> Result<Option<(u64, u64)>> {
-        self.forms.auto.run(1, |way| self.lower_bound(way, key))
+        self.forms.run(1, |way| self.lower_bound(way, key))
     }
 
     /// Returns the way that `get_auto` prefers.

@@ -1,12 +1,12 @@
 //! Operations on data that are spread over units: all ways have the result of a computation in
 //! local memory, wrong addresses and lost units are typed errors.
 
-use crate::{failure, runs};
+use crate::{failure, patient, runs};
 use samite_fabric::{Fabric, Mask, Match, PeerId, Segment, SegmentKey};
 use samite_mobile::operation::{
     Below, END, Found, Gather, Graph, Lists, Reached, Shards, Table, Tree, Way,
 };
-use samite_mobile::{Cause, Error, Mobile, Result, Rights};
+use samite_mobile::{Cause, Error, Limits, Mobile, Result, Rights};
 use samite_testkit::{Cluster, Outcome, Who, check, pause, point, same, units};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -104,6 +104,28 @@ fn tables(fabric: &Fabric, _: u32) -> Outcome {
             for _ in 0..13 {
                 same!(table.chase_auto(depth, start)?, expected);
             }
+        }
+        // So many steps at one unit that a call ends before.
+        shards.put(9, &[9])?;
+        for way in Way::ALL {
+            same!(table.chase(way, 200_000, 9)?, 9);
+        }
+        shards.put(9, &[next(9)])?;
+        // A call without hops says where to go on.
+        let units = u64::from(fabric.identity().units);
+        let (unit, depth) = (shards.units().end - 1, 10_000);
+        let grant = u64::from(shards.words() <= SMALL);
+        let head = [shards.words(), units << 32 | grant << 56, depth, len - 1];
+        let payload: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for hops in [0, 3] {
+            let limits = Limits { hops, ..patient() };
+            let call = (shards.mobile()).call_entry(unit, table.code(), 0, &payload, limits)?;
+            let reply = call.wait()?;
+            same!(reply.len(), 16);
+            let address = u64::from_le_bytes(reply[..8].try_into()?);
+            let left = u64::from_le_bytes(reply[8..].try_into()?);
+            check!(left < depth, "{left}");
+            same!(address, (left..depth).fold(len - 1, |at, _| next(at)));
         }
         // An address outside, at the beginning and on the way.
         shards.put(5, &[len])?;
