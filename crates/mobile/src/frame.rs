@@ -103,6 +103,13 @@ impl Head {
     }
 }
 
+/// Returns whether a frame is a call, or a prefetch, for whose result somebody waits.
+#[inline]
+pub(crate) fn is_answered(head: &[u8]) -> bool {
+    let is_call = matches!(head.first(), Some(&(CALL | PREFETCH)));
+    is_call && head.get(20).is_some_and(|flags| flags & ONE_WAY as u8 == 0)
+}
+
 /// Returns the 4 bytes at `at` as a number.
 #[inline]
 pub(crate) fn word(bytes: &[u8], at: usize) -> Option<u32> {

@@ -2,6 +2,7 @@
 //! a unit. A ring of the last calls that left this unit: one store per hop.
 
 use crate::frame::Head;
+use samite_engines::Limits;
 use samite_fabric::rpc::Life;
 
 /// How many moves a unit remembers.
@@ -14,8 +15,9 @@ pub(crate) struct Move {
     slot: u32,
     /// Its hops when it arrived here, and when it left.
     hops: (u16, u16),
-    /// The unit that it came from.
-    pub(crate) from: Life,
+    /// The unit that it came from, and the one that it went to.
+    from: Life,
+    to: Life,
 }
 
 /// See the module's documentation.
@@ -26,20 +28,34 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
-    /// Records that a call which came from `from` has moved on, with so many hops left.
+    /// Records that a call which came from `from` moves on, with so many hops left. [`Trail::sent`]
+    /// follows.
     #[inline]
     pub(crate) fn moved(&mut self, head: &Head, left: u16, from: Life) {
+        if head.one_way {
+            return; // Nobody is told how it ends.
+        }
         let moved = Move {
             origin: head.origin,
             slot: head.slot,
             hops: (head.limits.hops, left),
             from,
+            to: from,
         };
         match self.moves.get_mut(self.next) {
             Some(place) => *place = moved,
             None => self.moves.push(moved),
         }
         self.next = (self.next + 1) % MOVES;
+    }
+
+    /// Records to which unit the call was sent that was recorded last.
+    #[inline]
+    pub(crate) fn sent(&mut self, to: Life) {
+        let last = self.next.checked_sub(1).unwrap_or(MOVES - 1);
+        if let Some(moved) = self.moves.get_mut(last) {
+            moved.to = to;
+        }
     }
 
     /// Returns from where a call came that left here with these hops, and with how many it came, if
@@ -49,5 +65,64 @@ impl Trail {
             (at.origin, at.slot, at.hops.1) == (head.origin, head.slot, head.limits.hops)
         };
         self.moves.iter().find(is_it).map(|at| (at.from, at.hops.0))
+    }
+
+    /// Returns the calls that went to a unit from here, as heads that name no more than the call.
+    /// Some of them may have ended.
+    pub(crate) fn sent_to(&self, to: Life) -> Vec<Head> {
+        let sent = self.moves.iter().filter(|at| at.to == to);
+        let head = |at: &Move| Head {
+            entry: 0,
+            // More hops than any call that has moved: no way back is found for them.
+            limits: Limits::default(),
+            slot: at.slot,
+            origin: at.origin,
+            one_way: false,
+            has_input: false,
+        };
+        sent.map(head).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::PeerId;
+
+    fn life(peer: u32) -> Life {
+        Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        }
+    }
+
+    fn head(slot: u32, one_way: bool) -> Head {
+        Head {
+            entry: 0,
+            limits: Limits::default(),
+            slot,
+            origin: life(0),
+            one_way,
+            has_input: false,
+        }
+    }
+
+    /// The last moves are known by the unit to which they went; one-way calls are not kept.
+    #[test]
+    fn calls_that_went_to_a_unit_are_known() {
+        let mut trail = Trail::default();
+        let left = Limits::default().hops - 1;
+        trail.moved(&head(1, true), left, life(0));
+        for slot in 0..MOVES as u32 + 1 {
+            trail.moved(&head(slot, false), left, life(0));
+            trail.sent(life(2 + slot % 2));
+        }
+        let slots = |to: u32| trail.sent_to(life(to)).into_iter().map(|head| head.slot);
+        let mut even: Vec<u32> = slots(2).collect();
+        even.sort_unstable();
+        assert!(even.into_iter().eq((1..=MOVES as u32 / 2).map(|at| 2 * at)));
+        assert_eq!((slots(3).count(), slots(4).count()), (MOVES / 2, 0));
+        // Their failures go straight to the origin.
+        assert_eq!(trail.came_from(&trail.sent_to(life(2))[0]), None);
     }
 }

@@ -64,7 +64,24 @@ impl Work {
             }
             self.end(runtime, fabric, slot, failure);
         }
+        self.fail_moved(runtime, fabric, &newly);
         self.fetch_again(runtime, fabric);
+    }
+
+    /// Fails calls that went from here to units that were lost. Their origin may have seen the loss
+    /// before it sent them, and then it does not end them; an answer to a call that has ended is
+    /// dropped.
+    fn fail_moved(&mut self, runtime: &Runtime, fabric: &Fabric, lost: &[(usize, Life)]) {
+        for (unit, life) in lost {
+            let name = name(fabric, *life);
+            for head in self.trail.sent_to(*life) {
+                let text = format!("{name} was lost, and the call may have been there");
+                let mut failure = Failure::new(Cause::Lost, text);
+                failure.path.push(*unit as u32);
+                failure.is_part = true;
+                self.fail_to_origin(runtime, fabric, &head, &failure);
+            }
+        }
     }
 
     /// Returns whether a process is a unit of this job, after another look at who has come.

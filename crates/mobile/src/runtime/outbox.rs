@@ -78,6 +78,9 @@ impl Work {
         head: &[u8],
         payload: &[u8],
     ) {
+        if frame::is_answered(head) {
+            self.trail.sent(to);
+        }
         if to == self.me {
             return self.post_here(runtime, fabric, word, head, payload);
         }

@@ -5,6 +5,7 @@ use super::run::reply_head;
 use super::{Arrived, Payload, Runtime, Work};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
+use samite_engines::Limits;
 use samite_fabric::Fabric;
 
 impl Work {
@@ -61,6 +62,13 @@ impl Work {
             };
             if let Some(to) = self.units.get(unit as usize).copied() {
                 let bytes = head.encode(frame::PREFETCH);
+                // Without hops, as failures of it do not go back along its way.
+                let limits = Limits {
+                    hops: 0,
+                    ..head.limits
+                };
+                let moved = Head { limits, ..*head };
+                self.trail.moved(&moved, 0, self.me);
                 self.post(runtime, fabric, to, id, &bytes, &half[4..]);
             }
         }
