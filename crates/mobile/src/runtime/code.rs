@@ -21,11 +21,13 @@ use super::{Arrived, CODE_BYTES, EACH, Runtime, Work};
 use crate::capsule::{Capsule, Part};
 use crate::error::{not_defined, not_trusted};
 use crate::frame::Head;
+use crate::trust::Policy;
 use samite_engines::{Code, Kind};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What an entry costs besides its capsule.
 const ENTRY: u64 = 512;
@@ -76,6 +78,8 @@ pub(crate) struct Codes {
     /// The cost of all entries.
     bytes: u64,
     pub(super) parked: u64,
+    /// When to ask again for code that does not come (`fetch`).
+    pub(super) due: Duration,
     clock: u64,
     /// Raised when what is trusted, or known to this program, has changed.
     decisions: u64,
@@ -124,7 +128,10 @@ impl Codes {
     }
 
     /// Keeps a capsule; returns false if another one has its id (Y1).
-    pub(super) fn keep(&mut self, capsule: Capsule, pinned: bool) -> bool {
+    ///
+    /// The hash does not cover the signature. Another signature replaces none, one that is not
+    /// trusted here if it is itself, and that of others if this program registers it.
+    pub(super) fn keep(&mut self, capsule: Capsule, pinned: bool, policy: &Policy) -> bool {
         let id = capsule.hash().id();
         let entry = self.entry(id);
         if let Some(had) = &entry.capsule
@@ -133,11 +140,15 @@ impl Codes {
             return false;
         }
         let before = entry.cost();
-        // The hash does not cover the signature: another one may be trusted here, or elsewhere.
-        let had = entry.capsule.as_ref().map(|had| had.signer().copied());
-        if had
-            .is_none_or(|signer| capsule.signer().is_some() && signer.as_ref() != capsule.signer())
-        {
+        let replaces = match &entry.capsule {
+            None => true,
+            Some(had) if capsule.signer().is_none() || capsule.signer() == had.signer() => false,
+            Some(had) => {
+                let is_better = policy.trusts_signer(&capsule) && !policy.trusts_signer(had);
+                had.signer().is_none() || is_better || pinned
+            }
+        };
+        if replaces {
             entry.capsule = Some(capsule);
             if matches!(entry.state, State::Rejected(_)) {
                 entry.state = State::Idle;
@@ -292,7 +303,7 @@ impl Work {
         pinned: bool,
     ) -> bool {
         let id = capsule.hash().id();
-        let kept = self.codes.keep(capsule, pinned);
+        let kept = self.codes.keep(capsule, pinned, &self.policy);
         let entry = self.codes.entry(id);
         let is_wanted = matches!(entry.state, State::Idle | State::Fetching(_));
         if kept && is_wanted && !entry.parked.is_empty() {
@@ -306,6 +317,7 @@ impl Work {
 mod tests {
     use super::*;
     use crate::capsule::Processor;
+    use ed25519_dalek::SigningKey;
 
     fn capsule(number: u8) -> Capsule {
         let builder = Capsule::builder(["run"]).elf(Processor::HERE, vec![number; 4_000_000]);
@@ -316,26 +328,53 @@ mod tests {
     /// registered, which do not count.
     #[test]
     fn code_that_was_not_used_longest_is_dropped() {
-        let mut codes = Codes::default();
+        let (mut codes, policy) = (Codes::default(), Policy::default());
         let capsules: Vec<_> = (0..20).map(capsule).collect();
         let ids: Vec<_> = capsules.iter().map(|capsule| capsule.hash().id()).collect();
         for capsule in &capsules[17..] {
-            assert!(codes.keep(capsule.clone(), true));
+            assert!(codes.keep(capsule.clone(), true, &policy));
         }
         for capsule in &capsules[..16] {
-            assert!(codes.keep(capsule.clone(), false));
+            assert!(codes.keep(capsule.clone(), false, &policy));
         }
         assert!(ids.iter().all(|id| codes.has(*id) || *id == ids[16]));
         assert!(codes.get(ids[0]).is_some());
-        assert!(codes.keep(capsules[16].clone(), false));
+        assert!(codes.keep(capsules[16].clone(), false, &policy));
         let gone: Vec<_> = (0..20).filter(|at| !codes.has(ids[*at])).collect();
         assert_eq!(gone, [1]);
         // One that is registered now makes room for another.
-        assert!(codes.keep(capsules[2].clone(), true));
-        assert!(codes.keep(capsules[1].clone(), false));
+        assert!(codes.keep(capsules[2].clone(), true, &policy));
+        assert!(codes.keep(capsules[1].clone(), false, &policy));
         assert!(ids.iter().all(|id| codes.has(*id)));
         // All that was counted is given back.
         assert!(ids.iter().all(|id| codes.forget(*id)));
         assert_eq!((codes.bytes, codes.parked), (0, 0));
+    }
+
+    /// What others send replaces no signature that is trusted here, nor one by another of the kind.
+    #[test]
+    fn a_trusted_signature_is_kept() {
+        let keys = [1, 2, 3].map(|byte| SigningKey::from_bytes(&[byte; 32]));
+        let [trusted, one, two] = keys.map(|key| capsule(1).sign(&key).unwrap());
+        let policy = Policy {
+            keys: vec![*trusted.signer().unwrap()],
+            ..Policy::default()
+        };
+        let mut codes = Codes::default();
+        let id = trusted.hash().id();
+        let steps = [
+            (&capsule(1), false, None),
+            (&one, false, one.signer()),
+            (&two, false, one.signer()),
+            (&two, true, two.signer()),
+            (&trusted, false, trusted.signer()),
+            (&one, false, trusted.signer()),
+            (&capsule(1), true, trusted.signer()),
+        ];
+        for (at, (capsule, pinned, expected)) in steps.into_iter().enumerate() {
+            assert!(codes.keep(capsule.clone(), pinned, &policy));
+            let kept = codes.get(id).and_then(|entry| entry.capsule.clone());
+            assert_eq!(kept.unwrap().signer(), expected, "step {at}");
+        }
     }
 }

@@ -14,14 +14,16 @@
 //!            <----------  CODE n, part
 //! ```
 //! A caller that computes does not answer, and is not lost either. So each further caller is asked
-//! at once, as long as nobody has answered. If the one that answered sends nothing for [`STALL`],
-//! the next call of that code has another holder asked.
+//! at once, as long as nobody has answered. If nothing has come for [`STALL`], the next call of
+//! that code has another holder asked.
+//!
+//! Either side drops frames for which it has no room (X4). So a request is repeated if nothing has
+//! come for [`AGAIN`], and then after twice that time, and so on.
 //!
 //! # Invariants
 //! F1 Only bytes of one holder are put together, so wrong bytes are the fault of that one. Answers
 //!    of others, and repeated ones, are dropped.
-//! F2 Each holder is asked once for the calls that it made: it answers, or is lost, or its calls
-//!    wait with it.
+//! F2 Each holder is asked for the calls that it made, until it answers or is lost. They wait.
 //! F3 One caller has at most [`FETCHES_MAX`] codes fetched, so it takes no place from others.
 
 use super::code::{Codes, Entry, State};
@@ -44,6 +46,8 @@ const FETCHES_MAX: usize = 64;
 const SIGNATURES_MAX: usize = 64;
 /// A holder that has sent nothing for so long may not be making progress.
 const STALL: Duration = Duration::from_millis(50);
+/// A request or its answer may have been dropped if nothing has come for so long.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// A capsule on its way.
 #[derive(Debug, Default)]
@@ -53,11 +57,27 @@ pub(crate) struct Fetch {
     /// The one that answered first, and sends the rest.
     sender: Option<Life>,
     got: Vec<u8>,
-    /// When the last bytes came.
+    /// When the last bytes came, or were asked for.
     at: Duration,
+    /// When to ask again, and how long that is after the last time.
+    due: Duration,
+    pause: Duration,
 }
 
 impl Fetch {
+    /// Expects bytes from now on.
+    fn expect(&mut self, now: Duration) {
+        (self.at, self.due, self.pause) = (now, now + AGAIN, AGAIN);
+    }
+
+    /// Returns who is expected to send, and from which byte on.
+    fn waits_for(&self) -> (Vec<Life>, u32) {
+        match self.sender {
+            Some(sender) => (vec![sender], self.got.len() as u32),
+            None => (self.asked.clone(), 0),
+        }
+    }
+
     fn forget(&mut self, is_it: impl Fn(Life) -> bool) {
         self.asked.retain(|holder| !is_it(*holder));
         if self.sender.is_some_and(&is_it) {
@@ -90,6 +110,18 @@ impl Codes {
             entry.caller == Some(caller) && matches!(entry.state, State::Fetching(_))
         };
         self.entries.values().filter(is_one).count()
+    }
+
+    /// Returns when somebody is to be asked again.
+    fn next_due(&self) -> Duration {
+        let dues = self
+            .entries
+            .values()
+            .filter_map(|entry| match &entry.state {
+                State::Fetching(fetch) => Some(fetch.due),
+                _ => None,
+            });
+        dues.min().unwrap_or(Duration::MAX)
     }
 
     /// Forgets holders that are gone. Returns the codes for which others are to be asked.
@@ -168,15 +200,18 @@ impl Work {
                 entry.state = State::Fetching(Fetch::default());
                 self.ask_next(runtime, fabric, id);
             }
-            State::Fetching(fetch) => match fetch.sender {
-                Some(sender) if self.clock.saturating_sub(fetch.at) > STALL => {
-                    fetch.forget(|holder| holder == sender);
-                    entry.holders.insert(0, sender);
-                    self.ask_next(runtime, fabric, id);
+            State::Fetching(fetch) => {
+                let is_stalled = self.clock.saturating_sub(fetch.at) > STALL;
+                match fetch.sender {
+                    Some(sender) if is_stalled => {
+                        fetch.forget(|holder| holder == sender);
+                        entry.holders.insert(0, sender);
+                        self.ask_next(runtime, fabric, id);
+                    }
+                    None if is_further || is_stalled => self.ask_next(runtime, fabric, id),
+                    _ => {}
                 }
-                None if is_further => self.ask_next(runtime, fabric, id),
-                _ => {}
-            },
+            }
             State::Loading | State::Ready(_) => {}
         }
     }
@@ -203,6 +238,8 @@ impl Work {
                 continue;
             }
             fetch.asked.push(holder);
+            fetch.expect(self.clock);
+            self.codes.due = self.codes.due.min(self.clock + AGAIN);
             let head = frame::short(frame::FETCH, [0]);
             return self.post(runtime, fabric, holder, id, &head, &[]);
         }
@@ -213,6 +250,29 @@ impl Work {
             }
             let text = "its code is not here, and no unit that the call went through has it";
             self.fail_parked(runtime, fabric, id, &Failure::new(Cause::NoCode, text));
+        }
+    }
+
+    /// Repeats requests after which nothing has come for long, and asks further holders.
+    #[cold]
+    pub(super) fn ask_again(&mut self, runtime: &Runtime, fabric: &Fabric) {
+        let mut silent = Vec::new();
+        for (id, entry) in &mut self.codes.entries {
+            if let State::Fetching(fetch) = &mut entry.state
+                && fetch.due <= self.clock
+            {
+                fetch.pause *= 2;
+                fetch.due = self.clock + fetch.pause;
+                silent.push((*id, fetch.waits_for()));
+            }
+        }
+        self.codes.due = self.codes.next_due();
+        for (id, (holders, from)) in silent {
+            let head = frame::short(frame::FETCH, [from]);
+            for holder in holders {
+                self.post(runtime, fabric, holder, id, &head, &[]);
+            }
+            self.ask_next(runtime, fabric, id);
         }
     }
 
@@ -305,7 +365,7 @@ impl Work {
             return self.sender_failed(runtime, fabric, id);
         }
         fetch.got.extend_from_slice(part);
-        fetch.at = self.clock;
+        fetch.expect(self.clock);
         self.counters.code_received += part.len() as u64;
         if !is_last {
             let head = frame::short(frame::FETCH, [fetch.got.len() as u32]);
@@ -322,7 +382,8 @@ impl Work {
                 if !entry.asked_for_signature.contains(&from) {
                     entry.asked_for_signature.push(from);
                 }
-                self.codes.keep(capsule, false);
+                self.codes.due = self.codes.next_due();
+                self.codes.keep(capsule, false, &self.policy);
                 self.obtain(runtime, fabric, id);
             }
             Err(why) => {

@@ -117,7 +117,7 @@ pub(crate) struct Arrived {
 struct Inbox {
     frames: VecDeque<Arrived>,
     bytes: u64,
-    /// Calls that found no room, to be failed.
+    /// Calls that found no room. Taken with the frames.
     refused: VecDeque<Arrived>,
 }
 
@@ -162,6 +162,8 @@ pub(crate) struct Work {
     batch_bytes: u64,
     /// When the inbox was looked at.
     looked: Duration,
+    /// Calls that found no room in the inbox, to be failed.
+    refused: VecDeque<Arrived>,
     /// Calls of this unit to itself, and parked calls whose code is there.
     own: VecDeque<Arrived>,
     own_bytes: u64,
@@ -201,6 +203,7 @@ impl Runtime {
             batch: VecDeque::new(),
             batch_bytes: 0,
             looked: Duration::ZERO,
+            refused: VecDeque::new(),
             own: VecDeque::new(),
             own_bytes: 0,
             takes_own: false,
@@ -243,6 +246,11 @@ impl Runtime {
         work.take_loaded(self);
         work.flush(self, fabric);
         work.clock = run::coarse();
+        if work.codes.due <= work.clock {
+            work.ask_again(self, fabric);
+        }
+        // Also while more keep coming.
+        self.refuse(work, fabric);
         for _ in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
             work.takes_own = !work.takes_own;
@@ -251,7 +259,8 @@ impl Runtime {
                 false => self.next(work).or_else(|| work.next_own()),
             };
             let Some(arrived) = next else {
-                return self.refuse(work, fabric);
+                self.refuse(work, fabric);
+                return false;
             };
             work.take(self, fabric, arrived);
         }
@@ -283,6 +292,7 @@ impl Runtime {
             work.batch.append(&mut inbox.frames);
         }
         work.batch_bytes += std::mem::take(&mut inbox.bytes);
+        work.refused.append(&mut inbox.refused);
         drop(inbox);
         if work.batch.len() > CROWD {
             turns(&mut work.batch);
@@ -290,9 +300,9 @@ impl Runtime {
     }
 
     /// Fails the calls that found no room.
-    fn refuse(&self, work: &mut Work, fabric: &Fabric) -> bool {
-        let refused = std::mem::take(&mut locked(&self.inbox).refused);
-        for arrived in refused {
+    #[inline]
+    fn refuse(&self, work: &mut Work, fabric: &Fabric) {
+        while let Some(arrived) = work.refused.pop_front() {
             if !work.members.has(arrived.from) && !work.admits(self, fabric, arrived.from) {
                 work.refuse_stranger(fabric, &arrived);
                 continue;
@@ -303,7 +313,6 @@ impl Runtime {
                 work.fail(self, fabric, &head, arrived.from, failure);
             }
         }
-        false
     }
 }
 
@@ -370,7 +379,7 @@ impl Upcall for Runtime {
             let has_more = self.work_on(&mut work, fabric, AT_ONCE);
             drop(working);
             let has_told = std::mem::take(&mut work.has_ended_here);
-            let waits_for_room = work.out_bytes > 0;
+            let waits = work.out_bytes > 0 || work.codes.due < Duration::MAX;
             drop(work);
             // Without a lock: a waker may do anything.
             let woken = locked(&self.calls).take_woken();
@@ -378,7 +387,7 @@ impl Upcall for Runtime {
             if has_more || has_told {
                 return fabric.want_work();
             }
-            if waits_for_room {
+            if waits {
                 fabric.want_work_later();
             }
             if !self.again.load(SeqCst) {
