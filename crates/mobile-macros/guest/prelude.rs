@@ -263,6 +263,10 @@ pub mod guest {
                 fn powi(self, power: i32) -> Self;
                 fn fract(self) -> Self;
                 fn sin_cos(self) -> (Self, Self);
+                fn asinh(self) -> Self;
+                fn acosh(self) -> Self;
+                fn atanh(self) -> Self;
+                fn div_euclid(self, divisor: Self) -> Self;
                 fn rem_euclid(self, divisor: Self) -> Self;
             }
 
@@ -308,6 +312,35 @@ pub mod guest {
                 #[inline]
                 fn sin_cos(self) -> ($type, $type) {
                     (Real::sin(self), Real::cos(self))
+                }
+
+                #[inline]
+                fn asinh(self) -> $type {
+                    let size = self.abs();
+                    let inverse = size.recip();
+                    let more = size / (Real::hypot(1.0, inverse) + inverse);
+                    Real::ln_1p(size + more).copysign(self)
+                }
+
+                #[inline]
+                fn acosh(self) -> $type {
+                    Real::ln(self + Real::sqrt(self - 1.0) * Real::sqrt(self + 1.0))
+                }
+
+                #[inline]
+                fn atanh(self) -> $type {
+                    let size = self.abs();
+                    (Real::ln_1p(2.0 * size / (1.0 - size)) / 2.0).copysign(self)
+                }
+
+                #[inline]
+                fn div_euclid(self, divisor: $type) -> $type {
+                    let whole = Real::trunc(self / divisor);
+                    match self % divisor < 0.0 {
+                        true if divisor > 0.0 => whole - 1.0,
+                        true => whole + 1.0,
+                        false => whole,
+                    }
                 }
 
                 #[inline]

@@ -189,6 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn methods_of_real_numbers_are_there() {
+        if !can_compile("methods_of_real_numbers_are_there") {
+            return;
+        }
+        let source = source(
+            "fn sum(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {
+                use crate::guest::Real as _;
+                let x = payload.len() as f64;
+                let y = x.asinh() + x.acosh() + x.atanh() + x.tanh().cbrt().powi(3);
+                let y = (y as f32).div_euclid(3.0).rem_euclid(2.0).asinh();
+                context.reply(&(x.div_euclid(3.0) + f64::from(y)).to_le_bytes())
+            }",
+        );
+        let code = compile(&source).expect("a kernel").expect("a compiler");
+        let import = b"\x03env";
+        assert!(!code.windows(import.len()).any(|found| found == import));
+    }
+
+    #[test]
     fn mistakes_have_a_place_and_a_remedy() {
         if !can_compile("mistakes_have_a_place_and_a_remedy") {
             return;

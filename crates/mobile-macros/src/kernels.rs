@@ -2,7 +2,7 @@
 
 use crate::compile::{Mistake, VARIABLE};
 use crate::source::{Source, hexadecimal};
-use proc_macro2::{Ident, Literal, TokenStream};
+use proc_macro2::{Ident, Literal, Spacing, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::{Error, Item, ItemFn, ItemMod, LitStr, Path, Result, Signature, Token, Visibility};
 
@@ -15,6 +15,7 @@ type Compile = fn(&Source) -> std::result::Result<Option<Vec<u8>>, Vec<Mistake>>
 /// Expands the attribute.
 pub(crate) fn expand(options: TokenStream, item: TokenStream, compile: Compile) -> TokenStream {
     let expanded = path(options).and_then(|path| {
+        check_tokens(&item)?;
         let parsed = syn::parse2(item.clone())?;
         Kernels::of(&parsed).map(|kernels| kernels.expand(&path, &item, parsed, compile))
     });
@@ -40,6 +41,65 @@ fn path(options: TokenStream) -> Result<Path> {
         Error::new(error.span(), text)
     })?;
     parsed.parse()
+}
+
+/// What expands to something else in another build: two programs would have one name.
+const VARIES: &[&str] = &[
+    "cfg",
+    "cfg_attr",
+    "env",
+    "option_env",
+    "include",
+    "include_str",
+    "include_bytes",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+];
+
+/// Refuses macros and attributes whose meaning depends on the build ([`VARIES`]).
+fn check_tokens(tokens: &TokenStream) -> Result<()> {
+    let mut before = None;
+    let mut name: Option<Ident> = None;
+    for token in tokens.clone() {
+        // `name!`, but not `name != 0`, or `#[name`
+        let is_macro = matches!(&token, TokenTree::Punct(punct)
+            if punct.as_char() == '!' && punct.spacing() == Spacing::Alone);
+        if let Some(name) = name.take_if(|_| is_macro) {
+            check_name(&name)?;
+        }
+        if let TokenTree::Group(group) = &token {
+            if let (Some('#'), Some(TokenTree::Ident(name))) =
+                (before, group.stream().into_iter().next())
+            {
+                check_name(&name)?;
+            }
+            check_tokens(&group.stream())?;
+        }
+        before = match &token {
+            TokenTree::Punct(punct) if punct.as_char() == '!' && before == Some('#') => before,
+            TokenTree::Punct(punct) => Some(punct.as_char()),
+            _ => None,
+        };
+        name = match token {
+            TokenTree::Ident(name) => Some(name),
+            _ => None,
+        };
+    }
+    Ok(())
+}
+
+fn check_name(name: &Ident) -> Result<()> {
+    match VARIES.iter().any(|varies| name == varies) {
+        true => Err(Error::new_spanned(
+            name,
+            format!(
+                "`{name}` depends on the build, and a kernel is the same in all of them: pass the \
+                 value in the payload"
+            ),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// What the attribute is on.
@@ -328,6 +388,19 @@ mod tests {
             ("async fn sum(a: A, b: B) {}", "fn(&mutContext"),
             ("fn sum<T>(a: A, b: T) {}", "fn(&mutContext"),
             ("mod kernels { pub fn sum() {} }", "fn(&mutContext"),
+            ("#[cfg(test)] fn sum(a: A, b: B) {}", "dependsonthebuild"),
+            (
+                "mod kernels { #![cfg_attr(test, x)] pub fn sum(a: A, b: B) {} }",
+                "dependsonthebuild",
+            ),
+            (
+                "fn sum(a: A, b: B) { if core::cfg!(unix) {} }",
+                "dependsonthebuild",
+            ),
+            (
+                "fn sum(a: A, b: B) { debug_assert!(true); }",
+                "dependsonthebuild",
+            ),
         ];
         for (item, expected) in cases {
             let error = refused("", item);

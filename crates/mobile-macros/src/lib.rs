@@ -17,9 +17,11 @@
 //!
 //! # Rules
 //! R1 The same tokens are compiled twice, natively and as WebAssembly: what runs does not depend on
-//!    where it runs. A kernel that needs anything from outside of the attribute is refused.
+//!    where it runs. What expands to something else in another build, such as `cfg`, is refused. So
+//!    is a kernel that needs anything from outside of the attribute, when WebAssembly is compiled.
 //! R2 The name of a function has the hash of its source, so a unit whose program was built from
-//!    another source does not run that in its place.
+//!    another source does not run that in its place. The source is compared: without the target of
+//!    WebAssembly (R3), a helper outside of the attribute may differ all the same.
 //! R3 Without the target, everything compiles. `HAS_WASM` says so.
 
 #![forbid(unsafe_code)]
