@@ -7,7 +7,7 @@ use crate::waiting::{Detached, wait};
 use pyo3::exceptions::{PyIndexError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use samite::{FabricConfig, Match, PeerId, SegmentKey};
+use samite::{FabricConfig, Match, PeerId, SegmentKey, Status};
 use std::sync::{Mutex, OnceLock};
 
 /// A clone of the fabric.
@@ -43,7 +43,7 @@ pub(crate) struct Fabric {
 }
 
 fn closed() -> PyErr {
-    PyRuntimeError::new_err("this fabric was closed: call samite.init() again")
+    PyRuntimeError::new_err("this fabric was closed: close it, or leave `with`, after its last use")
 }
 
 impl Fabric {
@@ -94,6 +94,19 @@ fn within<T>(
     }
 }
 
+/// Receives a message.
+fn receive(
+    py: Python<'_>,
+    fabric: &Handle,
+    wanted: Match,
+    timeout: Option<f64>,
+) -> PyResult<(Status, Vec<u8>)> {
+    let timeout = timeout.map(seconds).transpose()?;
+    wait(py, fabric, || {
+        within(fabric, timeout, || fabric.recv_vec(wanted))
+    })
+}
+
 #[pymethods]
 impl Fabric {
     #[getter]
@@ -136,6 +149,8 @@ impl Fabric {
         Ok(())
     }
 
+    /// Waits until all units of the job are here, for `timeout` seconds, or as long as `deadline`.
+    /// Collective.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let fabric = self.handle()?;
@@ -170,6 +185,7 @@ impl Fabric {
         Ok(Remote::new(fabric, remote))
     }
 
+    /// Sends a message: bytes, an array or another buffer. Returns when it may be changed.
     #[pyo3(signature = (unit, data, tag=0, *, timeout=None))]
     fn send(
         &self,
@@ -188,6 +204,7 @@ impl Fabric {
         })
     }
 
+    /// Receives a message of a unit, or of any, with this tag; returns its bytes.
     #[pyo3(signature = (unit=None, tag=0, *, timeout=None))]
     fn recv<'py>(
         &self,
@@ -201,11 +218,24 @@ impl Fabric {
             Some(unit) => Match::from(self.peer(py, &fabric, unit)?, tag),
             None => Match::any(tag),
         };
-        let timeout = timeout.map(seconds).transpose()?;
-        let received = wait(py, &fabric, || {
-            within(&fabric, timeout, || fabric.recv_vec(wanted))
-        });
-        Ok(PyBytes::new(py, &received?.1))
+        let (_, message) = receive(py, &fabric, wanted, timeout)?;
+        Ok(PyBytes::new(py, &message))
+    }
+
+    /// Receives a message of any unit with this tag; returns the unit, or None if the sender is not
+    /// of this job, and the bytes.
+    #[pyo3(signature = (tag=0, *, timeout=None))]
+    fn recv_from<'py>(
+        &self,
+        py: Python<'py>,
+        tag: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<(Option<usize>, Bound<'py, PyBytes>)> {
+        let fabric = self.handle()?;
+        let units = self.peers(py, &fabric)?;
+        let (status, message) = receive(py, &fabric, Match::any(tag), timeout)?;
+        let unit = units.iter().position(|unit| *unit == status.from);
+        Ok((unit, PyBytes::new(py, &message)))
     }
 
     fn close(&self) {

@@ -4,8 +4,8 @@ use crate::argument::{bytes, seconds};
 use crate::error::raised;
 use crate::fabric::Fabric;
 use crate::segment::Segment;
-use crate::waiting::{Detached, is_interrupted, wait};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use crate::waiting::{Detached, is_interrupted, raised_meanwhile, wait};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -102,7 +102,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// Reads 32 bytes, as `bytes` or in hexadecimal.
 fn of_32(given: &Bound<'_, PyAny>) -> PyResult<[u8; 32]> {
     let read = match given.extract::<String>() {
-        Ok(text) => (0..text.len() / 2)
+        Ok(text) => (0..text.len().div_ceil(2))
             .map(|at| u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok())
             .collect(),
         Err(_) => Some(bytes(given)?.to_vec()),
@@ -144,10 +144,8 @@ impl GivenLimits {
     fn limits(self) -> PyResult<Limits> {
         let usual = Limits::default();
         let grants = self.grants.map(|grants| {
-            let bits = grants
-                .iter()
-                .map(|grant| number(*grant).map(|grant| 1 << grant));
-            bits.sum::<PyResult<u16>>()
+            let add = |bits, grant: &u32| -> PyResult<u16> { Ok(bits | 1 << number(*grant)?) };
+            grants.iter().try_fold(0, add)
         });
         Ok(Limits {
             run: self.run.map_or(Ok(usual.run), seconds)?,
@@ -182,8 +180,8 @@ impl Mobile {
 
     /// The number of units of the job.
     #[getter]
-    fn units(&self) -> u32 {
-        self.0.units()
+    fn units(&self, py: Python<'_>) -> u32 {
+        py.detach(|| self.0.units())
     }
 
     fn register(&self, py: Python<'_>, capsule: &Capsule) -> PyResult<Code> {
@@ -217,6 +215,10 @@ impl Mobile {
         Ok(())
     }
 
+    /// Says which code this unit runs: "nothing", "signed-wasm", "wasm" (the default),
+    /// "listed-native" or "everything". `keys` are those whose signatures count, and `hashes` are
+    /// those of capsules with native code: each has 32 bytes, or 64 hexadecimal digits. A call runs
+    /// for `run_max` seconds at most.
     #[pyo3(signature = (trust, keys=vec![], hashes=vec![], run_max=1.0))]
     fn set_policy(
         &self,
@@ -299,7 +301,7 @@ impl Mobile {
     fn serve(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = timeout.map(seconds).transpose()?;
         let mut looked = Instant::now();
-        let served = wait(py, self.0.fabric(), || {
+        wait(py, self.0.fabric(), || {
             let served = self.0.serve(timeout.unwrap_or(Duration::MAX), || {
                 if looked.elapsed() < LOOK {
                     return None;
@@ -311,8 +313,8 @@ impl Mobile {
                 Err(samite::mobile::Error::Fabric(samite::Error::Timeout { .. })) => Ok(()),
                 served => served,
             }
-        });
-        served
+        })?;
+        raised_meanwhile()
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -414,11 +416,8 @@ impl Call {
                     }
                 }
             }
-            State::Awaited => {
-                return Err(PyRuntimeError::new_err(
-                    "another thread waits for the result of this call",
-                ));
-            }
+            // Another thread waits for it: that one has not ended in time.
+            State::Awaited => return Err(raised(py, &self.late(timeout))),
             State::Ended(ended) => ended,
         };
         let reply = match &ended {

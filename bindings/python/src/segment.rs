@@ -114,6 +114,8 @@ impl Segment {
         self.with(|segment| segment.bytes().len() as usize)
     }
 
+    /// Returns the memory as an array, without a copy; by default the whole of it, as bytes. The
+    /// array keeps the memory, also when the segment was freed. Others may write it at any time.
     #[pyo3(signature = (dtype=None, shape=None, *, offset=0))]
     fn array<'py>(
         &self,

@@ -22,17 +22,24 @@ pub(crate) fn is_interrupted() -> bool {
     })
 }
 
-/// Runs `f`, which may wait.
+/// Raises what a signal handler has raised during a wait that has ended well nevertheless.
+pub(crate) fn raised_meanwhile() -> PyResult<()> {
+    RAISED.take().map_or(Ok(()), Err)
+}
+
+/// Runs `f`, which may wait. What it has got when a signal handler raises an exception is not lost:
+/// it is returned, and the next wait raises the exception.
 pub(crate) fn wait<T: Send, E: Coded + Send>(
     py: Python<'_>,
     fabric: &Fabric,
     f: impl FnOnce() -> Result<T, E> + Send,
 ) -> PyResult<T> {
+    raised_meanwhile()?;
     let ended = py.detach(|| fabric.interruptible(is_interrupted, f));
-    match RAISED.take() {
-        Some(exception) => Err(exception),
-        None => ended.map_err(|error| raised(py, &error)),
-    }
+    ended.or_else(|error| {
+        raised_meanwhile()?;
+        Err(raised(py, &error))
+    })
 }
 
 /// A value that is dropped while other threads of the interpreter run: the end of the last use of a

@@ -104,6 +104,8 @@ class Waits(unittest.TestCase):
         self.fabric.send(0, np.arange(3, dtype=np.int32), 8)
         self.assertEqual(self.fabric.recv(tag=7), b"woven")
         self.assertEqual(np.frombuffer(self.fabric.recv(0, 8), np.int32).tolist(), [0, 1, 2])
+        self.fabric.send(0, b"from", 9)
+        self.assertEqual(self.fabric.recv_from(9), (0, b"from"))
         self.fabric.barrier()
 
     def test_a_wait_ends_at_its_deadline(self):
@@ -129,8 +131,8 @@ class Waits(unittest.TestCase):
         program = (
             "import samite, sys\n"
             "fabric = samite.alone()\n"
-            "print('waiting', flush=True)\n"
             "try:\n"
+            "    print('waiting', flush=True)\n"
             "    fabric.recv(timeout=1000)\n"
             "except KeyboardInterrupt:\n"
             "    fabric.send(0, b'still there')\n"

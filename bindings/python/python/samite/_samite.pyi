@@ -1,7 +1,7 @@
 """The part of the package that is written in Rust."""
 
 from collections.abc import Iterable
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy
 from numpy.typing import DTypeLike, NDArray
@@ -54,8 +54,13 @@ class Fabric:
         self, unit: int | None = None, tag: int = 0, *, timeout: float | None = None
     ) -> bytes:
         """Receives a message of a unit, or of any, with this tag."""
+    def recv_from(
+        self, tag: int = 0, *, timeout: float | None = None
+    ) -> tuple[int | None, bytes]:
+        """Receives a message of any unit with this tag; returns the unit, or None if the sender is
+        not of this job, and the bytes."""
     def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Fabric: ...
     def __exit__(self, *raised: object) -> None: ...
 
 def init() -> Fabric:
