@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import threading
 import unittest
 from unittest import mock
 
@@ -70,8 +71,16 @@ class Kernels(unittest.TestCase):
         self.assertEqual(self.run_here(first, [200]), 200)
         with self.assertRaises(OverflowError):
             self.run_here(first, [256])
+        with self.assertRaises(OverflowError):
+            self.run_here(first, [-1])
+        for not_converted in ([1.5], [1j]):
+            with self.assertRaises(TypeError):
+                self.run_here(first, not_converted)
+        real = samite.mobile(np.float64)(lambda values: values[0])
         with self.assertRaises(TypeError):
-            self.run_here(first, [1.5])
+            self.run_here(real, [1j])
+        with self.assertRaises(OverflowError):
+            self.run_here(real, [2**53 + 1])
         with self.assertRaises(ValueError):
             self.run_here(width, b"123")
 
@@ -115,6 +124,19 @@ class Kernels(unittest.TestCase):
             return math.sqrt(total) * FACTOR
 
         self.assertEqual(self.run_here(norm, [3.0, 4.0]), 15.0)
+        self.assertEqual(self.run_here(samite.mobile(numba.njit(norm._function)), [3.0, 4.0]), 15.0)
+
+    def test_a_kernel_may_have_the_name_of_a_function_of_a_library(self):
+        @samite.mobile
+        def floor(values):
+            return math.floor(values[0])
+
+        @samite.mobile
+        def main(values):
+            return values[0]
+
+        self.assertEqual(self.run_here(floor, [2.5]), 2)
+        self.assertEqual(self.run_here(main, [2.5]), 2.5)
 
     def test_where_it_runs(self):
         @samite.mobile
@@ -197,6 +219,67 @@ class Kernels(unittest.TestCase):
         self.assertEqual(np.frombuffer(self.run_here(added), np.int32).tolist(), [3, 4])
         self.assertEqual(self.small.array(np.int32)[16:24].tolist(), list(range(1, 9)))
 
+    def test_a_buffer_is_made_once_and_by_the_kernel(self):
+        @samite.mobile
+        def looped():
+            total = 0
+            for at in range(3):
+                numbers = kernel.buffer(8, np.int64)
+                numbers[0] = at
+                total += numbers[0]
+            return total
+
+        self.assertIn("twice at the same place", str(self.failure(looped)))
+
+        @numba.njit
+        def made():
+            return kernel.buffer(8, np.int64)
+
+        @samite.mobile
+        def passed_on():
+            return made()[0]
+
+        with self.assertRaisesRegex(samite.CompileError, "in the kernel itself"):
+            self.run_here(passed_on)
+
+        @samite.mobile
+        def flags():
+            flags = kernel.buffer(3, np.bool_)
+            flags[1] = True
+            return flags[0], flags[1]
+
+        self.assertEqual(self.run_here(flags), (False, True))
+
+    def test_the_stack_has_room_for_buffers(self):
+        @samite.mobile
+        def many(values):
+            total = 0
+            a = kernel.buffer(65536, np.uint8)
+            b = kernel.buffer(65536, np.uint8)
+            c = kernel.buffer(65536, np.uint8)
+            d = kernel.buffer(65536, np.uint8)
+            e = kernel.buffer(65536, np.uint8)
+            for at in range(65536):
+                a[at] = b[at] = c[at] = d[at] = e[at] = values[0]
+            for at in range(65536):
+                total += a[at] + b[at] + c[at] + d[at] + e[65535 - at]
+            return total
+
+        self.assertEqual(self.run_here(many, [2]), 5 * 65536 * 2)
+        with mock.patch.object(_target, "_BUFFERS_MAX", 4 * 65536):
+            with self.assertRaisesRegex(samite.CompileError, "bytes for its buffers"):
+                many.compile(np.int32)
+
+    def test_an_index_is_checked(self):
+        @samite.mobile
+        def beyond(values):
+            values[values[0]] = 7
+            return values[-1]
+
+        self.assertEqual(self.run_here(beyond, [1, 0]), 7)
+        self.assertIn("out of bounds", str(self.failure(beyond, [2, 0])))
+        self.assertIn("out of bounds", str(self.failure(beyond, [1 << 40, 0])))
+
     def test_failures(self):
         @samite.mobile
         def fails(values):
@@ -216,6 +299,7 @@ class Kernels(unittest.TestCase):
         self.assertNotIn(__file__, str(failure))
         self.assertEqual(self.failure(fails, [9, 0]).cause, "Grant")
         self.assertEqual(self.failure(fails, [1 << 20, 0]).cause, "Grant")
+        self.assertEqual(self.failure(fails, [1 << 32, 0]).cause, "Grant")
         failure = self.failure(fails, [0, 1 << 20])
         self.assertEqual(failure.cause, "Grant")
         self.assertIn("a call failed at kernels.0", str(failure))
@@ -227,6 +311,10 @@ class Kernels(unittest.TestCase):
         self.assertIn("has no address", str(self.failure(unmapped)))
 
         @samite.mobile
+        def word():
+            return kernel.load64(0, 0) + kernel.load64(1, 0)
+
+        @samite.mobile
         def endless(values):
             while values[0] >= 0:
                 values[0] += 1
@@ -236,12 +324,14 @@ class Kernels(unittest.TestCase):
 
         self.assertEqual(self.failure(endless, [0], run=0.02).cause, "Time")
         self.assertEqual(self.failure(fails, [0, 0], grants=[1]).cause, "Grant")
+        self.assertEqual(self.run_here(word, grants=[0, 0, 1, 1]), 0)
 
         @samite.mobile
         def away(units):
             kernel.forward(units[0], units)
 
         self.assertEqual(self.failure(away, [5]).cause, "Target")
+        self.assertEqual(self.failure(away, [1 << 32]).cause, "Target")
         self.assertEqual(self.failure(away, [0], hops=0).cause, "Forbidden")
 
     def test_it_moves_and_spawns(self):
@@ -293,6 +383,23 @@ class Kernels(unittest.TestCase):
             samite.Mobile(self.fabric)
         self.assertEqual(caught.exception.code, 601)
 
+    def test_several_threads_wait_for_a_call(self):
+        @samite.mobile
+        def echo(values):
+            return values[0]
+
+        call = self.mobile.call(0, echo, [7])
+        results = []
+        threads = [
+            threading.Thread(target=lambda: results.append(call.result())) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(results, [7] * 4)
+        self.assertTrue(call.done())
+
     def test_capsules(self):
         capsule = samite.Capsule.from_wat(
             '(module (import "samite" "memory" (memory 1))'
@@ -339,6 +446,17 @@ class Kernels(unittest.TestCase):
             with open("file") as file:
                 return file.read()
 
+        @samite.mobile
+        def square(values):
+            return values.reshape((1, 1))
+
+        def undecorated(value):
+            return value
+
+        @samite.mobile
+        def calls_undecorated(values):
+            return undecorated(values[0])
+
         for function, sentence in [
             (sine, "calls `sin` of a library"),
             (text, "a number, a tuple of numbers"),
@@ -347,6 +465,8 @@ class Kernels(unittest.TestCase):
             (unknown, "global variables"),
             (variable, "a constant"),
             (generator, "cannot become a kernel"),
+            (square, "2 dimensions"),
+            (calls_undecorated, "@numba.njit"),
         ]:
             with self.assertRaisesRegex(samite.CompileError, sentence, msg=function):
                 self.run_here(function, None if function is segment else [1])
@@ -360,14 +480,16 @@ class Kernels(unittest.TestCase):
         def one():
             return 1
 
-        with mock.patch("shutil.which", return_value=None):
+        # `_rust_linker` remembers what it has found.
+        no_rust = mock.patch.object(_target, "_rust_linker", return_value=None)
+        with no_rust, mock.patch("shutil.which", return_value=None):
             with self.assertRaisesRegex(samite.CompileError, "install lld"):
                 one.compile()
         self.assertEqual(self.run_here(one), 1)
 
     def test_the_linker_of_rust_will_do(self):
         if _target._rust_linker() is None:
-            return  # a toolchain that is not of rustup has no linker
+            self.skipTest("a toolchain that is not of rustup has no linker")
 
         @samite.mobile
         def two():

@@ -124,14 +124,18 @@ def compile(function, dtype):
     flags.enable_pyobject = False
     flags.nrt = True
     flags.error_model = "numpy"
+    flags.boundscheck = True
     arguments = () if dtype is None else (types.Array(_element(dtype), 1, "C"),)
     with global_compiler_lock:
+        _lowering.compiled_now = function
         try:
             done = compiler.compile_extra(
                 target.typing_context, target.target_context, function, arguments, None, flags, {}
             )
         except (NumbaError, UnsupportedBytecodeError) as error:
             raise CompileError(explained(function, error)) from None
+        finally:
+            _lowering.compiled_now = None
         result = done.signature.return_type
         check_result(function, result)
         entry = _name(function)
@@ -157,7 +161,7 @@ def _element(dtype):
 def _name(function):
     """Returns the name of the entry."""
     name = function.__name__
-    is_taken = name in _target.MEMORY_CALLS or name.startswith(("samite_", "llvm."))
+    is_taken = name in _target.LIBRARY_CALLS or name.startswith(("samite_", "_"))
     return name if name.isidentifier() and name.isascii() and not is_taken else "kernel"
 
 
@@ -166,6 +170,8 @@ def explained(function, error):
     text = str(error)
     if isinstance(error, (UnsupportedError, UnsupportedBytecodeError)):
         hint = "numba does not compile this part of Python"
+    elif "<class 'function'>" in text or "samite._moved.Kernel" in text:
+        hint = "functions that a kernel calls are decorated with @numba.njit, and nothing else"
     elif "NameError" in text or "ntyped global name" in text:
         hint = (
             "a kernel uses numbers, arrays, tuples and functions; the values of its global "
@@ -185,6 +191,11 @@ def check_result(function, result):
     if isinstance(result, types.NoneType):
         return
     if isinstance(result, types.Array):
+        if result.ndim != 1:
+            raise CompileError(
+                f"`{name}` returns an array of {result.ndim} dimensions: a reply has no shape; "
+                "return `array.reshape(array.size)`, and give the result its shape where you call"
+            )
         if result.layout != "C":
             raise CompileError(f"`{name}` returns an array with gaps: copy it to a buffer, and reply")
         if not _lowering.is_own(result):

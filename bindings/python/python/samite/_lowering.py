@@ -8,11 +8,12 @@ Importing it needs numba. All integers are ``int64`` for kernels: numba would tu
 import inspect
 
 import llvmlite.ir as ir
-from numba.core import cgutils, types
+from numba.core import cgutils, registry, types
 from numba.core.errors import TypingError
 from numba.extending import lower_builtin, type_callable
 from numba.core.typing.npydecl import parse_dtype
 from numba.np.arrayobj import make_array, populate_array
+from numba.np.numpy_support import as_dtype
 
 from . import kernel
 
@@ -135,6 +136,14 @@ def _number(builder, value, of, width):
     return builder.sext(value, width) if is_signed else builder.zext(value, width)
 
 
+def _id(builder, value, of):
+    """Converts the number of a grant or unit to 4 bytes; one that does not fit is that of none."""
+    value = _number(builder, value, of, _WORD)
+    none = _WORD(0xFFFFFFFF)
+    fits = builder.icmp_unsigned("<", value, none)
+    return builder.trunc(builder.select(fits, value, none), _INT)
+
+
 def _define(function, lower):
     """Lowers a function; how it is typed is the decorated function, which gets the types of the
     arguments."""
@@ -151,11 +160,9 @@ def _simple(name, imported, result):
     function = getattr(kernel, name)
 
     def lower(context, builder, signature, arguments):
-        widths = [_INT] + [_WORD] * 3
-        values = [
-            _number(builder, one, of, width)
-            for one, of, width in zip(arguments, signature.args, widths)
-        ]
+        values = [_number(builder, one, of, _WORD) for one, of in zip(arguments, signature.args)]
+        if values:
+            values[0] = _id(builder, arguments[0], signature.args[0])
         if result is types.void:
             _call(builder, imported, _VOID, *values)
             return context.get_dummy_value()
@@ -201,7 +208,7 @@ def _array_of(dtype, function):
 
 
 def _segment(context, builder, signature, arguments):
-    grant = _number(builder, arguments[0], signature.args[0], _INT)
+    grant = _id(builder, arguments[0], signature.args[0])
     of = signature.return_type
     at = _call(builder, "base", _BYTES, grant)
     bytes_there = _call(builder, "len", _WORD, grant)
@@ -226,26 +233,40 @@ def _buffer(context, builder, signature, arguments):
     count = signature.args[0].literal_value
     element = context.get_data_type(of.dtype)
     memory = _memory(builder, element, count)
+    # There is one piece of memory for each place in the kernel: a second array would be the first.
+    is_made = cgutils.alloca_once(builder, cgutils.bool_t)  # false when the function begins
+    with builder.if_then(builder.load(is_made), likely=False):
+        text = "a kernel makes a buffer twice at the same place: make it before the loop"
+        fail_with(context, builder, _INT(1), text)
+    builder.store(cgutils.true_bit, is_made)
     cgutils.memset(builder, memory, _WORD(count * context.get_abi_sizeof(element)), 0)
     return array_at(context, builder, of, memory, _WORD(count))
 
 
+#: The function that becomes a kernel now. It is set while numba's lock is held.
+compiled_now = None
+
+
 @_define(kernel.buffer, _buffer)
 def _type_buffer(count, dtype):
+    # The memory is part of the frame of the function, which a helper leaves before the kernel.
+    stack = registry.cpu_target.typing_context.callstack
+    if len(stack) != 1 or stack[0].func_id.func is not compiled_now:
+        raise TypingError(
+            "a buffer is made in the kernel itself: pass it to the functions that the kernel calls"
+        )
     if not isinstance(count, types.IntegerLiteral):
         raise TypingError("the count of a buffer is a constant: a number, or a global variable")
     of = _array_of(dtype, "buffer")
-    if not 0 < count.literal_value * of.dtype.bitwidth // 8 <= PAYLOAD_MAX:
+    if not 0 < count.literal_value * as_dtype(of.dtype).itemsize <= PAYLOAD_MAX:
         raise TypingError(f"a buffer has between 1 and {PAYLOAD_MAX} bytes")
     return of
 
 
 def _copy(name):
     def lower(context, builder, signature, arguments):
-        grant, offset = (
-            _number(builder, one, of, width)
-            for one, of, width in zip(arguments, signature.args, [_INT, _WORD])
-        )
+        grant = _id(builder, arguments[0], signature.args[0])
+        offset = _number(builder, arguments[1], signature.args[1], _WORD)
         array = make_array(signature.args[2])(context, builder, arguments[2])
         size = builder.mul(array.nitems, array.itemsize)
         most = _WORD(2**32 - 1)
@@ -294,7 +315,7 @@ def _type_fail(code, text):
 
 def _move(name):
     def lower(context, builder, signature, arguments):
-        unit = _number(builder, arguments[0], signature.args[0], _INT)
+        unit = _id(builder, arguments[0], signature.args[0])
         at, size = bytes_of(context, builder, signature.args[1], arguments[1])
         _call(builder, name, _VOID, unit, _INT(0), at, size)
         return context.get_dummy_value()

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import threading
+import time
 
 import numpy
 
@@ -82,10 +84,12 @@ def _converted(array, dtype):
     """Returns an array with the same values in another type; refuses what changes them."""
     if array.dtype == dtype:
         return array
-    if array.dtype.kind in "fc" and dtype.kind in "iub":
+    is_cut = array.dtype.kind in "fc" and dtype.kind in "iub"
+    if is_cut or array.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"a payload of {array.dtype} is not converted to {dtype}: convert it yourself")
     converted = array.astype(dtype)
-    if dtype.kind in "iu" and not (converted == array).all():
+    # The numbers of Python are compared exactly, also an integer with a float.
+    if array.dtype.kind in "iubO" and converted.tolist() != array.tolist():
         raise OverflowError(f"a value of the payload does not fit into {dtype}")
     return converted
 
@@ -137,6 +141,8 @@ def mobile(function=None, dtype=None, *, native=False):
     """
     if function is None:
         return lambda function: mobile(function, dtype, native=native)
+    # What numba.njit has made of a function has the function itself.
+    function = getattr(function, "py_func", function)
     if not inspect.isfunction(function):
         # `@samite.mobile(np.float64)`
         if dtype is None:
@@ -207,19 +213,34 @@ class Future:
     def __init__(self, call, read):
         self._call = call
         self._read = read
+        self._lock = threading.Lock()
 
     def done(self):
-        """Returns whether the call has ended. Makes progress."""
-        return self._call.done()
+        """Returns whether the call has ended. Makes progress, if no other thread waits for it."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._call.done()
+        finally:
+            self._lock.release()
 
     def result(self, timeout=None):
         """Waits for the result, for ``timeout`` seconds, or as long as :attr:`Fabric.deadline`.
 
         The result of a kernel that returns a value is that value; otherwise it is the bytes of the
         reply. Raises :class:`Error` if the call failed, with ``cause`` and ``path``, or if it has
-        not ended in time (``code`` 609): then the result can be asked for again.
+        not ended in time (``code`` 609): then the result can be asked for again. Several threads
+        may ask: one waits for the call, and the others for that one.
         """
-        return self._read(self._call.wait(timeout))
+        end = None if timeout is None else time.monotonic() + timeout
+        patience = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        is_first = self._lock.acquire(timeout=patience)
+        try:
+            left = None if end is None else min(timeout, max(end - time.monotonic(), 0))
+            return self._read(self._call.wait(left))
+        finally:
+            if is_first:
+                self._lock.release()
 
     def __repr__(self):
         return repr(self._call)

@@ -5,7 +5,9 @@ functions of the fabric, and nothing else: what allocates memory, or calls the i
 library, is refused with its name.
 """
 
+import cmath
 import functools
+import math
 import os
 import re
 import shutil
@@ -18,6 +20,20 @@ from ._moved import CompileError
 
 #: What code may call besides the functions of the fabric. WebAssembly has it in `_MEMORY`.
 MEMORY_CALLS = {"memcpy", "memmove", "memset"}
+
+#: Functions of the library of C that LLVM knows by their names: none of these is that of a kernel.
+LIBRARY_CALLS = MEMORY_CALLS.union(
+    ["abort", "abs", "bcmp", "calloc", "free", "labs", "main", "malloc", "memcmp", "realloc"],
+    ["strlen"],
+    (
+        name + suffix
+        for name in [
+            *dir(math), *dir(cmath), "exp10", "fdim", "fmax", "fmin", "logb", "lrint", "lround",
+            "nearbyint", "rint", "round", "roundeven", "scalbn", "sincos",
+        ]
+        for suffix in ("", "f", "l")
+    ),
+)
 
 #: Copies of memory. The instructions of WebAssembly for them do not work on granted segments.
 _MEMORY = """
@@ -93,8 +109,11 @@ end:
 attributes #0 = { "no-builtins" }
 """
 
-#: Bytes of the stack in the memory of a kernel, besides what its largest frame needs.
+#: Bytes of the stack in the memory of a kernel, besides its buffers.
 _STACK = 256 << 10
+
+#: The most bytes that the buffers of a kernel have together.
+_BUFFERS_MAX = 1 << 20
 
 
 def merged(text, entry):
@@ -135,9 +154,10 @@ def wasm(text, entry):
     machine = _machine(triple, "mvp", "+simd128,+sign-ext,+nontrapping-fptoint")
     module = _optimised(_as_imports(_for_target(text, triple, machine)), entry, machine)
     _check_calls(module)
+    stack = _STACK + _buffers(module, machine, entry)
     layout = f'target datalayout = "{machine.target_data}"\n'
     module.link_in(llvm.parse_assembly(layout + _MEMORY))
-    return _linked(machine.emit_object(module), entry)
+    return _linked(machine.emit_object(module), entry, stack)
 
 
 def bitcode(text, entry, triple):
@@ -147,6 +167,25 @@ def bitcode(text, entry, triple):
     module = _optimised(_for_target(text, triple, machine), entry, machine)
     _check_calls(module)
     return module.as_bitcode()
+
+
+_ALLOCATED = re.compile(r" = alloca (.*?)(?:, i\d+ %?\w+)?(?:, align \d+)?$", re.MULTILINE)
+
+
+def _buffers(module, machine, entry):
+    """Returns how many bytes the frames of the functions of a module have, or more."""
+    text = str(module)
+    lines = re.findall(r"^%\S+ = type .*$", text, re.MULTILINE)
+    lines += [f"@f{at} = external global {of}" for at, of in enumerate(_ALLOCATED.findall(text))]
+    frames = llvm.parse_assembly("\n".join(lines)).global_variables
+    sizes = (machine.target_data.get_abi_size(frame.global_value_type) for frame in frames)
+    size = sum((size + 31) & -16 for size in sizes)
+    if size > _BUFFERS_MAX:
+        raise CompileError(
+            f"`{entry}` needs {size} bytes for its buffers and for the parts of segments that it "
+            f"sends (64 KiB each), and a kernel has {_BUFFERS_MAX}"
+        )
+    return size
 
 
 def _check_calls(module):
@@ -216,14 +255,14 @@ def _optimised(text, entry, machine, vectors=True):
     return module
 
 
-def _linked(code, entry):
+def _linked(code, entry, stack):
     with tempfile.TemporaryDirectory(prefix="samite-") as folder:
         source, target = os.path.join(folder, "kernel.o"), os.path.join(folder, "kernel.wasm")
         with open(source, "wb") as file:
             file.write(code)
         line = [
             *linker(), "--no-entry", f"--export={entry}", "--import-memory=samite,memory",
-            "--stack-first", "-z", f"stack-size={_STACK}", "--strip-all", "--gc-sections", "-O2",
+            "--stack-first", "-z", f"stack-size={stack}", "--strip-all", "--gc-sections", "-O2",
             source, "-o", target,
         ]
         ended = subprocess.run(line, capture_output=True, text=True, check=False)

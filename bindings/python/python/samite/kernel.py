@@ -106,7 +106,9 @@ def copy_out(grant, offset, array):
 
 def buffer(count, dtype):
     """Returns an array of zeros that lives until the kernel returns: at most 64 KiB, and ``count``
-    is a constant. It cannot be returned; :func:`reply` sends it."""
+    is a constant. All buffers of a kernel have 1 MiB together. It cannot be returned; :func:`reply`
+    sends it. It is made in the kernel itself, not in a function that the kernel calls, and outside
+    of loops: a call that makes a buffer twice at the same place ends with an error."""
     _elsewhere("buffer")
 
 
