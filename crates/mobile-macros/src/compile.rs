@@ -156,9 +156,14 @@ mod tests {
     use proc_macro2::{Ident, Span, TokenStream};
 
     fn source(item: &str) -> Source {
+        source_with(item, "samite::mobile")
+    }
+
+    fn source_with(item: &str, path: &str) -> Source {
         let item: TokenStream = item.parse().expect("tokens");
         let sum = Ident::new("sum", Span::call_site());
-        Source::new(&item, false, &[(sum, "sum".to_owned())])
+        let path = syn::parse_str(path).expect("a path");
+        Source::new(&item, false, &[(sum, "sum".to_owned())], &path)
     }
 
     fn can_compile(test: &str) -> bool {
@@ -186,6 +191,22 @@ mod tests {
         assert!(code.len() < 1000, "{} bytes", code.len());
         let import = b"\x06samite\x06memory\x02\x00";
         assert!(code.windows(import.len()).any(|found| found == import));
+    }
+
+    #[test]
+    fn a_kernel_uses_the_path_that_is_given() {
+        if !can_compile("a_kernel_uses_the_path_that_is_given") {
+            return;
+        }
+        for path in ["sm", "::sm::mobile", "sm::parts::moved", "crate::parts"] {
+            let item = format!(
+                "fn sum(context: &mut {path}::Context, _: &[u8]) -> Result<(), {path}::Trap> {{
+                    context.reply(&[])
+                }}"
+            );
+            let code = compile(&source_with(&item, path));
+            assert!(code.expect(path).is_some());
+        }
     }
 
     #[test]

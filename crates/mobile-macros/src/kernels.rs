@@ -152,7 +152,7 @@ impl Kernels {
         let entries: Vec<_> = entries
             .map(|entry| (entry.clone(), self.path_of(entry)))
             .collect();
-        let source = Source::new(item, self.is_module, &entries);
+        let source = Source::new(item, self.is_module, &entries, path);
         let (wasm, mistakes) = match compile(&source) {
             Ok(wasm) => (wasm, Vec::new()),
             Err(mistakes) => (None, mistakes),

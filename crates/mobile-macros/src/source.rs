@@ -14,8 +14,13 @@ pub(crate) struct Source {
 
 impl Source {
     /// Returns the program for a function or a module. An entry is its name, and the path of its
-    /// function from the item.
-    pub(crate) fn new(item: &TokenStream, is_module: bool, entries: &[(Ident, String)]) -> Source {
+    /// function from the item. `path` is what the item may call `samite::mobile`.
+    pub(crate) fn new(
+        item: &TokenStream,
+        is_module: bool,
+        entries: &[(Ident, String)],
+        path: &syn::Path,
+    ) -> Source {
         let first = entries.first().map(|(name, _)| name.span());
         let first = first.unwrap_or_else(Span::call_site);
         let mut source = Source {
@@ -24,6 +29,7 @@ impl Source {
             places: vec![first; PRELUDE.lines().count()],
         };
         let here = Span::call_site();
+        source.line(&named(path), here);
         source.line("mod kernel {", here);
         source.line("use crate::guest::*;", here);
         source.tokens(item, is_module.then_some("use crate::guest::Real as _;"));
@@ -84,6 +90,27 @@ impl Source {
             self.line(&text, place);
         }
     }
+}
+
+/// Returns the items with which a path means the prelude. It does so already under the names that
+/// the prelude gives.
+fn named(path: &syn::Path) -> String {
+    let segments = path.segments.iter();
+    let mut names = segments.map(|segment| segment.ident.to_string());
+    let first = names.next().unwrap_or_default();
+    let inner: Vec<String> = names.collect();
+    let mut items = match first.as_str() {
+        "samite" | "samite_mobile" | "crate" | "self" | "super" => String::new(),
+        other => format!("extern crate self as {other}; "),
+    };
+    if !inner.is_empty() && inner != ["mobile"] {
+        inner
+            .iter()
+            .for_each(|name| items += &format!("pub mod {name} {{ "));
+        items += "pub use crate::guest::*;";
+        items += &" }".repeat(inner.len());
+    }
+    items
 }
 
 /// Returns the brackets of a group. An expression that a macro has passed on has none of its own,
@@ -155,7 +182,7 @@ mod tests {
                 "two\nlines"
             }
         );
-        let source = Source::new(&item, false, &[]);
+        let source = Source::new(&item, false, &[], &syn::parse_quote!(other::part::mobile));
         assert_eq!(source.text.lines().count(), source.places.len());
     }
 }
