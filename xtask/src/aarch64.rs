@@ -55,6 +55,9 @@ pub(crate) fn emulated() -> Result<(&'static str, String)> {
         ],
         &[
             "test",
+            // The test hashes megabytes, which takes minutes if that is not optimised.
+            "--config",
+            "profile.dev.package.blake3.opt-level=3",
             "--target",
             TARGET,
             "--package",
