@@ -5,7 +5,7 @@ use crate::error::raised;
 use crate::fabric::Fabric;
 use crate::segment::Segment;
 use crate::waiting::{Detached, is_interrupted, raised_meanwhile, wait};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -126,7 +126,29 @@ impl Code {
 
 /// Moved code, as this unit sends and runs it.
 #[pyclass(frozen, module = "samite", subclass)]
-pub(crate) struct Mobile(Detached<samite::mobile::Mobile>);
+pub(crate) struct Mobile {
+    mobile: Detached<samite::mobile::Mobile>,
+    /// The process that has made it.
+    process: u32,
+}
+
+/// Refuses to go on in a fork of a process, which has no part in its fabric.
+fn check(process: u32) -> PyResult<()> {
+    match process == std::process::id() {
+        true => Ok(()),
+        false => Err(PyRuntimeError::new_err(
+            "this `Mobile` belongs to the process that this one is a fork of: start processes with \
+             the method \"spawn\" of multiprocessing",
+        )),
+    }
+}
+
+impl Mobile {
+    /// Returns the runtime, unless this is a fork of its process.
+    fn here(&self) -> PyResult<&samite::mobile::Mobile> {
+        check(self.process).map(|()| &*self.mobile)
+    }
+}
 
 /// Limits as Python passes them: what is `None` has its default.
 #[derive(FromPyObject)]
@@ -175,22 +197,28 @@ impl Mobile {
     fn new(py: Python<'_>, fabric: &Fabric) -> PyResult<Mobile> {
         let fabric = fabric.handle()?;
         let mobile = wait(py, &fabric, || samite::mobile::Mobile::new(&fabric))?;
-        Ok(Mobile(Detached::new(mobile)))
+        Ok(Mobile {
+            mobile: Detached::new(mobile),
+            process: std::process::id(),
+        })
     }
 
     /// The number of units of the job.
     #[getter]
-    fn units(&self, py: Python<'_>) -> u32 {
-        py.detach(|| self.0.units())
+    fn units(&self, py: Python<'_>) -> PyResult<u32> {
+        let mobile = self.here()?;
+        Ok(py.detach(|| mobile.units()))
     }
 
     fn register(&self, py: Python<'_>, capsule: &Capsule) -> PyResult<Code> {
-        let registered = py.detach(|| self.0.register(capsule.0.clone()));
+        let mobile = self.here()?;
+        let registered = py.detach(|| mobile.register(capsule.0.clone()));
         registered.map(Code).map_err(|error| raised(py, &error))
     }
 
-    fn evict(&self, py: Python<'_>, code: &Code) -> bool {
-        py.detach(|| self.0.evict(code.0.hash()))
+    fn evict(&self, py: Python<'_>, code: &Code) -> PyResult<bool> {
+        let mobile = self.here()?;
+        Ok(py.detach(|| mobile.evict(code.0.hash())))
     }
 
     fn grant(&self, py: Python<'_>, grant: u32, segment: &Segment, rights: &str) -> PyResult<()> {
@@ -205,13 +233,15 @@ impl Mobile {
             }
         };
         let bytes = segment.with(|segment| segment.bytes().clone())?;
-        py.detach(|| self.0.grant(grant, &bytes, rights));
+        let mobile = self.here()?;
+        py.detach(|| mobile.grant(grant, &bytes, rights));
         Ok(())
     }
 
     fn revoke(&self, py: Python<'_>, grant: u32) -> PyResult<()> {
         let grant = number(grant)?;
-        py.detach(|| self.0.revoke(grant));
+        let mobile = self.here()?;
+        py.detach(|| mobile.revoke(grant));
         Ok(())
     }
 
@@ -250,7 +280,8 @@ impl Mobile {
             hashes: hashes.collect::<PyResult<_>>()?,
             run_max: seconds(run_max)?,
         };
-        py.detach(|| self.0.set_policy(policy));
+        let mobile = self.here()?;
+        py.detach(|| mobile.set_policy(policy));
         Ok(())
     }
 
@@ -267,9 +298,9 @@ impl Mobile {
     ) -> PyResult<Call> {
         let payload = bytes(payload)?;
         let limits = limits.limits()?;
-        let fabric = self.0.fabric();
-        let started = wait(py, fabric, || {
-            self.0.call_within(unit, &code.0, entry, &payload, limits)
+        let mobile = self.here()?;
+        let started = wait(py, mobile.fabric(), || {
+            mobile.call_within(unit, &code.0, entry, &payload, limits)
         })?;
         Ok(Call::new(self, started, entry.to_owned(), unit))
     }
@@ -285,24 +316,28 @@ impl Mobile {
         payload: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let payload = bytes(payload)?;
-        let fabric = self.0.fabric();
-        wait(py, fabric, || self.0.send(unit, &code.0, entry, &payload))
+        let mobile = self.here()?;
+        wait(py, mobile.fabric(), || {
+            mobile.send(unit, &code.0, entry, &payload)
+        })
     }
 
     /// Starts to bring code to units.
     #[pyo3(name = "_bring")]
     fn bring(&self, py: Python<'_>, code: &Code, units: Vec<u32>) -> PyResult<Call> {
         let first = units.first().copied().unwrap_or(0);
-        let started = wait(py, self.0.fabric(), || self.0.prefetch(&code.0, &units))?;
+        let mobile = self.here()?;
+        let started = wait(py, mobile.fabric(), || mobile.prefetch(&code.0, &units))?;
         Ok(Call::new(self, started, "prefetch".to_owned(), first))
     }
 
     #[pyo3(signature = (timeout=None))]
     fn serve(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let timeout = timeout.map(seconds).transpose()?;
+        let mobile = self.here()?;
         let mut looked = Instant::now();
-        wait(py, self.0.fabric(), || {
-            let served = self.0.serve(timeout.unwrap_or(Duration::MAX), || {
+        wait(py, mobile.fabric(), || {
+            let served = mobile.serve(timeout.unwrap_or(Duration::MAX), || {
                 if looked.elapsed() < LOOK {
                     return None;
                 }
@@ -318,7 +353,8 @@ impl Mobile {
     }
 
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = py.detach(|| self.0.counters());
+        let mobile = self.here()?;
+        let counters = py.detach(|| mobile.counters());
         let counted = PyDict::new(py);
         counted.set_item("calls", counters.calls)?;
         counted.set_item("traps", counters.traps)?;
@@ -344,6 +380,7 @@ enum State {
 #[pyclass(frozen, module = "samite", subclass)]
 pub(crate) struct Call {
     mobile: Detached<samite::mobile::Mobile>,
+    process: u32,
     state: Mutex<State>,
     entry: String,
     unit: u32,
@@ -352,7 +389,8 @@ pub(crate) struct Call {
 impl Call {
     fn new(mobile: &Mobile, call: samite::mobile::Call, entry: String, unit: u32) -> Call {
         Call {
-            mobile: Detached::new(samite::mobile::Mobile::clone(&mobile.0)),
+            mobile: Detached::new(samite::mobile::Mobile::clone(&mobile.mobile)),
+            process: mobile.process,
             state: Mutex::new(State::Running(Detached::new(call))),
             entry,
             unit,
@@ -371,8 +409,9 @@ impl Call {
 #[pymethods]
 impl Call {
     /// Whether the call has ended. Makes progress.
-    fn done(&self, py: Python<'_>) -> bool {
-        match self.set(State::Awaited) {
+    fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        check(self.process)?;
+        Ok(match self.set(State::Awaited) {
             State::Running(mut call) => match py.detach(|| call.test()) {
                 Some(ended) => {
                     self.set(State::Ended(ended));
@@ -388,12 +427,13 @@ impl Call {
                 self.set(ended);
                 true
             }
-        }
+        })
     }
 
     /// Waits for the reply.
     #[pyo3(signature = (timeout=None))]
     fn wait<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
+        check(self.process)?;
         let timeout = timeout.map(seconds).transpose()?;
         let fabric = self.mobile.fabric();
         let timeout = timeout.unwrap_or_else(|| fabric.deadline());

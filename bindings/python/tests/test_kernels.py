@@ -1,6 +1,7 @@
 """Kernels, in one process: what they can do, and what they are refused."""
 
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -399,6 +400,18 @@ class Kernels(unittest.TestCase):
             thread.join()
         self.assertEqual(results, [7] * 4)
         self.assertTrue(call.done())
+
+    def test_a_fork_has_no_mobile(self):
+        process = os.fork()
+        if process == 0:
+            try:
+                self.mobile.revoke(9)
+            except RuntimeError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(process, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 7)
 
     def test_capsules(self):
         capsule = samite.Capsule.from_wat(
