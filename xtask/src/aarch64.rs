@@ -45,30 +45,22 @@ pub(crate) fn aarch64() -> Result<()> {
 /// test `processors` starts there. Returns the variable that names it, and its path.
 pub(crate) fn emulated() -> Result<(&'static str, String)> {
     let runner = format!("{EMULATOR} -L {LIBRARIES}");
-    cargo_with(
-        &[
-            ("CC_aarch64_unknown_linux_gnu", COMPILER),
-            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),
-            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner),
-            // The compiler of WebAssembly is large, and runs for a moment only.
-            ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
-        ],
-        &[
-            "test",
-            // The test hashes megabytes, which takes minutes if that is not optimised.
-            "--config",
-            "profile.dev.package.blake3.opt-level=3",
-            "--target",
-            TARGET,
-            "--package",
-            "samite-engines",
-            "--package",
-            "samite-mobile",
-            "--lib",
-            "--example",
-            "answers",
-        ],
-    )?;
+    let environment = [
+        ("CC_aarch64_unknown_linux_gnu", COMPILER),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", &runner),
+        // The compiler of WebAssembly is large, and runs for a moment only.
+        ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
+    ];
+    // The test hashes megabytes, which takes minutes if that is not optimised.
+    let hashes = "profile.dev.package.blake3.opt-level=3";
+    let common = ["--config", hashes, "--target", TARGET];
+    let tests = ["--package", "samite-engines", "--package", "samite-mobile"];
+    let line = [&["test"], &common[..], &tests, &["--lib"]].concat();
+    cargo_with(&environment, &line)?;
+    let program = ["--package", "samite-mobile", "--example", "answers"];
+    let line = [&["build"], &common[..], &program].concat();
+    cargo_with(&environment, &line)?;
     let folder = arrows::metadata()?.target_directory;
     Ok((PROGRAM, format!("{folder}/{TARGET}/debug/examples/answers")))
 }
