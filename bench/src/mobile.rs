@@ -11,7 +11,8 @@
 //! without a cost; the function adds by the checked `fetch_add` of its context. In `compute`, the
 //! function copies the words to its own memory, piece by piece, and the kernel reads them where
 //! they are; the first of two runs, with compilation and page faults, is not timed. All results
-//! are verified, after the clock has stopped: what calls added, sums, and the end of the last chase.
+//! are verified, after the clock has stopped: what calls added, sums, and the end of the last
+//! chase.
 //!
 //! In rows over a link, each process is in two jobs, and counts as two for the rule that processes
 //! wait without spinning where they outnumber the cores.
@@ -19,8 +20,9 @@
 //! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
 //! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
 //! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
-//! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`. `chase/mapped/D`: without a
-//! delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads by `MPI_Get`, flushed.
+//! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`.
+//! `chase/mapped/D`: without a delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads
+//! by `MPI_Get`, flushed.
 //!
 //! `gather`, `list`, `btree`, `bfs`, each `/S/L/N` or `/mapped/N`: N words at random places; the
 //! N-th node of a list; a value in a B-tree of N pairs; a breadth-first search of a graph of N

@@ -10,7 +10,8 @@ pub const INPUT_MAX: u64 = 16 << 20;
 pub const LEVELS_MAX: usize = 16;
 
 /// Runs of equal length in a segment, in order: those of a box of an array, for example. With the
-/// levels `[(2, 100), (3, 10)]` they begin at `offset`, and 10, 20, 100, 110 and 120 bytes after it.
+/// levels `[(2, 100), (3, 10)]` they begin at `offset`, and 10, 20, 100, 110 and 120 bytes after
+/// it.
 ///
 /// ```text
 ///   24 key   8 offset   8 run   4 element   4 number of levels   then 8 count  8 stride, for each

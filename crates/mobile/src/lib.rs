@@ -14,11 +14,11 @@
 //! * [`Policy`]: which code a unit runs.
 //!
 //! # Files
-//! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` · `at`
-//! (calls to the owner of an address) · `frame` (contents of frames) · `input` (where the input of a
-//! call lies) · `local` (code that the process runs itself) · `calls` (those not answered yet) ·
-//! `members` (who may call) · `trail` (where calls came from) · `runtime/` (the receiving half) ·
-//! `operation/` (chases, look-ups, searches in remote data) · `error`
+//! `capsule` · `kernels` (what the attribute adds) · `trust` · `mobile` (the handle) · `call` ·
+//! `at` (calls to the owner of an address) · `frame` (contents of frames) · `input` (where the
+//! input of a call lies) · `local` (code that the process runs itself) · `calls` (those not
+//! answered yet) · `members` (who may call) · `trail` (where calls came from) · `runtime/` (the
+//! receiving half) · `operation/` (chases, look-ups, searches in remote data) · `error`
 //!
 //! # Rules
 //! * Protocol state is in memory of this unit; nothing of it is shared.

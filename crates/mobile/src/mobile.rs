@@ -273,8 +273,9 @@ impl Mobile {
         self.start(unit, code, (entry, number), payload, limits, false)
     }
 
-    /// Applies code to bytes of a segment, at a unit that maps them: one on the node of the segment.
-    /// The entry is called for each piece of at most [`CHUNK`] bytes, in order. Its payload is
+    /// Applies code to bytes of a segment, at a unit that maps them: one on the node of the
+    /// segment. The entry is called for each piece of at most [`CHUNK`] bytes, in order. Its
+    /// payload is
     ///
     /// ```text
     ///   8 bytes   how many bytes of the input precede this piece

@@ -40,8 +40,8 @@
 //! * **Be told when an array was written**: [`Stage::watch`](stage::Stage::watch), [`stage::News`].
 //!   Example: [`Stage::watch`](stage::Stage::watch).
 //! * **Send code to where the data is**: [`mobile::Mobile`], the attribute
-//!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data). To
-//!   the owner of a global pointer: [`GrantedSegment`].
+//!   [`#[mobile]`](macro@mobile::mobile), [`mobile::Capsule`]. [Example](#send-code-to-the-data).
+//!   To the owner of a global pointer: [`GrantedSegment`].
 //! * **Filter or reduce data where it is**: [`Map`], for streams and chunks. [`MovedOperator`], for
 //!   reductions. Examples: [`Map`], [`MovedOperator`].
 //! * **Show progress and results**: [`program::Reporter`], [`program::Summary`]. Example:

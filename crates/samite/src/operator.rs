@@ -96,8 +96,9 @@ impl<T: Elem> MovedOperator<T> {
     /// give none. Collective over the team.
     ///
     /// # Errors
-    /// [`OperatorError::NoCapsule`]; [`OperatorError::Mobile`] and [`OperatorError::Elsewhere`] if a
-    /// member does not accept it ([`samite_mobile::Policy`]), at all members; those of collectives.
+    /// [`OperatorError::NoCapsule`]; [`OperatorError::Mobile`] and [`OperatorError::Elsewhere`] if
+    /// a member does not accept it ([`samite_mobile::Policy`]), at all members; those of
+    /// collectives.
     pub fn new(
         mobile: &Mobile,
         team: &Team,
@@ -134,8 +135,8 @@ impl<T: Elem> MovedOperator<T> {
     /// ([`Team::all_reduce`]). Collective over the team.
     ///
     /// # Errors
-    /// [`OperatorError::Mobile`] and [`OperatorError::Elsewhere`] if the operator fails at a member,
-    /// at all members: then what is in `into` means nothing. Those of collectives.
+    /// [`OperatorError::Mobile`] and [`OperatorError::Elsewhere`] if the operator fails at a
+    /// member, at all members: then what is in `into` means nothing. Those of collectives.
     pub fn all_reduce(&self, from: &[T], into: &mut [T]) -> Result<(), OperatorError> {
         self.locked().1 = None; // That of a collective which has failed, too.
         self.team.all_reduce(from, into, Applied(self))?;

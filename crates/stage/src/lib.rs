@@ -18,10 +18,10 @@
 //! `stage` (how a process joins) · `writer`, `put`, `slots`, `staged`, `last` (the last step, read
 //! in place while the next is written) · `reader`, `step`, `step_buffers`, `located`
 //! (where a box lies), `contents` · `watch` · `client` (requests, by [`samite_fabric::rpc`]) ·
-//! `service/` (their servers) · `method/` (where blocks go) · `file/` · `array` · `element` · `process` (identifies a life of a process) ·
-//! `space/{region, copy, grid, cover}` · `index/{grid, tree}` · `placement/{mod, figures}` ·
-//! `protocol/{ids, interest, message, layout, fault, figures, queue, admission, watch, opening,
-//! coordinator, stream/*}`
+//! `service/` (their servers) · `method/` (where blocks go) · `file/` · `array` · `element` ·
+//! `process` (identifies a life of a process) · `space/{region, copy, grid, cover}` · `index/{grid,
+//! tree}` · `placement/{mod, figures}` · `protocol/{ids, interest, message, layout, fault, figures,
+//! queue, admission, watch, opening, coordinator, stream/*}`
 //!
 //! Files import each other only where one type spans several files: a writer and its step (`put`),
 //! a reader, its steps and those of files (`reader`, `step`, `method/files`), an archive and its

@@ -130,8 +130,8 @@ fn an_object_that_lacks_something_is_refused() {
     assert!(text.contains("noexecstack"), "{text}");
 }
 
-/// Where clang finds the library of GCC for aarch64, it calls that for atomics unless it is told not
-/// to. The first flag makes it do so everywhere.
+/// Where clang finds the library of GCC for aarch64, it calls that for atomics unless it is told
+/// not to. The first flag makes it do so everywhere.
 #[test]
 fn atomics_for_aarch64_need_no_library() {
     if !can_build("elf::atomics_for_aarch64_need_no_library") {

@@ -62,8 +62,8 @@ pub struct Mapped {
     pub bytes: Vec<u8>,
 }
 
-/// Code, with an argument, that is applied to boxes of staged variables ([`Map::run`]), or to chunks
-/// ([`Map::run_at_home`]).
+/// Code, with an argument, that is applied to boxes of staged variables ([`Map::run`]), or to
+/// chunks ([`Map::run_at_home`]).
 ///
 /// An entry is called for pieces of the box, each at most [`CHUNK`](samite_mobile::CHUNK) bytes of
 /// consecutive elements, with the payload of [`Mobile::map`]. It replies with what is to reach the
@@ -165,8 +165,8 @@ impl<'m> Map<'m> {
 
     /// Applies the code to a box of a variable, and returns the results of its parts: in the
     /// row-major order of each block, together the whole box. Parts have at most 1 MiB, and as
-    /// little as is necessary for results of at most 64 KiB each, in at most 0.1 s each. Completion:
-    /// the result.
+    /// little as is necessary for results of at most 64 KiB each, in at most 0.1 s each.
+    /// Completion: the result.
     ///
     /// A call that was lost with its unit is repeated at another one: a kernel that changes granted
     /// segments may have run twice.
@@ -192,8 +192,8 @@ impl<'m> Map<'m> {
     }
 
     /// Applies the code to a whole chunk at its home, under a guard: nothing is committed to it
-    /// meanwhile. The regions of the results count elements. A chunk of at most 4 KiB comes with its
-    /// guard, so the code runs here. Completion: the result.
+    /// meanwhile. The regions of the results count elements. A chunk of at most 4 KiB comes with
+    /// its guard, so the code runs here. Completion: the result.
     ///
     /// # Errors
     /// Those of [`Chunk::read_at_home`]; as [`Map::run`].

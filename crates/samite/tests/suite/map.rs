@@ -196,7 +196,8 @@ fn positions(mobile: &Mobile, step: &StepReader) -> Outcome {
 
 in_all_ways!(positions_of_pieces, reads(positions));
 
-/// A kernel that fails, a variable that is not there, and a box outside are errors; the units go on.
+/// A kernel that fails, a variable that is not there, and a box outside are errors; the units go
+/// on.
 fn failures(mobile: &Mobile, step: &StepReader) -> Outcome {
     let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
     let map = |entry: &str| Map::new(mobile, &code, entry).at(&[1, 2]);
