@@ -64,6 +64,24 @@ class Kernels(unittest.TestCase):
 
         ranges = np.array([(1, 3.5), (0, 0.0)], pair)
         self.assertEqual(self.run_here(width, ranges), 4.5)
+        # A list of tuples is such an array, and a tuple is one element.
+        self.assertEqual(self.run_here(width, [(1, 3.5), (0, 0.0)]), 4.5)
+        self.assertEqual(self.run_here(width, (1, 3.5)), 3.5)
+        swapped = np.array([(3.5, 1)], [("high", "f8"), ("low", "i4")])
+        wrong = ([[1, 3.5], [0, 0.0]], [(1.5, 3.5)], [(1, 2, 3)], [((1, 2), 3)], [1], swapped)
+        for refused in wrong:
+            with self.assertRaises(TypeError, msg=refused):
+                self.run_here(width, refused)
+        with self.assertRaises(OverflowError):
+            self.run_here(width, [(1 << 40, 3.5)])
+
+        @samite.mobile([("at", pair), ("weights", "f4", 2)])
+        def nested(values):
+            return values[0].at.high
+
+        self.assertEqual(self.run_here(nested, [((1, 2.5), (0.5, 0.25))]), 2.5)
+        with self.assertRaises(TypeError):
+            self.run_here(nested, [((1, 2.5), 0.5)])
 
         @samite.mobile(dtype=np.uint8)
         def first(values):
@@ -74,7 +92,7 @@ class Kernels(unittest.TestCase):
             self.run_here(first, [256])
         with self.assertRaises(OverflowError):
             self.run_here(first, [-1])
-        for not_converted in ([1.5], [1j]):
+        for not_converted in ([1.5], [1j], ranges):
             with self.assertRaises(TypeError):
                 self.run_here(first, not_converted)
         real = samite.mobile(np.float64)(lambda values: values[0])

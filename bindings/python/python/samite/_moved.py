@@ -75,15 +75,41 @@ class Kernel:
             if len(data) % dtype.itemsize:
                 raise ValueError(f"{len(data)} bytes are no whole elements of {dtype}")
             return self._form(dtype), data
-        array = numpy.asarray(payload)
-        dtype = self._checked(array.dtype)
-        return self._form(dtype), _converted(array, dtype).tobytes()
+        if self._dtype is None:
+            array = numpy.asarray(payload)
+        else:
+            array = _array(payload, self._dtype)
+        return self._form(self._checked(array.dtype)), array.tobytes()
+
+
+def _array(values, dtype):
+    """Returns an array of values, which are tuples if their type has fields; refuses what changes
+    them."""
+    rows = [values] if isinstance(values, tuple) else values
+    are_tuples = isinstance(rows, list) and all(isinstance(row, tuple) for row in rows)
+    if dtype.names is None or not are_tuples:
+        return _converted(numpy.asarray(values), dtype)
+    for row in rows:
+        if len(row) != len(dtype.names):
+            raise TypeError(f"{row} has {len(row)} values: an element of {dtype} is another tuple")
+    array = numpy.zeros(len(rows), dtype)
+    for at, name in enumerate(dtype.names):
+        column = _array([row[at] for row in rows], dtype[name].base)
+        if column.shape != array[name].shape:
+            raise TypeError(f"a value of the field `{name}` has not the shape that {dtype} says")
+        array[name] = column
+    return array
 
 
 def _converted(array, dtype):
     """Returns an array with the same values in another type; refuses what changes them."""
     if array.dtype == dtype:
         return array
+    if array.dtype.names is not None or dtype.names is not None:
+        raise TypeError(
+            f"a payload of {array.dtype} is not converted to {dtype}: pass tuples, or an array of "
+            "this type"
+        )
     is_cut = array.dtype.kind in "fc" and dtype.kind in "iub"
     if is_cut or array.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"a payload of {array.dtype} is not converted to {dtype}: convert it yourself")
