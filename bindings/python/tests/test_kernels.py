@@ -379,6 +379,53 @@ class Kernels(unittest.TestCase):
             self.fabric.progress()
         self.assertEqual(self.small.array(np.int64)[1], 15)
 
+    def test_it_moves_with_elements_of_its_own_type(self):
+        @samite.mobile(np.int32)
+        def narrow(values):
+            kernel.forward(kernel.me(), values[0] - 1)
+
+        with self.assertRaisesRegex(samite.CompileError, "elements of int32, .* of int64"):
+            self.run_here(narrow, [1])
+
+        @samite.mobile(np.float64)
+        def place(values):
+            kernel.forward(kernel.me(), kernel.me())
+
+        with self.assertRaisesRegex(samite.CompileError, "elements of float64, .* of int64"):
+            self.run_here(place, [1])
+
+        @samite.mobile(np.float64)
+        def spread(values):
+            kernel.spawn(kernel.me(), (values[0], kernel.me()))
+
+        with self.assertRaisesRegex(samite.CompileError, "elements of float64, .* of int64"):
+            self.run_here(spread, [1])
+
+        @samite.mobile(np.float64)
+        def buffered(values):
+            kernel.forward(kernel.me(), kernel.buffer(2, np.int64))
+
+        with self.assertRaisesRegex(samite.CompileError, "elements of float64, .* of int64"):
+            self.run_here(buffered, [1])
+
+        @samite.mobile(np.int32)
+        def converted(values):
+            if values[0] > 0:
+                kernel.forward(kernel.me(), np.int32(values[0] - 1))
+                return
+            kernel.reply(values)
+
+        self.assertEqual(np.frombuffer(self.run_here(converted, [3]), np.int32).tolist(), [0])
+
+        @samite.mobile
+        def raw(values):
+            if values.shape[0] == 1:
+                kernel.forward(kernel.me(), (kernel.me(), 0.5))
+                return
+            kernel.reply(values)
+
+        self.assertEqual(np.frombuffer(self.run_here(raw, b"1")).tolist(), [0, 0.5])
+
     def test_futures(self):
         @samite.mobile
         def echo(values):

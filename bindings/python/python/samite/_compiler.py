@@ -128,6 +128,7 @@ def compile(function, dtype):
     arguments = () if dtype is None else (types.Array(_element(dtype), 1, "C"),)
     with global_compiler_lock:
         _lowering.compiled_now = function
+        _lowering.payload_now = arguments[0].dtype if arguments else None
         try:
             done = compiler.compile_extra(
                 target.typing_context, target.target_context, function, arguments, None, flags, {}
@@ -135,7 +136,7 @@ def compile(function, dtype):
         except (NumbaError, UnsupportedBytecodeError) as error:
             raise CompileError(explained(function, error)) from None
         finally:
-            _lowering.compiled_now = None
+            _lowering.compiled_now = _lowering.payload_now = None
         result = done.signature.return_type
         check_result(function, result)
         entry = _name(function)

@@ -243,8 +243,10 @@ def _buffer(context, builder, signature, arguments):
     return array_at(context, builder, of, memory, _WORD(count))
 
 
-#: The function that becomes a kernel now. It is set while numba's lock is held.
+#: The function that becomes a kernel now, and the type of the elements of its payload; None if it
+#: has none. They are set while numba's lock is held.
 compiled_now = None
+payload_now = None
 
 
 @_define(kernel.buffer, _buffer)
@@ -313,6 +315,20 @@ def _type_fail(code, text):
     return types.void
 
 
+def _check_elements(sent):
+    """Refuses a payload that the same kernel would take for elements of another type. A kernel of
+    bytes gives them a meaning itself."""
+    own = payload_now
+    if own == types.uint8 or not isinstance(own, (types.Number, types.Boolean)):
+        return
+    parts = [sent.dtype] if isinstance(sent, types.Array) else wire(sent)
+    for part in parts:
+        if part != own:
+            raise TypingError(
+                f"the payload there has elements of {own}, and this one is of {part}: convert it"
+            )
+
+
 def _move(name):
     def lower(context, builder, signature, arguments):
         unit = _id(builder, arguments[0], signature.args[0])
@@ -324,6 +340,7 @@ def _move(name):
     def typed(unit, value):
         _integer(unit, "the unit")
         _sendable(value, "a payload")
+        _check_elements(value)
         return types.void
 
 

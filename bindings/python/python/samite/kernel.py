@@ -126,10 +126,12 @@ def fail(code, text):
 
 def forward(unit, value):
     """Goes on at another unit when this call has returned. The payload there is a number, a tuple
-    of numbers, or an array. A kernel that forwards returns no value."""
+    of numbers, or an array, of the type of the elements here; a kernel of bytes (``uint8``) sends
+    any. A kernel that forwards returns no value."""
     _elsewhere("forward")
 
 
 def spawn(unit, value):
-    """Starts a further call of this kernel at a unit, whose result nobody gets."""
+    """Starts a further call of this kernel at a unit, whose result nobody gets. The payload there
+    is as for :func:`forward`."""
     _elsewhere("spawn")
