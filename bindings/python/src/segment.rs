@@ -5,7 +5,7 @@ use crate::fabric::Handle;
 use crate::waiting::{Detached, wait};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PySlice};
 use samite::SharedBytes;
 use std::sync::Mutex;
 
@@ -48,23 +48,22 @@ fn array<'py>(
             "objects of Python cannot lie in memory that other processes write",
         ));
     }
+    let len = bytes.len();
+    let left = len.checked_sub(offset).ok_or_else(|| {
+        PyValueError::new_err(format!("a segment of {len} bytes has no byte {offset}"))
+    })?;
     let view = View {
         bytes: Detached::new(bytes.clone()),
     };
     let all = numpy.call_method1("asarray", (view,))?;
+    // NumPy would add an offset to the size of the array, and the sum may overflow.
+    let rest = PySlice::new(py, offset as isize, len as isize, 1);
     let options = PyDict::new(py);
     options.set_item("dtype", &dtype)?;
-    options.set_item("buffer", all)?;
-    options.set_item("offset", offset)?;
+    options.set_item("buffer", all.get_item(rest)?)?;
     match shape {
         Some(shape) => options.set_item("shape", shape)?,
         None => {
-            let left = bytes.len().checked_sub(offset).ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "a segment of {} bytes has no byte {offset}",
-                    bytes.len()
-                ))
-            })?;
             let size: u64 = dtype.getattr("itemsize")?.extract()?;
             options.set_item("shape", left.checked_div(size).unwrap_or(0))?;
         }

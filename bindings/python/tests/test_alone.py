@@ -43,6 +43,11 @@ class Memory(unittest.TestCase):
                 segment.array(np.float64, shape, offset=offset)
         with self.assertRaises(ValueError):
             segment.array(np.float64, offset=4097)
+        self.assertEqual(segment.array(np.float64, offset=4096).shape, (0,))
+        self.assertEqual(segment.array(np.float64, 1, offset=4088).tolist(), [0.0])
+        for shape, offset in [(2**63 - 1, 64), (8, 2**63 - 8), (8, 2**64 - 8), ((2**32, 2**32), 0)]:
+            with self.assertRaises((TypeError, ValueError), msg=(shape, offset)):
+                segment.array(np.uint8, shape, offset=offset)
         with self.assertRaises(ValueError):
             segment.array(object)
 
