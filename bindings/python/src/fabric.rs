@@ -46,6 +46,17 @@ fn closed() -> PyErr {
     PyRuntimeError::new_err("this fabric was closed: close it, or leave `with`, after its last use")
 }
 
+/// Refuses to go on in a fork of a process, which has no part in its fabric.
+pub(crate) fn check(process: u32) -> PyResult<()> {
+    match process == std::process::id() {
+        true => Ok(()),
+        false => Err(PyRuntimeError::new_err(
+            "this object belongs to the process that this one is a fork of: start processes with \
+             the method \"spawn\" of multiprocessing",
+        )),
+    }
+}
+
 impl Fabric {
     fn new(fabric: samite::Fabric) -> Fabric {
         Fabric {

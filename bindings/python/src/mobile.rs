@@ -2,10 +2,10 @@
 
 use crate::argument::{bytes, seconds};
 use crate::error::raised;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, check};
 use crate::segment::Segment;
 use crate::waiting::{Detached, is_interrupted, raised_meanwhile, wait};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
@@ -130,17 +130,6 @@ pub(crate) struct Mobile {
     mobile: Detached<samite::mobile::Mobile>,
     /// The process that has made it.
     process: u32,
-}
-
-/// Refuses to go on in a fork of a process, which has no part in its fabric.
-fn check(process: u32) -> PyResult<()> {
-    match process == std::process::id() {
-        true => Ok(()),
-        false => Err(PyRuntimeError::new_err(
-            "this `Mobile` belongs to the process that this one is a fork of: start processes with \
-             the method \"spawn\" of multiprocessing",
-        )),
-    }
 }
 
 impl Mobile {

@@ -1,7 +1,7 @@
 //! Shared memory: segments of this process and of others, and arrays over them.
 
 use crate::argument;
-use crate::fabric::Handle;
+use crate::fabric::{Handle, check};
 use crate::waiting::{Detached, wait};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -75,6 +75,8 @@ fn array<'py>(
 #[pyclass(frozen, module = "samite")]
 pub(crate) struct Segment {
     segment: Mutex<Option<Detached<samite::Segment>>>,
+    /// The process that has allocated it: in a fork, its memory is private.
+    process: u32,
 }
 
 fn freed() -> PyErr {
@@ -85,11 +87,17 @@ impl Segment {
     pub(crate) fn new(segment: samite::Segment) -> Segment {
         Segment {
             segment: Mutex::new(Some(Detached::new(segment))),
+            process: std::process::id(),
         }
     }
 
-    /// Lets `f` use the segment.
+    /// Lets `f` use the segment, unless this is a fork of its process.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&samite::Segment) -> R) -> PyResult<R> {
+        check(self.process)?;
+        self.look(f)
+    }
+
+    fn look<R>(&self, f: impl FnOnce(&samite::Segment) -> R) -> PyResult<R> {
         let segment = self.segment.lock().map_err(|_| freed())?;
         segment.as_ref().map(|segment| f(segment)).ok_or_else(freed)
     }
@@ -133,7 +141,7 @@ impl Segment {
     }
 
     fn __repr__(&self) -> String {
-        match self.with(|segment| (segment.key(), segment.bytes().len())) {
+        match self.look(|segment| (segment.key(), segment.bytes().len())) {
             Ok((key, len)) => format!("<samite.Segment {} of {len} bytes>", key.segment),
             Err(_) => "<samite.Segment, freed>".to_owned(),
         }
@@ -145,12 +153,16 @@ impl Segment {
 pub(crate) struct Remote {
     fabric: Handle,
     remote: Detached<samite::Remote>,
+    process: u32,
 }
 
 impl Remote {
     pub(crate) fn new(fabric: Handle, remote: samite::Remote) -> Remote {
-        let remote = Detached::new(remote);
-        Remote { fabric, remote }
+        Remote {
+            fabric,
+            remote: Detached::new(remote),
+            process: std::process::id(),
+        }
     }
 }
 
@@ -186,6 +198,7 @@ impl Remote {
         shape: Option<&Bound<'py, PyAny>>,
         offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
+        check(self.process)?;
         match self.remote.mapped() {
             Some(bytes) => array(py, bytes, dtype, shape, offset),
             None => Err(PyValueError::new_err(

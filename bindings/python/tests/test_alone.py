@@ -7,6 +7,7 @@ import sys
 import subprocess
 import threading
 import time
+import traceback
 import unittest
 
 import numpy as np
@@ -71,6 +72,31 @@ class Memory(unittest.TestCase):
         del fabric
         gc.collect()
         self.assertEqual(int(array.sum()), 4096)
+
+    def test_a_fork_has_no_segments(self):
+        segment = self.fabric.allocate(4096)
+        remote = self.fabric.attach(segment.key)
+        before = segment.array()
+        before[:] = 1
+        process = os.fork()
+        if process == 0:
+            try:
+                self.assertEqual(before.sum(), 0)
+                for refused in (segment.array, remote.array, lambda: segment.key):
+                    with self.assertRaisesRegex(RuntimeError, "is a fork of"):
+                        refused()
+                with self.assertRaises(samite.Error):
+                    remote.get(0, 8)
+                self.assertIn("4096 bytes", repr(segment))
+                before[:] = 2
+                os._exit(7)
+            except Exception:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(process, 0)
+        self.assertEqual(os.waitstatus_to_exitcode(status), 7)
+        self.assertEqual(before.sum(), 4096)
 
     def test_what_was_freed_or_closed_says_so(self):
         segment = self.fabric.allocate(4096)
