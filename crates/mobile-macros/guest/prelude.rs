@@ -22,7 +22,7 @@ macro_rules! export {
     ($name:literal, $kernel:path) => {
         const _: () = {
             #[unsafe(export_name = $name)]
-            unsafe extern "C" fn entry(payload: *const u8, len: usize) -> i32 {
+            unsafe extern "C" fn __samite_entry(payload: *const u8, len: usize) -> i32 {
                 // SAFETY: G1: the host calls it.
                 unsafe { crate::guest::run($kernel, payload, len) }
             }

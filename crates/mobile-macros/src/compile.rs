@@ -156,14 +156,14 @@ mod tests {
     use proc_macro2::{Ident, Span, TokenStream};
 
     fn source(item: &str) -> Source {
-        source_with(item, "samite::mobile")
+        source_with("sum", item, "samite::mobile")
     }
 
-    fn source_with(item: &str, path: &str) -> Source {
+    fn source_with(name: &str, item: &str, path: &str) -> Source {
         let item: TokenStream = item.parse().expect("tokens");
-        let sum = Ident::new("sum", Span::call_site());
+        let entry = Ident::new(name, Span::call_site());
         let path = syn::parse_str(path).expect("a path");
-        Source::new(&item, false, &[(sum, "sum".to_owned())], &path)
+        Source::new(&item, false, &[(entry, name.to_owned())], &path)
     }
 
     fn can_compile(test: &str) -> bool {
@@ -204,8 +204,24 @@ mod tests {
                     context.reply(&[])
                 }}"
             );
-            let code = compile(&source_with(&item, path));
+            let code = compile(&source_with("sum", &item, path));
             assert!(code.expect(path).is_some());
+        }
+    }
+
+    #[test]
+    fn a_kernel_may_have_a_name_of_the_prelude() {
+        if !can_compile("a_kernel_may_have_a_name_of_the_prelude") {
+            return;
+        }
+        for name in ["entry", "payload", "run"] {
+            let item = format!(
+                "fn {name}(context: &mut Context, payload: &[u8]) -> Result<(), Trap> {{
+                    context.reply(payload)
+                }}"
+            );
+            let code = compile(&source_with(name, &item, "samite::mobile"));
+            assert!(code.expect(name).is_some());
         }
     }
 

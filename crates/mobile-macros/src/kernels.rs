@@ -1,7 +1,7 @@
 //! Reads what the attribute is on, and writes the items that are added.
 
 use crate::compile::{Mistake, VARIABLE};
-use crate::source::{Source, hexadecimal};
+use crate::source::{Source, hexadecimal, is_called};
 use proc_macro2::{Ident, Literal, Spacing, TokenStream, TokenTree};
 use quote::{quote, quote_spanned};
 use syn::{Error, Item, ItemFn, ItemMod, LitStr, Path, Result, Signature, Token, Visibility};
@@ -278,20 +278,28 @@ fn entries(module: &ItemMod) -> Result<Vec<Ident>> {
     }
 }
 
-/// Checks what can be seen of the type of a kernel.
+/// Checks the name of a kernel, and what can be seen of its type.
 fn check(signature: &Signature) -> Result<()> {
     let is_plain = signature.asyncness.is_none()
         && matches!(signature.safety, syn::Safety::Default)
         && signature.abi.is_none()
         && signature.variadic.is_none()
         && signature.generics.params.is_empty();
-    match is_plain && signature.inputs.len() == 2 {
-        true => Ok(()),
-        false => Err(Error::new_spanned(
+    if !is_plain || signature.inputs.len() != 2 {
+        return Err(Error::new_spanned(
             signature,
             "a kernel has the type `fn(&mut Context, &[u8]) -> Result<(), Trap>`, without \
              generic parameters. In a module, private functions may have any type",
+        ));
+    }
+    let name = signature.ident.to_string();
+    let name = name.trim_start_matches("r#");
+    match is_called(name) {
+        true => Err(Error::new_spanned(
+            &signature.ident,
+            format!("`{name}` is a function that kernels call: give it another name"),
         )),
+        false => Ok(()),
     }
 }
 
@@ -304,6 +312,7 @@ mod tests {
         const ONE: u64 = 1;
         pub fn first(context: &mut Context, payload: &[u8]) -> Result<(), Trap> { Ok(()) }
         fn private<T>(of: T) -> T { of }
+        fn exp(of: f64) -> f64 { of }
         pub fn r#second(context: &mut Context, payload: &[u8]) -> Result<(), Trap> { Ok(()) }
     }";
 
@@ -388,6 +397,14 @@ mod tests {
             ("async fn sum(a: A, b: B) {}", "fn(&mutContext"),
             ("fn sum<T>(a: A, b: T) {}", "fn(&mutContext"),
             ("mod kernels { pub fn sum() {} }", "fn(&mutContext"),
+            (
+                "fn exp(a: A, b: B) {}",
+                "`exp` is a function that kernels call",
+            ),
+            (
+                "mod kernels { pub fn r#memcpy(a: A, b: B) {} }",
+                "`memcpy` is a function that kernels call",
+            ),
             ("#[cfg(test)] fn sum(a: A, b: B) {}", "dependsonthebuild"),
             (
                 "mod kernels { #![cfg_attr(test, x)] pub fn sum(a: A, b: B) {} }",

@@ -60,7 +60,8 @@ use proc_macro::TokenStream;
 /// that the table of `docs/mobile.md` lists, `Trap::failed`, and the items inside of the attribute.
 /// Other items of the program, other crates and `std` are not there: the build fails, and names the
 /// place where one is used. No memory can be allocated. Arithmetic wraps as in a release build, and
-/// a panic ends the call.
+/// a panic ends the call. A kernel has another name than the functions that kernels call, such as
+/// `exp` and `memcpy`.
 ///
 /// # Options
 /// `#[mobile(crate = "path")]` is the path of `samite::mobile` in a program that has it under

@@ -6,6 +6,28 @@ use std::fmt::Write;
 
 const PRELUDE: &str = include_str!("../guest/prelude.rs");
 
+/// What the compiler calls in a kernel by itself, and `main`, which it would rename.
+const BY_COMPILER: &[&str] = &[
+    "memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "main", "fmod", "fmodf", "fmax",
+    "fmaxf", "fmin", "fminf", "ldexp", "ldexpf",
+];
+
+/// Returns whether kernels call a function of this name: WebAssembly would call the entry of this
+/// name in its place.
+pub(crate) fn is_called(name: &str) -> bool {
+    BY_COMPILER.contains(&name) || of_real_numbers().any(|called| called == name)
+}
+
+/// The functions behind the methods of real numbers, as the table in the prelude names them:
+/// `method(arguments) double single;`.
+fn of_real_numbers() -> impl Iterator<Item = &'static str> {
+    let table = PRELUDE.split_once("\n    real! {\n");
+    let table = table.and_then(|(_, rest)| rest.split_once('}'));
+    let rows = table.into_iter().flat_map(|(table, _)| table.split(';'));
+    let names = rows.filter_map(|row| row.split_once(')'));
+    names.flat_map(|(_, names)| names.split_whitespace())
+}
+
 /// A program, with the place of each line of it in the source of the user.
 pub(crate) struct Source {
     pub(crate) text: String,
@@ -158,6 +180,20 @@ mod tests {
             "<<", "(", "*", "a", ">>", "1", ")", "}",
         ];
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn the_functions_that_kernels_call() {
+        let called = [
+            "sqrt", "sqrtf", "fma", "rintf", "log", "pow", "atan2", "tanh", "tanhf", "memcpy",
+            "main",
+        ];
+        for name in called {
+            assert!(is_called(name), "{name}");
+        }
+        for name in ["sum", "entry", "mul_add", "ln", "real", "a", ""] {
+            assert!(!is_called(name), "{name}");
+        }
     }
 
     /// What a macro has passed on as one expression stays one.
