@@ -261,6 +261,7 @@ pub mod guest {
             pub trait Real: Sized {
                 $(fn $method(self, $($argument: Self),*) -> Self;)*
                 fn powi(self, power: i32) -> Self;
+                fn log(self, base: Self) -> Self;
                 fn fract(self) -> Self;
                 fn sin_cos(self) -> (Self, Self);
                 fn asinh(self) -> Self;
@@ -302,6 +303,11 @@ pub mod guest {
                 #[inline]
                 fn powi(self, power: i32) -> $type {
                     $functions::$power(self, power)
+                }
+
+                #[inline]
+                fn log(self, base: $type) -> $type {
+                    Real::ln(self) / Real::ln(base)
                 }
 
                 #[inline]

@@ -235,7 +235,7 @@ mod tests {
                 use crate::guest::Real as _;
                 let x = payload.len() as f64;
                 let y = x.asinh() + x.acosh() + x.atanh() + x.tanh().cbrt().powi(3);
-                let y = (y as f32).div_euclid(3.0).rem_euclid(2.0).asinh();
+                let y = (y.log(x) as f32).div_euclid(3.0).rem_euclid(2.0).log(2.0).asinh();
                 context.reply(&(x.div_euclid(3.0) + f64::from(y)).to_le_bytes())
             }",
         );

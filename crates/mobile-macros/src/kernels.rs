@@ -55,6 +55,10 @@ const VARIES: &[&str] = &[
     "debug_assert",
     "debug_assert_eq",
     "debug_assert_ne",
+    "line",
+    "column",
+    "file",
+    "module_path",
 ];
 
 /// Refuses macros and attributes whose meaning depends on the build ([`VARIES`]).
@@ -417,6 +421,22 @@ mod tests {
             (
                 "fn sum(a: A, b: B) { debug_assert!(true); }",
                 "dependsonthebuild",
+            ),
+            (
+                "fn sum(a: A, b: B) { fails(line!(), b) }",
+                "`line`dependsonthebuild",
+            ),
+            (
+                "fn sum(a: A, b: B) { core::column!(); }",
+                "`column`dependsonthebuild",
+            ),
+            (
+                "mod kernels { pub fn sum(a: A, b: B) { file!(); } }",
+                "`file`dependsonthebuild",
+            ),
+            (
+                "mod kernels { pub fn sum(a: A, b: B) {} fn of() { module_path!(); } }",
+                "`module_path`dependsonthebuild",
             ),
         ];
         for (item, expected) in cases {
