@@ -24,7 +24,8 @@ class Identity:
 
 class Fabric:
     """This process as a member of a domain. It leaves when this object is closed, and the last
-    segment, array and :class:`Mobile` is gone. Any thread may use it."""
+    :class:`Segment`, :class:`Remote`, :class:`Mobile` and :class:`Future` is gone; arrays keep
+    their memory only. Any thread may use it."""
 
     @property
     def identity(self) -> Identity: ...
