@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyInt};
+use pyo3::types::{PyBytes, PyMemoryView};
 use std::time::Duration;
 
 /// Returns the bytes of an object: `bytes` themselves, those of an array or another buffer as a
@@ -15,13 +15,13 @@ pub(crate) fn bytes(of: &Bound<'_, PyAny>) -> PyResult<PyBackedBytes> {
     if of.is_none() {
         return Ok(PyBytes::new(of.py(), &[]).into());
     }
-    // An integer would be taken for a number of zeros.
-    let copied = match of.is_instance_of::<PyInt>() {
-        true => None,
-        false => match of.getattr_opt("tobytes")? {
-            Some(method) => Some(method.call0()?),
-            None => of.py().get_type::<PyBytes>().call1((of,)).ok(),
-        },
+    // `bytes` would also take a list of numbers, for one byte each.
+    let copied = match of.getattr_opt("tobytes")? {
+        Some(method) => Some(method.call0()?),
+        None => {
+            let view = PyMemoryView::from(of);
+            view.and_then(|view| view.call_method0("tobytes")).ok()
+        }
     };
     let copied = copied.and_then(|copied| copied.cast_into::<PyBytes>().ok());
     match copied {

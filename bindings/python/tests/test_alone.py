@@ -114,8 +114,9 @@ class Memory(unittest.TestCase):
     def test_wrong_arguments_are_refused(self):
         with self.assertRaisesRegex(ValueError, "24 bytes"):
             self.fabric.attach(b"short")
-        with self.assertRaises(TypeError):
-            self.fabric.send(0, 5)
+        for no_bytes in (5, [1, 2, 3], (1, 2), "text"):
+            with self.assertRaisesRegex(TypeError, "another buffer", msg=no_bytes):
+                self.fabric.send(0, no_bytes)
         with self.assertRaises(IndexError):
             self.fabric.send(1, b"to nobody")
         with self.assertRaises(ValueError):
@@ -135,6 +136,9 @@ class Waits(unittest.TestCase):
         self.fabric.send(0, np.arange(3, dtype=np.int32), 8)
         self.assertEqual(self.fabric.recv(tag=7), b"woven")
         self.assertEqual(np.frombuffer(self.fabric.recv(0, 8), np.int32).tolist(), [0, 1, 2])
+        for data in (bytearray(b"woven"), memoryview(b"w0o0v0e0n0")[::2]):
+            self.fabric.send(0, data, 7)
+            self.assertEqual(self.fabric.recv(tag=7), b"woven")
         self.fabric.send(0, b"from", 9)
         self.assertEqual(self.fabric.recv_from(9), (0, b"from"))
         self.fabric.barrier()

@@ -489,6 +489,9 @@ class Kernels(unittest.TestCase):
         again = samite.Capsule.decode(bytes(capsule))
         self.assertEqual(again.hash, capsule.hash)
         self.assertEqual(self.run_here(again, b"woven", entry="echo"), b"woven")
+        self.assertEqual(self.run_here(again, np.array([1, 2])), bytes(np.array([1, 2])))
+        with self.assertRaises(TypeError):
+            self.run_here(again, [1, 2])
         with self.assertRaises(samite.Error) as caught:
             samite.Capsule.decode(b"no capsule")
         self.assertEqual(caught.exception.code, 603)

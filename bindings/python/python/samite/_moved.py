@@ -207,7 +207,8 @@ class Mobile(_samite.Mobile):
     ):
         """Calls a kernel, or an entry of a capsule, at a unit; returns a :class:`Future`.
 
-        :param payload: an array, a number, a list of numbers, or bytes; at most 64 KiB.
+        :param payload: an array, a number, a list of numbers, or bytes; at most 64 KiB. That of a
+            capsule is bytes or an array.
         :param run: how long it may run on one unit at a time, in seconds.
         :param time: how long it may run on all units together, in seconds.
         :param hops: how often it may move on.
