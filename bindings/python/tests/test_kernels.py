@@ -449,6 +449,17 @@ class Kernels(unittest.TestCase):
             samite.Mobile(self.fabric)
         self.assertEqual(caught.exception.code, 601)
 
+    def test_code_that_was_evicted_is_registered_again(self):
+        @samite.mobile
+        def first(values):
+            return values[0]
+
+        self.assertEqual(self.run_here(first, [3]), 3)
+        code = self.mobile.register(first.compile(np.int64))
+        self.assertTrue(self.mobile.evict(code))
+        self.assertFalse(self.mobile.evict(code))
+        self.assertEqual(self.run_here(first, [4]), 4)
+
     def test_several_threads_wait_for_a_call(self):
         @samite.mobile
         def echo(values):

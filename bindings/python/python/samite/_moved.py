@@ -193,6 +193,13 @@ class Mobile(_samite.Mobile):
             code = self._codes[capsule.hash] = self.register(capsule)
         return code
 
+    def evict(self, code):
+        """Forgets code that this unit has registered; returns whether it could. The next call
+        registers it again."""
+        is_gone = super().evict(code)
+        self._codes.pop(code.hash, None)
+        return is_gone
+
     def _resolved(self, what, entry, payload):
         if isinstance(what, Kernel):
             form, payload = what._packed(payload)
