@@ -1,7 +1,7 @@
 //! `cargo xtask aarch64`: the engines of moved code on another processor, which is emulated.
 
 use crate::arrows;
-use crate::command::{cargo_with, succeeds};
+use crate::command::{cargo_with, output, succeeds};
 use crate::parts::PARTS;
 use anyhow::{Result, bail};
 
@@ -10,6 +10,10 @@ pub(crate) const PART: &str = "aarch64";
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// What tests need to find the program that is built for it.
 const PROGRAM: &str = "SAMITE_TEST_AARCH64";
+/// The test that compares the answers of both processors.
+const COMPARISON: &str = "processors::the_same_answers_on_aarch64";
+/// Has the test runner list the tests instead of running them.
+const LIST: [&str; 2] = ["--list", "--format=terse"];
 /// The linker, and the compiler for the one file of wasmtime that is in C.
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64-static";
@@ -35,10 +39,23 @@ pub(crate) fn aarch64() -> Result<()> {
     {
         bail!("{PART} cannot be emulated: {}", part.install);
     }
-    let (name, program) = emulated()?;
     let line = ["test", "--package", "samite-mobile", "--test", "suite"];
-    let named = ["--", "processors::"];
-    cargo_with(&[(name, &program)], &[&line[..], &named].concat())
+    let line = [&line[..], &["--", "--exact", COMPARISON]].concat();
+    check_listed(&output("cargo", &[&line[..], &LIST].concat())?)?;
+    let (name, program) = emulated()?;
+    cargo_with(&[(name, &program)], &line)
+}
+
+/// Fails if a list of the test runner lacks the comparison: the runner takes no test for a success.
+fn check_listed(listed: &str) -> Result<()> {
+    let test = format!("{COMPARISON}: test");
+    match listed.lines().any(|line| line == test) {
+        true => Ok(()),
+        false => bail!(
+            "xtask/src/aarch64.rs runs `{COMPARISON}`, but the suite of samite-mobile has no test of \
+             this name"
+        ),
+    }
 }
 
 /// Runs the tests beside the code of the engines in the emulator, and builds the program that the
@@ -63,4 +80,19 @@ pub(crate) fn emulated() -> Result<(&'static str, String)> {
     cargo_with(&environment, &line)?;
     let folder = arrows::metadata()?.target_directory;
     Ok((PROGRAM, format!("{folder}/{TARGET}/debug/examples/answers")))
+}
+
+#[cfg(test)]
+mod comparison {
+    use super::*;
+
+    #[test]
+    fn a_test_that_was_renamed_is_found() {
+        let listed = |name: &str| format!("processors::another: test\n{name}: test\n");
+        check_listed(&listed(COMPARISON)).expect("it is there");
+        for other in ["processor::the_same_answers_on_aarch64", "processors::the"] {
+            let error = check_listed(&listed(other)).expect_err("it is not there");
+            assert!(error.to_string().contains("`processors::"), "{error}");
+        }
+    }
 }
