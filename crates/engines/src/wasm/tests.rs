@@ -213,7 +213,11 @@ fn mutated_modules_are_refused_or_stay_in_their_memory() {
     };
     let (mut ran, mut refused) = (0, 0);
     // Another processor is emulated, and compiles hardly one a second.
-    let rounds = if cfg!(target_arch = "x86_64") { 300 } else { 30 };
+    let rounds = if cfg!(target_arch = "x86_64") {
+        300
+    } else {
+        30
+    };
     samite_testkit::fuzz::rounds(
         "wasm::tests::mutated_modules_are_refused_or_stay_in_their_memory",
         rounds,
