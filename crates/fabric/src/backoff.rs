@@ -57,6 +57,11 @@ impl Backoff {
         self.idle_since = None;
     }
 
+    /// The layer above has worked, which may have taken long: the clock is read after this turn.
+    pub(crate) fn worked(&mut self) {
+        self.polls = POLLS_PER_LOOK - 1;
+    }
+
     /// Returns the time waited up to the last reading.
     pub(crate) fn waited(&self) -> Duration {
         self.waited.so_far()

@@ -152,7 +152,11 @@ impl Fabric {
         let Some(upcall) = core.engine.upcall.clone() else {
             return;
         };
-        core.unlocked(|| upcall.work(self));
+        core.unlocked(|| {
+            upcall.work(self);
+            // It may be the last reference, and own something that uses the fabric.
+            drop(upcall);
+        });
         core.tell(); // Threads that look at everything look at what it has done.
     }
 }

@@ -462,6 +462,7 @@ impl Fabric {
             if core.engine.upcall_wanted {
                 core.waiters.end(&mut waiting.waiter);
                 self.work(core);
+                waiting.backoff.worked();
             }
             if let Some(value) = condition.look(core, waiting) {
                 return Ok(value);
