@@ -30,13 +30,22 @@ impl Way {
     }
 }
 
-const WAYS: u32 = Way::ALL.len() as u32;
+/// A word has a way in its lowest bits, and a count of these.
+const ONE: u32 = 4;
 /// Each way is tried so often before one is chosen: the first time includes what happens once.
 const TRIALS: u32 = 4;
-/// A way that was not chosen is tried again after so many operations.
+/// A way that was not chosen is tried again after so many operations, or more if it is so slow that
+/// it would cost more than one in [`SPARED`] of all time.
 const AGAIN: u32 = 1024;
-/// One of so many operations is timed once a way is chosen: the clock costs as much as a few loads.
+/// One of so many operations is timed once a way is chosen, or fewer by the same rule.
 const TIMED: u32 = 32;
+const TIMED_LEAST: u32 = 4096;
+/// The share of time that is spent on each kind of measurement.
+const SPARED: f64 = 400.0;
+/// What it costs to time an operation, in nanoseconds.
+const CLOCK: f64 = 100.0;
+/// As many times slower as the best way is one that has failed.
+const SLOWEST: f64 = 1000.0;
 /// Sizes are told apart by their power of two.
 const SIZES: usize = 24;
 
@@ -67,17 +76,36 @@ impl Auto {
     /// Runs an operation of this size in the way that has been the cheapest, or tries another one.
     #[inline]
     pub fn run<T, E>(&self, size: u64, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
-        let at = place(size);
-        // ORDERING: Relaxed: a count that is lost between threads changes when a way is timed.
-        let chosen = self.chosen[at].load(Relaxed);
-        if chosen >= WAYS {
-            self.chosen[at].store(chosen - WAYS, Relaxed);
-            return run(Way::ALL[(chosen % WAYS) as usize]);
+        match self.untimed(size) {
+            Some(way) => run(way),
+            None => self.run_timed(size, run),
         }
-        self.run_timed(at, run)
     }
 
-    fn run_timed<T, E>(&self, at: usize, run: impl FnOnce(Way) -> Result<T, E>) -> Result<T, E> {
+    /// Returns the chosen way, if the next operation of this size need not be timed.
+    #[inline]
+    pub(super) fn untimed(&self, size: u64) -> Option<Way> {
+        let chosen = &self.chosen[place(size)];
+        // ORDERING: Relaxed: a count that is lost between threads changes when a way is timed.
+        let left = chosen.load(Relaxed);
+        if left < ONE {
+            return None;
+        }
+        chosen.store(left - ONE, Relaxed);
+        match left % ONE {
+            0 => Some(Way::Gets),
+            1 => Some(Way::Function),
+            _ => Some(Way::Moved),
+        }
+    }
+
+    /// Runs an operation and records what it has cost.
+    pub(super) fn run_timed<T, E>(
+        &self,
+        size: u64,
+        run: impl FnOnce(Way) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let at = place(size);
         let way = self.choose(at);
         let begin = Instant::now();
         let done = run(Way::ALL[way]);
@@ -111,15 +139,19 @@ impl Auto {
             return way;
         }
         let best = cheapest(of_size);
-        of_size.since += TIMED;
-        if of_size.since < AGAIN {
+        let cost = |way: usize| of_size.seen[way].cost.max(1.0);
+        let times_slower = (cost(of_size.next) / cost(best)).min(SLOWEST);
+        if of_size.since < AGAIN.max((times_slower * SPARED) as u32) {
+            let timed = ((CLOCK * SPARED / cost(best)) as u32).clamp(TIMED, TIMED_LEAST);
+            of_size.since += timed;
             // ORDERING: Relaxed, as above.
-            self.chosen[at].store(best as u32 + WAYS * (TIMED - 1), Relaxed);
+            self.chosen[at].store(best as u32 + ONE * (timed - 1), Relaxed);
             return best;
         }
+        let next = of_size.next;
         of_size.since = 0;
-        of_size.next = (of_size.next + 1) % 3;
-        of_size.next
+        of_size.next = (next + 1) % Way::ALL.len();
+        next
     }
 
     /// Records what a way has cost: infinitely much, if it has failed.

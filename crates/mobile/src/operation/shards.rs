@@ -14,8 +14,10 @@ use crate::mobile::{Mobile, Registered};
 use crate::runtime::Payload;
 use crate::{Call, Cause, Context, Error, GRANTS_MAX, Limits, Result, Trap};
 use samite_fabric::{Remote, SegmentKey};
+use samite_mem::SharedBytes;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 /// The address of nothing: the end of a list, and of the leaves of a tree.
@@ -42,6 +44,8 @@ struct Inner {
     grant: u8,
     words: u64,
     remotes: Vec<Remote>,
+    /// Whether a get from any of them is a load.
+    are_near: bool,
 }
 
 impl Shards {
@@ -86,8 +90,10 @@ impl Shards {
             }
         }
         let remotes = keys.iter().map(|key| mobile.fabric().attach(*key));
+        let remotes: Vec<Remote> = remotes.collect::<Result<_, _>>()?;
         Ok(Shards(Arc::new(Inner {
-            remotes: remotes.collect::<Result<_, _>>()?,
+            are_near: remotes.iter().all(is_near),
+            remotes,
             mobile: mobile.clone(),
             first,
             grant,
@@ -149,6 +155,22 @@ impl Shards {
             .zip(words_of(&bytes))
             .for_each(|(into, word)| *into = word);
         Ok(())
+    }
+
+    /// Returns the shard of an address, if its words are mapped here, for loads of many of them.
+    #[inline]
+    pub(super) fn loads(&self, address: u64) -> Result<Option<Loads<'_>>> {
+        let (shard, index) = self.place(address, 1)?;
+        let remote = &self.0.remotes[shard];
+        let bytes = remote
+            .mapped()
+            .filter(|bytes| bytes.address().is_multiple_of(WORD));
+        Ok(bytes.map(|bytes| Loads {
+            remote,
+            bytes,
+            begin: address - index,
+            words: self.0.words,
+        }))
     }
 
     /// Copies words to one unit. One-sided. Completion: remote.
@@ -237,8 +259,13 @@ impl Shards {
     /// Returns whether a get from a shard is a load.
     #[inline]
     pub(super) fn is_near(&self, shard: usize) -> bool {
-        let remote = &self.0.remotes[shard];
-        remote.mapped().is_some() || remote.readable().is_some()
+        is_near(&self.0.remotes[shard])
+    }
+
+    /// Returns whether a get from any shard is a load.
+    #[inline]
+    pub(super) fn are_near(&self) -> bool {
+        self.0.are_near
     }
 
     /// Returns how many words fit behind `bytes` in a payload to a shard, or in its reply.
@@ -256,6 +283,38 @@ impl Shards {
         payload.extend_from_slice(&self.0.first.to_le_bytes());
         payload.extend_from_slice(&count.to_le_bytes());
         payload
+    }
+}
+
+/// The mapped words of one shard.
+pub(super) struct Loads<'s> {
+    remote: &'s Remote,
+    bytes: &'s SharedBytes,
+    /// The address of the first one.
+    begin: u64,
+    words: u64,
+}
+
+impl Loads<'_> {
+    /// Loads a word; `None` if it is not one of this shard.
+    #[inline]
+    pub(super) fn load(&self, address: u64) -> Option<u64> {
+        let index = address.wrapping_sub(self.begin);
+        // ORDERING: Acquire, as a get: pairs with a remote store or atomic of that word.
+        let load = || u64::from_le(self.bytes.u64(index * WORD).load(Acquire));
+        (index < self.words).then(load)
+    }
+
+    /// Checks that the words that were loaded are still those of the segment.
+    ///
+    /// # Errors
+    /// As [`Shards::get`].
+    #[inline]
+    pub(super) fn check(&self) -> Result<()> {
+        if !self.remote.is_offered() {
+            self.remote.get(0, &mut [0; WORD as usize])?;
+        }
+        Ok(())
     }
 }
 
@@ -285,19 +344,38 @@ impl Forms {
     /// If a unit does not run the code of that way, runs it in the best other way.
     #[inline]
     pub(super) fn run<T>(&self, size: u64, run: impl Fn(Way) -> Result<T>) -> Result<T> {
-        let mut tried = Way::Gets;
-        let once = |way| {
-            tried = way;
-            run(way)
-        };
-        match self.auto.run(size, once) {
+        match self.auto.untimed(size) {
+            // No unit runs anything. What is returned is not looked at, and so not copied: a copy
+            // would wait for loads that overlap with those of the next operation.
+            Some(Way::Gets) => run(Way::Gets),
+            Some(way) => self.or_else(size, way, run(way), run),
+            None => {
+                let mut tried = Way::Gets;
+                let done = self.auto.run_timed(size, |way| {
+                    tried = way;
+                    run(way)
+                });
+                self.or_else(size, tried, done, run)
+            }
+        }
+    }
+
+    /// If a unit does not run the code of this way, runs the operation in the best other way.
+    fn or_else<T>(
+        &self,
+        size: u64,
+        tried: Way,
+        done: Result<T>,
+        run: impl Fn(Way) -> Result<T>,
+    ) -> Result<T> {
+        match done {
             Err(Error::Failed(failure))
                 if matches!(failure.cause, Cause::Refused | Cause::NoCode) =>
             {
                 self.auto.fails(size, tried);
                 run(self.auto.best(size))
             }
-            ended => ended,
+            done => done,
         }
     }
 
@@ -403,6 +481,10 @@ pub(super) fn failed(code: i32, text: &str) -> Trap {
 #[cold]
 pub(super) fn damaged() -> Trap {
     failed(3, "a damaged structure")
+}
+
+fn is_near(remote: &Remote) -> bool {
+    remote.mapped().is_some() || remote.readable().is_some()
 }
 
 /// Returns the words of these bytes; what is left at the end is ignored.
