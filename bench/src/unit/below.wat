@@ -9,7 +9,7 @@
     (i32.add (local.get $to) (i32.shl
       (i32.lt_u (i32.load (local.get $from)) (local.get $bound)) (i32.const 2))))
   (func (export "below") (param $at i32) (param $len i32) (result i32)
-    (local $from i32) (local $end i32) (local $to i32) (local $last i32) (local $bound v128)
+    (local $from i32) (local $end i32) (local $to i32) (local $kept i32) (local $bound v128)
     (local.set $bound (i32x4.splat (i32.load offset=16 (local.get $at))))
     (local.set $from (i32.add (local.get $at) (i32.const 32)))
     (local.set $end (i32.add (local.get $at) (local.get $len)))
@@ -17,22 +17,24 @@
     (block $done
       (loop $next
         (br_if $done (i32.gt_u (i32.add (local.get $from) (i32.const 64)) (local.get $end)))
-        (if (v128.any_true
-              (v128.or
-                (v128.or
-                  (i32x4.lt_u (v128.load (local.get $from)) (local.get $bound))
-                  (i32x4.lt_u (v128.load offset=16 (local.get $from)) (local.get $bound)))
-                (v128.or
-                  (i32x4.lt_u (v128.load offset=32 (local.get $from)) (local.get $bound))
-                  (i32x4.lt_u (v128.load offset=48 (local.get $from)) (local.get $bound)))))
-          (then
-            (local.set $last (i32.add (local.get $from) (i32.const 64)))
-            (loop $word
-              (local.set $to (call $keep (local.get $to) (local.get $from)
-                (i32x4.extract_lane 0 (local.get $bound))))
-              (local.set $from (i32.add (local.get $from) (i32.const 4)))
-              (br_if $word (i32.lt_u (local.get $from) (local.get $last)))))
-          (else (local.set $from (i32.add (local.get $from) (i32.const 64)))))
+        ;; A bit for each word that is kept.
+        (local.set $kept (i8x16.bitmask (i8x16.narrow_i16x8_s
+          (i16x8.narrow_i32x4_s
+            (i32x4.lt_u (v128.load (local.get $from)) (local.get $bound))
+            (i32x4.lt_u (v128.load offset=16 (local.get $from)) (local.get $bound)))
+          (i16x8.narrow_i32x4_s
+            (i32x4.lt_u (v128.load offset=32 (local.get $from)) (local.get $bound))
+            (i32x4.lt_u (v128.load offset=48 (local.get $from)) (local.get $bound))))))
+        (block $none
+          (loop $word
+            (br_if $none (i32.eqz (local.get $kept)))
+            (i32.store (local.get $to) (i32.load (i32.add (local.get $from)
+              (i32.shl (i32.ctz (local.get $kept)) (i32.const 2)))))
+            (local.set $to (i32.add (local.get $to) (i32.const 4)))
+            (local.set $kept
+              (i32.and (local.get $kept) (i32.sub (local.get $kept) (i32.const 1))))
+            (br $word)))
+        (local.set $from (i32.add (local.get $from) (i32.const 64)))
         (br $next)))
     (block $end
       (loop $rest

@@ -6,7 +6,6 @@ use anyhow::{Result, bail, ensure};
 use samite::mobile::operation::{END, Gather, Graph, Lists, Shards, Tree, Way};
 use samite::mobile::{Mobile, Rights};
 use samite::{Fabric, Match, PeerId, Segment, SegmentKey};
-use std::hint::black_box;
 use std::time::Instant;
 
 /// The tag of keys.
@@ -27,6 +26,8 @@ const PAIRS: u64 = 1 << 16;
 /// Vertices of the graph, and edges of each.
 const VERTICES: u64 = 1 << 14;
 const EDGES: u64 = 8;
+/// Gathers of different addresses, by turns.
+const GATHERS: u64 = 64;
 
 /// The kinds of commands that need these data.
 pub(super) const KINDS: [&str; 4] = ["gather", "list", "btree", "bfs"];
@@ -134,65 +135,111 @@ impl Operations {
     /// Runs `mobile KIND DELAY SIZE ITERS WARMUP`.
     pub(super) fn ask(&self, way: Way, is_auto: bool, command: &Command) -> Result<f64> {
         let (size, iters) = (command.number(3)?, command.number(4)?);
-        let is_auto = is_auto && way == Way::Moved;
+        let kind = command.word(1);
+        match kind {
+            "btree" => ensure!(size == PAIRS, "the tree has {PAIRS} pairs"),
+            "bfs" => ensure!(size == VERTICES, "the graph has {VERTICES} vertices"),
+            _ => {}
+        }
+        let run = Run {
+            way,
+            is_auto: is_auto && way == Way::Moved,
+            size,
+            gathers: match kind {
+                "gather" => (0..GATHERS).map(|at| self.addresses(size, at)).collect(),
+                _ => Vec::new(),
+            },
+        };
         // The first ones bring the code to all servers, and try all ways.
         let warmup = command.number(5)?.clamp(12, 100);
-        let mut number = 0;
-        let mut run = || -> Result<()> {
-            number += 1;
-            self.once(way, is_auto, command.word(1), size, number)
-        };
-        (0..warmup).try_for_each(|_| run())?;
-        let begin = Instant::now();
-        (0..iters).try_for_each(|_| run())?;
-        Ok(begin.elapsed().as_secs_f64())
+        for number in 0..warmup {
+            let found = self.once(&run, kind, number)?;
+            run.verify(number, found, self.visited)?;
+        }
+        let (begin, mut last) = (Instant::now(), None);
+        for number in 0..iters {
+            last = Some((number, self.once(&run, kind, number)?));
+        }
+        let took = begin.elapsed().as_secs_f64();
+        if let Some((number, found)) = last {
+            run.verify(number, found, self.visited)?;
+        }
+        Ok(took)
     }
 
-    fn once(&self, way: Way, is_auto: bool, kind: &str, size: u64, number: u64) -> Result<()> {
-        match kind {
+    /// The addresses of a gather: those of nodes of the list, whose first words are their numbers.
+    fn addresses(&self, size: u64, number: u64) -> Vec<u64> {
+        let shards = self.shards.units().len() as u64;
+        let place = |node: u64| mixed(node) % shards * WORDS + 1 + node * Lists::NODE;
+        (0..size).map(|at| place(gathered(at, number))).collect()
+    }
+
+    fn once(&self, run: &Run, kind: &str, number: u64) -> Result<Found> {
+        let (way, is_auto) = (run.way, run.is_auto);
+        Ok(match kind {
             "gather" => {
-                // Nodes of the list: their first words are their numbers.
-                let shards = self.shards.units().len() as u64;
-                let node = |at: u64| (at + number) % NODES;
-                let place = |node: u64| mixed(node) % shards * WORDS + 1 + node * Lists::NODE;
-                let addresses: Vec<u64> = (0..size).map(|at| place(node(at))).collect();
-                let words = match is_auto {
-                    true => self.gather.gather_auto(&addresses)?,
-                    false => self.gather.gather(way, &addresses)?,
-                };
-                let is_right = (0..size).zip(&words).all(|(at, word)| node(at) == *word);
-                ensure!(is_right && words.len() as u64 == size, "a wrong gather");
+                let addresses = &run.gathers[(number % GATHERS) as usize];
+                Found::Words(match is_auto {
+                    true => self.gather.gather_auto(addresses)?,
+                    false => self.gather.gather(way, addresses)?,
+                })
             }
-            "list" => {
-                let found = match is_auto {
-                    true => self.lists.find_auto(HEAD, size - 1)?,
-                    false => self.lists.find(way, HEAD, size - 1)?,
-                };
-                ensure!(found == Some(mixed(size - 1)), "a wrong value: {found:?}");
-            }
-            "btree" => {
-                ensure!(size == PAIRS, "the tree has {PAIRS} pairs");
-                let key = mixed(number) % PAIRS;
-                let found = match is_auto {
-                    true => self.tree.get_auto(3 * key)?,
-                    false => self.tree.get(way, 3 * key)?,
-                };
-                ensure!(found == Some(mixed(key)), "a wrong value: {found:?}");
-            }
-            "bfs" => {
-                ensure!(size == VERTICES, "the graph has {VERTICES} vertices");
-                let reached = match is_auto {
-                    true => self.graph.bfs_auto(0)?,
-                    false => self.graph.bfs(way, 0)?,
-                };
-                ensure!(
-                    reached.visited == self.visited,
-                    "a wrong search: {reached:?}"
-                );
-                black_box(reached);
-            }
+            "list" => Found::Node(match is_auto {
+                true => self.lists.find_auto(HEAD, run.size - 1)?,
+                false => self.lists.find(way, HEAD, run.size - 1)?,
+            }),
+            "btree" => Found::Pair(match is_auto {
+                true => self.tree.get_auto(3 * asked(number))?,
+                false => self.tree.get(way, 3 * asked(number))?,
+            }),
+            "bfs" => Found::Visited(match is_auto {
+                true => self.graph.bfs_auto(0)?.visited,
+                false => self.graph.bfs(way, 0)?.visited,
+            }),
             other => bail!("there is no operation `{other}`"),
-        }
+        })
+    }
+}
+
+/// Returns the node that comes at this place of a gather.
+fn gathered(at: u64, number: u64) -> u64 {
+    (at + number) % NODES
+}
+
+/// Returns the pair whose key is looked up.
+fn asked(number: u64) -> u64 {
+    mixed(number) % PAIRS
+}
+
+/// What is made before the clock starts.
+struct Run {
+    way: Way,
+    is_auto: bool,
+    size: u64,
+    gathers: Vec<Vec<u64>>,
+}
+
+/// What an operation has found, verified when the clock has stopped.
+#[derive(Debug)]
+enum Found {
+    Words(Vec<u64>),
+    Node(Option<u64>),
+    Pair(Option<u64>),
+    Visited(u64),
+}
+
+impl Run {
+    fn verify(&self, number: u64, found: Found, visited: u64) -> Result<()> {
+        let is_right = match &found {
+            Found::Words(words) => {
+                let right = (0..self.size).map(|at| gathered(at, number % GATHERS));
+                words.iter().copied().eq(right)
+            }
+            Found::Node(value) => *value == Some(mixed(self.size - 1)),
+            Found::Pair(value) => *value == Some(mixed(asked(number))),
+            Found::Visited(count) => *count == visited,
+        };
+        ensure!(is_right, "a wrong result: {found:?}");
         Ok(())
     }
 }
