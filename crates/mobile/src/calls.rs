@@ -4,6 +4,8 @@ use crate::error::Failure;
 use crate::members::Members;
 use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 /// The most calls of a process that are not answered.
@@ -12,6 +14,12 @@ pub(crate) const CALLS_MAX: usize = 1 << 16;
 /// least this many, so that it takes 2^26 calls: a late answer does not end another one.
 const PLACES: usize = 1024;
 const INDEX_BITS: u32 = 16;
+const GENERATIONS: u32 = 1 << (32 - INDEX_BITS);
+
+/// The first generation of the next table of this process. An answer to a call of an earlier table,
+/// whose `Mobile` was dropped, ends no call of a later one: they begin far apart.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+const APART: u32 = 8191;
 
 /// How a call ended.
 pub(crate) type Ended = Result<Vec<u8>, Failure>;
@@ -43,15 +51,28 @@ struct Slot {
 pub(crate) struct Calls {
     slots: Vec<Slot>,
     free: VecDeque<u32>,
+    /// The generation of new places.
+    first: u32,
     /// How many calls were dropped.
     dropped: u64,
-    /// Tasks to be woken, when no lock is taken.
+    /// Tasks to be woken, when no lock is taken. Also those that need not be: a waker may own its
+    /// task, and is not dropped under a lock.
     woken: Vec<Waker>,
     /// Those whose answers are taken.
     pub(crate) members: Members,
 }
 
 impl Calls {
+    /// Creates the table of a `Mobile`.
+    pub(crate) fn new() -> Calls {
+        // ORDERING: Relaxed: the numbers differ, and nothing else depends on them.
+        let first = FIRST.fetch_add(APART, Relaxed) % GENERATIONS;
+        Calls {
+            first,
+            ..Calls::default()
+        }
+    }
+
     /// Adds a call that waits for so many answers; `None` if there are too many.
     #[inline]
     pub(crate) fn add(&mut self, to: Life, moves: bool, answers: u32) -> Option<u32> {
@@ -71,7 +92,7 @@ impl Calls {
     fn add_place(&mut self, to: Life, moves: bool) -> Option<u32> {
         if self.slots.len() < CALLS_MAX {
             self.slots.push(Slot {
-                generation: 0,
+                generation: self.first,
                 to,
                 moves,
                 state: State::Free,
@@ -133,10 +154,11 @@ impl Calls {
 
     fn release(&mut self, name: u32) {
         if let Some(slot) = self.get(name) {
-            slot.generation = (slot.generation + 1) & ((1 << (32 - INDEX_BITS)) - 1);
+            slot.generation = (slot.generation + 1) % GENERATIONS;
             slot.state = State::Free;
-            slot.waker = None;
+            let waker = slot.waker.take();
             self.free.push_back(name & ((1 << INDEX_BITS) - 1));
+            self.woken.extend(waker);
         }
     }
 
@@ -148,6 +170,8 @@ impl Calls {
             State::Ended(_) => self.release(name),
             State::Waits(_) => {
                 slot.state = State::Dropped(before);
+                let waker = slot.waker.take();
+                self.woken.extend(waker);
                 self.dropped += 1;
             }
             State::Free | State::Dropped(_) => {}
@@ -158,7 +182,9 @@ impl Calls {
     pub(crate) fn wake(&mut self, name: u32, waker: &Waker) -> bool {
         match self.get(name) {
             Some(slot) if matches!(slot.state, State::Waits(_)) => {
-                slot.waker = Some(waker.clone());
+                let before = slot.waker.replace(waker.clone());
+                self.woken
+                    .extend(before.filter(|before| !before.will_wake(waker)));
                 true
             }
             _ => false,
@@ -196,6 +222,7 @@ fn name(at: usize, slot: &Slot) -> u32 {
 mod tests {
     use super::*;
     use samite_fabric::PeerId;
+    use std::sync::Arc;
 
     fn life(peer: u32) -> Life {
         Life {
@@ -251,6 +278,38 @@ mod tests {
             calls.cancel(name);
         }
         assert_eq!(calls.slots.len(), PLACES);
+    }
+
+    /// A late answer to a call of a `Mobile` that was dropped ends no call of the next one.
+    #[test]
+    fn tables_have_names_of_their_own() {
+        let mut before = Calls::new();
+        let late = before.add(life(0), false, 1).unwrap();
+        drop(before);
+        let mut calls = Calls::new();
+        let name = calls.add(life(0), false, 1).unwrap();
+        calls.answer(late, Ok(vec![1]));
+        assert_eq!(calls.take(name), None);
+    }
+
+    /// A waker that is not needed any more is handed out, to be dropped without a lock.
+    #[test]
+    fn wakers_are_dropped_by_the_caller() {
+        let wakers: Vec<_> = (0..2).map(|_| Waker::from(Arc::new(Nothing))).collect();
+        let mut calls = Calls::default();
+        let [one, two] = [(); 2].map(|()| calls.add(life(0), false, 1).unwrap());
+        assert!(calls.wake(one, &wakers[0]) && calls.wake(two, &wakers[0]));
+        assert!(calls.wake(one, &wakers[1])); // another task waits for it now
+        assert_eq!(calls.take_woken().len(), 1);
+        calls.forget(one);
+        calls.cancel(two);
+        assert_eq!(calls.take_woken().len(), 2);
+    }
+
+    struct Nothing;
+
+    impl std::task::Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
     }
 
     /// Calls whose answers never come do not take all places.

@@ -11,13 +11,16 @@
 //!    refused: the second one fails as `Refused`.
 //! Y2 One compilation per code is under way, however many calls wait for it. What was decided by
 //!    another policy is dropped, and decided again.
-//! Y3 Parked calls are bounded in bytes, and each ends: it runs, or fails at its origin.
-//! Y4 While code is `Loading`, calls are parked that wait for it.
+//! Y3 Parked calls are bounded in bytes, together and for each unit from which they come, and each
+//!    ends: it runs, or fails at its origin.
+//! Y4 What is not evicted, because it is on its way, being compiled or waited for, is bounded by
+//!    [`CODE_BYTES`], too: code for which that leaves no room is refused.
+//! Y5 While code is `Loading`, calls are parked that wait for it.
 
 use super::fetch::Fetch;
 use super::loader::Job;
 use super::ready::Ready;
-use super::{Arrived, CODE_BYTES, EACH, Runtime, Work};
+use super::{Arrived, CODE_BYTES, EACH, INBOX_MAX, Runtime, Work};
 use crate::capsule::{Capsule, Part};
 use crate::error::{not_defined, not_trusted};
 use crate::frame::Head;
@@ -26,11 +29,14 @@ use samite_engines::{Code, Kind};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Occupied;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What an entry costs besides its capsule.
 const ENTRY: u64 = 512;
+/// The most bytes of parked calls from one unit: it does not keep those of others out.
+const PARKED_FROM_ONE: u64 = INBOX_MAX / 4;
 
 /// What is known of a code.
 #[derive(Debug)]
@@ -77,7 +83,9 @@ pub(crate) struct Codes {
     pub(super) entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
     /// The cost of all entries.
     bytes: u64,
-    pub(super) parked: u64,
+    /// The cost of parked calls, and that of those from each unit.
+    parked: u64,
+    parked_from: HashMap<Life, u64, foldhash::fast::RandomState>,
     /// When to ask again for code that does not come (`fetch`).
     pub(super) due: Duration,
     clock: u64,
@@ -157,13 +165,14 @@ impl Codes {
         entry.pinned |= pinned;
         let cost = entry.cost();
         self.bytes = self.bytes - before + cost;
-        self.evict(id);
+        self.evict(id, 0);
         true
     }
 
-    /// Evicts code that was not used longest until the rest fits, but not this one.
-    fn evict(&mut self, but: u64) {
-        while self.bytes > CODE_BYTES {
+    /// Evicts code that was not used longest until the rest fits, and `more` bytes, but not this
+    /// one. Returns whether they fit.
+    pub(super) fn evict(&mut self, but: u64, more: u64) -> bool {
+        while self.bytes + more > CODE_BYTES {
             let can = self.entries.iter().filter(|(id, entry)| {
                 let is_still = matches!(
                     entry.state,
@@ -173,9 +182,36 @@ impl Codes {
                 **id != but && is_still && is_free && entry.capsule.is_some()
             });
             let Some(id) = can.min_by_key(|(_, entry)| entry.used).map(|(id, _)| *id) else {
-                return;
+                return false;
             };
             self.forget(id);
+        }
+        true
+    }
+
+    /// Counts a call that is parked; returns false if too many are.
+    pub(super) fn may_park(&mut self, arrived: &Arrived) -> bool {
+        let cost = arrived.bytes.len() as u64 + EACH;
+        let of_unit = self.parked_from.get(&arrived.from).copied().unwrap_or(0);
+        let fits = self.parked + cost <= INBOX_MAX && of_unit + cost <= PARKED_FROM_ONE;
+        if fits {
+            self.parked += cost;
+            self.parked_from.insert(arrived.from, of_unit + cost);
+        }
+        fits
+    }
+
+    /// Takes calls that are parked no more off the count.
+    pub(super) fn unpark<'a>(&mut self, parked: impl IntoIterator<Item = &'a Arrived>) {
+        for arrived in parked {
+            let cost = arrived.bytes.len() as u64 + EACH;
+            self.parked -= cost;
+            if let Occupied(mut of_unit) = self.parked_from.entry(arrived.from) {
+                *of_unit.get_mut() -= cost;
+                if *of_unit.get() == 0 {
+                    of_unit.remove();
+                }
+            }
         }
     }
 
@@ -202,8 +238,7 @@ impl Codes {
         let waited: Vec<_> = (entry.parked.drain(..))
             .map(|(_, arrived)| arrived)
             .collect();
-        let bytes = |arrived: &Arrived| arrived.bytes.len() as u64 + EACH;
-        self.parked -= waited.iter().map(bytes).sum::<u64>();
+        self.unpark(&waited);
         self.bound_compiled(id);
         waited
     }
@@ -349,6 +384,48 @@ mod tests {
         // All that was counted is given back.
         assert!(ids.iter().all(|id| codes.forget(*id)));
         assert_eq!((codes.bytes, codes.parked), (0, 0));
+    }
+
+    /// One unit does not take the places of calls of others.
+    #[test]
+    fn parked_calls_are_bounded_for_each_unit() {
+        let arrived = |peer| Arrived {
+            from: Life {
+                peer: samite_fabric::PeerId(peer),
+                incarnation: 1,
+            },
+            kind: crate::frame::CALL,
+            word: 1,
+            bytes: crate::runtime::Payload::from_elem(0, 60_000),
+        };
+        let mut codes = Codes::default();
+        let mut parked = Vec::new();
+        for peer in 0..6 {
+            while codes.may_park(&arrived(peer)) {
+                parked.push(arrived(peer));
+            }
+            let least = (INBOX_MAX / 4 * u64::from(peer + 1)).min(INBOX_MAX) - 4 * 60_200;
+            assert!(codes.parked > least, "{peer}: {}", codes.parked);
+        }
+        codes.unpark(&parked);
+        assert_eq!((codes.parked, codes.parked_from.len()), (0, 0));
+    }
+
+    /// Code that is being compiled is not dropped: there is no room for more than fits beside it.
+    #[test]
+    fn code_on_its_way_is_bounded() {
+        let (mut codes, policy) = (Codes::default(), Policy::default());
+        let capsules: Vec<_> = (0..16).map(capsule).collect();
+        for (at, capsule) in capsules.iter().enumerate() {
+            assert!(codes.keep(capsule.clone(), false, &policy));
+            if at < 8 {
+                codes.entry(capsule.hash().id()).state = State::Loading;
+            }
+        }
+        assert!(codes.evict(0, 24_000_000));
+        assert!(!codes.evict(0, 36_000_000));
+        let loading = |codes: &Codes| codes.entries.values().count();
+        assert_eq!(loading(&codes), 8);
     }
 
     /// What others send replaces no signature that is trusted here, nor one by another of the kind.

@@ -15,7 +15,7 @@
 //! ```
 //! A caller that computes does not answer, and is not lost either. So each further caller is asked
 //! at once, as long as nobody has answered. If nothing has come for [`STALL`], the next call of
-//! that code has another holder asked.
+//! that code has another holder asked, if there is one: it sends all of it.
 //!
 //! Either side drops frames for which it has no room (X4). So a request is repeated if nothing has
 //! come for [`AGAIN`], and then after twice that time, and so on.
@@ -28,7 +28,7 @@
 
 use super::code::{Codes, Entry, State};
 use super::membership::fabric_lost;
-use super::{Arrived, EACH, INBOX_MAX, Runtime, Work};
+use super::{Arrived, Runtime, Work};
 use crate::capsule::{CAPSULE_MAX, Capsule};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
@@ -57,6 +57,10 @@ pub(crate) struct Fetch {
     /// The one that answered first, and sends the rest.
     sender: Option<Life>,
     got: Vec<u8>,
+    /// The length of all of it, once the first bytes have come.
+    whole: u32,
+    /// How often another holder was asked in the place of one that had begun.
+    changes: u32,
     /// When the last bytes came, or were asked for.
     at: Duration,
     /// When to ask again, and how long that is after the last time.
@@ -82,8 +86,26 @@ impl Fetch {
         self.asked.retain(|holder| !is_it(*holder));
         if self.sender.is_some_and(&is_it) {
             self.sender = None;
-            self.got = Vec::new();
+            (self.got, self.whole) = (Vec::new(), 0);
         }
+    }
+
+    /// Returns how long nothing comes before another holder is asked. Longer each time, so that
+    /// slow ones end what they have begun.
+    fn stall(&self) -> Duration {
+        STALL * (1 << self.changes.min(10))
+    }
+
+    /// Puts the sender behind the other holders, if there are any: one of them is to be asked.
+    /// Returns whether it did: what the sender has sent is lost then.
+    fn change_sender(&mut self, others: &mut Vec<Life>) -> bool {
+        let Some(sender) = self.sender.filter(|_| !others.is_empty()) else {
+            return false;
+        };
+        self.changes += 1;
+        self.forget(|holder| holder == sender);
+        others.insert(0, sender);
+        true
     }
 
     /// Returns whether nobody is expected to send anything.
@@ -110,6 +132,17 @@ impl Codes {
             entry.caller == Some(caller) && matches!(entry.state, State::Fetching(_))
         };
         self.entries.values().filter(is_one).count()
+    }
+
+    /// Evicts code until a capsule of `whole` bytes fits beside those that are being received;
+    /// returns false if it does not.
+    fn has_room(&mut self, id: u64, whole: u32) -> bool {
+        let receiving = self.entries.values().map(|entry| match &entry.state {
+            State::Fetching(fetch) => u64::from(fetch.whole),
+            _ => 0,
+        });
+        let receiving = receiving.sum::<u64>();
+        self.evict(id, receiving + u64::from(whole))
     }
 
     /// Returns when somebody is to be asked again.
@@ -152,7 +185,6 @@ impl Work {
         arrived: Arrived,
     ) {
         let (id, from, me) = (arrived.word, arrived.from, self.me);
-        let cost = arrived.bytes.len() as u64 + EACH;
         let known = self.codes.entries.get(&id);
         let asks_again = known.is_some_and(|entry| {
             entry.wants_signature
@@ -171,13 +203,12 @@ impl Work {
             true => self.codes.fetches(from),
             false => 0,
         };
-        if self.codes.parked + cost > INBOX_MAX || fetches >= FETCHES_MAX {
+        if fetches >= FETCHES_MAX || !self.codes.may_park(&arrived) {
             let text = "too many calls wait for code there";
             let failure = Failure::new(Cause::Busy, text);
             return self.fail(runtime, fabric, &head, from, failure);
         }
         self.counters.misses += 1;
-        self.codes.parked += cost;
         let origin_may = self.members.has(head.origin);
         let entry = self.codes.entry(id);
         if is_new {
@@ -201,15 +232,13 @@ impl Work {
                 self.ask_next(runtime, fabric, id);
             }
             State::Fetching(fetch) => {
-                let is_stalled = self.clock.saturating_sub(fetch.at) > STALL;
-                match fetch.sender {
-                    Some(sender) if is_stalled => {
-                        fetch.forget(|holder| holder == sender);
-                        entry.holders.insert(0, sender);
-                        self.ask_next(runtime, fabric, id);
-                    }
-                    None if is_further || is_stalled => self.ask_next(runtime, fabric, id),
-                    _ => {}
+                let is_stalled = self.clock.saturating_sub(fetch.at) > fetch.stall();
+                let asks = match fetch.sender {
+                    Some(_) => is_stalled && fetch.change_sender(&mut entry.holders),
+                    None => is_further || is_stalled,
+                };
+                if asks {
+                    self.ask_next(runtime, fabric, id);
                 }
             }
             State::Loading | State::Ready(_) => {}
@@ -263,6 +292,7 @@ impl Work {
             {
                 fetch.pause *= 2;
                 fetch.due = self.clock + fetch.pause;
+                fetch.change_sender(&mut entry.holders);
                 silent.push((*id, fetch.waits_for()));
             }
         }
@@ -305,8 +335,8 @@ impl Work {
         if !self.codes.has(id) {
             self.codes.forget(id);
         }
+        self.codes.unpark(parked.iter().map(|(_, arrived)| arrived));
         for (head, arrived) in parked {
-            self.codes.parked -= arrived.bytes.len() as u64 + EACH;
             self.fail(runtime, fabric, &head, arrived.from, why.clone());
         }
     }
@@ -355,6 +385,9 @@ impl Work {
             }
             fetch.sender = Some(from);
         }
+        if whole == 0 {
+            return self.sender_failed(runtime, fabric, id); // It has evicted the code meanwhile.
+        }
         if fetch.got.len() != offset as usize {
             return;
         }
@@ -364,6 +397,19 @@ impl Work {
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
             return self.sender_failed(runtime, fabric, id);
         }
+        if offset == 0 && !self.codes.has_room(id, whole) {
+            let text = "too much code is on its way, or being compiled, there";
+            let entry = self.codes.entry(id);
+            entry.state = State::Idle;
+            return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
+        }
+        let Some(entry) = self.codes.entries.get_mut(&id) else {
+            return;
+        };
+        let State::Fetching(fetch) = &mut entry.state else {
+            return;
+        };
+        fetch.whole = whole;
         fetch.got.extend_from_slice(part);
         fetch.expect(self.clock);
         self.counters.code_received += part.len() as u64;
@@ -406,5 +452,30 @@ impl Work {
             fetch.forget(|holder| Some(holder) == sender);
             self.ask_next(runtime, fabric, id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use samite_fabric::PeerId;
+
+    /// What a slow holder has sent is kept if no other one is there, and others wait longer for it
+    /// each time.
+    #[test]
+    fn a_sender_is_changed_for_another_one() {
+        let [one, two] = [1, 2].map(|peer| Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        });
+        let (mut fetch, mut others) = (Fetch::default(), Vec::new());
+        (fetch.sender, fetch.got, fetch.whole) = (Some(one), vec![0; 8], 16);
+        assert!(!fetch.change_sender(&mut others));
+        assert_eq!(fetch.waits_for(), (vec![one], 8));
+        others.push(two);
+        assert!(fetch.change_sender(&mut others));
+        assert_eq!((fetch.waits_for(), others), ((vec![], 0), vec![one, two]));
+        assert_eq!((fetch.stall(), fetch.whole), (2 * STALL, 0));
+        assert!(!fetch.change_sender(&mut vec![one]), "nobody sends now");
     }
 }

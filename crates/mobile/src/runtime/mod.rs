@@ -75,8 +75,10 @@ const EACH: u64 = 128;
 const REFUSED_MAX: usize = 1 << 16;
 /// If more frames than these wait, their senders take turns.
 const CROWD: usize = 16;
-/// A thread works on so many frames before it looks at what it waits for itself.
+/// A thread works on so many frames, or for about so long, before it looks at what it waits for
+/// itself.
 const AT_ONCE: usize = 64;
+const AT_ONCE_FOR: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// Whether this thread works: a function of the program that uses the `Mobile` would wait for
@@ -212,7 +214,7 @@ impl Runtime {
             changes: 0,
         };
         work.number();
-        let mut calls = Calls::default();
+        let mut calls = Calls::new();
         calls.members.add(&work.units);
         Runtime {
             me,
@@ -251,6 +253,7 @@ impl Runtime {
         }
         // Also while more keep coming.
         self.refuse(work, fabric);
+        let begin = work.clock;
         for _ in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
             work.takes_own = !work.takes_own;
@@ -263,6 +266,9 @@ impl Runtime {
                 return false;
             };
             work.take(self, fabric, arrived);
+            if work.clock.saturating_sub(begin) >= AT_ONCE_FOR {
+                break;
+            }
         }
         true
     }
@@ -352,7 +358,7 @@ impl Upcall for Runtime {
         if inbox.bytes + cost <= most {
             inbox.bytes += cost;
             inbox.frames.push_back(arrived);
-        } else if kind == frame::CALL && inbox.refused.len() < REFUSED_MAX {
+        } else if frame::is_answered(&arrived.bytes) && inbox.refused.len() < REFUSED_MAX {
             let head = arrived.bytes.len().min(Head::BYTES);
             arrived.bytes = Payload::from_slice(&arrived.bytes[..head]);
             inbox.refused.push_back(arrived);

@@ -146,7 +146,8 @@ impl Work {
         let mut bytes = Payload::from_slice(head);
         bytes.extend_from_slice(payload);
         let cost = bytes.len() as u64 + EACH;
-        if self.own_bytes + cost > INBOX_MAX && kind == frame::CALL {
+        let makes_more = matches!(kind, frame::CALL | frame::PREFETCH);
+        if self.own_bytes + cost > INBOX_MAX && makes_more {
             let text = format!("{INBOX_MAX} bytes of calls wait there already");
             let why = NotSent::Full(Failure::new(Cause::Busy, text));
             let (me, unsent) = (self.me, (word, head, payload));

@@ -215,6 +215,11 @@ impl Work {
                 let text = "other code has the same first 8 bytes of its hash";
                 return Err(Failure::new(Cause::Refused, text));
             }
+            let id = definitions[definitions.len() - 1];
+            if !self.codes.evict(id, 0) && self.codes.forget(id) {
+                let text = "too much code is on its way, or being compiled, there";
+                return Err(Failure::new(Cause::Busy, text));
+            }
         }
         Ok((sent, definitions))
     }
