@@ -23,7 +23,8 @@
 //!
 //! # Limits
 //! A call has a number of ticks of 1 ms ([`ticker`]); the compiled code looks at them in loops and
-//! calls. Its memory does not grow, its stack has 128 KiB.
+//! calls. Its memory does not grow, its stack has 128 KiB: threads that wait, and so run kernels,
+//! need a stack of 256 KiB at least. What the compiler takes is bounded, too ([`entries()`]).
 //!
 //! # Cost
 //! A call: 10 ns for wasmtime, one copy of the payload in, one of each effect out. An instance:
@@ -38,6 +39,7 @@ mod window;
 use crate::{Code, Context, Engine, Grants, Instance, Kind, PAYLOAD_MAX, Refused, Trap};
 pub use entries::entries;
 use imports::{MODULE, State};
+use samite_mem::OwnerProcess;
 use std::sync::Arc;
 use ticker::Ticker;
 use wasmtime::{
@@ -99,16 +101,6 @@ impl Wasm {
             engine,
         })
     }
-
-    fn module(&self, code: &[u8]) -> Result<Module, Refused> {
-        if code.len() as u64 > CODE_MAX {
-            return Err(Refused::TooLong {
-                bytes: code.len() as u64,
-                most: CODE_MAX,
-            });
-        }
-        Module::new(&self.engine, code).map_err(|error| Refused::Invalid(format!("{error:#}")))
-    }
 }
 
 impl Engine for Wasm {
@@ -117,8 +109,13 @@ impl Engine for Wasm {
     }
 
     fn prepare(&self, code: &[u8], entries: &[String]) -> Result<Box<dyn Code>, Refused> {
+        if code.len() as u64 > CODE_MAX {
+            let (bytes, most) = (code.len() as u64, CODE_MAX);
+            return Err(Refused::TooLong { bytes, most });
+        }
         let found = self::entries(code)?;
-        let module = self.module(code)?;
+        let module = Module::new(&self.engine, code);
+        let module = module.map_err(|error| Refused::Invalid(format!("{error:#}")))?;
         let mut own = 0;
         for import in module.imports() {
             let name = format!("{}.{}", import.module(), import.name());
@@ -202,6 +199,7 @@ impl Prepared {
             .collect::<wasmtime::Result<_>>()?;
         Ok(Running {
             payload: own,
+            owner: OwnerProcess::current(),
             entries,
             ticker: self.wasm.ticker.clone(),
             store,
@@ -228,6 +226,8 @@ struct Running {
     entries: Vec<TypedFunc<(u32, u32), i32>>,
     /// Where the payload of a call lies.
     payload: u64,
+    /// The process whose segments are mapped: a fork has no lease on them (`window`, W4).
+    owner: OwnerProcess,
     ticker: Arc<Ticker>,
 }
 
@@ -242,6 +242,10 @@ impl Instance for Running {
         let Some(entry) = self.entries.get(entry as usize) else {
             return (context, Err(Trap::NoEntry(entry as u32)));
         };
+        if !self.owner.is_current() {
+            let text = "this process is a fork, and has none of the segments";
+            return (context, Err(Trap::Other(text.into())));
+        }
         let limits = context.limits();
         let ticks = ticker::ticks(limits.run.min(limits.time));
         self.ticker.tick();

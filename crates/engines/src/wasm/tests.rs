@@ -265,6 +265,10 @@ fn code_that_wants_more_than_is_offered_is_refused() {
     assert!(prepare("(module)", "run").contains("`run`"));
     let starts = r#"(module (func $run (export "run")) (start $run))"#;
     assert!(prepare(starts, "run").contains("start"));
+    // The compiler would have a table of 20,000 variables by 8000 blocks.
+    let (locals, loops) = (" i32".repeat(20_000), "(loop)".repeat(2_000));
+    let large = format!("(module (func (local{locals}) {loops}))");
+    assert!(prepare(&large, "run").contains("variables and branches"));
     for more in ["(memory 1)", "(table 100000 funcref)"] {
         let text = format!(
             r#"(module {more} (func (export "run") (param i32 i32) (result i32)

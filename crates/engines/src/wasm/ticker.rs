@@ -22,9 +22,11 @@ const IDLE: u32 = 80_000;
 /// How long an instance may take to start, in ticks: its start function runs.
 pub(super) const TICKS_OF_START: u64 = 1000;
 
-/// Returns the ticks after which a call that may run for `time` is stopped: at least as long.
+/// Returns the ticks after which a call that may run for `time` is stopped: at least as long, also
+/// if the next ones come at once.
 pub(super) fn ticks(time: Duration) -> u64 {
-    (time.as_millis() as u64).saturating_add(2)
+    let ticks = u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 2);
+    ticks.min(u64::MAX / 2) + 1 + u64::from(AT_ONCE)
 }
 
 #[derive(Debug, Default)]

@@ -14,13 +14,14 @@
 //!    compiled code alone.
 //! W4 A window is a second mapping of the pages of a segment. Only whole pages that are granted are
 //!    mapped: a range of an arena that begins and ends at a page. A clone of its bytes, kept in the
-//!    window, keeps the memory from being reused. A fork does not inherit the mapping.
+//!    window, keeps the memory from being reused. A fork inherits the mapping, so that there is no
+//!    hole which other memory could take, and runs no kernel in it (`Running::call`).
 //! W5 If a window can neither be mapped nor closed again, its range may be open, or belong to
 //!    somebody else by now. Then no kernel gets the memory, and it is never given back.
 
 use super::{PAGE, WINDOWS_MAX};
 use crate::{Grants, Rights};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 use samite_mem::SharedBytes;
 use std::ffi::c_void;
 
@@ -117,10 +118,7 @@ fn overlay(window: &Window, to: *mut c_void, len: usize) -> rustix::io::Result<(
     let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE;
     // SAFETY: it replaces address space that nobody accesses (W1, W2). The file has these pages for
     // as long as the window keeps them (W4).
-    unsafe {
-        rustix::mm::mmap(to, len, access, flags, file, offset)?;
-        rustix::mm::madvise(to, len, Advice::LinuxDontFork)
-    }
+    unsafe { rustix::mm::mmap(to, len, access, flags, file, offset) }.map(|_| ())
 }
 
 impl Private {
