@@ -361,6 +361,12 @@ impl Error {
         }
     }
 
+    /// Returns whether a wait was given up, at its deadline or because the program was interrupted:
+    /// what it waited for may still come.
+    pub fn is_given_up(&self) -> bool {
+        matches!(self, Error::Timeout { .. } | Error::Interrupted)
+    }
+
     /// Gives the peers that it names the names that are known of them. `name_of` is given a peer
     /// and, if the error has it, the incarnation.
     pub(crate) fn name_peers(&mut self, name_of: impl Fn(PeerId, Option<u32>) -> Option<Arc<str>>) {

@@ -157,7 +157,7 @@ impl Client {
     ) -> Result<Answer> {
         let mut call = self.request_later(question)?;
         let answer = self.answer(what, &mut call);
-        if let Err(Error::Fabric(samite_fabric::Error::Timeout { .. })) = &answer {
+        if matches!(&answer, Err(Error::Fabric(error)) if error.is_given_up()) {
             let ticket = Ticket(call.id());
             // If the message does not arrive, the coordinator learns of the end of this process.
             let _ = self.tell(Request::Forget { ticket });

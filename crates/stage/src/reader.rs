@@ -388,7 +388,7 @@ impl StoreReader {
             Ok(Answer::Waiting(fault)) => Ok(Taken::Waiting(fault)),
             Ok(other) => Err(Error::Nonsense(format!("{other:?}"))),
             Err(error) => {
-                if matches!(error, Error::Fabric(samite_fabric::Error::Timeout { .. })) {
+                if matches!(&error, Error::Fabric(error) if error.is_given_up()) {
                     self.late = Some((call, asked));
                 }
                 Err(error)

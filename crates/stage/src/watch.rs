@@ -193,7 +193,7 @@ impl Watch {
                         self.next = Some(step.saturating_add(1));
                     }
                     // The request is still open. Keep it, or its answer would be lost.
-                    Error::Fabric(samite_fabric::Error::Timeout { .. }) => self.late = Some(call),
+                    Error::Fabric(error) if error.is_given_up() => self.late = Some(call),
                     _ => {}
                 }
                 Err(error)

@@ -173,8 +173,9 @@ impl Call {
             let gone = |engine: &mut Engine| engine.gone(self.to.peer);
             let whom = Whom::Peer(self.to.peer);
             let paused = self.fabric.wait_within(pause.min(left), what, whom, gone);
-            if let Ok(error) = paused {
-                return Err(error);
+            match paused {
+                Ok(error) | Err(error @ Error::Interrupted) => return Err(error),
+                Err(_) => {} // The pause is over.
             }
             self.send(left).map_err(of_call)?;
             pause = (pause * 2).min(PAUSES.1);

@@ -112,9 +112,9 @@ impl Finish for Arc<Mutex<Leaver>> {
     }
 }
 
-/// Returns true if the error is the deadline: the machine can continue.
+/// Returns true if the wait was given up: the machine can continue.
 pub(super) fn is_late(error: &Error) -> bool {
-    matches!(error, Error::Fabric(Below::Timeout { .. }))
+    matches!(error, Error::Fabric(below) if below.is_given_up())
 }
 
 pub(super) fn report(left: Result<()>) {
