@@ -20,7 +20,8 @@
 //! `chase/S/L/D`: D dependent reads through the memory of S servers, over a link with a one-way
 //! delay of L microseconds (`fabric.link.delay`). The model: a read takes 2 L, and code moves in
 //! (1 - 1/S) L. `stage/filter`: one word in a hundred of 64 MiB of staged data, over a link of
-//! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`.
+//! 1 Gbit/s: `gets` reads all of it. `chase-function` is the same row beside `function`, and
+//! `chases` are [`MANY`] chases at once, the gets of a step in one request to each server.
 //! `chase/mapped/D`: without a delay, in mapped memory: `samite` chooses (`chase_auto`); MPI reads
 //! by `MPI_Get`, flushed.
 //!
@@ -39,6 +40,8 @@ pub(crate) const WAYS: [&str; 2] = ["function", "gets"];
 
 /// One-way delays, in microseconds.
 const DELAYS: [u64; 3] = [1, 5, 20];
+/// Chases of a row `chases`.
+pub(crate) const MANY: u64 = 16;
 const SERVERS: [u32; 3] = [2, 4, 8];
 const DEPTHS: [u64; 3] = [4, 64, 4096];
 /// Other operations, and their sizes.
@@ -77,6 +80,10 @@ pub(crate) fn cases() -> Vec<Case> {
             for depth in DEPTHS {
                 cases.extend(chase(servers, delay, depth));
             }
+        }
+        if servers == 4 {
+            let many = DELAYS.map(|delay| over_link("chases", servers, delay, 64, 1.7));
+            cases.extend(many);
         }
         for (operation, size) in OPERATIONS.into_iter().filter(|_| servers == 4) {
             cases.extend([1, 20].map(|delay| over_link(operation, servers, delay, size, 0.95)));

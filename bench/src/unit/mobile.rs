@@ -3,7 +3,7 @@
 use super::Unit;
 use super::operations::{self, Operations, Parts};
 use crate::control::Command;
-use crate::mobile::WAY;
+use crate::mobile::{MANY, WAY};
 use anyhow::{Context, Result, bail, ensure};
 use samite::mobile::operation::{Below, Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
@@ -98,7 +98,7 @@ impl Unit {
                 way != Way::Gets
             }
             "above" | "first" => way == Way::Moved,
-            "chase" | "filter" => way != Way::Function,
+            "chase" | "chases" | "filter" => way != Way::Function,
             "mapped" => true,
             _ => is_operation,
         };
@@ -375,9 +375,18 @@ impl Linked {
         let table = &self.asks()?.table;
         let depth = command.number(at)?;
         let (iters, warmup) = (command.number(at + 1)?, command.number(at + 2)?);
+        let many = match command.word(1) {
+            "chases" => MANY,
+            _ => 1,
+        };
         let mut start = 0;
         let mut chase = || -> Result<(u64, u64)> {
             start = (start + 7919) % table.len();
+            if many > 1 {
+                let starts = (0..many).map(|at| (start + at) % table.len());
+                let found = table.chase_all(way, depth, &starts.collect::<Vec<_>>())?;
+                return Ok((start, *found.first().context("an end")?));
+            }
             let found = match is_auto && way == Way::Moved {
                 true => table.chase_auto(depth, start)?,
                 false => table.chase(way, depth, start)?,

@@ -44,5 +44,6 @@ cases! {
     a_filter: "stage/filter/64MiB", ["gets"];
     a_chase_in_mapped_memory: "chase/mapped/64", ["function", "gets"];
     a_chase_over_a_link: "chase/2/5us/64", ["gets"];
+    chases_at_once_over_a_link: "chases/4/5us/64", ["gets"];
     a_chase_beside_a_function: "chase-function/2/5us/64", ["function"];
 }

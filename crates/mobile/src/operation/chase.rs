@@ -67,18 +67,27 @@ impl Table {
         let Some(code) = self.forms.of(way) else {
             return self.by_gets(depth, address);
         };
-        let (mut depth, mut address) = (depth, address);
-        loop {
-            let reply = self.start(code, depth, address)?.wait()?;
-            let mut words = words_of(&reply);
-            address = words.next().ok_or_else(|| no_reply(&reply))?;
-            match words.next() {
-                None => return Ok(address),
-                // Each call takes a step at least.
-                Some(left) if left < depth => depth = left,
-                Some(_) => return Err(no_reply(&reply)),
+        self.end(code, depth, self.start(code, depth, address)?)
+    }
+
+    /// Follows `depth` addresses from each of these on, all chases at once: by gets, a step of all
+    /// of them is one request to each unit. Returns the last address of each, in their order.
+    /// Completion: the results.
+    ///
+    /// # Errors
+    /// As [`Table::chase`].
+    pub fn chase_all(&self, way: Way, depth: u64, addresses: &[u64]) -> Result<Vec<u64>> {
+        let Some(code) = self.forms.of(way) else {
+            let mut addresses = addresses.to_vec();
+            for _ in 0..depth {
+                addresses = self.shards.fetch(1, &addresses)?;
             }
-        }
+            return Ok(addresses);
+        };
+        let starts = addresses.iter();
+        let started = starts.map(|address| self.start(code, depth, *address));
+        let calls = started.collect::<Result<Vec<_>>>()?.into_iter();
+        calls.map(|call| self.end(code, depth, call)).collect()
     }
 
     /// As [`Table::chase`], in the way that has been the cheapest so far.
@@ -112,19 +121,29 @@ impl Table {
         Ok(address)
     }
 
-    /// Starts one of several chases that are under way at once. The reply is the last address, 8
-    /// bytes. A chase stops before after 65,536 steps at one unit, and if it has moved as often as
-    /// a call may. Then its reply has 16 bytes: the address at which it is to be started again, and
-    /// how many addresses are still to be followed.
-    ///
-    /// # Errors
-    /// Those of [`Mobile::call`]; [`Error::BadAddress`](crate::Error::BadAddress).
-    pub fn start(&self, code: &Registered, depth: u64, address: u64) -> Result<Call> {
+    fn start(&self, code: &Registered, depth: u64, address: u64) -> Result<Call> {
         let unit = self.shards.unit_of(address)?;
         let mut payload = self.shards.payload(self.shards.words(), 16);
         payload.extend_from_slice(&depth.to_le_bytes());
         payload.extend_from_slice(&address.to_le_bytes());
         (self.shards.mobile()).call_entry(unit, code, 0, &payload, patient())
+    }
+
+    /// Waits for the end of a chase. A call stops before after [`TURN`] steps at one unit, and if it
+    /// has moved as often as a call may: then it says where to go on.
+    fn end(&self, code: &Registered, mut depth: u64, mut call: Call) -> Result<u64> {
+        loop {
+            let reply = call.wait()?;
+            let mut words = words_of(&reply);
+            let address = words.next().ok_or_else(|| no_reply(&reply))?;
+            match words.next() {
+                None => return Ok(address),
+                // Each call takes a step at least.
+                Some(left) if left < depth => depth = left,
+                Some(_) => return Err(no_reply(&reply)),
+            }
+            call = self.start(code, depth, address)?;
+        }
     }
 }
 

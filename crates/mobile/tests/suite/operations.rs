@@ -104,6 +104,13 @@ fn tables(fabric: &Fabric, _: u32) -> Outcome {
             for _ in 0..13 {
                 same!(table.chase_auto(depth, start)?, expected);
             }
+            // Several at once, two of them from the same address on.
+            let starts: Vec<u64> = [0, 1, 5, 1].iter().map(|by| (start + by) % len).collect();
+            let end = |start: &u64| (0..depth).fold(*start, |at, _| next(at));
+            let ends: Vec<u64> = starts.iter().map(end).collect();
+            for way in Way::ALL {
+                same!(table.chase_all(way, depth, &starts)?, ends);
+            }
         }
         // So many steps at one unit that a call ends before.
         shards.put(9, &[9])?;
