@@ -1,7 +1,7 @@
 //! Completes what a call of a lock has left unfinished, without that lock: leaving the queue after
 //! a drop, and a release.
 
-use super::{Attempts, Below, CallState};
+use super::{Attempts, CallState};
 use crate::lock::Lock;
 use crate::lock::protocol::{Acquire, End, Release, Settle, Step};
 use crate::unfinished::Finish;
