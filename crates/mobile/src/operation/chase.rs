@@ -129,8 +129,8 @@ impl Table {
         (self.shards.mobile()).call_entry(unit, code, 0, &payload, patient())
     }
 
-    /// Waits for the end of a chase. A call also ends after [`TURN`] steps at one unit, and if it has
-    /// moved as often as a call may: then it says where to go on.
+    /// Waits for the end of a chase. A call also ends after [`TURN`] steps at one unit, and if it
+    /// has moved as often as a call may: then it says where to go on.
     fn end(&self, code: &Registered, mut depth: u64, mut call: Call) -> Result<u64> {
         loop {
             let reply = call.wait()?;
