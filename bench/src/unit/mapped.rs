@@ -99,7 +99,10 @@ impl Unit {
                 let mut store = BlockStoreService::join(&fabric, Capacity::of_memory(512 << 20))?;
                 std::thread::spawn(move || {
                     let _runs_what_comes = mobile;
-                    store.run(|_| true) // Until the process ends.
+                    // Until the process ends.
+                    if let Err(error) = store.run(|_| true) {
+                        eprintln!("the block store has ended: {error}");
+                    }
                 });
                 fabric.barrier(&members)?;
             }

@@ -436,19 +436,6 @@ fn never_seen(number: u32) -> String {
     format!("{}{globals}", adds.strip_suffix(')').unwrap_or(&adds))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::HashSet;
-
-    #[test]
-    fn code_that_was_never_seen_differs() {
-        let hash = |_| Capsule::from_wat(&never_seen(unique())).unwrap().hash();
-        let hashes: HashSet<_> = (0..1000).map(hash).collect();
-        assert_eq!(hashes.len(), 1000);
-    }
-}
-
 /// One random cycle through all words (Sattolo's algorithm), the same in all ranks.
 fn cycle(words: u64) -> Vec<u64> {
     let mut next: Vec<u64> = (0..words).collect();
@@ -460,4 +447,17 @@ fn cycle(words: u64) -> Vec<u64> {
         next.swap(at, (random >> 33) as usize % at);
     }
     next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn code_that_was_never_seen_differs() {
+        let hash = |_| Capsule::from_wat(&never_seen(unique())).unwrap().hash();
+        let hashes: HashSet<_> = (0..1000).map(hash).collect();
+        assert_eq!(hashes.len(), 1000);
+    }
 }

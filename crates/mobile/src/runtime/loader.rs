@@ -24,6 +24,9 @@ pub(super) struct Job {
     pub(super) fabric: Fabric,
 }
 
+/// An engine; or which one is missing, and why.
+type Loadable = Result<Box<dyn Engine>, (Kind, String)>;
+
 /// An id, the number of the decision, and what became of the code.
 type Loaded = (u64, u64, Result<Ready, String>);
 
@@ -74,7 +77,7 @@ fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
 }
 
 /// The engines of this build, the fastest code first. LLVM is loaded when the first bitcode comes.
-fn engines() -> Vec<Result<Box<dyn Engine>, (Kind, String)>> {
+fn engines() -> Vec<Loadable> {
     vec![
         Ok(Box::new(samite_engines::elf::Elf)),
         Ok(Box::new(Bitcode)),
@@ -107,10 +110,7 @@ impl Engine for Bitcode {
 }
 
 /// Compiles the first part that an engine takes; says of each one before why not.
-fn prepare(
-    engines: &[Result<Box<dyn Engine>, (Kind, String)>],
-    job: &Job,
-) -> Result<Ready, String> {
+fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
     let mut refused = Vec::new();
     for engine in engines {
         let kind = match engine {
@@ -154,7 +154,7 @@ mod tests {
     fn an_engine_that_is_missing_says_so() {
         let wasm = samite_engines::wasm::Wasm::new().unwrap();
         let missing = Err((Kind::Bitcode, "install libllvm22".to_owned()));
-        let engines: Vec<Result<Box<dyn Engine>, _>> = vec![missing, Ok(Box::new(wasm))];
+        let engines: Vec<Loadable> = vec![missing, Ok(Box::new(wasm))];
         let fabric = Fabric::alone(Identity::by_hand("loader"), Config::default()).unwrap();
         let load = |capsule: Capsule| {
             let job = Job {

@@ -36,7 +36,7 @@ const UNDER_WAY: usize = 16;
 pub enum MapError {
     /// The step cannot be read.
     #[error(transparent)]
-    Stage(#[from] samite_stage::Error),
+    Stage(Box<samite_stage::Error>),
     /// The chunk cannot be read.
     #[error(transparent)]
     Dsm(#[from] samite_dsm::Error),
@@ -46,6 +46,12 @@ pub enum MapError {
 }
 
 samite_mem::error_codes!(MapError, "map", {}, inner: Stage, Dsm, Mobile);
+
+impl From<samite_stage::Error> for MapError {
+    fn from(error: samite_stage::Error) -> MapError {
+        MapError::Stage(Box::new(error))
+    }
+}
 
 impl From<samite_fabric::Error> for MapError {
     fn from(error: samite_fabric::Error) -> MapError {
