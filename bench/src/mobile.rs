@@ -8,11 +8,12 @@
 //!
 //! What is compared is what one would write. The kernel of `tsi`, `call` and `first-call` asks once
 //! for the address of its word and adds to it by an atomic instruction, which its sandbox checks
-//! without a cost; the function adds by the checked `fetch_add` of its context. In `compute`, the
-//! function copies the words to its own memory, piece by piece, and the kernel reads them where
-//! they are; the first of two runs, with compilation and page faults, is not timed. All results
-//! are verified, after the clock has stopped: what calls added, sums, and the end of the last
-//! chase.
+//! without a cost; the function adds by the checked `fetch_add` of its context. All results are
+//! verified, after the clock has stopped: what calls added, sums, and the end of the last chase.
+//!
+//! `compute` is one loop in C, a filter and a sum over 64 MiB of the target: as WebAssembly, as
+//! bitcode, and, as `function`, as a shared object that clang has compiled for this very processor
+//! (`-O3 -march=native`). The first of two runs, with compilation and page faults, is not timed.
 //!
 //! In rows over a link, each process is in two jobs, and counts as two for the rule that processes
 //! wait without spinning where they outnumber the cores.
@@ -32,6 +33,7 @@
 use crate::case::{Bar, Case};
 use crate::measure::{Figure, Measure, Pace};
 use crate::placement::Placement;
+use samite::mobile::clang;
 
 /// The variable that says in which way a contestant works.
 pub(crate) const WAY: &str = "SAMITE_BENCH_WAY";
@@ -61,7 +63,9 @@ pub(crate) fn cases() -> Vec<Case> {
         call("call/above-function", "above", Figure::ns(1.0)).bar(Bar::at_most(50.0)),
         long("first-call/wasm", "first cold", "ms", 1e3).bar(Bar::at_most(1.0)),
         long("first-call/prefetched", "first prefetched", "ms", 1e3),
-        long("compute/below/64MiB", "compute", "ms", 1e3).bar(Bar::ratio(0.6)),
+        in_c("first-call/bitcode", "first bitcode").bar(Bar::at_most(20.0)),
+        in_c("compute/wasm/64MiB", "compute wasm").bar(Bar::ratio(0.6)),
+        in_c("compute/bitcode/64MiB", "compute bitcode").bar(Bar::ratio(0.98)),
     ];
     cases.extend([filter("filter", 30.0), filter("filter-function", 0.6)]);
     for depth in DEPTHS {
@@ -100,6 +104,15 @@ fn long(name: &str, command: &str, unit: &'static str, factor: f64) -> Case {
     let figure = Figure::lower(unit, factor);
     let measure = Measure::new(name, format!("mobile {command}"), figure);
     Case::of(measure.at_pace(Pace::Whole))
+}
+
+/// A case with a kernel in C.
+fn in_c(name: &str, command: &str) -> Case {
+    let needs = Some((clang::PROGRAM, "ci/setup"));
+    Case {
+        needs,
+        ..long(name, command, "ms", 1e3)
+    }
 }
 
 /// A filter on staged data, beside reading all of it, and beside the function.

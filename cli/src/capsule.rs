@@ -3,12 +3,12 @@
 use crate::screen::{say, table};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
-use samite::mobile::{Builder, Capsule, KERNEL_HEADER, Processor, SigningKey, clang};
+use samite::mobile::{Builder, Capsule, Processor, SigningKey, clang};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 /// Commands about capsules.
 #[derive(Subcommand)]
@@ -278,33 +278,15 @@ fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<
 
 /// Compiles a kernel in C.
 fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
-    fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
-    let compile = |flags: Vec<&str>, output: &str| -> Result<Vec<u8>> {
-        let output = folder.join(output);
-        let mut command = Command::new(clang::PROGRAM);
-        command.args(flags);
-        command.arg("-I").arg(folder).arg(file);
-        command.arg("-o").arg(&output);
-        let ended = command.status().with_context(|| {
-            let (program, llvm) = (clang::PROGRAM, clang::LLVM);
-            format!(
-                "{program} cannot be started: install it (apt-get install {program} lld-{llvm})"
-            )
-        })?;
-        ensure!(ended.success(), "{} could not compile it", clang::PROGRAM);
-        Ok(fs::read(output)?)
-    };
-    let mut forms = vec![Form::Wasm(compile(clang::wasm(), "kernel.wasm")?)];
+    let compile = |flags: Vec<&str>| clang::compile(file, &flags, folder);
+    let mut forms = vec![Form::Wasm(compile(clang::wasm())?)];
     if native {
         for of in [Processor::X86, Processor::Arm] {
             let arch = of.arch().context("a processor")?;
-            forms.push(Form::Bitcode(
-                of,
-                compile(clang::bitcode(arch), "kernel.bc")?,
-            ));
+            forms.push(Form::Bitcode(of, compile(clang::bitcode(arch))?));
         }
         let flags = clang::elf(std::env::consts::ARCH);
-        forms.push(Form::Elf(Processor::HERE, compile(flags, "kernel.so")?));
+        forms.push(Form::Elf(Processor::HERE, compile(flags)?));
     }
     Ok(forms)
 }

@@ -1,11 +1,12 @@
 //! Moved code, and the same by a function or by gets: [`crate::mobile`].
 
 use super::Unit;
+use super::native::{self, Form};
 use super::operations::{self, Operations, Parts};
 use crate::control::Command;
 use crate::mobile::{MANY, WAY};
 use anyhow::{Context, Result, bail, ensure};
-use samite::mobile::operation::{Below, Shards, Table, Way};
+use samite::mobile::operation::{Shards, Table, Way};
 use samite::mobile::{Capsule, Function, Limits, Mobile, Registered, Rights};
 use samite::variable::DOMAIN;
 use samite::{Fabric, FabricConfig, Identity, Link, Match, PeerId, Remote, Segment, SegmentKey};
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The tags of messages between the ranks.
 const KEY: u64 = 16;
-const END: u64 = 17;
+const READY: u64 = 17;
+const END: u64 = 18;
 /// Words of each server in a chase: 2 MiB, so that they are mapped into the memory of kernels.
 const WORDS: u64 = 1 << 18;
 /// The grants of the word that calls add to, of the words of chases, of those of `compute`.
@@ -25,6 +27,7 @@ const COUNT: usize = 0;
 const CHAIN: usize = 1;
 const DATA: usize = 2;
 const DATA_BYTES: u64 = 64 << 20;
+const PIECE: usize = 1 << 20;
 /// Words of `compute` are below this by one in two.
 const BOUND: u32 = 1 << 31;
 
@@ -102,7 +105,8 @@ impl Unit {
             "mapped" => true,
             _ => is_operation,
         };
-        if !has {
+        let is_in_c = kind == "compute" || command.word(2) == "bitcode";
+        if !has || is_in_c && !native::has_clang() {
             return Ok(None);
         }
         if kind.starts_with("filter") {
@@ -140,12 +144,12 @@ impl Unit {
         let members = on.job()?;
         let servers = members.len() as u64 - 1;
         let mobile = Mobile::new(on)?;
+        mobile.set_policy(native::policy());
         let count = on.allocate(2 << 20)?; // mapped into the memory of kernels
         mobile.grant(COUNT, count.bytes(), Rights::Write);
         let add = Function::new(|context, _| context.fetch_add(COUNT as u32, 0, 1).map(|_| ()));
         mobile.define(ADD_FUNCTION, add);
         Table::serve(&mobile);
-        Below::serve(&mobile);
         operations::define(&mobile);
         let chain = on.allocate(WORDS * 8)?;
         let cycle = cycle(WORDS * servers);
@@ -223,22 +227,14 @@ impl Linked {
         let fabric = self.mobile.fabric();
         if kind == "compute" && self.data.get().is_none() {
             let data = fabric.allocate(DATA_BYTES)?;
-            let mut random = 1_u64;
-            let mut piece = vec![0; 1 << 20];
-            for at in (0..DATA_BYTES).step_by(piece.len()) {
-                for word in piece.chunks_exact_mut(4) {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
-                    word.copy_from_slice(&((random >> 32) as u32).to_le_bytes());
-                }
+            for (at, piece) in (0_u64..).step_by(PIECE).zip(pieces()) {
                 data.bytes().write(at, &piece);
             }
             self.mobile.grant(DATA, data.bytes(), Rights::Read);
             let _ = self.data.set(data);
         }
-        if let ("compute", Some(data)) = (kind, self.data.get()) {
-            fabric.send(self.members[0], KEY, &data.key().to_bytes())?;
+        if kind == "compute" {
+            fabric.send(self.members[0], READY, &[])?;
         }
         if operations::KINDS.contains(&kind) && self.parts.get().is_none() {
             let parts = operations::offer(&self.mobile, &self.members, rank)?;
@@ -261,8 +257,12 @@ impl Linked {
             "latency" => self.latency(code, command.number(2)?, command.number(3)?),
             "rate" => self.rate(code, command.number(2)?, command.number(3)?),
             "above" => self.above(command.number(2)?, command.number(3)?),
-            "first" => self.first(command.word(2) == "prefetched"),
-            "compute" => self.compute(way),
+            "first" => self.first(command.word(2)),
+            "compute" => self.compute(match (way, command.word(2)) {
+                (Way::Function, _) => Form::Ahead,
+                (_, "bitcode") => Form::Bitcode,
+                _ => Form::Wasm,
+            }),
             kind if operations::KINDS.contains(&kind) => self.operate(way, command),
             _ => self.chases(way, false, command, 3),
         }
@@ -331,13 +331,16 @@ impl Linked {
         })
     }
 
-    /// The first call of code that the target has never seen, about 110 bytes of it.
-    fn first(&self, prefetched: bool) -> Result<f64> {
+    /// The first call of code that the target has never seen: some 110 bytes of WebAssembly, or
+    /// bitcode.
+    fn first(&self, kind: &str) -> Result<f64> {
         let number = unique();
-        let code = self
-            .mobile
-            .register(Capsule::from_wat(&never_seen(number))?)?;
-        if prefetched {
+        let capsule = match kind {
+            "bitcode" => native::capsule(Form::Bitcode, &macros(number))?,
+            _ => Capsule::from_wat(&never_seen(number))?,
+        };
+        let code = self.mobile.register(capsule)?;
+        if kind == "prefetched" {
             self.mobile.prefetch(&code, &[1])?.wait()?;
         }
         let took = self.adding(number.into(), || self.calls(&code, 1))?;
@@ -345,19 +348,28 @@ impl Linked {
         Ok(took)
     }
 
-    fn compute(&self, way: Way) -> Result<f64> {
-        let (mut key, words) = ([0; 24], DATA_BYTES / 8);
+    /// The second run of a kernel in C over the data of rank 1.
+    fn compute(&self, form: Form) -> Result<f64> {
+        let limits = Limits {
+            run: Duration::from_secs(10),
+            ..Limits::default()
+        };
         let fabric = self.mobile.fabric();
-        fabric.recv(Match::from(self.members[1], KEY), &mut key)?;
-        let key = SegmentKey::from_bytes(&key);
-        let below = Below::new(&Shards::new(&self.mobile, 1, DATA, words, &[key])?)?;
-        let first = below.find(way, 0..words, BOUND)?;
+        fabric.recv(Match::from(self.members[1], READY), &mut [])?;
+        let code = self.mobile.register(native::capsule(form, &macros(0))?)?;
+        let below = || -> Result<[u64; 2]> {
+            let bound = BOUND.to_le_bytes();
+            let call = (self.mobile).call_entry(1, &code, native::BELOW, &bound, limits)?;
+            let reply = call.wait()?;
+            let (words, _) = reply.as_slice().as_chunks::<8>();
+            let found = words.iter().map(|word| u64::from_le_bytes(*word));
+            Ok(<[u64; 2]>::try_from(found.collect::<Vec<_>>()).unwrap_or_default())
+        };
+        let first = below()?;
         let begin = Instant::now();
-        let found = below.find(way, 0..words, BOUND)?;
+        let found = below()?;
         let took = begin.elapsed().as_secs_f64();
-        let halves = 2 * words;
-        let is_half = found.count.abs_diff(halves / 2) < halves / 100;
-        ensure!(found == first && is_half, "a wrong sum: {found:?}");
+        ensure!(found == first && found == right(), "a wrong sum: {found:?}");
         Ok(took)
     }
 
@@ -420,6 +432,47 @@ fn unique() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Relaxed) // ORDERING: Relaxed: nothing else depends on it.
+}
+
+/// The words of `compute`, in pieces of [`PIECE`] bytes.
+fn pieces() -> impl Iterator<Item = Vec<u8>> {
+    let mut random = 1_u64;
+    (0..DATA_BYTES).step_by(PIECE).map(move |_| {
+        let words = (0..PIECE / 4).flat_map(|_| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            ((random >> 32) as u32).to_le_bytes()
+        });
+        words.collect()
+    })
+}
+
+/// The sum and the number of these words that are below the bound.
+fn right() -> [u64; 2] {
+    static RIGHT: OnceLock<[u64; 2]> = OnceLock::new();
+    *RIGHT.get_or_init(|| {
+        let mut found = [0, 0];
+        for piece in pieces() {
+            let (words, _) = piece.as_chunks::<4>();
+            let words = words.iter().map(|word| u32::from_le_bytes(*word));
+            for word in words.filter(|word| *word < BOUND) {
+                found = [found[0] + u64::from(word), found[1] + 1];
+            }
+        }
+        found
+    })
+}
+
+/// The macros of `kernels.c`, for a kernel that adds this number, and that no other process has.
+fn macros(added: u32) -> [(&'static str, u32); 4] {
+    let process = std::process::id() | 1 << 31; // Never 0: the kernel returns it as an error.
+    [
+        ("COUNT", COUNT as u32),
+        ("DATA", DATA as u32),
+        ("ADDED", added),
+        ("PROCESS", process),
+    ]
 }
 
 /// Returns code that adds this number, and that no other process has made: its globals are the id

@@ -8,7 +8,7 @@
 //! | `gups` | random updates of it |
 //! | `coherence`, `frames`, `share`, `recovery` | chunks |
 //! | `video` | the video job |
-//! | `mobile`, `mapped` | moved code, and moved code on staged data |
+//! | `mobile`, `mapped`, `native` | moved code, on staged data, in C |
 //! | `staging/` | steps from a writer to a reader, and steps in files |
 
 mod coherence;
@@ -19,6 +19,7 @@ mod lock;
 mod mapped;
 mod message;
 mod mobile;
+mod native;
 mod onesided;
 mod operations;
 mod recovery;

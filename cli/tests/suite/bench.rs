@@ -40,7 +40,9 @@ cases! {
     calls_above_functions: "call/above-function", [];
     a_first_call: "first-call/wasm", [];
     a_first_call_after_a_prefetch: "first-call/prefetched", [];
-    a_sum: "compute/below/64MiB", ["function"];
+    a_first_call_of_bitcode: "first-call/bitcode", [];
+    a_sum: "compute/wasm/64MiB", ["function"];
+    a_sum_in_bitcode: "compute/bitcode/64MiB", ["function"];
     a_filter: "stage/filter/64MiB", ["gets"];
     a_chase_in_mapped_memory: "chase/mapped/64", ["function", "gets"];
     a_chase_over_a_link: "chase/2/5us/64", ["gets"];

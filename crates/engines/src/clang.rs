@@ -1,7 +1,12 @@
-//! How clang compiles a kernel in C for each engine. `samite capsule build` and the tests use these
-//! flags, and `include/samite_kernel.h` names them.
+//! How clang compiles a kernel in C for each engine. `samite capsule build`, the bench and the tests
+//! use these flags, and `include/samite_kernel.h` names them.
 //!
 //! To them come `-I` and the folder of the header, the source, and `-o` and the output.
+
+use crate::KERNEL_HEADER;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, io};
 
 /// The compiler.
 pub const PROGRAM: &str = "clang-22";
@@ -43,6 +48,31 @@ pub fn elf(arch: &str) -> Vec<&'static str> {
     [&ALL[..], target(arch), &own].concat()
 }
 
+/// Compiles a source, and returns the output. That and the header are written to `folder`. What
+/// clang says goes to the standard error of this process.
+///
+/// # Errors
+/// Those of the file system; the text says so if clang is missing or refuses the source.
+pub fn compile(source: &Path, flags: &[&str], folder: &Path) -> io::Result<Vec<u8>> {
+    let output = folder.join("kernel.out");
+    fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
+    let mut clang = Command::new(PROGRAM);
+    clang.args(flags).arg("-I").arg(folder).arg(source);
+    let ended = clang.arg("-o").arg(&output).status().map_err(|error| {
+        io::Error::new(
+            error.kind(),
+            format!(
+                "{PROGRAM} cannot be started ({error}): install it \
+                 (apt-get install {PROGRAM} lld-{LLVM})"
+            ),
+        )
+    })?;
+    match ended.success() {
+        true => fs::read(&output),
+        false => Err(io::Error::other(format!("{PROGRAM} could not compile it"))),
+    }
+}
+
 fn target(arch: &str) -> &'static [&'static str] {
     match arch {
         // Atomic builtins are instructions, and not calls into a library that no engine offers.
@@ -54,7 +84,6 @@ fn target(arch: &str) -> &'static [&'static str] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::KERNEL_HEADER;
 
     #[test]
     fn the_header_names_the_same_flags() {

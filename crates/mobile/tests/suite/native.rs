@@ -32,19 +32,9 @@ SAMITE_KERNEL int32_t wrong(uint8_t *payload, uint32_t len) {
 
 /// Compiles kernels in C.
 pub(crate) fn compiled(folder: &Path, text: &str, flags: &[&str]) -> Outcome<Vec<u8>> {
-    let (source, code) = (folder.join("kernels.c"), folder.join("code"));
+    let source = folder.join("kernels.c");
     std::fs::write(&source, text)?;
-    std::fs::write(folder.join("samite_kernel.h"), KERNEL_HEADER)?;
-    let ran = Command::new(clang::PROGRAM)
-        .args(flags)
-        .args([&source, Path::new("-o"), &code])
-        .output()?;
-    check!(
-        ran.status.success(),
-        "{}",
-        String::from_utf8_lossy(&ran.stderr)
-    );
-    Ok(std::fs::read(code)?)
+    Ok(clang::compile(&source, flags, folder)?)
 }
 
 fn each_engine(fabric: &Fabric, unit: u32) -> Outcome {
