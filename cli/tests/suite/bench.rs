@@ -44,6 +44,15 @@ cases! {
     a_sum: "compute/wasm/64MiB", ["function"];
     a_sum_in_bitcode: "compute/bitcode/64MiB", ["function"];
     a_filter: "stage/filter/64MiB", ["gets"];
+    a_filter_beside_a_function: "stage/filter-function/64MiB", ["function"];
+    words_in_mapped_memory: "gather/mapped/1024", ["function", "gets"];
+    a_list_in_mapped_memory: "list/mapped/64", ["function", "gets"];
+    a_tree_in_mapped_memory: "btree/mapped/65536", ["function", "gets"];
+    a_graph_in_mapped_memory: "bfs/mapped/16384", ["function", "gets"];
+    words_over_a_link: "gather/4/1us/1024", ["function", "gets"];
+    a_list_over_a_link: "list/4/1us/64", ["function", "gets"];
+    a_tree_over_a_link: "btree/4/1us/65536", ["function", "gets"];
+    a_graph_over_a_link: "bfs/4/1us/16384", ["function", "gets"];
     a_chase_in_mapped_memory: "chase/mapped/64", ["function", "gets"];
     a_chase_over_a_link: "chase/2/5us/64", ["gets"];
     chases_at_once_over_a_link: "chases/4/5us/64", ["gets"];

@@ -1,6 +1,8 @@
 //! `samite capsule`: what is built can be inspected, signed and verified; what is wrong is said.
 
 use crate::domain::samite;
+use samite::mobile::{Capsule, clang};
+use samite_testkit::{full_name, require};
 use std::path::Path;
 use std::process::Output;
 
@@ -174,6 +176,52 @@ fn what_is_packed_is_checked() {
         assert!(built.contains("aarch64"), "{built}");
     }
     shown(at, &["capsule", "build", "a:kernel.wat", "-o", "y"]);
+}
+
+/// A kernel in C becomes WebAssembly, and with `--native` machine code as well; what clang refuses is
+/// shown with its place.
+#[test]
+fn a_kernel_in_c_is_compiled() {
+    let has_clang = std::process::Command::new(clang::PROGRAM)
+        .arg("--version")
+        .output()
+        .is_ok_and(|ran| ran.status.success());
+    let name = full_name(module_path!(), "a_kernel_in_c_is_compiled");
+    if !require(
+        &name,
+        has_clang,
+        "install clang-22 and lld-22: ci/packages.txt",
+    ) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let at = folder.path();
+    let source = "#include \"samite_kernel.h\"\n\
+        SAMITE_KERNEL int32_t twice(uint8_t *payload, uint32_t len) {\n\
+            samite_reply(payload, 2 * len);\n\
+            return 0;\n\
+        }\n";
+    std::fs::write(at.join("twice.c"), source).expect("a file");
+    for (native, kinds) in [
+        (&[][..], &["wasm"][..]),
+        (&["--native"], &["wasm", "bitcode", "bitcode", "elf"]),
+    ] {
+        let words = [&["capsule", "build", "twice.c", "-o", "c"], native].concat();
+        let built = shown(at, &words);
+        assert!(built.contains("twice"), "{built}");
+        let bytes = std::fs::read(at.join("c")).expect("a capsule");
+        let capsule = Capsule::decode(&bytes).expect("a capsule");
+        assert_eq!(capsule.entries(), ["twice"]);
+        let found: Vec<&str> = (capsule.parts().iter())
+            .map(|part| part.kind.name())
+            .collect();
+        assert_eq!(found, kinds);
+    }
+    std::fs::write(at.join("wrong.c"), source.replace("return 0", "return")).expect("a file");
+    let said = error(at, &["capsule", "build", "wrong.c", "-o", "d"]);
+    assert!(said.contains("wrong.c:4"), "{said}");
+    assert!(said.contains("clang-22 could not compile it"), "{said}");
+    assert!(!at.join("d").exists());
 }
 
 /// A capsule cannot make the terminal do anything.

@@ -19,7 +19,8 @@
  *       -Wl,--no-entry,--export-dynamic -Xlinker --import-memory=samite,memory \
  *       kernel.c -o kernel.wasm
  *   LLVM bitcode:
- *     clang-22 -O3 -ffreestanding -emit-llvm -c kernel.c -o kernel.bc
+ *     clang-22 -O3 -ffreestanding -fno-vectorize -fno-slp-vectorize -emit-llvm \
+ *       -c kernel.c -o kernel.bc
  *   a shared object:
  *     clang-22 -O3 -ffreestanding -fPIC -shared -nostdlib -fvisibility=hidden -DSAMITE_ELF \
  *       kernel.c -o kernel.so

@@ -30,9 +30,12 @@ pub fn wasm() -> Vec<&'static str> {
     [&ALL[..], &own].concat()
 }
 
-/// Returns the flags of LLVM bitcode for a processor, named as in `std::env::consts::ARCH`.
+/// Returns the flags of LLVM bitcode for a processor, named as in `std::env::consts::ARCH`. Loops
+/// are left as they are: the processor on which they run has longer vectors than the least one of
+/// its kind, for which this compiles.
 pub fn bitcode(arch: &str) -> Vec<&'static str> {
-    [&ALL[..], target(arch), &["-emit-llvm", "-c"]].concat()
+    let own = ["-fno-vectorize", "-fno-slp-vectorize", "-emit-llvm", "-c"];
+    [&ALL[..], target(arch), &own].concat()
 }
 
 /// Returns the flags of a shared object for a processor, named as in `std::env::consts::ARCH`. The

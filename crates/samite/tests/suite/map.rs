@@ -1,6 +1,6 @@
 //! Code that is applied to staged data.
 
-use samite::dsm::Dsm;
+use samite::dsm::{Chunk, Dsm};
 use samite::mobile::{Capsule, Mobile};
 use samite::stage::method::Method;
 use samite::stage::service::{BlockStoreService, Capacity};
@@ -10,7 +10,7 @@ use samite::{Fabric, Map, MapError, Mapped, Mask, Match, PeerId};
 use samite_testkit::{
     Cluster, Failed, MESSAGES_ONLY, Outcome, TWO_NODES, Who, check, full_name, pause, same, units,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// `above` replies with the numbers of its input that are greater than its argument; `count` with
 /// how many there are, after the number of bytes that precede them; `fails` with nothing.
@@ -225,7 +225,7 @@ fn failures(mobile: &Mobile, step: &StepReader) -> Outcome {
 
 in_all_ways!(what_fails, reads(failures));
 
-/// Without a unit on the node of the blocks, the code runs at the reader.
+/// Without any unit, the code runs at the reader.
 fn here(mobile: &Mobile, step: &StepReader) -> Outcome {
     let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
     let before = mobile.counters().calls;
@@ -237,18 +237,16 @@ fn here(mobile: &Mobile, step: &StepReader) -> Outcome {
 
 in_all_ways!(without_other_units, reads(here));
 
-/// A chunk, short or long, is filtered at its home; who writes it waits for that, and what was
-/// committed before is seen.
-fn chunk_is_filtered(fabric: &Fabric, mobile: &Mobile, elements: u64) -> Outcome {
+/// A chunk, short or long, is filtered at its home, and what was committed before is seen.
+fn chunk_is_filtered(
+    fabric: &Fabric,
+    mobile: &Mobile,
+    (dsm, elements): (&Dsm, u64),
+    are_mapped: bool,
+) -> Outcome {
     let unit = mobile.unit();
     let members = fabric.job()?;
-    let dsm = Dsm::join(fabric)?;
-    let name = format!("numbers-{elements}");
-    let chunk = match unit {
-        0 => dsm.alloc::<u64>(&name, elements)?,
-        _ => dsm.lookup::<u64>(&name)?,
-    };
-    fabric.barrier(&members)?;
+    let chunk = chunk_of(fabric, dsm, &format!("numbers-{elements}"), elements)?;
     for round in 0..3_u64 {
         if unit == 1 {
             let mut guard = chunk.write()?;
@@ -261,25 +259,40 @@ fn chunk_is_filtered(fabric: &Fabric, mobile: &Mobile, elements: u64) -> Outcome
             let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
             let bound = (1_u64 << 24) / 100 * 99;
             let map = Map::new(mobile, &code, "above").argument(&bound.to_le_bytes());
+            let before = mobile.counters().calls;
             let parts = map.at(&[1, 2]).run_at_home(&chunk)?;
             is_whole(&parts, &Region::whole(&[elements])?)?;
             let found: Vec<u64> = parts.iter().flat_map(|part| numbers(&part.bytes)).collect();
             let all = (0..elements).map(|at| number(round, at));
             let right: Vec<u64> = all.filter(|number| *number > bound).collect();
             same!(found, right);
+            // A chunk of at most 4 KiB comes with the guard.
+            let is_here = elements * 8 <= 4096 || !are_mapped;
+            same!(mobile.counters().calls > before, is_here);
         }
         fabric.barrier(&members)?;
     }
     Ok(())
 }
 
+/// Returns a chunk of unit 0. Collective.
+fn chunk_of(fabric: &Fabric, dsm: &Dsm, name: &str, elements: u64) -> Outcome<Chunk<u64>> {
+    let chunk = match fabric.identity().unit {
+        0 => dsm.alloc::<u64>(name, elements)?,
+        _ => dsm.lookup::<u64>(name)?,
+    };
+    fabric.barrier(&fabric.job()?)?;
+    Ok(chunk)
+}
+
 fn chunks(name: &str, way: usize) {
     let body = |fabric: &Fabric, _: &[_]| {
         let mobile = Mobile::new(fabric)?;
+        let dsm = Dsm::join(fabric)?;
         // It comes with the guard; it has one part; it has several.
         [100, 10_000, 300_000]
             .into_iter()
-            .try_for_each(|elements| chunk_is_filtered(fabric, &mobile, elements))
+            .try_for_each(|elements| chunk_is_filtered(fabric, &mobile, (&dsm, elements), way == 0))
     };
     let units = units(3).mask(WAYS[way].1).services(samite::services());
     units.run(name, body);
@@ -287,23 +300,83 @@ fn chunks(name: &str, way: usize) {
 
 in_all_ways!(chunks_at_their_home, chunks);
 
-/// The code goes to units that map the data, if there are any: this one runs none of it.
+/// Whoever writes a chunk waits while code is applied to it: all parts are of one version.
+fn version_of_all_parts(fabric: &Fabric) -> Outcome {
+    const ELEMENTS: u64 = 300_000;
+    const TIMES: u64 = 20;
+    const DONE: u64 = 5;
+    let members = fabric.job()?;
+    let mobile = Mobile::new(fabric)?;
+    let dsm = Dsm::join(fabric)?;
+    let chunk = chunk_of(fabric, &dsm, "versions", ELEMENTS)?;
+    let write = |round: u64| -> Outcome {
+        let mut guard = chunk.write()?;
+        guard.iter_mut().for_each(|to| *to = round);
+        Ok(guard.commit(round).map(|_| ())?)
+    };
+    match mobile.unit() {
+        0 => {
+            write(1)?;
+            fabric.barrier(&members)?;
+            let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
+            let map = Map::new(&mobile, &code, "above").argument(&0_u64.to_le_bytes());
+            let map = map.at(&[2]);
+            let mut versions = BTreeSet::new();
+            for _ in 0..TIMES {
+                let parts = map.run_at_home(&chunk)?;
+                check!(parts.len() > 1, "{} part", parts.len());
+                let found: Vec<u64> = parts.iter().flat_map(|part| numbers(&part.bytes)).collect();
+                same!(found.len() as u64, ELEMENTS);
+                check!(
+                    found.iter().all(|number| *number == found[0]),
+                    "several versions"
+                );
+                versions.insert(found[0]);
+            }
+            fabric.send(members[1], DONE, &[])?;
+            check!(versions.len() > 1, "nobody wrote: {versions:?}");
+        }
+        1 => {
+            fabric.barrier(&members)?;
+            let mut round = 1;
+            while fabric.probe(Match::from(members[0], DONE)).is_none() {
+                round += 1;
+                write(round)?;
+            }
+            fabric.recv(Match::from(members[0], DONE), &mut [])?;
+        }
+        _ => fabric.barrier(&members)?,
+    }
+    Ok(fabric.barrier(&members)?)
+}
+
+#[test]
+fn a_map_sees_one_version() {
+    let name = full_name(module_path!(), "a_map_sees_one_version");
+    let units = units(3).services(samite::services());
+    units.run(&name, |fabric, _| version_of_all_parts(fabric));
+}
+
+/// The code goes to units that map the data, if there are any: the reader runs none of it.
+fn where_the_data_is(mobile: &Mobile, step: &StepReader) -> Outcome {
+    let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
+    let map = Map::new(mobile, &code, "count").at(&[1, 2]);
+    let parts = map.run(step, "u", ..)?;
+    is_whole(&parts, &Region::whole(&[ROWS, COLUMNS])?)?;
+    same!(mobile.counters().calls, 0);
+    Ok(())
+}
+
 #[test]
 fn it_runs_where_the_data_is() {
-    let reader = |mobile: &Mobile, step: &StepReader| {
-        let code = mobile.register(Capsule::from_wat(KERNELS)?)?;
-        let parts = Map::new(mobile, &code, "count")
-            .at(&[1, 2])
-            .run(step, "u", ..)?;
-        is_whole(&parts, &Region::whole(&[ROWS, COLUMNS])?)?;
-        same!(mobile.counters().calls, 0);
-        Ok(())
-    };
-    run(
-        &full_name(module_path!(), "it_runs_where_the_data_is"),
-        0,
-        reader,
-    );
+    let name = full_name(module_path!(), "it_runs_where_the_data_is");
+    run(&name, 0, where_the_data_is);
+}
+
+#[test]
+fn it_runs_at_the_node_of_the_data() {
+    let name = full_name(module_path!(), "it_runs_at_the_node_of_the_data");
+    run(&name, 2, where_the_data_is);
 }
 
 /// A unit that is killed is replaced by another one.

@@ -1,9 +1,9 @@
 //! Moved code as the operator of a reduction.
 
 use samite::mobile::{Capsule, Cause, Mobile, Policy, Trust};
-use samite::pgas::Pgas;
+use samite::pgas::{Pgas, Sum};
 use samite::{Fabric, MovedOperator, OperatorError};
-use samite_testkit::{Outcome, check, full_name, same, units};
+use samite_testkit::{MESSAGES_ONLY, Outcome, check, full_name, same, units};
 
 /// `first` keeps the numbers of the lower ranks, unless they are zero: it does not commute. `fails`
 /// fails if a number of the left is 13; `short` replies with nothing.
@@ -58,22 +58,46 @@ fn an_operator_travels() {
     units(4).run(&name, |fabric, _| reduces(fabric));
 }
 
+#[test]
+fn an_operator_travels_by_messages() {
+    let name = full_name(module_path!(), "an_operator_travels_by_messages");
+    let units = units(4).mask(MESSAGES_ONLY);
+    units.run(&name, |fabric, _| reduces(fabric));
+}
+
 /// An operator that fails at one member is an error at all, which go on; so is one that one member
 /// does not accept, and none.
-fn fails(fabric: &Fabric) -> Outcome {
+fn fails(fabric: &Fabric, are_mapped: bool) -> Outcome {
     let (mobile, pgas) = (Mobile::new(fabric)?, Pgas::new(fabric)?);
     let world = pgas.world();
     let code = Capsule::from_wat(KERNELS)?;
     let operator = MovedOperator::<u64>::new(&mobile, world, 0, Some(&code), "fails")?;
-    for own in [1, 13, 2] {
-        let ended = operator.all_reduce(&[own; 3], &mut [0; 3]);
-        check!(ended.is_err() == (own == 13), "{ended:?}");
-        if let Err(error) = ended {
-            let is_known = matches!(
-                error,
-                OperatorError::Mobile(_) | OperatorError::Elsewhere { .. }
-            );
-            check!(is_known, "{error}");
+    // The members reduce a long vector in parts: the first number is seen by those who reduce the
+    // first part.
+    for (len, first) in [
+        (3, 1),
+        (3, 13),
+        (3, 2),
+        (100_000, 1),
+        (100_000, 13),
+        (100_000, 2),
+    ] {
+        let mut own = vec![1; len];
+        if world.rank() == 0 {
+            own[0] = first;
+        }
+        let ended = operator.all_reduce(&own, &mut vec![0; len]);
+        check!(
+            ended.is_err() == (first == 13),
+            "{first} of {len}: {ended:?}"
+        );
+        let is_elsewhere = matches!(ended, Err(OperatorError::Elsewhere { .. }));
+        let is_known = is_elsewhere || matches!(ended, Ok(()) | Err(OperatorError::Mobile(_)));
+        check!(is_known, "{ended:?}");
+        let mut elsewhere = [0];
+        world.all_reduce(&[u32::from(is_elsewhere)], &mut elsewhere, Sum)?;
+        if are_mapped && len > 3 {
+            same!(elsewhere, [if first == 13 { world.size() - 1 } else { 0 }]);
         }
     }
     let short = MovedOperator::<u64>::new(&mobile, world, 0, Some(&code), "short")?;
@@ -111,5 +135,12 @@ fn fails(fabric: &Fabric) -> Outcome {
 #[test]
 fn an_operator_that_fails() {
     let name = full_name(module_path!(), "an_operator_that_fails");
-    units(3).run(&name, |fabric, _| fails(fabric));
+    units(3).run(&name, |fabric, _| fails(fabric, true));
+}
+
+#[test]
+fn an_operator_that_fails_by_messages() {
+    let name = full_name(module_path!(), "an_operator_that_fails_by_messages");
+    let units = units(3).mask(MESSAGES_ONLY);
+    units.run(&name, |fabric, _| fails(fabric, false));
 }
