@@ -142,7 +142,8 @@ impl Bar {
             hold(ours <= limit? + more);
         }
         if let Some(bar) = self.at_most {
-            hold(ours <= bar);
+            // A difference below zero is noise, and no figure.
+            hold((0.0..=bar).contains(&ours));
         }
         if let Some(bar) = self.at_least {
             hold(ours >= bar);

@@ -184,10 +184,12 @@ fn cases(name: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
         ),
     };
     if let Some(only) = &options.only {
+        let names: Vec<String> = cases.iter().map(|case| case.name.clone()).collect();
         cases.retain(|case| case.name.contains(only.as_str()));
         anyhow::ensure!(
             !cases.is_empty(),
-            "no case of the bench `{name}` contains `{only}`"
+            "no case of the bench `{name}` contains `{only}`: it has {}",
+            names.join(", ")
         );
     }
     Ok(cases)

@@ -30,7 +30,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Interleaved repeats of each case; the figure is their median
-    #[arg(long, default_value_t = Options::default().repeats)]
+    #[arg(long, default_value_t = Options::default().repeats,
+        value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// The two cores to run on
     #[arg(long, value_delimiter = ',', value_name = "A,B")]

@@ -40,7 +40,8 @@ pub(crate) enum CapsuleCommand {
     Verify {
         /// The capsule
         file: PathBuf,
-        /// The public key of the signer, in hexadecimal [default: any signer, who is shown]
+        /// The public key of the signer, in hexadecimal, or the file of its secret key [default: any
+        /// signer, who is shown]
         #[arg(long)]
         key: Option<String>,
     },
@@ -91,8 +92,9 @@ pub(crate) fn run(command: CapsuleCommand) -> Result<ExitCode> {
             let Some(signer) = capsule.signer().map(|key| hex(key)) else {
                 bail!("{} has no signature", file.display());
             };
-            if let Some(key) = key.filter(|key| !key.eq_ignore_ascii_case(&signer)) {
-                bail!("{} is signed by {signer}, not by {key}", file.display());
+            let wanted = key.as_deref().map(public).transpose()?;
+            if let Some(wanted) = wanted.filter(|wanted| *wanted != signer) {
+                bail!("{} is signed by {signer}, not by {wanted}", file.display());
             }
             say(format_args!("{} is signed by {signer}\n", capsule.hash()))?;
         }
@@ -155,7 +157,64 @@ fn secret(file: &Path) -> Result<SigningKey> {
     Ok(SigningKey::from_bytes(&bytes))
 }
 
+/// Returns a public key, as it is written or as that of a file with a secret key.
+fn public(key: &str) -> Result<String> {
+    if let Some(bytes) = unhex(key) {
+        return Ok(hex(&bytes));
+    }
+    let file = Path::new(key);
+    ensure!(
+        file.exists(),
+        "`{key}` is no public key, which has 64 hexadecimal digits, and no file of a secret key"
+    );
+    Ok(hex(secret(file)?.verifying_key().as_bytes()))
+}
+
+/// Checks that the capsule does not replace what it is made of.
+fn check_output(args: &BuildArgs) -> Result<()> {
+    let same = |file: &Path| match (fs::canonicalize(file), fs::canonicalize(&args.output)) {
+        (Ok(file), Ok(output)) => file == output,
+        _ => false,
+    };
+    for input in &args.inputs {
+        let (_, name) = split(input)?;
+        ensure!(
+            !same(Path::new(name)),
+            "{name} is an input: the capsule would replace it. Give it another name (-o)"
+        );
+    }
+    Ok(())
+}
+
+/// Checks that no form occurs twice, and that WebAssembly has the entries.
+fn check_forms(forms: &[Form], entries: &[String]) -> Result<()> {
+    for (at, form) in forms.iter().enumerate() {
+        let is_same = |other: &Form| match (form, other) {
+            (Form::Wasm(_), Form::Wasm(_)) => true,
+            (Form::Bitcode(one, _), Form::Bitcode(two, _)) => one == two,
+            (Form::Elf(one, _), Form::Elf(two, _)) => one == two,
+            _ => false,
+        };
+        let name = form.name();
+        ensure!(
+            !forms[..at].iter().any(is_same),
+            "there are two inputs for {name}: a unit runs the first one only"
+        );
+        let Form::Wasm(code) = form else { continue };
+        let has = Capsule::from_wasm(code.clone())?.entries().to_vec();
+        let missing = entries.iter().find(|entry| !has.contains(entry));
+        if let Some(missing) = missing {
+            bail!(
+                "the WebAssembly has no entry `{missing}`: it has {}",
+                has.join(", ")
+            );
+        }
+    }
+    Ok(())
+}
+
 fn build(args: &BuildArgs) -> Result<()> {
+    check_output(args)?;
     let is_c = |input: &String| Path::new(input).extension().is_some_and(|of| of == "c");
     ensure!(
         !args.native || args.inputs.iter().any(is_c),
@@ -173,11 +232,8 @@ fn build(args: &BuildArgs) -> Result<()> {
             bail!("name the entries (--entry NAME): only WebAssembly says which it has");
         };
         entries = Capsule::from_wasm(code.clone())?.entries().to_vec();
-        ensure!(
-            !entries.is_empty(),
-            "no exported function has the type of an entry, (i32, i32) -> i32"
-        );
     }
+    check_forms(&forms, &entries)?;
     let mut builder = Capsule::builder(entries);
     for form in forms {
         builder = form.add(builder);
@@ -198,6 +254,14 @@ enum Form {
 }
 
 impl Form {
+    fn name(&self) -> String {
+        match self {
+            Form::Wasm(_) => "WebAssembly".to_owned(),
+            Form::Bitcode(of, _) => format!("bitcode of {}", of.name()),
+            Form::Elf(of, _) => format!("machine code of {}", of.name()),
+        }
+    }
+
     fn add(self, builder: Builder) -> Builder {
         match self {
             Form::Wasm(code) => builder.wasm(code),
@@ -279,7 +343,11 @@ fn form_of(extension: &str, named: Option<Processor>, bytes: Vec<u8>) -> Result<
 /// Compiles a kernel in C.
 fn compiled(file: &Path, native: bool, folder: &Path) -> Result<Vec<Form>> {
     let compile = |flags: Vec<&str>| clang::compile(file, &flags, folder);
-    let mut forms = vec![Form::Wasm(compile(clang::wasm())?)];
+    let wasm = compile(clang::wasm())?;
+    Capsule::from_wasm(wasm.clone()).context(
+        "mark each entry with SAMITE_KERNEL: SAMITE_KERNEL int32_t name(uint8_t *payload, uint32_t len)",
+    )?;
+    let mut forms = vec![Form::Wasm(wasm)];
     if native {
         for of in [Processor::X86, Processor::Arm] {
             let arch = of.arch().context("a processor")?;

@@ -20,6 +20,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const KEY: u64 = 16;
 const READY: u64 = 17;
 const END: u64 = 18;
+/// Longer than any command takes.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// Words of each server in a chase: 2 MiB, so that they are mapped into the memory of kernels.
 const WORDS: u64 = 1 << 18;
 /// The grants of the word that calls add to, of the words of chases, of those of `compute`.
@@ -240,7 +242,9 @@ impl Linked {
             let parts = operations::offer(&self.mobile, &self.members, rank)?;
             let _ = self.parts.set(parts);
         }
-        fabric.recv(Match::from(self.members[0], END), &mut [])?;
+        // However long rank 0 measures.
+        let end = Match::from(self.members[0], END);
+        fabric.within(LONGEST, || fabric.recv(end, &mut []))?;
         Ok(())
     }
 

@@ -15,8 +15,10 @@
  * --target=aarch64-linux-gnu -mno-outline-atomics, so that atomic builtins call no library):
  *
  *   WebAssembly, needs lld:
- *     clang-22 --target=wasm32 -O3 -mbulk-memory -msimd128 -ffreestanding -nostdlib \
- *       -Wl,--no-entry,--export-dynamic -Xlinker --import-memory=samite,memory \
+ *     clang-22 --target=wasm32 -O3 -mbulk-memory -msimd128 -ffreestanding \
+ *       -fno-zero-initialized-in-bss -nostdlib \
+ *       -Wl,--no-entry,--export-dynamic,-z,stack-size=1048576 \
+ *       -Xlinker --import-memory=samite,memory \
  *       kernel.c -o kernel.wasm
  *   LLVM bitcode:
  *     clang-22 -O3 -ffreestanding -fno-vectorize -fno-slp-vectorize -emit-llvm \
@@ -41,7 +43,27 @@
 #ifndef SAMITE_KERNEL_H
 #define SAMITE_KERNEL_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* There is no <string.h>. In WebAssembly these do not work on granted segments. */
+#ifndef __cplusplus
+#if defined(__wasm__)
+static inline __attribute__((unused)) void *memcpy(void *to, const void *from, size_t len) {
+    return __builtin_memcpy(to, from, len);
+}
+static inline __attribute__((unused)) void *memmove(void *to, const void *from, size_t len) {
+    return __builtin_memmove(to, from, len);
+}
+static inline __attribute__((unused)) void *memset(void *to, int byte, size_t len) {
+    return __builtin_memset(to, byte, len);
+}
+#else
+void *memcpy(void *, const void *, size_t);
+void *memmove(void *, const void *, size_t);
+void *memset(void *, int, size_t);
+#endif
+#endif
 
 /* A product is rounded before it is added, on every processor: aarch64, and x86-64 with FMA, would
  * do both at once and so get other results than WebAssembly. */

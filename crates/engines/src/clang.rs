@@ -22,8 +22,11 @@ pub fn wasm() -> Vec<&'static str> {
         "--target=wasm32",
         "-mbulk-memory",
         "-msimd128",
+        // Otherwise zeroes are written when the module starts, and modules do nothing then.
+        "-fno-zero-initialized-in-bss",
         "-nostdlib",
-        "-Wl,--no-entry,--export-dynamic",
+        // As much as kernels in Rust have.
+        "-Wl,--no-entry,--export-dynamic,-z,stack-size=1048576",
         "-Xlinker",
         "--import-memory=samite,memory",
     ];

@@ -6,7 +6,9 @@ use crate::Rights;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trap {
     /// It ran longer than it may.
-    #[error("the kernel ran longer than its limit of time")]
+    #[error(
+        "the kernel ran longer than its limit of time (`Limits::run` and `time` of the call, `Policy::run_max` of the unit)"
+    )]
     Time,
     /// It reached outside of its memory, or wrote to memory that is granted for reading.
     #[error("the kernel reached outside of its memory, or wrote to a read-only segment: {0}")]

@@ -252,11 +252,15 @@ impl Capsule {
     /// are the entries.
     ///
     /// # Errors
-    /// [`Error::Refused`] if it is no such module, [`Error::BadCapsule`].
+    /// [`Error::Refused`] if it is no such module, [`Error::BadCapsule`] if it has no entry or is too
+    /// long.
     #[cfg(feature = "wasm")]
     pub fn from_wasm(code: impl Into<Vec<u8>>) -> Result<Capsule, Error> {
         let code = code.into();
         let entries = samite_engines::wasm::entries(&code)?;
+        if entries.is_empty() {
+            return bad("no exported function has the type of an entry, (i32, i32) -> i32");
+        }
         Capsule::builder(entries).wasm(code).build()
     }
 
@@ -266,7 +270,8 @@ impl Capsule {
     /// As [`Capsule::from_wasm`]; [`Error::BadCapsule`] names the line of a mistake.
     #[cfg(feature = "wasm")]
     pub fn from_wat(text: &str) -> Result<Capsule, Error> {
-        let code = wat::parse_str(text).map_err(|error| Error::BadCapsule(error.to_string()))?;
+        let code = wat::parse_str(text)
+            .map_err(|error| Error::BadCapsule(format!("the text is no module: {error}")))?;
         Capsule::from_wasm(code)
     }
 

@@ -1,7 +1,32 @@
 //! Files that are replaced as a whole.
 
+use crate::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// Checks that a file can be written there, so that a long run is not made for nothing. Writes
+/// nothing.
+///
+/// # Errors
+/// [`Error::Write`]: its folder does not exist, or is no folder, or the path names one.
+pub fn check_target(path: &Path) -> Result<(), Error> {
+    let fail = |source: std::io::Error| Error::Write {
+        path: path.to_path_buf(),
+        source,
+    };
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let found = std::fs::metadata(folder).map_err(fail)?;
+    if !found.is_dir() {
+        return Err(fail(std::io::ErrorKind::NotADirectory.into()));
+    }
+    match path.is_dir() {
+        true => Err(fail(std::io::ErrorKind::IsADirectory.into())),
+        false => Ok(()),
+    }
+}
 
 /// Returns the file that is replaced when `path` is written as a whole: not a link, but the file
 /// that it leads to. Returns `None` for a device or a pipe, which is written directly.

@@ -58,7 +58,7 @@ mod plot;
 mod table;
 
 pub use bars::{Bar, Bars};
-pub use file::{replace, target};
+pub use file::{check_target, replace, target};
 pub use page::{Check, Fact, Field, Report, Section};
 pub use picture::Picture;
 pub use plot::{Diagram, Scale, Shown};

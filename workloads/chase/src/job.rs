@@ -38,6 +38,8 @@ pub struct Args {
 const GRANT: usize = 0;
 /// Tag of the message by which the client ends the servers.
 const END: u64 = 1;
+/// The horizontal axis of diagrams.
+const ALONG: &str = "steps, as powers of two";
 /// Words of the cycle that are sent at once.
 const PIECE: usize = 128 << 10;
 
@@ -81,6 +83,10 @@ pub fn run(fabric: &Fabric, args: &Args, out: &mut dyn Write) -> Result<(), Erro
         let deadline = Duration::from_secs(24 * 3600);
         fabric.within(deadline, || fabric.recv(end, &mut []))?;
         return Ok(());
+    }
+    if let Some(path) = &args.report {
+        // A long run must not end with a report that cannot be written.
+        samite_report::check_target(path)?;
     }
     let keys = members[1..].iter().map(|server| {
         let mut key = [0; 24];
@@ -200,28 +206,33 @@ fn present(
     };
     let points = |value: &dyn Fn(&Row) -> f64| {
         rows.iter()
-            .map(|row| (row.depth as f64, value(row)))
+            .map(|row| ((row.depth as f64).log2(), value(row)))
             .collect::<Vec<_>>()
     };
     let mut diagrams = vec![Diagram::new(
         "Time by gets / time of moved code",
-        "steps",
+        ALONG,
         points(&|row| ratio(row.times[0], row.times[2])),
     )];
     for (at, way) in Way::ALL.into_iter().enumerate() {
         let title = format!("Microseconds per step: {}", way.name());
         let per_step = |row: &Row| micros(row.times[at]) / row.depth as f64;
-        diagrams.push(Diagram::new(&title, "steps", points(&per_step)).logarithmic());
+        diagrams.push(Diagram::new(&title, ALONG, points(&per_step)).logarithmic());
     }
     let most = rows
         .last()
         .map_or(0.0, |row| ratio(row.times[0], row.times[2]));
+    // A read takes two delays; code moves with the probability that the next word is elsewhere.
+    let model = match servers {
+        1 => "code never moves".to_owned(),
+        _ => format!("2 / (1 - 1/S) = {:.2}", 2.0 / (1.0 - 1.0 / servers as f64)),
+    };
     let report = Report {
         title: "Pointer chase",
         summary: &format!(
-            "A client follows addresses through the memory of {servers} units: by gets, by a function that they have, and by code that moves from unit to unit. With {} steps, moved code takes {} of the time of gets.",
+            "A client follows addresses through the memory of {servers} units: by gets, by a function that they have, and by code that moves from unit to unit. With {} steps, moved code is {} times as fast as gets. Times are medians. `moves per step` is the part of the steps that lead to another unit, and `auto` the way that has been the fastest.",
             args.depth,
-            figure(1.0 / most.max(f64::MIN_POSITIVE)),
+            figure(most),
         ),
         checks: &[Check::new("results", wrong == 0, &detail)],
         field: None,
@@ -231,6 +242,7 @@ fn present(
                 Fact::new("servers", servers),
                 Fact::new("words of each server", args.words),
                 Fact::new("chases per depth and way", args.repeats),
+                Fact::new("gets / moved, by the model", model),
             ],
         )],
         sections: &[Section {

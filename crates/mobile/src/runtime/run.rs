@@ -86,7 +86,9 @@ impl Work {
                 {
                     code.timeouts += 1;
                     if code.timeouts >= TIMEOUTS_MAX {
-                        let why = format!("its calls ran out of time {TIMEOUTS_MAX} times");
+                        let why = format!(
+                            "its calls ran out of time here {TIMEOUTS_MAX} times, so it is refused: `evict` it at this unit to allow it again"
+                        );
                         code.state = State::Rejected(why);
                     }
                 }
