@@ -2,8 +2,8 @@
 
 use crate::{begin, fails, patient, patient_policy, runs};
 use samite_fabric::Fabric;
-use samite_mobile::{Capsule, Cause, KERNEL_HEADER, Policy, Processor, Rights, Trust, clang};
-use samite_testkit::{Outcome, check, require, same};
+use samite_mobile::{Capsule, Cause, Policy, Processor, Rights, Trust, clang};
+use samite_testkit::{Outcome, require, same};
 use std::env::consts::ARCH;
 use std::path::Path;
 use std::process::Command;
