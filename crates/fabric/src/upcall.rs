@@ -18,6 +18,8 @@
 //!    sender. A frame of a lost peer is handed over before its loss is seen ([`Fabric::changes`]).
 //! U2 After a frame, a change of membership or [`Fabric::want_work`], `work` runs again before a
 //!    thread of this process sleeps: the flag is set under the lock under which sleepers look.
+//!    Other threads are told only if `work` has done something, so one that always wants to work
+//!    later keeps nobody awake.
 //! U3 Frames that arrive before the upcall is set are kept, up to 1 MiB, and handed over then.
 //! U4 Posting never waits. Without room it returns false, and the layer keeps what it wants
 //!    to send.
@@ -41,8 +43,8 @@ pub trait Upcall: Send + Sync {
     /// engine, so it must not use the fabric.
     fn arrived(&self, from: Life, word: u64, bytes: &[u8], rest: &Body<'_>);
     /// Works on what has arrived. Called without a lock; several threads may call it at once. It
-    /// must not wait.
-    fn work(&self, fabric: &Fabric);
+    /// must not wait. Returns whether it has done something that another thread may wait for.
+    fn work(&self, fabric: &Fabric) -> bool;
 }
 
 impl Fabric {
@@ -139,8 +141,9 @@ impl Fabric {
         self.bell(self.me()).nudge();
     }
 
-    /// Has [`Upcall::work`] called after the next turn of the engine, whenever that is. For a layer
-    /// that waits for room: while frames wait to be sent, turns are at most 500 us apart.
+    /// Has [`Upcall::work`] called after the next turn of the engine, whenever that is: a thread
+    /// that waits may sleep before it. For a layer that waits for room, or looks at a clock: while
+    /// frames wait to be sent, turns are at most 500 us apart, and otherwise about a second.
     pub fn want_work_later(&self) {
         self.0.with(|core| core.engine.upcall_wanted = true);
     }
@@ -152,12 +155,15 @@ impl Fabric {
         let Some(upcall) = core.engine.upcall.clone() else {
             return;
         };
-        core.unlocked(|| {
-            upcall.work(self);
+        let has_done = core.unlocked(|| {
+            let has_done = upcall.work(self);
             // It may be the last reference, and own something that uses the fabric.
             drop(upcall);
+            has_done
         });
-        core.tell(); // Threads that look at everything look at what it has done.
+        if has_done {
+            core.tell(); // Threads that look at everything look at what it has done.
+        }
     }
 }
 

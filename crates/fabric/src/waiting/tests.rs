@@ -326,3 +326,34 @@ fn a_fork_leaves_the_stacks_of_other_threads_alone() {
         receives.join().unwrap().unwrap();
     });
 }
+
+/// A layer that wants to look again after each turn, and finds nothing.
+struct Patient;
+
+impl crate::upcall::Upcall for Patient {
+    fn arrived(&self, _: crate::rpc::Life, _: u64, _: &[u8], _: &Body<'_>) {}
+
+    fn work(&self, fabric: &Fabric) -> bool {
+        fabric.want_work_later();
+        false
+    }
+}
+
+/// A layer above that waits for something keeps no thread awake: the driver sleeps, and others are
+/// parked beside it.
+#[test]
+fn a_layer_that_works_later_lets_threads_sleep() {
+    let fabric = &alone();
+    fabric.set_upcall(Some(Arc::new(Patient)));
+    std::thread::scope(|threads| {
+        let waits = [1, 2].map(|tag| {
+            threads.spawn(move || fabric.recv_vec(Match::any(tag)).unwrap());
+            tag
+        });
+        until_asleep(fabric, 1);
+        for tag in waits {
+            fabric.send(fabric.me(), tag, b"").unwrap();
+        }
+    });
+    fabric.set_upcall(None);
+}

@@ -274,7 +274,9 @@ impl Work {
         }
         if fetch.has_nobody() {
             entry.state = State::Idle;
-            if entry.capsule.is_some() {
+            let has_bytes = entry.capsule.is_some();
+            self.codes.due = self.codes.next_due();
+            if has_bytes {
                 return self.load(runtime, fabric, id);
             }
             let text = "its code is not here, and no unit that the call went through has it";
@@ -399,8 +401,8 @@ impl Work {
         }
         if offset == 0 && !self.codes.has_room(id, whole) {
             let text = "too much code is on its way, or being compiled, there";
-            let entry = self.codes.entry(id);
-            entry.state = State::Idle;
+            self.codes.entry(id).state = State::Idle;
+            self.codes.due = self.codes.next_due();
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
         }
         let Some(entry) = self.codes.entries.get_mut(&id) else {

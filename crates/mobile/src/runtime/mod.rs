@@ -242,8 +242,9 @@ impl Runtime {
         done
     }
 
-    /// Takes up to `most` frames and works on them; returns whether there may be more.
-    fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> bool {
+    /// Takes up to `most` frames and works on them; returns whether there were any, and whether
+    /// there may be more.
+    fn work_on(&self, work: &mut Work, fabric: &Fabric, most: usize) -> (bool, bool) {
         work.follow(self, fabric);
         work.take_loaded(self);
         work.flush(self, fabric);
@@ -254,7 +255,7 @@ impl Runtime {
         // Also while more keep coming.
         self.refuse(work, fabric);
         let begin = work.clock;
-        for _ in 0..most {
+        for taken in 0..most {
             // They take turns, so that a kernel that calls its own unit does not keep others out.
             work.takes_own = !work.takes_own;
             let next = match work.takes_own {
@@ -263,14 +264,14 @@ impl Runtime {
             };
             let Some(arrived) = next else {
                 self.refuse(work, fabric);
-                return false;
+                return (taken > 0, false);
             };
             work.take(self, fabric, arrived);
             if work.clock.saturating_sub(begin) >= AT_ONCE_FOR {
                 break;
             }
         }
-        true
+        (true, true)
     }
 
     /// Returns the next frame that others have sent.
@@ -367,22 +368,25 @@ impl Upcall for Runtime {
         }
     }
 
-    fn work(&self, fabric: &Fabric) {
+    fn work(&self, fabric: &Fabric) -> bool {
         if IS_WORKING.get() {
             // ORDERING: SeqCst: X1. This thread looks once more when it has ended.
-            return self.again.store(true, SeqCst);
+            self.again.store(true, SeqCst);
+            return false;
         }
+        let mut has_worked = false;
         loop {
             // ORDERING: SeqCst, here and below: X1.
             self.again.store(true, SeqCst);
             let mut work = match self.work.try_lock() {
                 Ok(work) => work,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
+                Err(TryLockError::WouldBlock) => return has_worked,
             };
             self.again.store(false, SeqCst);
             let working = Working::begin();
-            let has_more = self.work_on(&mut work, fabric, AT_ONCE);
+            let (has_taken, has_more) = self.work_on(&mut work, fabric, AT_ONCE);
+            has_worked |= has_taken;
             drop(working);
             let has_told = std::mem::take(&mut work.has_ended_here);
             let waits = work.out_bytes > 0 || work.codes.due < Duration::MAX;
@@ -391,13 +395,14 @@ impl Upcall for Runtime {
             let woken = locked(&self.calls).take_woken();
             woken.into_iter().for_each(Waker::wake);
             if has_more || has_told {
-                return fabric.want_work();
+                fabric.want_work();
+                return true;
             }
             if waits {
                 fabric.want_work_later();
             }
             if !self.again.load(SeqCst) {
-                return;
+                return has_worked;
             }
         }
     }
@@ -471,3 +476,6 @@ impl Mobile {
         &self.0.runtime
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,7 +39,9 @@ impl Upcall for Kept {
         self.0.lock().unwrap().push_back((from, word, bytes));
     }
 
-    fn work(&self, _: &Fabric) {}
+    fn work(&self, _: &Fabric) -> bool {
+        false
+    }
 }
 
 /// Frames by hand.

@@ -1,0 +1,58 @@
+//! What a unit does with frames, one by one, without other processes.
+
+use super::code::State;
+use super::fetch::Fetch;
+use super::*;
+use samite_fabric::{Config, Identity};
+
+/// A unit whose frames are made by hand.
+struct Bench {
+    fabric: Fabric,
+    runtime: Arc<Runtime>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let fabric = Fabric::alone(Identity::by_hand("bench"), Config::default()).unwrap();
+        let me = Life {
+            peer: fabric.me(),
+            incarnation: fabric.incarnation(),
+        };
+        let runtime = Arc::new(Runtime::new(me, 0, vec![me, Bench::other()]));
+        let bench = Bench { fabric, runtime };
+        bench.runtime.work(&bench.fabric); // It follows membership once.
+        bench
+    }
+
+    /// A unit of the job that is not there: what is sent to it is lost.
+    fn other() -> Life {
+        Life {
+            peer: PeerId(7),
+            incarnation: 1,
+        }
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Work) -> R) -> R {
+        f(&mut locked(&self.runtime.work))
+    }
+}
+
+/// While code is on its way, a unit looks at the clock after each turn, which is no news for other
+/// threads. When the fetch has ended, it does not look any more.
+#[test]
+fn a_unit_that_waits_for_code_tells_nobody() {
+    const ID: u64 = 7;
+    let bench = Bench::new();
+    let due = run::coarse() + Duration::from_secs(600);
+    bench.with(|work| {
+        work.codes.entry(ID).state = State::Fetching(Fetch::default());
+        work.codes.due = due;
+    });
+    assert!(!bench.runtime.work(&bench.fabric));
+    bench.with(|work| {
+        assert_eq!(work.codes.due, due);
+        work.not_asked(&bench.runtime, &bench.fabric, ID, Bench::other());
+        assert!(!work.codes.has(ID));
+        assert_eq!(work.codes.due, Duration::MAX);
+    });
+}
