@@ -18,7 +18,12 @@
 //! that code has another holder asked, if there is one: it sends all of it.
 //!
 //! Either side drops frames for which it has no room (X4). So a request is repeated if nothing has
-//! come for [`AGAIN`], and then after twice that time, and so on.
+//! come for [`AGAIN`], and then after twice that time, and so on. If nobody sends, another holder
+//! is asked then, too.
+//!
+//! What a sender has sent is lost when another one is asked to send all of it. So each change
+//! doubles how long the next sender may send nothing: of several slow ones, one ends what it has
+//! begun.
 //!
 //! # Invariants
 //! F1 Only bytes of one holder are put together, so wrong bytes are the fault of that one. Answers
@@ -48,6 +53,8 @@ const SIGNATURES_MAX: usize = 64;
 const STALL: Duration = Duration::from_millis(50);
 /// A request or its answer may have been dropped if nothing has come for so long.
 const AGAIN: Duration = Duration::from_secs(2);
+/// So many changes of the sender double [`STALL`].
+const CHANGES_MAX: u32 = 16;
 
 /// A capsule on its way.
 #[derive(Debug, Default)]
@@ -93,7 +100,17 @@ impl Fetch {
     /// Returns how long nothing comes before another holder is asked. Longer each time, so that
     /// slow ones end what they have begun.
     fn stall(&self) -> Duration {
-        STALL * (1 << self.changes.min(10))
+        STALL * (1 << self.changes.min(CHANGES_MAX))
+    }
+
+    /// Records that the request is repeated now, as nothing has come for `pause`. Puts the sender
+    /// behind the other holders if it has sent nothing for longer than it may.
+    fn repeat(&mut self, now: Duration, others: &mut Vec<Life>) {
+        self.pause *= 2;
+        self.due = now + self.pause;
+        if now.saturating_sub(self.at) >= AGAIN.max(self.stall()) {
+            self.change_sender(others);
+        }
     }
 
     /// Puts the sender behind the other holders, if there are any: one of them is to be asked.
@@ -255,12 +272,16 @@ impl Work {
         self.ask_next(runtime, fabric, id);
     }
 
-    /// Asks the next holder. Without one, the fetch ends if nobody else was asked.
+    /// Asks the next holder, unless one is sending. Without one, the fetch ends if nobody else was
+    /// asked.
     fn ask_next(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
         let entry = self.codes.entry(id);
         let State::Fetching(fetch) = &mut entry.state else {
             return;
         };
+        if fetch.sender.is_some() {
+            return;
+        }
         while let Some(holder) = entry.holders.pop() {
             // Its loss was seen before its call was taken: nobody will tell about it again.
             if fabric_lost(fabric, holder) {
@@ -292,9 +313,7 @@ impl Work {
             if let State::Fetching(fetch) = &mut entry.state
                 && fetch.due <= self.clock
             {
-                fetch.pause *= 2;
-                fetch.due = self.clock + fetch.pause;
-                fetch.change_sender(&mut entry.holders);
+                fetch.repeat(self.clock, &mut entry.holders);
                 silent.push((*id, fetch.waits_for()));
             }
         }
@@ -479,5 +498,44 @@ mod tests {
         assert_eq!((fetch.waits_for(), others), ((vec![], 0), vec![one, two]));
         assert_eq!((fetch.stall(), fetch.whole), (2 * STALL, 0));
         assert!(!fetch.change_sender(&mut vec![one]), "nobody sends now");
+    }
+
+    /// Two holders need 3 s for each part: one of them is let end what it has begun. One that sends
+    /// nothing at all is changed.
+    #[test]
+    fn slow_holders_do_not_take_turns_for_ever() {
+        const PARTS: u32 = 10;
+        let [slow, other] = [1, 2].map(|peer| Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        });
+        let begin = |fetch: &mut Fetch, sender, now| {
+            fetch.sender = Some(sender);
+            fetch.expect(now);
+        };
+        let part = Duration::from_secs(3);
+        let (mut fetch, mut others) = (Fetch::default(), vec![other]);
+        begin(&mut fetch, slow, Duration::ZERO);
+        let (mut next, mut parts) = (part, 0);
+        while parts < PARTS {
+            assert!(next < 100 * part, "{} changes", fetch.changes);
+            let due = fetch.due;
+            if next <= due {
+                fetch.expect(next);
+                (next, parts) = (next + part, parts + 1);
+                continue;
+            }
+            fetch.repeat(due, &mut others);
+            if fetch.sender.is_none() {
+                begin(&mut fetch, others.pop().unwrap(), due);
+                (next, parts) = (due + part, 0);
+            }
+        }
+        let (sender, changes) = (fetch.sender.unwrap(), fetch.changes);
+        for _ in 0..10 {
+            fetch.repeat(fetch.due, &mut others);
+        }
+        assert_eq!((fetch.sender, others[0]), (None, sender));
+        assert_eq!(fetch.changes, changes + 1);
     }
 }
