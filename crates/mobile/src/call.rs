@@ -34,7 +34,8 @@ impl Call {
     /// Ends a call that was never sent.
     pub(crate) fn cancel(mut self) {
         self.taken = true;
-        locked(&self.mobile.runtime().calls).cancel(self.slot);
+        let waker = locked(&self.mobile.runtime().calls).cancel(self.slot);
+        drop(waker); // Without the lock.
     }
 
     /// Returns the result, if the call has ended; makes progress. It is returned once.
@@ -93,8 +94,10 @@ impl Future for Call {
             if let Some(ended) = self.test() {
                 return Poll::Ready(ended);
             }
-            let slot = self.slot;
-            if locked(&self.mobile.runtime().calls).wake(slot, context.waker()) {
+            let (slot, waker) = (self.slot, context.waker().clone());
+            // Without the lock: wakers are cloned and dropped by code of the program.
+            let set = locked(&self.mobile.runtime().calls).wake(slot, waker);
+            if set.is_ok() {
                 return Poll::Pending;
             }
         }
@@ -104,7 +107,8 @@ impl Future for Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if !self.taken {
-            locked(&self.mobile.runtime().calls).forget(self.slot);
+            let waker = locked(&self.mobile.runtime().calls).forget(self.slot);
+            drop(waker); // Without the lock.
         }
     }
 }

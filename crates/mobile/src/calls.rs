@@ -42,6 +42,7 @@ struct Slot {
     /// Whether it may be at other units than `to`.
     moves: bool,
     state: State,
+    /// Only while it waits. A waker may own its task, so it is not dropped under a lock.
     waker: Option<Waker>,
 }
 
@@ -55,8 +56,7 @@ pub(crate) struct Calls {
     first: u32,
     /// How many calls were dropped.
     dropped: u64,
-    /// Tasks to be woken, when no lock is taken. Also those that need not be: a waker may own its
-    /// task, and is not dropped under a lock.
+    /// Tasks to be woken, when no lock is taken.
     woken: Vec<Waker>,
     /// Those whose answers are taken.
     pub(crate) members: Members,
@@ -156,44 +156,43 @@ impl Calls {
         if let Some(slot) = self.get(name) {
             slot.generation = (slot.generation + 1) % GENERATIONS;
             slot.state = State::Free;
-            let waker = slot.waker.take();
             self.free.push_back(name & ((1 << INDEX_BITS) - 1));
-            self.woken.extend(waker);
         }
     }
 
-    /// Forgets a call: its answer will be dropped.
-    pub(crate) fn forget(&mut self, name: u32) {
+    /// Forgets a call: its answer will be dropped. Returns the waker that nobody needs any more, to
+    /// be dropped without the lock.
+    #[must_use]
+    pub(crate) fn forget(&mut self, name: u32) -> Option<Waker> {
         let before = self.dropped;
-        let Some(slot) = self.get(name) else { return };
+        let slot = self.get(name)?;
+        let waker = slot.waker.take();
         match slot.state {
             State::Ended(_) => self.release(name),
             State::Waits(_) => {
                 slot.state = State::Dropped(before);
-                let waker = slot.waker.take();
-                self.woken.extend(waker);
                 self.dropped += 1;
             }
             State::Free | State::Dropped(_) => {}
         }
+        waker
     }
 
-    /// Has a call wake a task when it ends; returns false if it has ended.
-    pub(crate) fn wake(&mut self, name: u32, waker: &Waker) -> bool {
+    /// Has a call wake a task when it ends, and returns the waker that it had before. If the call
+    /// does not wait for an answer, returns this one. Either is to be dropped without the lock.
+    pub(crate) fn wake(&mut self, name: u32, waker: Waker) -> Result<Option<Waker>, Waker> {
         match self.get(name) {
-            Some(slot) if matches!(slot.state, State::Waits(_)) => {
-                let before = slot.waker.replace(waker.clone());
-                self.woken
-                    .extend(before.filter(|before| !before.will_wake(waker)));
-                true
-            }
-            _ => false,
+            Some(slot) if matches!(slot.state, State::Waits(_)) => Ok(slot.waker.replace(waker)),
+            _ => Err(waker),
         }
     }
 
-    /// Removes a call that was never sent.
-    pub(crate) fn cancel(&mut self, name: u32) {
+    /// Removes a call that was never sent. Returns its waker, as [`Calls::forget`] does.
+    #[must_use]
+    pub(crate) fn cancel(&mut self, name: u32) -> Option<Waker> {
+        let waker = self.get(name)?.waker.take();
         self.release(name);
+        waker
     }
 
     /// Returns the calls that wait: their names, where they were sent, and whether they may be
@@ -259,7 +258,7 @@ mod tests {
     fn a_forgotten_call_frees_its_place_when_it_is_answered() {
         let mut calls = Calls::default();
         let one = calls.add(life(0), false, 1).unwrap();
-        calls.forget(one);
+        assert!(calls.forget(one).is_none());
         assert_eq!(calls.waiting().len(), 1);
         calls.answer(one, Ok(vec![]));
         assert_eq!(calls.waiting().len(), 0);
@@ -275,7 +274,7 @@ mod tests {
         for _ in 0..1 << 17 {
             let name = calls.add(life(0), false, 1).unwrap();
             assert_ne!(name, first);
-            calls.cancel(name);
+            assert!(calls.cancel(name).is_none());
         }
         assert_eq!(calls.slots.len(), PLACES);
     }
@@ -292,18 +291,27 @@ mod tests {
         assert_eq!(calls.take(name), None);
     }
 
-    /// A waker that is not needed any more is handed out, to be dropped without a lock.
+    /// A waker that is not needed any more is handed out at once, to be dropped without a lock. It
+    /// is not kept with those that are to be woken.
     #[test]
     fn wakers_are_dropped_by_the_caller() {
-        let wakers: Vec<_> = (0..2).map(|_| Waker::from(Arc::new(Nothing))).collect();
+        let waker = || Waker::from(Arc::new(Nothing));
+        let (first, second) = (waker(), waker());
         let mut calls = Calls::default();
         let [one, two] = [(); 2].map(|()| calls.add(life(0), false, 1).unwrap());
-        assert!(calls.wake(one, &wakers[0]) && calls.wake(two, &wakers[0]));
-        assert!(calls.wake(one, &wakers[1])); // another task waits for it now
-        assert_eq!(calls.take_woken().len(), 1);
-        calls.forget(one);
-        calls.cancel(two);
-        assert_eq!(calls.take_woken().len(), 2);
+        for name in [one, two] {
+            assert!(calls.wake(name, first.clone()).unwrap().is_none());
+        }
+        // Another task waits for it now.
+        let before = calls.wake(one, second.clone()).unwrap().unwrap();
+        assert!(before.will_wake(&first));
+        assert!(calls.forget(one).unwrap().will_wake(&second));
+        assert!(calls.cancel(two).unwrap().will_wake(&first));
+        // They wait no more.
+        for name in [one, two] {
+            assert!(calls.wake(name, second.clone()).is_err());
+        }
+        assert!(calls.take_woken().is_empty());
     }
 
     struct Nothing;
@@ -322,7 +330,7 @@ mod tests {
         }
         assert_eq!(names.len(), CALLS_MAX);
         for name in &names[..3] {
-            calls.forget(*name);
+            assert!(calls.forget(*name).is_none());
         }
         let place = |name: u32| name & ((1 << INDEX_BITS) - 1);
         // Two are given up, and then the third.
@@ -340,7 +348,7 @@ mod tests {
         let mut calls = Calls::default();
         let one = calls.add(life(1), true, 1).unwrap();
         assert_eq!(calls.waiting(), [(one, life(1), true)]);
-        calls.cancel(one);
+        assert!(calls.cancel(one).is_none());
         assert!(calls.waiting().is_empty());
         let two = calls.add(life(1), true, 1).unwrap();
         calls.answer(one, Ok(vec![1]));

@@ -306,6 +306,12 @@ impl Runtime {
         }
     }
 
+    /// Wakes the tasks whose calls have ended. Called without a lock: a waker may do anything.
+    fn wake(&self) {
+        let woken = locked(&self.calls).take_woken();
+        woken.into_iter().for_each(Waker::wake);
+    }
+
     /// Fails the calls that found no room.
     #[inline]
     fn refuse(&self, work: &mut Work, fabric: &Fabric) {
@@ -381,7 +387,11 @@ impl Upcall for Runtime {
             let mut work = match self.work.try_lock() {
                 Ok(work) => work,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return has_worked,
+                Err(TryLockError::WouldBlock) => {
+                    // The other thread may run a kernel for long.
+                    self.wake();
+                    return has_worked;
+                }
             };
             self.again.store(false, SeqCst);
             let working = Working::begin();
@@ -391,9 +401,7 @@ impl Upcall for Runtime {
             let has_told = std::mem::take(&mut work.has_ended_here);
             let waits = work.out_bytes > 0 || work.codes.due < Duration::MAX;
             drop(work);
-            // Without a lock: a waker may do anything.
-            let woken = locked(&self.calls).take_woken();
-            woken.into_iter().for_each(Waker::wake);
+            self.wake();
             if has_more || has_told {
                 fabric.want_work();
                 return true;

@@ -4,6 +4,7 @@ use super::code::State;
 use super::fetch::Fetch;
 use super::*;
 use samite_fabric::{Config, Identity};
+use std::sync::atomic::AtomicU32;
 
 /// A unit whose frames are made by hand.
 struct Bench {
@@ -54,5 +55,32 @@ fn a_unit_that_waits_for_code_tells_nobody() {
         work.not_asked(&bench.runtime, &bench.fabric, ID, Bench::other());
         assert!(!work.codes.has(ID));
         assert_eq!(work.codes.due, Duration::MAX);
+    });
+}
+
+/// A task, and how often it was woken.
+#[derive(Default)]
+struct Task(AtomicU32);
+
+impl std::task::Wake for Task {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// A call that was answered wakes its task while another thread runs a kernel.
+#[test]
+fn a_task_is_woken_while_a_kernel_runs() {
+    let bench = Bench::new();
+    let task = Arc::new(Task::default());
+    let mut calls = locked(&bench.runtime.calls);
+    let slot = calls.add(Bench::other(), false, 1).unwrap();
+    assert!(calls.wake(slot, Waker::from(task.clone())).is_ok());
+    drop(calls);
+    bench.with(|_| {
+        let reply = run::reply_head(slot);
+        (bench.runtime).arrived(Bench::other(), 0, &reply, &Body::Slice(&[]));
+        bench.runtime.work(&bench.fabric);
+        assert_eq!(task.0.load(SeqCst), 1);
     });
 }
