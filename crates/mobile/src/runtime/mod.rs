@@ -286,20 +286,21 @@ impl Runtime {
     }
 
     /// Takes all frames that have arrived, so that the lock is taken once for many. Those that wait
-    /// already are so many at most that all of them stay within the bounds of X3.
+    /// already are so many at most that all of them stay within the bounds of X3. Calls that found
+    /// no room are taken in any case: they are told at once.
     fn look(&self, work: &mut Work) {
         work.looked = work.clock;
+        let mut inbox = locked(&self.inbox);
+        work.refused.append(&mut inbox.refused);
         if work.batch_bytes > INBOX_MAX / 2 {
             return;
         }
-        let mut inbox = locked(&self.inbox);
         if work.batch.is_empty() {
             std::mem::swap(&mut inbox.frames, &mut work.batch);
         } else {
             work.batch.append(&mut inbox.frames);
         }
         work.batch_bytes += std::mem::take(&mut inbox.bytes);
-        work.refused.append(&mut inbox.refused);
         drop(inbox);
         if work.batch.len() > CROWD {
             turns(&mut work.batch);

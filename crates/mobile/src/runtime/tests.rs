@@ -33,8 +33,27 @@ impl Bench {
         }
     }
 
+    /// A call of another unit arrives.
+    fn called(&self, id: u64, payload: &[u8]) {
+        let head = head(Bench::other()).encode(frame::CALL);
+        let frame = Body::Slice(payload);
+        self.runtime.arrived(Bench::other(), id, &head, &frame);
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut Work) -> R) -> R {
         f(&mut locked(&self.runtime.work))
+    }
+}
+
+/// The head of a call with that origin.
+fn head(origin: Life) -> Head {
+    Head {
+        entry: 0,
+        limits: samite_engines::Limits::default(),
+        slot: 1,
+        origin,
+        one_way: false,
+        has_input: false,
     }
 }
 
@@ -82,5 +101,26 @@ fn a_task_is_woken_while_a_kernel_runs() {
         (bench.runtime).arrived(Bench::other(), 0, &reply, &Body::Slice(&[]));
         bench.runtime.work(&bench.fabric);
         assert_eq!(task.0.load(SeqCst), 1);
+    });
+}
+
+/// Calls that find no room are told at the next look, although many wait that came before.
+#[test]
+fn refused_calls_do_not_wait_for_others() {
+    let bench = Bench::new();
+    let payload = vec![0; 60_000];
+    let fill = || {
+        while locked(&bench.runtime.inbox).refused.is_empty() {
+            bench.called(1, &payload);
+        }
+    };
+    bench.with(|work| {
+        for refused in 1..=3 {
+            fill();
+            bench.runtime.look(work);
+            assert_eq!(work.refused.len(), refused);
+        }
+        let most = 2 * INBOX_MAX;
+        assert!((INBOX_MAX / 2..=most).contains(&work.batch_bytes));
     });
 }
