@@ -414,7 +414,9 @@ impl Work {
         }
         let is_last = fetch.got.len() + part.len() == whole as usize;
         let is_short = part.len() < LEAST && !is_last;
-        let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short;
+        // There was room for the length that the first part had.
+        let is_another = fetch.whole != 0 && fetch.whole != whole;
+        let is_wrong = whole as u64 > CAPSULE_MAX || part.is_empty() || is_short || is_another;
         if is_wrong || fetch.got.len() + part.len() > whole as usize {
             return self.sender_failed(runtime, fabric, id);
         }

@@ -224,6 +224,15 @@ fn one_by_one(raw: &Raw<'_>) -> Outcome {
         raw.code(id, *offset, *whole, part)?;
         check!(raw.failed()? == NO_CODE, "lie {number}");
     }
+    // A length that grows behind the first part: there was room for the first one only.
+    let id = 0x1234_5678_1000_0000;
+    raw.post(id, &raw.head(CALL))?;
+    raw.expect(FETCH)?;
+    raw.code(id, 0, 1_000, &[7; 300])?;
+    let (_, word, bytes) = raw.expect(FETCH)?;
+    same!((word, &bytes[4..8]), (id, &300_u32.to_le_bytes()[..]));
+    raw.code(id, 300, 4 << 20, &[7; 300])?;
+    same!(raw.failed()?, NO_CODE);
     // Parts that nobody has asked for, and those of a wrong place, are not taken.
     let id = code.hash().id() ^ 1;
     raw.code(id, 0, len, whole)?;
