@@ -12,7 +12,7 @@
 //! Y2 One compilation per code is under way, however many calls wait for it. What was decided by
 //!    another policy is dropped, and decided again.
 //! Y3 Parked calls are bounded in bytes, together and for each unit from which they come, and each
-//!    ends: it runs, or fails at its origin.
+//!    ends: it runs, or fails at its origin. They count until they are taken to be run.
 //! Y4 What is not evicted, because it is on its way, being compiled or waited for, is bounded by
 //!    [`CODE_BYTES`], too: code for which that leaves no room is refused.
 //! Y5 While code is `Loading`, calls are parked that wait for it.
@@ -20,7 +20,7 @@
 use super::fetch::Fetch;
 use super::loader::Job;
 use super::ready::Ready;
-use super::{Arrived, CODE_BYTES, EACH, INBOX_MAX, Runtime, Work};
+use super::{Arrived, CODE_BYTES, EACH, INBOX_MAX, Own, Runtime, Work};
 use crate::capsule::{Capsule, Part};
 use crate::error::{not_defined, not_trusted};
 use crate::frame::Head;
@@ -226,7 +226,8 @@ impl Codes {
         true
     }
 
-    /// Records what became of code that was loaded, and returns the calls that waited for it.
+    /// Records what became of code that was loaded, and returns the calls that waited for it. They
+    /// still count as parked.
     fn loaded(&mut self, id: u64, loaded: Result<Ready, String>) -> Vec<Arrived> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return Vec::new();
@@ -238,7 +239,6 @@ impl Codes {
         let waited: Vec<_> = (entry.parked.drain(..))
             .map(|(_, arrived)| arrived)
             .collect();
-        self.unpark(&waited);
         self.bound_compiled(id);
         waited
     }
@@ -311,11 +311,9 @@ impl Work {
         runtime.loader.load(job);
     }
 
-    fn loaded_here(&mut self, id: u64, loaded: Result<Ready, String>) {
-        for arrived in self.codes.loaded(id, loaded) {
-            self.own_bytes += arrived.bytes.len() as u64 + EACH;
-            self.own.push_back(arrived);
-        }
+    pub(super) fn loaded_here(&mut self, id: u64, loaded: Result<Ready, String>) {
+        let waited = self.codes.loaded(id, loaded);
+        self.own.extend(waited.into_iter().map(Own::Parked));
     }
 
     /// Takes what the loader has compiled: the calls that waited for it run next.

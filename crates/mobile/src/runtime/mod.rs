@@ -22,8 +22,9 @@
 //!    arriving. A kernel delays only other kernels of its unit, by at most its limit of time.
 //! X3 What is kept is counted in bytes: the inbox, what was taken from it, calls of the unit to
 //!    itself, and parked calls up to [`INBOX_MAX`] each, code of others up to [`CODE_BYTES`].
-//!    Beyond it a call fails as `Busy`, or the code that was not used longest is evicted. Instances
-//!    and compiled code are bounded in `ready`.
+//!    Beyond it a call fails as `Busy`, or the code that was not used longest is evicted. A parked
+//!    call whose code has come counts as parked until it runs. Instances and compiled code are
+//!    bounded in `ready`.
 //! X4 Frames that find no room wait in a queue per peer of bounded length (`outbox`). Beyond it a
 //!    call fails as `Busy`, and an answer is dropped: a peer that does not read harms nobody else.
 //! X5 No lock is taken inside that of `calls`, which is taken inside the engine's.
@@ -123,6 +124,15 @@ struct Inbox {
     refused: VecDeque<Arrived>,
 }
 
+/// A frame that waits for its turn.
+#[derive(Debug)]
+enum Own {
+    /// Of this unit to itself.
+    Sent(Arrived),
+    /// A parked call whose code is there. It still counts as parked.
+    Parked(Arrived),
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Runtime {
@@ -166,8 +176,8 @@ pub(crate) struct Work {
     looked: Duration,
     /// Calls that found no room in the inbox, to be failed.
     refused: VecDeque<Arrived>,
-    /// Calls of this unit to itself, and parked calls whose code is there.
-    own: VecDeque<Arrived>,
+    /// Frames that are here already, and the cost of those of this unit.
+    own: VecDeque<Own>,
     own_bytes: u64,
     /// Whether the next frame is taken from `own`, if there is one: they take turns.
     takes_own: bool,
@@ -451,8 +461,16 @@ impl Work {
     }
 
     fn next_own(&mut self) -> Option<Arrived> {
-        let arrived = self.own.pop_front()?;
-        self.own_bytes -= arrived.bytes.len() as u64 + EACH;
+        let arrived = match self.own.pop_front()? {
+            Own::Sent(arrived) => {
+                self.own_bytes -= arrived.bytes.len() as u64 + EACH;
+                arrived
+            }
+            Own::Parked(arrived) => {
+                self.codes.unpark([&arrived]);
+                arrived
+            }
+        };
         Some(arrived)
     }
 

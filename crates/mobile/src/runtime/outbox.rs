@@ -1,6 +1,6 @@
 //! Frames that leave. Each goes out at once, or waits here for room (X4).
 
-use super::{EACH, INBOX_MAX, Payload, Runtime, Work, locked, name};
+use super::{EACH, INBOX_MAX, Own, Payload, Runtime, Work, locked, name};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
 use crate::runtime::Arrived;
@@ -154,12 +154,12 @@ impl Work {
             return self.not_sent(runtime, fabric, me, unsent, why);
         }
         self.own_bytes += cost;
-        self.own.push_back(Arrived {
+        self.own.push_back(Own::Sent(Arrived {
             from: self.me,
             kind,
             word,
             bytes,
-        });
+        }));
     }
 
     /// A frame could not be sent: its call fails, as if it had failed here.

@@ -124,3 +124,39 @@ fn refused_calls_do_not_wait_for_others() {
         assert!((INBOX_MAX / 2..=most).contains(&work.batch_bytes));
     });
 }
+
+/// Parked calls count until they run: whose code has come makes no room for more of them.
+#[test]
+fn parked_calls_count_until_they_run() {
+    let bench = Bench::new();
+    let payload = [0; 60_000];
+    bench.with(|work| {
+        let park = |work: &mut Work, id| {
+            work.codes.entry(id).state = State::Loading;
+            let before = work.counters.misses;
+            for _ in 0..600 {
+                let mut bytes = Payload::from_slice(&head(Bench::other()).encode(frame::CALL));
+                bytes.extend_from_slice(&payload);
+                let arrived = Arrived {
+                    from: Bench::other(),
+                    kind: frame::CALL,
+                    word: id,
+                    bytes,
+                };
+                work.take(&bench.runtime, &bench.fabric, arrived);
+            }
+            work.counters.misses - before
+        };
+        let most = park(work, 1);
+        assert!((60..600).contains(&most), "{most}");
+        work.loaded_here(1, Err("refused".into()));
+        assert_eq!(park(work, 2), 0);
+        let next = |work: &mut Work| work.next_own().map(|arrived| arrived.word);
+        assert_eq!(next(work), Some(1));
+        assert_eq!(park(work, 2), 1);
+        work.loaded_here(2, Err("refused".into()));
+        let waited = std::iter::from_fn(|| next(work)).count() as u64;
+        assert_eq!((waited, work.own_bytes), (most, 0));
+        assert_eq!(park(work, 3), most);
+    });
+}
