@@ -2,46 +2,38 @@
 
 use super::code::State;
 use super::run::reply_head;
-use super::{Arrived, Payload, Runtime, Work};
+use super::{Arrived, Runtime, Work};
 use crate::error::{Cause, Failure};
 use crate::frame::{self, Head};
 use samite_engines::Limits;
 use samite_fabric::Fabric;
 
 impl Work {
-    /// A prefetch whose code is there: has it compiled, and passes it on down the tree.
+    /// A prefetch of code that is known here: waits until it is compiled, and passes it on down the
+    /// tree.
     pub(super) fn prefetched(
         &mut self,
         runtime: &Runtime,
         fabric: &Fabric,
         head: &Head,
-        id: u64,
-        units: &[u8],
+        arrived: Arrived,
     ) {
-        let entry = self.codes.entry(id);
-        match &entry.state {
-            State::Ready(_) => {}
+        let id = arrived.word;
+        match &self.codes.entry(id).state {
+            State::Ready(_) => {
+                let reply = reply_head(head.slot);
+                self.post(runtime, fabric, head.origin, 0, &reply, &[]);
+            }
             State::Rejected(why) => {
                 let failure = Failure::new(Cause::Refused, why.clone());
                 let me = self.me;
-                self.fail(runtime, fabric, head, me, failure);
                 // It has the bytes all the same, and those below it may accept them.
-                return self.pass_on(runtime, fabric, head, id, units);
+                self.fail(runtime, fabric, head, me, failure);
             }
-            _ => {
-                let mut bytes = Payload::from_slice(&head.encode(frame::PREFETCH));
-                bytes.extend_from_slice(units);
-                let arrived = Arrived {
-                    from: self.me,
-                    kind: frame::PREFETCH,
-                    word: id,
-                    bytes,
-                };
-                return self.park(runtime, fabric, *head, arrived);
-            }
+            // The unit that passes it on has the code.
+            _ => return self.park(runtime, fabric, *head, arrived),
         }
-        let reply = reply_head(head.slot);
-        self.post(runtime, fabric, head.origin, 0, &reply, &[]);
+        let units = &arrived.bytes[Head::BYTES..];
         self.pass_on(runtime, fabric, head, id, units);
     }
 

@@ -35,8 +35,7 @@ impl Work {
             return self.park(runtime, fabric, head, arrived);
         };
         if arrived.kind == frame::PREFETCH {
-            let payload = payload.to_vec();
-            return self.prefetched(runtime, fabric, &head, arrived.word, &payload);
+            return self.prefetched(runtime, fabric, &head, arrived);
         }
         let State::Ready(ready) = &mut code.state else {
             return self.park(runtime, fabric, head, arrived);

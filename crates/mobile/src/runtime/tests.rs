@@ -160,3 +160,24 @@ fn parked_calls_count_until_they_run() {
         assert_eq!(park(work, 3), most);
     });
 }
+
+/// A prefetch whose code is on its way is parked as one of the unit that has passed it on: that one
+/// has the code, and the frame is charged to it.
+#[test]
+fn who_passes_a_prefetch_on_has_the_code() {
+    const ID: u64 = 7;
+    let bench = Bench::new();
+    bench.with(|work| {
+        work.codes.entry(ID).state = State::Loading;
+        let arrived = Arrived {
+            from: Bench::other(),
+            kind: frame::PREFETCH,
+            word: ID,
+            bytes: Payload::from_slice(&head(work.me).encode(frame::PREFETCH)),
+        };
+        work.take(&bench.runtime, &bench.fabric, arrived);
+        let entry = work.codes.entry(ID);
+        assert_eq!(entry.parked[0].1.from, Bench::other());
+        assert_eq!(entry.holders, [Bench::other()]);
+    });
+}
