@@ -10,7 +10,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A call that was sent, until its result is taken. Dropping it abandons the call, which goes on
-/// where it is. It can be awaited; some thread has to make progress meanwhile. Thread: any.
+/// where it is. It can be awaited; some thread has to make progress meanwhile. Its result is taken
+/// once. Thread: any.
+///
+/// # Panics
+/// If it is waited for or awaited after its result was taken.
 #[derive(Debug)]
 pub struct Call {
     mobile: Mobile,
@@ -38,7 +42,8 @@ impl Call {
         drop(waker); // Without the lock.
     }
 
-    /// Returns the result, if the call has ended; makes progress. It is returned once.
+    /// Returns the result, if the call has ended; makes progress. It is returned once: later calls
+    /// return `None`.
     pub fn test(&mut self) -> Option<Result<Vec<u8>>> {
         self.mobile.fabric().progress();
         self.take()
@@ -46,9 +51,21 @@ impl Call {
 
     #[inline]
     fn take(&mut self) -> Option<Result<Vec<u8>>> {
+        if self.taken {
+            return None;
+        }
         let ended = locked(&self.mobile.runtime().calls).take(self.slot)?;
         self.taken = true;
         Some(ended.map_err(|failure| Error::Failed(Box::new(failure))))
+    }
+
+    fn is_not_taken(&self) {
+        assert!(
+            !self.taken,
+            "the result of this call of `{}` was taken before: keep what `Call::test` or the first \
+             poll has returned",
+            self.entry
+        );
     }
 
     /// Waits for the result, with the deadline of the fabric.
@@ -66,6 +83,7 @@ impl Call {
     /// # Errors
     /// As [`Call::wait`].
     pub fn wait_within(mut self, deadline: Duration) -> Result<Vec<u8>> {
+        self.is_not_taken();
         let mobile = self.mobile.clone();
         // Calls of this unit to itself, and what was missed while another thread worked.
         mobile.runtime().work(mobile.fabric());
@@ -90,16 +108,19 @@ impl Future for Call {
     type Output = Result<Vec<u8>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            if let Some(ended) = self.test() {
-                return Poll::Ready(ended);
-            }
-            let (slot, waker) = (self.slot, context.waker().clone());
-            // Without the lock: wakers are cloned and dropped by code of the program.
-            let set = locked(&self.mobile.runtime().calls).wake(slot, waker);
-            if set.is_ok() {
-                return Poll::Pending;
-            }
+        self.is_not_taken();
+        if let Some(ended) = self.test() {
+            return Poll::Ready(ended);
+        }
+        let (slot, waker) = (self.slot, context.waker().clone());
+        // Without the lock: wakers are cloned and dropped by code of the program.
+        let set = locked(&self.mobile.runtime().calls).wake(slot, waker);
+        match set {
+            Ok(_) => Poll::Pending,
+            Err(_) => match self.take() {
+                Some(ended) => Poll::Ready(ended), // It has ended since.
+                None => unreachable!("only this `Call` takes its result"),
+            },
         }
     }
 }
@@ -110,5 +131,41 @@ impl Drop for Call {
             let waker = locked(&self.mobile.runtime().calls).forget(self.slot);
             drop(waker); // Without the lock.
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Capsule, Function};
+    use samite_fabric::{Config, Fabric, Identity};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::pin;
+    use std::task::Waker;
+
+    /// The result of a call is taken once, by `test` or by a poll. Who waits for it afterwards is
+    /// told so, and does not wait for ever.
+    #[test]
+    fn a_result_is_taken_once() {
+        let fabric = Fabric::alone(Identity::by_hand("once"), Config::default()).unwrap();
+        let mobile = Mobile::new(&fabric).unwrap();
+        mobile.define("once", Function::new(|context, _| context.reply(b"reply")));
+        let code = Capsule::of_function("once", ["run"]).unwrap();
+        let code = mobile.register(code).unwrap();
+        let call = || mobile.call(0, &code, "run", &[]).unwrap();
+        let context = &mut Context::from_waker(Waker::noop());
+        let reply = || Ok(b"reply".to_vec());
+
+        let mut tested = call();
+        assert_eq!(tested.test(), Some(reply()));
+        assert_eq!(tested.test(), None);
+        let polled = catch_unwind(AssertUnwindSafe(|| pin!(&mut tested).poll(context)));
+        assert!(polled.is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| tested.wait())).is_err());
+
+        let mut polled = pin!(call());
+        assert_eq!(polled.as_mut().poll(context), Poll::Ready(reply()));
+        let again = catch_unwind(AssertUnwindSafe(|| polled.as_mut().poll(context)));
+        assert!(again.is_err());
     }
 }
