@@ -129,10 +129,11 @@ impl Mobile {
                 "this unit runs native code of every unit of its job, without a sandbox"
             );
         }
-        self.with(|work| {
-            work.policy = policy;
-            work.reconsider(self.runtime(), self.fabric());
+        let dropped = self.with(|work| {
+            let before = std::mem::replace(&mut work.policy, policy);
+            (before, work.reconsider(self.runtime(), self.fabric()))
         });
+        drop(dropped); // Without the lock, as in `define`.
     }
 
     /// Lets kernels use a segment of this unit under a number below [`GRANTS_MAX`], until it is
@@ -180,12 +181,15 @@ impl Mobile {
 
     /// Makes functions of this program known under a name, for capsules that name it. Any unit of
     /// the job may call them, whatever is trusted here, and no limit of time holds for them. A
-    /// function must not use the `Mobile` of its unit. Local.
+    /// function must not use the `Mobile` of its unit. Functions that had this name before are
+    /// dropped when no kernel runs. Local.
     pub fn define(&self, name: &str, functions: Function) {
-        self.with(|work| {
-            work.functions.insert(name.to_owned(), functions);
-            work.reconsider(self.runtime(), self.fabric());
+        let dropped = self.with(|work| {
+            let before = work.functions.insert(name.to_owned(), functions);
+            (before, work.reconsider(self.runtime(), self.fabric()))
         });
+        // Without the lock: what closures own may use this `Mobile` when it is dropped.
+        drop(dropped);
     }
 
     /// Registers code, so that this unit can call it, and give it to those that it calls. Nothing

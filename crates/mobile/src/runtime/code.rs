@@ -246,10 +246,12 @@ impl Codes {
 
 impl Work {
     /// Decides again about all code: what is trusted, or known to this program, has changed. What
-    /// is being compiled was decided about before, and is dropped when that is done.
-    pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) {
+    /// is being compiled was decided about before, and is dropped when that is done. Returns what
+    /// code was before, to be dropped without the lock: a function may own anything.
+    #[must_use]
+    pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) -> Vec<State> {
         self.codes.decisions += 1;
-        let mut waited_for = Vec::new();
+        let (mut waited_for, mut before) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.codes.entries {
             entry.asked_for_signature.clear();
             entry.timeouts = 0;
@@ -258,11 +260,12 @@ impl Work {
                 State::Ready(_) | State::Rejected(_) => {}
                 State::Fetching(_) | State::Idle => continue,
             }
-            entry.state = State::Idle;
+            before.push(std::mem::replace(&mut entry.state, State::Idle));
         }
         for id in waited_for {
             self.obtain(runtime, fabric, id);
         }
+        before
     }
 
     /// Has the code compiled by the loader, or takes the function of this program.

@@ -3,7 +3,9 @@
 use super::code::State;
 use super::fetch::Fetch;
 use super::*;
+use crate::capsule::Capsule;
 use samite_fabric::{Config, Identity};
+use std::sync::Weak;
 use std::sync::atomic::AtomicU32;
 
 /// A unit whose frames are made by hand.
@@ -180,4 +182,38 @@ fn who_passes_a_prefetch_on_has_the_code() {
         assert_eq!(entry.parked[0].1.from, Bench::other());
         assert_eq!(entry.holders, [Bench::other()]);
     });
+}
+
+/// What a function owns, and whether the unit could work when it was dropped.
+struct Owned(Weak<Runtime>, Arc<AtomicBool>);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let runtime = self.0.upgrade();
+        let is_free = runtime.is_none_or(|runtime| runtime.work.try_lock().is_ok());
+        self.1.store(is_free, SeqCst);
+    }
+}
+
+/// A function that is defined anew is dropped without a lock, also if calls have used it.
+#[test]
+fn functions_are_dropped_without_a_lock() {
+    let fabric = Fabric::alone(Identity::by_hand("drops"), Config::default()).unwrap();
+    let mobile = Mobile::new(&fabric).unwrap();
+    let code = Capsule::of_function("owner", ["run"]).unwrap();
+    let code = mobile.register(code).unwrap();
+    for is_called in [false, true] {
+        let was_free = Arc::new(AtomicBool::new(false));
+        let owned = Owned(Arc::downgrade(mobile.runtime()), was_free.clone());
+        let owner = Function::new(move |context, _| {
+            let _ = &owned;
+            context.reply(b"")
+        });
+        mobile.define("owner", owner);
+        if is_called {
+            mobile.call(0, &code, "run", &[]).unwrap().wait().unwrap();
+        }
+        mobile.define("owner", Function::new(|context, _| context.reply(b"")));
+        assert!(was_free.load(SeqCst));
+    }
 }
