@@ -10,7 +10,7 @@
 //! Y1 Bytes are accepted only if their hash begins with the id. Two capsules with the same id are
 //!    refused: the second one fails as `Refused`.
 //! Y2 One compilation per code is under way, however many calls wait for it. What was decided by
-//!    another policy is dropped, and decided again.
+//!    another policy is dropped, and decided again (L2).
 //! Y3 Parked calls are bounded in bytes, together and for each unit from which they come, and each
 //!    ends: it runs, or fails at its origin. They count until they are taken to be run.
 //! Y4 What is not evicted, because it is on its way, being compiled or waited for, is bounded by
@@ -245,12 +245,14 @@ impl Codes {
 }
 
 impl Work {
-    /// Decides again about all code: what is trusted, or known to this program, has changed. What
-    /// is being compiled was decided about before, and is dropped when that is done. Returns what
-    /// code was before, to be dropped without the lock: a function may own anything.
+    /// Decides again about all code: what is trusted, or known to this program, has changed. No job
+    /// is done that was decided about before, and what comes of the one that is being done is
+    /// dropped. Returns what code was before, to be dropped without the lock: a function may own
+    /// anything.
     #[must_use]
     pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) -> Vec<State> {
         self.codes.decisions += 1;
+        runtime.loader.forget();
         let (mut waited_for, mut before) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.codes.entries {
             entry.asked_for_signature.clear();
@@ -274,6 +276,7 @@ impl Work {
         let Some(capsule) = entry.capsule.clone() else {
             return;
         };
+        let caller = entry.caller;
         entry.state = State::Loading;
         entry.wants_signature = self.policy.wants_signature(&capsule);
         let functions = capsule.parts().iter().find_map(|part| {
@@ -306,6 +309,7 @@ impl Work {
         self.counters.compiled += 1;
         let job = Job {
             id,
+            caller: caller.unwrap_or(self.me),
             decision: self.codes.decisions,
             capsule,
             parts: allowed,

@@ -1,19 +1,27 @@
 //! The thread that compiles code, so that calls of other code go on meanwhile. It starts with the
 //! first job, and ends with the runtime.
+//!
+//! # Invariants
+//! L1 The units whose calls need code take turns: much code of one of them holds up that of the
+//!    others by one compilation each.
+//! L2 When it is decided anew which code runs, jobs of the decision before are dropped. So each
+//!    code has one job at most.
 
 use super::locked;
 use super::ready::Ready;
 use crate::capsule::{Capsule, Part, Processor};
 use samite_engines::{Engine, Kind};
 use samite_fabric::Fabric;
+use samite_fabric::rpc::Life;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 /// Code to compile.
 pub(super) struct Job {
     pub(super) id: u64,
+    /// The unit whose call needs it.
+    pub(super) caller: Life,
     /// The number of the decision that allows the parts.
     pub(super) decision: u64,
     pub(super) capsule: Capsule,
@@ -30,48 +38,129 @@ type Loadable = Result<Box<dyn Engine>, (Kind, String)>;
 /// An id, the number of the decision, and what became of the code.
 type Loaded = (u64, u64, Result<Ready, String>);
 
+/// The jobs of each unit that has some, in the order of their turns.
+#[derive(Default)]
+struct Jobs {
+    of_units: VecDeque<(Life, VecDeque<Job>)>,
+    has_ended: bool,
+}
+
+impl Jobs {
+    fn add(&mut self, job: Job) {
+        let mut units = self.of_units.iter_mut();
+        match units.find(|(caller, _)| *caller == job.caller) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.of_units.push_back((job.caller, [job].into())),
+        }
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        let (caller, mut jobs) = self.of_units.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.of_units.push_back((caller, jobs));
+        }
+        job
+    }
+}
+
+/// What the thread shares with the others.
+#[derive(Default)]
+struct Shared {
+    jobs: Mutex<Jobs>,
+    /// There is a job, or the runtime has ended.
+    changed: Condvar,
+    loaded: Mutex<VecDeque<Loaded>>,
+}
+
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Loader {
-    jobs: OnceLock<Sender<Job>>,
-    loaded: Arc<Mutex<VecDeque<Loaded>>>,
+    shared: Arc<Shared>,
+    /// Whether the thread could be started.
+    runs: OnceLock<bool>,
+}
+
+impl std::fmt::Debug for Loader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loader").finish_non_exhaustive()
+    }
 }
 
 impl Loader {
     /// Has code compiled.
     pub(super) fn load(&self, job: Job) {
-        let jobs = self.jobs.get_or_init(|| {
-            let (jobs, inbox) = channel();
-            let loaded = self.loaded.clone();
+        let runs = self.runs.get_or_init(|| {
+            let shared = self.shared.clone();
             let builder = std::thread::Builder::new().name("samite loader".into());
-            let spawned = builder.spawn(move || run(&inbox, &loaded));
-            if let Err(error) = spawned {
+            let spawned = builder.spawn(move || run(&shared));
+            if let Err(error) = &spawned {
                 tracing::warn!(%error, "no thread for compiling moved code");
             }
-            jobs
+            spawned.is_ok()
         });
-        if let Err(refused) = jobs.send(job) {
-            let job = refused.0;
+        if *runs {
+            locked(&self.shared.jobs).add(job);
+            self.shared.changed.notify_one();
+        } else {
             let why = Err("no thread compiles code here".into());
-            locked(&self.loaded).push_back((job.id, job.decision, why));
+            locked(&self.shared.loaded).push_back((job.id, job.decision, why));
             job.fabric.want_work();
         }
+    }
+
+    /// Drops the jobs that have not begun: it is decided anew which code runs.
+    pub(super) fn forget(&self) {
+        let dropped = std::mem::take(&mut locked(&self.shared.jobs).of_units);
+        drop(dropped); // Without the lock.
+    }
+
+    /// Has jobs wait: no thread does them.
+    #[cfg(test)]
+    pub(super) fn without_thread(&self) {
+        assert_eq!(self.runs.set(true), Ok(()), "it runs already");
+    }
+
+    /// Returns how many jobs wait.
+    #[cfg(test)]
+    pub(super) fn jobs(&self) -> usize {
+        let jobs = locked(&self.shared.jobs);
+        jobs.of_units.iter().map(|(_, jobs)| jobs.len()).sum()
     }
 
     /// Returns the next job that is done.
     #[inline]
     pub(super) fn take(&self) -> Option<Loaded> {
-        locked(&self.loaded).pop_front()
+        locked(&self.shared.loaded).pop_front()
     }
 }
 
-fn run(inbox: &Receiver<Job>, loaded: &Mutex<VecDeque<Loaded>>) {
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.forget();
+        locked(&self.shared.jobs).has_ended = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+fn run(shared: &Shared) {
     let engines = engines();
-    while let Ok(job) = inbox.recv() {
+    let next = || {
+        let mut jobs = locked(&shared.jobs);
+        while !jobs.has_ended {
+            if let Some(job) = jobs.next() {
+                return Some(job);
+            }
+            let woken = shared.changed.wait(jobs);
+            jobs = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        None
+    };
+    while let Some(job) = next() {
         // A panic of an engine ends this job, not the thread.
         let prepared = catch_unwind(AssertUnwindSafe(|| prepare(&engines, &job)));
         let ready = prepared.unwrap_or_else(|_| Err("the engine failed on this code".into()));
-        locked(loaded).push_back((job.id, job.decision, ready));
+        locked(&shared.loaded).push_back((job.id, job.decision, ready));
         job.fabric.want_work();
     }
 }
@@ -147,7 +236,44 @@ fn prepare(engines: &[Loadable], job: &Job) -> Result<Ready, String> {
 #[cfg(all(test, feature = "wasm"))]
 mod tests {
     use super::*;
-    use samite_fabric::{Config, Identity};
+    use samite_fabric::{Config, Identity, PeerId};
+
+    fn caller(peer: u32) -> Life {
+        Life {
+            peer: PeerId(peer),
+            incarnation: 1,
+        }
+    }
+
+    /// Much code of one unit does not hold up that of others. Jobs of an earlier decision are not
+    /// done.
+    #[test]
+    fn units_take_turns() {
+        let fabric = Fabric::alone(Identity::by_hand("turns"), Config::default()).unwrap();
+        let capsule = Capsule::builder(["run"]).wasm(*b"no module").build();
+        let capsule = capsule.unwrap();
+        let job = |id, peer, decision| Job {
+            id,
+            caller: caller(peer),
+            decision,
+            parts: capsule.parts().to_vec(),
+            capsule: capsule.clone(),
+            fabric: fabric.clone(),
+        };
+        let loader = Loader::default();
+        loader.without_thread();
+        for id in 0..4 {
+            loader.load(job(id, 1, 1));
+        }
+        loader.forget();
+        for (id, peer) in [(10, 1), (11, 1), (12, 1), (20, 2), (21, 2), (30, 3)] {
+            loader.load(job(id, peer, 2));
+        }
+        let next = || locked(&loader.shared.jobs).next().map(|job| job.id);
+        let all: Vec<u64> = std::iter::from_fn(next).collect();
+        assert_eq!(all, [10, 20, 30, 11, 21, 12]);
+        assert_eq!(loader.jobs(), 0);
+    }
 
     /// Without LLVM, bitcode is refused with what to install, and another part runs.
     #[test]
@@ -159,6 +285,7 @@ mod tests {
         let load = |capsule: Capsule| {
             let job = Job {
                 id: capsule.hash().id(),
+                caller: caller(0),
                 decision: 0,
                 parts: capsule.parts().to_vec(),
                 capsule,

@@ -217,3 +217,25 @@ fn functions_are_dropped_without_a_lock() {
         assert!(was_free.load(SeqCst));
     }
 }
+
+/// Each definition decides anew about code that is not compiled yet: one job is left for each.
+#[test]
+fn definitions_leave_one_job_for_each_code() {
+    let bench = Bench::new();
+    bench.runtime.loader.without_thread();
+    bench.with(|work| {
+        let capsules = [1, 2, 3].map(|number| {
+            let builder = Capsule::builder(["run"]).wasm([number; 16]);
+            builder.build().unwrap()
+        });
+        for capsule in capsules {
+            let id = capsule.hash().id();
+            assert!(work.register(&bench.runtime, &bench.fabric, capsule, false));
+            work.obtain(&bench.runtime, &bench.fabric, id);
+        }
+        for _ in 0..10 {
+            drop(work.reconsider(&bench.runtime, &bench.fabric));
+            assert_eq!(bench.runtime.loader.jobs(), 3);
+        }
+    });
+}
