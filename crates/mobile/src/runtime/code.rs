@@ -16,6 +16,9 @@
 //! Y4 What is not evicted, because it is on its way, being compiled or waited for, is bounded by
 //!    [`CODE_BYTES`], too: code for which that leaves no room is refused.
 //! Y5 While code is `Loading`, calls are parked that wait for it.
+//! Y6 Nothing that others bring about looks at all entries: [`Codes::set`] keeps sets of those that
+//!    are being fetched and of those that are compiled, and `order` is that of use. An entry that
+//!    was used has its old place there until [`Codes::evict`] comes to it.
 
 use super::fetch::Fetch;
 use super::loader::Job;
@@ -28,8 +31,8 @@ use crate::trust::Policy;
 use samite_engines::{Code, Kind};
 use samite_fabric::Fabric;
 use samite_fabric::rpc::Life;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry::Occupied;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +56,8 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) capsule: Option<Capsule>,
-    pub(crate) state: State,
+    /// Changed by [`Codes::set`].
+    state: State,
     pub(super) parked: Vec<(Head, Arrived)>,
     /// Who may have it, besides those that are asked.
     pub(super) holders: Vec<Life>,
@@ -63,6 +67,8 @@ pub(crate) struct Entry {
     pub(super) wants_signature: bool,
     pub(super) asked_for_signature: Vec<Life>,
     pub(super) used: u64,
+    /// Its place in the order of use.
+    listed: Option<u64>,
     pinned: bool,
     pub(crate) timeouts: u32,
 }
@@ -75,12 +81,51 @@ impl Entry {
             _ => 0,
         }
     }
+
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Returns its fetch, and those that may have it besides.
+    pub(super) fn fetch(&mut self) -> Option<(&mut Fetch, &mut Vec<Life>)> {
+        match &mut self.state {
+            State::Fetching(fetch) => Some((fetch, &mut self.holders)),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn ready(&mut self) -> Option<&mut Ready> {
+        match &mut self.state {
+            State::Ready(ready) => Some(ready),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it may be evicted.
+    fn is_free(&self) -> bool {
+        let is_still = matches!(
+            self.state,
+            State::Idle | State::Ready(_) | State::Rejected(_)
+        );
+        is_still && self.parked.is_empty()
+    }
 }
 
 /// All code of this unit, by id.
 #[derive(Debug, Default)]
 pub(crate) struct Codes {
     pub(super) entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    /// Those that are being fetched, those that are compiled, and those that have instances or had
+    /// some when that was looked at last.
+    pub(super) fetching: BTreeSet<u64>,
+    pub(super) compiled: BTreeSet<u64>,
+    pub(super) instanced: BTreeSet<u64>,
+    /// Those that cost something, by their place in the order of use.
+    order: BTreeSet<(u64, u64)>,
+    /// How many entries were looked at to evict some.
+    #[cfg(test)]
+    looks: u64,
     /// The cost of all entries.
     bytes: u64,
     /// The cost of parked calls, and that of those from each unit.
@@ -114,11 +159,34 @@ impl Codes {
             wants_signature: false,
             asked_for_signature: Vec::new(),
             used,
+            listed: None,
             pinned: false,
             timeouts: 0,
         });
         entry.used = used;
         entry
+    }
+
+    /// Sets what becomes of a code; returns what it was before.
+    pub(super) fn set(&mut self, id: u64, state: State) -> Option<State> {
+        let is_fetched = matches!(state, State::Fetching(_));
+        let is_compiled = matches!(&state, State::Ready(ready) if ready.kind != Kind::Function);
+        let before = std::mem::replace(&mut self.entries.get_mut(&id)?.state, state);
+        self.list(id, is_fetched, is_compiled);
+        Some(before)
+    }
+
+    /// Puts a code into the sets of its state, and takes it out of the others.
+    fn list(&mut self, id: u64, is_fetched: bool, is_compiled: bool) {
+        match is_compiled {
+            true => self.compiled.insert(id),
+            false => self.compiled.remove(&id),
+        };
+        if is_fetched {
+            self.fetching.insert(id);
+        } else if self.fetching.remove(&id) {
+            self.due = self.next_due();
+        }
     }
 
     /// Returns whether code is here, and not refused.
@@ -129,10 +197,7 @@ impl Codes {
 
     /// Returns code that is ready.
     pub(crate) fn compiled(&mut self, id: u64) -> Option<Arc<dyn Code>> {
-        match &self.get(id)?.state {
-            State::Ready(ready) => Some(ready.code.clone()),
-            _ => None,
-        }
+        Some(self.get(id)?.ready()?.code.clone())
     }
 
     /// Keeps a capsule; returns false if another one has its id (Y1).
@@ -156,35 +221,54 @@ impl Codes {
                 had.signer().is_none() || is_better || pinned
             }
         };
+        let is_decided_anew = replaces && matches!(entry.state, State::Rejected(_));
         if replaces {
             entry.capsule = Some(capsule);
-            if matches!(entry.state, State::Rejected(_)) {
-                entry.state = State::Idle;
-            }
         }
         entry.pinned |= pinned;
-        let cost = entry.cost();
+        let (cost, listed) = (entry.cost(), entry.listed);
+        entry.listed = (cost > 0).then(|| listed.unwrap_or(entry.used));
+        match (listed, entry.listed) {
+            (None, Some(at)) => _ = self.order.insert((at, id)),
+            (Some(at), None) => _ = self.order.remove(&(at, id)),
+            _ => {}
+        }
         self.bytes = self.bytes - before + cost;
+        if is_decided_anew {
+            self.set(id, State::Idle);
+        }
         self.evict(id, 0);
         true
     }
 
     /// Evicts code that was not used longest until the rest fits, and `more` bytes, but not this
-    /// one. Returns whether they fit.
+    /// one. Returns whether they fit. What is needed now counts as used now.
     pub(super) fn evict(&mut self, but: u64, more: u64) -> bool {
+        let now = self.clock;
         while self.bytes + more > CODE_BYTES {
-            let can = self.entries.iter().filter(|(id, entry)| {
-                let is_still = matches!(
-                    entry.state,
-                    State::Idle | State::Ready(_) | State::Rejected(_)
-                );
-                let is_free = !entry.pinned && entry.parked.is_empty();
-                **id != but && is_still && is_free && entry.capsule.is_some()
-            });
-            let Some(id) = can.min_by_key(|(_, entry)| entry.used).map(|(id, _)| *id) else {
+            let first = self.order.first().copied();
+            let Some((at, id)) = first.filter(|(at, _)| *at <= now) else {
                 return false;
             };
-            self.forget(id);
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            let Some(entry) = self.entries.get_mut(&id) else {
+                return false;
+            };
+            let was_used = entry.used > at;
+            if !was_used && id != but && entry.is_free() {
+                self.forget(id);
+                continue;
+            }
+            if !was_used {
+                self.clock += 1;
+                entry.used = self.clock;
+            }
+            entry.listed = Some(entry.used);
+            self.order.remove(&(at, id));
+            self.order.insert((entry.used, id));
         }
         true
     }
@@ -221,8 +305,13 @@ impl Codes {
         if !self.entries.get(&id).is_some_and(is_still) {
             return false;
         }
-        let gone = self.entries.remove(&id);
-        self.bytes -= gone.map_or(0, |entry| entry.cost());
+        if let Some(gone) = self.entries.remove(&id) {
+            self.bytes -= gone.cost();
+            if let Some(at) = gone.listed {
+                self.order.remove(&(at, id));
+            }
+            self.list(id, false, false);
+        }
         true
     }
 
@@ -232,13 +321,14 @@ impl Codes {
         let Some(entry) = self.entries.get_mut(&id) else {
             return Vec::new();
         };
-        entry.state = match loaded {
-            Ok(ready) => State::Ready(ready),
-            Err(why) => State::Rejected(why),
-        };
         let waited: Vec<_> = (entry.parked.drain(..))
             .map(|(_, arrived)| arrived)
             .collect();
+        let state = match loaded {
+            Ok(ready) => State::Ready(ready),
+            Err(why) => State::Rejected(why),
+        };
+        self.set(id, state);
         self.bound_compiled(id);
         waited
     }
@@ -253,7 +343,7 @@ impl Work {
     pub(crate) fn reconsider(&mut self, runtime: &Runtime, fabric: &Fabric) -> Vec<State> {
         self.codes.decisions += 1;
         runtime.loader.forget();
-        let (mut waited_for, mut before) = (Vec::new(), Vec::new());
+        let (mut decided, mut waited_for) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.codes.entries {
             entry.asked_for_signature.clear();
             entry.timeouts = 0;
@@ -262,8 +352,10 @@ impl Work {
                 State::Ready(_) | State::Rejected(_) => {}
                 State::Fetching(_) | State::Idle => continue,
             }
-            before.push(std::mem::replace(&mut entry.state, State::Idle));
+            decided.push(*id);
         }
+        let set = |id| self.codes.set(id, State::Idle);
+        let before = decided.into_iter().filter_map(set).collect();
         for id in waited_for {
             self.obtain(runtime, fabric, id);
         }
@@ -277,8 +369,8 @@ impl Work {
             return;
         };
         let caller = entry.caller;
-        entry.state = State::Loading;
         entry.wants_signature = self.policy.wants_signature(&capsule);
+        self.codes.set(id, State::Loading);
         let functions = capsule.parts().iter().find_map(|part| {
             let name = std::str::from_utf8(capsule.part(part)).ok();
             let name = name.filter(|_| part.kind == Kind::Function)?;
@@ -424,13 +516,82 @@ mod tests {
         for (at, capsule) in capsules.iter().enumerate() {
             assert!(codes.keep(capsule.clone(), false, &policy));
             if at < 8 {
-                codes.entry(capsule.hash().id()).state = State::Loading;
+                codes.set(capsule.hash().id(), State::Loading);
             }
         }
         assert!(codes.evict(0, 24_000_000));
         assert!(!codes.evict(0, 36_000_000));
         let loading = |codes: &Codes| codes.entries.values().count();
         assert_eq!(loading(&codes), 8);
+    }
+
+    /// Much code that is small makes room for one that is not, and each entry is looked at about
+    /// once. Code that was used since has its place behind others.
+    #[test]
+    fn small_codes_make_room_in_a_few_looks() {
+        const SMALL: u64 = 2_000;
+        const ONE: usize = 32_000;
+        let (mut codes, policy) = (Codes::default(), Policy::default());
+        let mut ids = Vec::new();
+        for number in 0..SMALL {
+            let mut code = vec![0; ONE];
+            code[..8].copy_from_slice(&number.to_le_bytes());
+            let builder = Capsule::builder(["run"]).elf(Processor::HERE, code);
+            let capsule = builder.build().unwrap();
+            ids.push(capsule.hash().id());
+            assert!(codes.keep(capsule, false, &policy));
+            codes.set(ids[number as usize], State::Rejected("no".into()));
+        }
+        assert_eq!((codes.entries.len(), codes.looks), (SMALL as usize, 0));
+        for id in &ids[..100] {
+            assert!(codes.get(*id).is_some());
+        }
+        assert!(codes.evict(0, CODE_BYTES / 2));
+        assert!(codes.looks < 100 + SMALL, "{} looks", codes.looks);
+        for (at, id) in ids.iter().enumerate() {
+            let is_there = codes.has(*id);
+            assert!(is_there || (100..1_200).contains(&at), "{at}");
+            assert!(!is_there || !(100..900).contains(&at), "{at}");
+        }
+        // If nothing can go, each is looked at once more, and no further code fits.
+        for id in &ids {
+            codes.set(*id, State::Loading);
+        }
+        let before = codes.looks;
+        assert!(!codes.evict(0, CODE_BYTES));
+        assert!(codes.looks - before <= codes.entries.len() as u64);
+        assert_eq!(codes.order.len(), codes.entries.len());
+    }
+
+    /// The sets hold those that are in their states, however these change.
+    #[test]
+    fn sets_follow_the_states() {
+        let mut codes = Codes::default();
+        let states: [fn() -> State; 4] = [
+            || State::Fetching(Fetch::default()),
+            || State::Loading,
+            || State::Rejected("no".into()),
+            || State::Idle,
+        ];
+        samite_testkit::fuzz::rounds(
+            "runtime::code::tests::sets_follow_the_states",
+            1_000,
+            |_, random| {
+                let id = random.u64(..8);
+                codes.entry(id);
+                match random.usize(..5) {
+                    4 => assert!(codes.forget(id)),
+                    state => assert!(codes.set(id, states[state]()).is_some()),
+                }
+                let is_fetched = |entry: &Entry| matches!(entry.state, State::Fetching(_));
+                let entries = codes.entries.iter();
+                let mut fetched: Vec<u64> = (entries.filter(|(_, entry)| is_fetched(entry)))
+                    .map(|(id, _)| *id)
+                    .collect();
+                fetched.sort_unstable();
+                assert!(codes.fetching.iter().eq(&fetched));
+            },
+        );
     }
 
     /// What others send replaces no signature that is trusted here, nor one by another of the kind.

@@ -134,7 +134,7 @@ impl Fetch {
 impl Entry {
     /// Returns whether a unit is known as one that may have the code.
     fn knows(&self, life: Life) -> bool {
-        let asks = match &self.state {
+        let asks = match self.state() {
             State::Fetching(fetch) => fetch.asked.contains(&life) || fetch.sender == Some(life),
             _ => false,
         };
@@ -145,32 +145,32 @@ impl Entry {
 impl Codes {
     /// Returns how many codes are being fetched since this unit has called them.
     fn fetches(&self, caller: Life) -> usize {
-        let is_one = |entry: &&Entry| {
-            entry.caller == Some(caller) && matches!(entry.state, State::Fetching(_))
-        };
-        self.entries.values().filter(is_one).count()
+        let fetching = self.fetching.iter().filter_map(|id| self.entries.get(id));
+        fetching
+            .filter(|entry| entry.caller == Some(caller))
+            .count()
+    }
+
+    /// Returns what is on its way.
+    fn on_their_way(&self) -> impl Iterator<Item = &Fetch> {
+        let entries = self.fetching.iter().filter_map(|id| self.entries.get(id));
+        entries.filter_map(|entry| match entry.state() {
+            State::Fetching(fetch) => Some(fetch),
+            _ => None,
+        })
     }
 
     /// Evicts code until a capsule of `whole` bytes fits beside those that are being received;
     /// returns false if it does not.
     fn has_room(&mut self, id: u64, whole: u32) -> bool {
-        let receiving = self.entries.values().map(|entry| match &entry.state {
-            State::Fetching(fetch) => u64::from(fetch.whole),
-            _ => 0,
-        });
+        let receiving = self.on_their_way().map(|fetch| u64::from(fetch.whole));
         let receiving = receiving.sum::<u64>();
         self.evict(id, receiving + u64::from(whole))
     }
 
     /// Returns when somebody is to be asked again.
-    fn next_due(&self) -> Duration {
-        let dues = self
-            .entries
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Fetching(fetch) => Some(fetch.due),
-                _ => None,
-            });
+    pub(super) fn next_due(&self) -> Duration {
+        let dues = self.on_their_way().map(|fetch| fetch.due);
         dues.min().unwrap_or(Duration::MAX)
     }
 
@@ -179,7 +179,7 @@ impl Codes {
         let mut ids = Vec::new();
         for (id, entry) in &mut self.entries {
             entry.holders.retain(|holder| !is_lost(*holder));
-            if let State::Fetching(fetch) = &mut entry.state {
+            if let Some((fetch, _)) = entry.fetch() {
                 let sender = fetch.sender;
                 fetch.forget(&is_lost);
                 if fetch.has_nobody() || fetch.sender != sender {
@@ -209,13 +209,13 @@ impl Work {
                 && entry.asked_for_signature.len() < SIGNATURES_MAX
                 && !entry.asked_for_signature.contains(&from)
         });
-        if let Some(State::Rejected(why)) = known.map(|entry| &entry.state)
+        if let Some(State::Rejected(why)) = known.map(Entry::state)
             && !asks_again
         {
             let failure = Failure::new(Cause::Refused, why.clone());
             return self.fail(runtime, fabric, &head, from, failure);
         }
-        let is_new = known.is_none_or(|entry| matches!(entry.state, State::Rejected(_)));
+        let is_new = known.is_none_or(|entry| matches!(entry.state(), State::Rejected(_)));
         let fetches = match is_new {
             true => self.codes.fetches(from),
             false => 0,
@@ -239,26 +239,26 @@ impl Work {
             }
         }
         entry.parked.push((head, arrived));
-        match &mut entry.state {
-            State::Idle => self.obtain(runtime, fabric, id),
+        match entry.state() {
+            State::Idle => return self.obtain(runtime, fabric, id),
             State::Rejected(_) => {
                 entry.asked_for_signature.push(from);
                 entry.holders.retain(|holder| *holder != from);
                 entry.holders.push(from);
-                entry.state = State::Fetching(Fetch::default());
+                self.codes.set(id, State::Fetching(Fetch::default()));
+                return self.ask_next(runtime, fabric, id);
+            }
+            State::Fetching(_) | State::Loading | State::Ready(_) => {}
+        }
+        if let Some((fetch, holders)) = entry.fetch() {
+            let is_stalled = self.clock.saturating_sub(fetch.at) > fetch.stall();
+            let asks = match fetch.sender {
+                Some(_) => is_stalled && fetch.change_sender(holders),
+                None => is_further || is_stalled,
+            };
+            if asks {
                 self.ask_next(runtime, fabric, id);
             }
-            State::Fetching(fetch) => {
-                let is_stalled = self.clock.saturating_sub(fetch.at) > fetch.stall();
-                let asks = match fetch.sender {
-                    Some(_) => is_stalled && fetch.change_sender(&mut entry.holders),
-                    None => is_further || is_stalled,
-                };
-                if asks {
-                    self.ask_next(runtime, fabric, id);
-                }
-            }
-            State::Loading | State::Ready(_) => {}
         }
     }
 
@@ -268,21 +268,20 @@ impl Work {
         if entry.capsule.is_some() {
             return self.load(runtime, fabric, id);
         }
-        entry.state = State::Fetching(Fetch::default());
+        self.codes.set(id, State::Fetching(Fetch::default()));
         self.ask_next(runtime, fabric, id);
     }
 
     /// Asks the next holder, unless one is sending. Without one, the fetch ends if nobody else was
     /// asked.
     fn ask_next(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
-        let entry = self.codes.entry(id);
-        let State::Fetching(fetch) = &mut entry.state else {
+        let Some((fetch, holders)) = self.codes.entry(id).fetch() else {
             return;
         };
         if fetch.sender.is_some() {
             return;
         }
-        while let Some(holder) = entry.holders.pop() {
+        while let Some(holder) = holders.pop() {
             // Its loss was seen before its call was taken: nobody will tell about it again.
             if fabric_lost(fabric, holder) {
                 continue;
@@ -294,10 +293,8 @@ impl Work {
             return self.post(runtime, fabric, holder, id, &head, &[]);
         }
         if fetch.has_nobody() {
-            entry.state = State::Idle;
-            let has_bytes = entry.capsule.is_some();
-            self.codes.due = self.codes.next_due();
-            if has_bytes {
+            self.codes.set(id, State::Idle);
+            if self.codes.has(id) {
                 return self.load(runtime, fabric, id);
             }
             let text = "its code is not here, and no unit that the call went through has it";
@@ -309,11 +306,12 @@ impl Work {
     #[cold]
     pub(super) fn ask_again(&mut self, runtime: &Runtime, fabric: &Fabric) {
         let mut silent = Vec::new();
-        for (id, entry) in &mut self.codes.entries {
-            if let State::Fetching(fetch) = &mut entry.state
+        for id in &self.codes.fetching {
+            let entry = self.codes.entries.get_mut(id);
+            if let Some((fetch, holders)) = entry.and_then(Entry::fetch)
                 && fetch.due <= self.clock
             {
-                fetch.repeat(self.clock, &mut entry.holders);
+                fetch.repeat(self.clock, holders);
                 silent.push((*id, fetch.waits_for()));
             }
         }
@@ -329,12 +327,8 @@ impl Work {
 
     /// A holder could not be asked.
     pub(super) fn not_asked(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64, holder: Life) {
-        let state = self
-            .codes
-            .entries
-            .get_mut(&id)
-            .map(|entry| &mut entry.state);
-        if let Some(State::Fetching(fetch)) = state {
+        let entry = self.codes.entries.get_mut(&id);
+        if let Some((fetch, _)) = entry.and_then(Entry::fetch) {
             fetch.forget(|other| other == holder);
             self.ask_next(runtime, fabric, id);
         }
@@ -387,11 +381,9 @@ impl Work {
             return;
         };
         let part = bytes.get(12..).unwrap_or_default();
-        let Some(entry) = self.codes.entries.get_mut(&id) else {
-            return; // Nobody has asked for it.
-        };
-        let State::Fetching(fetch) = &mut entry.state else {
-            return; // It came from elsewhere meanwhile.
+        let entry = self.codes.entries.get_mut(&id);
+        let Some((fetch, holders)) = entry.and_then(Entry::fetch) else {
+            return; // Nobody has asked for it, or it came from elsewhere meanwhile.
         };
         if fetch.sender != Some(from) {
             let at = fetch.asked.iter().position(|holder| *holder == from);
@@ -402,7 +394,7 @@ impl Work {
             fetch.asked.swap_remove(at);
             if fetch.sender.is_some() {
                 // Another one was faster. This one is asked again if that one fails.
-                return entry.holders.push(from);
+                return holders.push(from);
             }
             fetch.sender = Some(from);
         }
@@ -422,14 +414,13 @@ impl Work {
         }
         if offset == 0 && !self.codes.has_room(id, whole) {
             let text = "too much code is on its way, or being compiled, there";
-            self.codes.entry(id).state = State::Idle;
-            self.codes.due = self.codes.next_due();
+            self.codes.set(id, State::Idle);
             return self.fail_parked(runtime, fabric, id, &Failure::new(Cause::Busy, text));
         }
         let Some(entry) = self.codes.entries.get_mut(&id) else {
             return;
         };
-        let State::Fetching(fetch) = &mut entry.state else {
+        let Some((fetch, _)) = entry.fetch() else {
             return;
         };
         fetch.whole = whole;
@@ -447,11 +438,10 @@ impl Work {
         });
         match checked {
             Ok(capsule) => {
-                entry.state = State::Idle;
                 if !entry.asked_for_signature.contains(&from) {
                     entry.asked_for_signature.push(from);
                 }
-                self.codes.due = self.codes.next_due();
+                self.codes.set(id, State::Idle);
                 self.codes.keep(capsule, false, &self.policy);
                 self.obtain(runtime, fabric, id);
             }
@@ -465,12 +455,8 @@ impl Work {
 
     /// The holder that was to send the code does not have it, or sends wrong bytes.
     fn sender_failed(&mut self, runtime: &Runtime, fabric: &Fabric, id: u64) {
-        let state = self
-            .codes
-            .entries
-            .get_mut(&id)
-            .map(|entry| &mut entry.state);
-        if let Some(State::Fetching(fetch)) = state {
+        let entry = self.codes.entries.get_mut(&id);
+        if let Some((fetch, _)) = entry.and_then(Entry::fetch) {
             let sender = fetch.sender;
             fetch.forget(|holder| Some(holder) == sender);
             self.ask_next(runtime, fabric, id);

@@ -19,7 +19,7 @@ impl Work {
         arrived: Arrived,
     ) {
         let id = arrived.word;
-        match &self.codes.entry(id).state {
+        match self.codes.entry(id).state() {
             State::Ready(_) => {
                 let reply = reply_head(head.slot);
                 self.post(runtime, fabric, head.origin, 0, &reply, &[]);

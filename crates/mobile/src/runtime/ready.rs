@@ -1,7 +1,8 @@
 //! Code that can run, with its instances.
 
-use super::code::{Codes, State};
+use super::code::{Codes, Entry, State};
 use samite_engines::{Code, Grants, Instance, Kind, Trap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The most instances of a unit. Each has its memory, its stack, and 4 GiB of address space; a new
@@ -103,26 +104,32 @@ impl Ready {
 impl Codes {
     /// Drops all instances: they hold the segments that were granted to them.
     pub(crate) fn drop_instances(&mut self) {
-        for entry in self.entries.values_mut() {
-            if let State::Ready(ready) = &mut entry.state {
+        for id in std::mem::take(&mut self.instanced) {
+            if let Some(ready) = self.entries.get_mut(&id).and_then(Entry::ready) {
                 ready.instances = [None, None];
             }
         }
     }
 
-    /// Drops instances of the code that was not called longest, but not of this one, until there
-    /// are few enough. Nothing is lost but time: kernels do not rely on what a call has left.
+    /// Code has a new instance. Drops those of the code that was not called longest, but not of
+    /// this one, until there are few enough. Nothing is lost but time: kernels do not rely on what
+    /// a call has left.
     #[cold]
-    pub(super) fn bound_instances(&mut self, but: u64) {
-        let mut count: usize = self.ready().map(|(.., ready)| ready.instances()).sum();
+    pub(super) fn bound_instances(&mut self, new: u64) {
+        let entries = &mut self.entries;
+        let mut instances = |id| {
+            let ready = entries.get_mut(&id).and_then(Entry::ready);
+            ready.map_or(0, |ready| ready.instances())
+        };
+        self.instanced.insert(new);
+        self.instanced.retain(|id| instances(*id) > 0);
+        let mut count: usize = self.instanced.iter().map(|id| instances(*id)).sum();
         while count > INSTANCES_MAX {
-            let others = self
-                .ready()
-                .filter(|(id, _, ready)| *id != but && ready.instances() > 0);
-            let Some((id, ..)) = others.min_by_key(|(_, used, _)| *used) else {
+            let Some(id) = self.least_used(&self.instanced, new) else {
                 return;
             };
-            if let Some(State::Ready(ready)) = self.entries.get_mut(&id).map(|at| &mut at.state) {
+            self.instanced.remove(&id);
+            if let Some(ready) = self.entries.get_mut(&id).and_then(Entry::ready) {
                 count -= ready.instances();
                 ready.instances = [None, None];
             }
@@ -133,32 +140,24 @@ impl Codes {
     /// is compiled again when it is called.
     pub(super) fn bound_compiled(&mut self, but: u64) {
         // Functions of the program are not compiled.
-        let is_compiled = |ready: &Ready| ready.kind != Kind::Function;
-        let bytes = |ready: &Ready| ready.code.bytes();
-        let compiled = || self.ready().filter(|(.., ready)| is_compiled(ready));
-        let mut count = compiled().count();
-        let mut sum: u64 = compiled().map(|(.., ready)| bytes(ready)).sum();
-        while count > COMPILED_MAX || sum > COMPILED_BYTES {
-            let others = (self.ready()).filter(|(id, _, ready)| *id != but && is_compiled(ready));
-            let Some((id, ..)) = others.min_by_key(|(_, used, _)| *used) else {
+        let bytes = |state: &State| match state {
+            State::Ready(ready) => ready.code.bytes(),
+            _ => 0,
+        };
+        let states = self.compiled.iter().filter_map(|id| self.entries.get(id));
+        let mut sum: u64 = states.map(|entry| bytes(entry.state())).sum();
+        while self.compiled.len() > COMPILED_MAX || sum > COMPILED_BYTES {
+            let Some(id) = self.least_used(&self.compiled, but) else {
                 return;
             };
-            if let Some(entry) = self.entries.get_mut(&id) {
-                if let State::Ready(ready) = &entry.state {
-                    (count, sum) = (count - 1, sum - bytes(ready));
-                }
-                entry.state = State::Idle;
-            }
+            let before = self.set(id, State::Idle);
+            sum -= before.as_ref().map_or(0, bytes);
         }
     }
 
-    /// Returns the code that can run: its id, when it was called last, and itself.
-    fn ready(&self) -> impl Iterator<Item = (u64, u64, &Ready)> {
-        self.entries
-            .iter()
-            .filter_map(|(id, entry)| match &entry.state {
-                State::Ready(ready) => Some((*id, entry.used, ready)),
-                _ => None,
-            })
+    /// Returns the one of these codes that was not used longest, but not this one.
+    fn least_used(&self, ids: &BTreeSet<u64>, but: u64) -> Option<u64> {
+        let others = ids.iter().copied().filter(|id| *id != but);
+        others.min_by_key(|id| self.entries.get(id).map(|entry| entry.used))
     }
 }

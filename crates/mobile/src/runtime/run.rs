@@ -37,7 +37,7 @@ impl Work {
         if arrived.kind == frame::PREFETCH {
             return self.prefetched(runtime, fabric, &head, arrived);
         }
-        let State::Ready(ready) = &mut code.state else {
+        let Some(ready) = code.ready() else {
             return self.park(runtime, fabric, head, arrived);
         };
         // Calls whose grants are narrowed get an instance that maps no others.
@@ -88,7 +88,7 @@ impl Work {
                         let why = format!(
                             "its calls ran out of time here {TIMEOUTS_MAX} times, so it is refused: `evict` it at this unit to allow it again"
                         );
-                        code.state = State::Rejected(why);
+                        self.codes.set(arrived.word, State::Rejected(why));
                     }
                 }
                 let failure = Failure::new(cause, trap.to_string());

@@ -67,7 +67,8 @@ fn a_unit_that_waits_for_code_tells_nobody() {
     let bench = Bench::new();
     let due = run::coarse() + Duration::from_secs(600);
     bench.with(|work| {
-        work.codes.entry(ID).state = State::Fetching(Fetch::default());
+        work.codes.entry(ID);
+        work.codes.set(ID, State::Fetching(Fetch::default()));
         work.codes.due = due;
     });
     assert!(!bench.runtime.work(&bench.fabric));
@@ -134,7 +135,8 @@ fn parked_calls_count_until_they_run() {
     let payload = [0; 60_000];
     bench.with(|work| {
         let park = |work: &mut Work, id| {
-            work.codes.entry(id).state = State::Loading;
+            work.codes.entry(id);
+            work.codes.set(id, State::Loading);
             let before = work.counters.misses;
             for _ in 0..600 {
                 let mut bytes = Payload::from_slice(&head(Bench::other()).encode(frame::CALL));
@@ -170,7 +172,8 @@ fn who_passes_a_prefetch_on_has_the_code() {
     const ID: u64 = 7;
     let bench = Bench::new();
     bench.with(|work| {
-        work.codes.entry(ID).state = State::Loading;
+        work.codes.entry(ID);
+        work.codes.set(ID, State::Loading);
         let arrived = Arrived {
             from: Bench::other(),
             kind: frame::PREFETCH,
