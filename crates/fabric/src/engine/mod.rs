@@ -479,8 +479,9 @@ impl Engine {
 
     /// Ends, in order, everything that depends on a peer that can no longer be reached.
     fn part(&mut self, peer: PeerId, error: Error) {
-        // Waiters for something that the peer does must look again.
+        // Waiters for something that the peer does must look again, and so must the layer above.
         self.changes += 1;
+        self.upcall_wanted |= self.upcall.is_some();
         // Named now, because the number may belong to another process later.
         let error = self.named(error);
         let state = self.peer(peer);

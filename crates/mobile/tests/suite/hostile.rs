@@ -1,13 +1,15 @@
 //! Units that send what no honest one sends, and processes that are no units of the job.
 
-use crate::{begin, call, kernel, runs};
+use crate::{begin, call, fails, kernel, runs};
 use samite_fabric::rpc::Life;
+use samite_fabric::testing::{self, RawFrame};
+use samite_fabric::transport::{Class, Push};
 use samite_fabric::upcall::Upcall;
-use samite_fabric::{Fabric, Identity, Mask, Match};
+use samite_fabric::{Fabric, Identity, Mask, Match, PeerId};
 use samite_mem::ring::Body;
-use samite_mobile::Capsule;
+use samite_mobile::{Capsule, Cause};
 use samite_testkit::fuzz::Rng;
-use samite_testkit::{Failed, Outcome, Unit, check, same, units};
+use samite_testkit::{Cluster, Failed, Outcome, Unit, Who, check, pause, point, same, units};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
@@ -436,3 +438,46 @@ fn stranger(name: &str, mask: Mask) {
 }
 
 on_processes!(a_process_of_another_job_is_refused, stranger);
+
+/// Unit 0 has a call of unit 1 when it breaks the rules of the fabric. It is not lost, but unit 1
+/// takes nothing more from it: the call ends at once.
+fn corrupt(name: &str, mask: Mask) {
+    let body = |fabric: &Fabric, members: &[PeerId]| -> Outcome {
+        if fabric.identity().unit == 1 {
+            let mobile = begin(fabric)?;
+            fabric.barrier(members)?;
+            let code = mobile.register(echo()?)?;
+            let text = fails(call(&mobile, 0, &code, b"payload")?.wait(), Cause::Lost)?;
+            check!(text.contains("unit.0"), "{text}");
+            point("failed");
+            return Ok(());
+        }
+        let raw = Raw::new(fabric, &fabric.identity().job, 1)?;
+        fabric.barrier(members)?;
+        raw.expect(CALL)?;
+        let frame = RawFrame {
+            class: Class::Request,
+            kind: 0xee,
+            arg: 0,
+            inline: Vec::new(),
+            body: Vec::new(),
+        };
+        let send = || match testing::send(fabric, raw.to.peer, &frame) {
+            Push::Full => None,
+            pushed => Some(pushed),
+        };
+        same!(fabric.wait_stepping("room", &[], send, || false)?, Push::Done);
+        pause("broke");
+        Ok(())
+    };
+    units(2)
+        .mask(mask)
+        .orchestrate(name, body, |cluster: &mut Cluster| {
+            cluster.wait_point(Who::Unit(0), "broke");
+            cluster.wait_point(Who::Unit(1), "failed");
+            cluster.release(Who::Unit(0));
+            cluster.all_end();
+        });
+}
+
+on_processes!(a_unit_that_breaks_the_rules_ends_calls, corrupt);
